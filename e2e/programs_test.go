@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record/postgres"
@@ -49,7 +50,7 @@ func library(t *testing.T, url string, join bool) *session.Manager {
 
 func say(t *testing.T, s *session.Session, command string) string {
 	t.Helper()
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
 	if err != nil {
 		t.Fatal(err)
 	}

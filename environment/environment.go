@@ -26,6 +26,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 )
@@ -118,8 +119,8 @@ func parseSource(preset, address string) (source, error) {
 }
 
 // Recipe returns what identifies an environment, and the hosts that its installation reaches.
-func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hosts session.Egress) {
-	hosts = session.Egress{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)}
+func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hosts sandbox.Egress) {
+	hosts = sandbox.Egress{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)}
 	var from []string
 	for _, registry := range []struct {
 		preset   string

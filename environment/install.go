@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -96,11 +97,11 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 		delete(env, "HOME") // what lies there is nobody's, but the lines of a setup may count on it
 	}
 	maps.Copy(env, st.env)
-	res, err := s.Exec(ctx, session.ExecRequest{
-		Argv: st.argv, Command: st.line, Env: env, Timeout: min(b.o.Timeout, session.MaxExecTimeout), TailBytes: 16 << 10,
+	res, err := s.Exec(ctx, sandbox.ExecRequest{
+		Argv: st.argv, Command: st.line, Env: env, Timeout: min(b.o.Timeout, sandbox.MaxExecTimeout), TailBytes: 16 << 10,
 	})
 	failed := &session.InstallError{Step: st.name, Refused: res.Refused, Reason: backend.ErrInvalid}
-	var launch *session.LaunchError
+	var launch *sandbox.LaunchError
 	switch {
 	case errors.As(err, &launch):
 		failed.Output = launch.Message
@@ -112,13 +113,13 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 		return err
 	}
 	switch res.Status {
-	case session.ExecCompleted:
+	case sandbox.ExecCompleted:
 		if res.ExitCode == 0 && res.Signal == "" {
 			return nil
 		}
-	case session.ExecTimedOut:
+	case sandbox.ExecTimedOut:
 		failed.Reason = backend.ErrTimeout
-	case session.ExecOOMKilled, session.ExecQuotaKilled:
+	case sandbox.ExecOOMKilled, sandbox.ExecQuotaKilled:
 		failed.Reason = backend.ErrQuota
 	}
 	failed.Output = lastWords(res)
@@ -126,7 +127,7 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 }
 
 // lastWords returns the last lines of what a command wrote on standard error, or on standard output where that is nothing.
-func lastWords(res session.ExecResult) string {
+func lastWords(res sandbox.ExecResult) string {
 	text := strings.TrimSpace(sanitize.Text(string(res.Stderr.Bytes())))
 	if text == "" {
 		text = strings.TrimSpace(sanitize.Text(string(res.Stdout.Bytes())))

@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Driver knows one CLI. Its methods must be safe for concurrent use.
@@ -18,7 +18,7 @@ type Driver interface {
 	// Parser returns a parser for the output of one call.
 	Parser() Parser
 	// Outcome returns how a call ended that nobody ended from outside.
-	Outcome(Seen, session.ExecStatus) Outcome
+	Outcome(Seen, sandbox.ExecStatus) Outcome
 }
 
 // Task is what a CLI is to do.

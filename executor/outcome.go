@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Outcome is how the work of a CLI ended.
@@ -58,15 +58,15 @@ func (r *Result) Err() error {
 
 // Judge returns the outcome that most drivers return: what the CLI said, if it said so; else what byCode knows of its exit code.
 // A CLI that says it completed and then exits with an error has crashed.
-func Judge(seen Seen, exit session.ExecStatus, byCode map[int]Outcome) Outcome {
-	clean := exit.Status == session.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0
+func Judge(seen Seen, exit sandbox.ExecStatus, byCode map[int]Outcome) Outcome {
+	clean := exit.Status == sandbox.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0
 	switch {
 	case seen.End != nil && (clean || seen.End.Outcome != Completed):
 		return seen.End.Outcome
 	case clean:
 		return Unparsable
 	}
-	if o, ok := byCode[exit.ExitCode]; ok && exit.Signal == "" && exit.Status == session.ExecCompleted {
+	if o, ok := byCode[exit.ExitCode]; ok && exit.Signal == "" && exit.Status == sandbox.ExecCompleted {
 		return o
 	}
 	return Crashed

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -65,7 +66,7 @@ func (p *processes) HasWorkspace(context.Context, string, string) (has bool, err
 func (p *processes) RemoveWorkspace(context.Context, string, string) error              { return nil }
 
 // sandbox opens a sandbox and returns its workspace on the host, too.
-func sandbox(t *testing.T) (*session.Session, string) {
+func newSandbox(t *testing.T) (*session.Session, string) {
 	t.Helper()
 	p := &processes{guest: guesttest.Start(t, nil)}
 	m, err := session.NewManager(p, &session.Options{Instance: "test"})
@@ -101,7 +102,7 @@ func (c cli) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, 
 
 func (cli) Parser() executor.Parser { return lines{} }
 
-func (cli) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+func (cli) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	return executor.Judge(seen, exit, map[int]executor.Outcome{41: executor.AuthError})
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -54,7 +55,7 @@ type Options struct {
 	Models map[model.Dialect]Endpoint
 	// Grant gives the CLI's command what it may connect to, under the context of the run's span. HostTools says that the host's tools are among it: the CLI then
 	// gets their MCP server, else none.
-	Grant     func(context.Context, *session.ExecRequest)
+	Grant     func(context.Context, *sandbox.ExecRequest)
 	HostTools bool
 
 	Resume Resume
@@ -89,7 +90,7 @@ type Result struct {
 	Turns     int    // of the model, as the CLI tells; zero when it does not
 	ToolCalls int
 	Told      Usage // of this call, as the CLI tells
-	Exit      session.ExecStatus
+	Exit      sandbox.ExecStatus
 	// HookErrors are failures of After and of what else comes behind the CLI, which do not change the outcome.
 	HookErrors []string
 }
@@ -166,8 +167,8 @@ func (r *run) check() error {
 		return fmt.Errorf("%w: agent name %q is not a valid file name", backend.ErrInvalid, r.o.Agent)
 	case r.t.ResumeID != "" && !validID.MatchString(r.t.ResumeID):
 		return fmt.Errorf("%w: %q is not a session ID", backend.ErrInvalid, r.t.ResumeID)
-	case r.o.Timeout < session.MinExecTimeout || r.o.Timeout > session.MaxExecTimeout:
-		return fmt.Errorf("%w: timeout %v is out of range, must be %v to %v", backend.ErrInvalid, r.o.Timeout, session.MinExecTimeout, session.MaxExecTimeout)
+	case r.o.Timeout < sandbox.MinExecTimeout || r.o.Timeout > sandbox.MaxExecTimeout:
+		return fmt.Errorf("%w: timeout %v is out of range, must be %v to %v", backend.ErrInvalid, r.o.Timeout, sandbox.MinExecTimeout, sandbox.MaxExecTimeout)
 	case r.o.Stall < 0 || r.o.Start < 0 || r.t.MaxTurns < 0:
 		return fmt.Errorf("%w: times and numbers of turns must not be negative", backend.ErrInvalid)
 	}
@@ -210,7 +211,7 @@ func (r *run) plan() (err error) {
 
 // sessionLost reports whether the CLI did not begin because it has no session of the id that was recorded.
 func (r *run) sessionLost() bool {
-	left := r.res.Exit.Status == session.ExecCompleted || r.talk != nil && r.seen.End != nil
+	left := r.res.Exit.Status == sandbox.ExecCompleted || r.talk != nil && r.seen.End != nil
 	return r.state.Session != "" && r.res.Outcome == Crashed && r.seen.Session == "" && left
 }
 
@@ -242,7 +243,7 @@ func (r *run) call(ctx context.Context) error {
 		r.res.Outcome = why
 	case err != nil:
 		return err
-	case exit.Status == session.ExecTimedOut:
+	case exit.Status == sandbox.ExecTimedOut:
 		r.res.Outcome = TimedOut
 	default:
 		r.res.Outcome = r.d.Outcome(r.seen, exit.ExecStatus)
@@ -254,8 +255,8 @@ func (r *run) call(ctx context.Context) error {
 }
 
 // stream runs the command and returns why it was ended, if it was.
-func (r *run) stream(ctx context.Context) (session.ExecResult, Outcome, error) {
-	req := session.ExecRequest{Argv: r.inv.Argv, Dir: r.work, Env: r.inv.Env, Timeout: r.o.Timeout}
+func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
+	req := sandbox.ExecRequest{Argv: r.inv.Argv, Dir: r.work, Env: r.inv.Env, Timeout: r.o.Timeout}
 	if r.o.Grant != nil {
 		r.o.Grant(ctx, &req)
 	}
@@ -284,7 +285,7 @@ func (r *run) stream(ctx context.Context) (session.ExecResult, Outcome, error) {
 		}
 		why <- cause
 	}()
-	res, err := r.s.Stream(streaming, req, session.Streams{
+	res, err := r.s.Stream(streaming, req, sandbox.Streams{
 		Stdin: stdin, Stdout: stdout, Stderr: &r.stderr,
 		Started: func(execID string) { id = execID; close(started) },
 	})

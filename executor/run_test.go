@@ -17,12 +17,12 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestEvents: events come in order, what is not known is raw, a line that is too long too, and the answer is the last message.
 func TestEvents(t *testing.T) {
-	s, _ := sandbox(t)
+	s, _ := newSandbox(t)
 	script := begin + `
 echo 'no event'; printf '{"kind":"text","text":"first"}\r\n'
 echo '{"kind":"tool_start","tool":{"id":"1","name":"x"}}'
@@ -90,7 +90,7 @@ func TestEnds(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, dir := sandbox(t)
+			s, dir := newSandbox(t)
 			res, err := executor.Run(t.Context(), s, cli{}, executor.Task{Prompt: test.script, MaxTurns: test.turns}, &test.o)
 			must(t, err)
 			if res.Outcome != test.want || res.Detail != test.detail || !errors.Is(res.Err(), test.err) {
@@ -107,7 +107,7 @@ func TestEnds(t *testing.T) {
 
 // TestCancelled: the end of the context ends the tree, and is the error; hooks behind it run all the same.
 func TestCancelled(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := executor.Run(ctx, s, cli{}, executor.Task{Prompt: begin + `trap 'echo "{\"kind\":\"text\",\"text\":\"last\"}"; exit 1' TERM; while :; do sleep 0.1; done`}, &executor.Options{
 		After:   []string{"echo x > after"},
@@ -123,7 +123,7 @@ func TestCancelled(t *testing.T) {
 
 // TestDetail: what went wrong is the end of the standard error, fit for a message.
 func TestDetail(t *testing.T) {
-	s, _ := sandbox(t)
+	s, _ := newSandbox(t)
 	res, err := run(t, s, `head -c 10000 /dev/zero | tr '\0' x >&2; printf '\033[31mred' >&2; exit 1`, executor.Options{})
 	must(t, err)
 	if len(res.Detail) > 4<<10 || !strings.HasSuffix(res.Detail, `\x1b[31mred`) {
@@ -133,7 +133,7 @@ func TestDetail(t *testing.T) {
 
 // TestHooks: a failure before ends the run, one behind it is told, and those behind run in both cases.
 func TestHooks(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	_, err := run(t, s, "touch ran", executor.Options{Before: []string{"echo no >&2; exit 4", "touch second"}, After: []string{"touch after"}})
 	if !errors.Is(err, executor.ErrFailed) || !strings.Contains(err.Error(), "exit code 4: no") {
 		t.Error(err)
@@ -153,7 +153,7 @@ func TestHooks(t *testing.T) {
 // TestHooksBeforeTheHome: what runs before the CLI sees a home without what an earlier run left, and leaves nothing in the CLI's: no
 // configuration, no link in the place of one.
 func TestHooksBeforeTheHome(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	for range 2 {
 		_, err := run(t, s, `find ~ -mindepth 1 | sed "s,$HOME/,," | sort > home; cat ~/.cli/config > config; echo x > ~/.profile;`+begin+done, executor.Options{
 			Before: []string{`ls -A ~ > hooked; mkdir -p ~/.cli/plugins; echo evil > ~/.cli/config; echo evil > ~/.cli/plugins/x; ln -s /etc ~/.claude`},
@@ -167,7 +167,7 @@ func TestHooksBeforeTheHome(t *testing.T) {
 
 // TestResume: which session a run goes on with, what of its home is there then, and what of the use that is told is its own.
 func TestResume(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	const script = begin + `echo "$RESUME" > resumed; mkdir -p ~/.cli/sessions; echo x > ~/.cli/sessions/s1; echo x > ~/.cli/hook;
 ls -A ~ ~/.cli > home; cat ~/.cli/config > config; echo x > ~/.cli/config; ln -sf / ~/.cli/link;`
 	use := func(n int) string {
@@ -211,7 +211,7 @@ ls -A ~ ~/.cli > home; cat ~/.cli/config > config; echo x > ~/.cli/config; ln -s
 
 // TestRememberedEarly: the session is on record while the CLI works, for a host that does not live to see its end.
 func TestRememberedEarly(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	_, err := run(t, s, begin+`while ! [ -s .workcell/executor/cli.json ]; do sleep 0.05; done; cp .workcell/executor/cli.json seen;`+done, executor.Options{Step: "a", Stall: time.Minute})
 	must(t, err)
 	if got := file(dir, "seen"); !strings.Contains(got, `"session":"s1"`) || !strings.Contains(got, `"step":"a"`) || !strings.Contains(got, s.ID()) {
@@ -221,7 +221,7 @@ func TestRememberedEarly(t *testing.T) {
 
 // TestLostSession: a CLI that ends before it began because it does not know the session is called once more for a new one.
 func TestLostSession(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	_, err := run(t, s, begin+done, executor.Options{})
 	must(t, err)
 	const script = `echo "[$RESUME]" >> calls; if [ -n "$RESUME" ]; then echo 'no such session' >&2; exit 1; fi;`
@@ -249,7 +249,7 @@ func TestLostSession(t *testing.T) {
 // TestForgedState: the state that code inside wrote cannot put a flag on the command line, and a link in the place of the home leads
 // nowhere.
 func TestForgedState(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	for _, id := range []string{"--dangerous", "a b", "", "x;y", strings.Repeat("a", 200), "../x"} {
 		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/executor"), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, ".workcell/executor/cli.json"), fmt.Appendf(nil, `{"sandbox":%q,"session":%q}`, s.ID(), id), 0o644))
@@ -285,9 +285,9 @@ func TestForgedState(t *testing.T) {
 
 // TestGrant: a CLI gets the server of the host's tools when it is granted these, and none else.
 func TestGrant(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	for want, o := range map[string]executor.Options{
-		"[] x\n":                             {Grant: func(_ context.Context, req *session.ExecRequest) { req.Env["GRANTED"] = "x" }},
+		"[] x\n":                             {Grant: func(_ context.Context, req *sandbox.ExecRequest) { req.Env["GRANTED"] = "x" }},
 		"[/.workcell/workcell-guest mcp] \n": {HostTools: true},
 	} {
 		_, err := run(t, s, `echo "$MCP $GRANTED" > got;`+begin+done, o)
@@ -300,7 +300,7 @@ func TestGrant(t *testing.T) {
 
 // TestInvalid: what makes no sense is refused before anything is done.
 func TestInvalid(t *testing.T) {
-	s, dir := sandbox(t)
+	s, dir := newSandbox(t)
 	for name, test := range map[string]struct {
 		task executor.Task
 		o    executor.Options
@@ -309,8 +309,8 @@ func TestInvalid(t *testing.T) {
 		"agent":       {executor.Task{Prompt: "x"}, executor.Options{Agent: "../x"}},
 		"session":     {executor.Task{Prompt: "x", ResumeID: "-r"}, executor.Options{}},
 		"stall":       {executor.Task{Prompt: "x"}, executor.Options{Stall: -1}},
-		"long limit":  {executor.Task{Prompt: "x"}, executor.Options{Timeout: 2 * session.MaxExecTimeout}},
-		"short limit": {executor.Task{Prompt: "x"}, executor.Options{Timeout: session.MinExecTimeout - 1}},
+		"long limit":  {executor.Task{Prompt: "x"}, executor.Options{Timeout: 2 * sandbox.MaxExecTimeout}},
+		"short limit": {executor.Task{Prompt: "x"}, executor.Options{Timeout: sandbox.MinExecTimeout - 1}},
 	} {
 		if _, err := executor.Run(t.Context(), s, cli{}, test.task, &test.o); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)

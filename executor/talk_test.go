@@ -57,7 +57,7 @@ func TestTalk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := sandbox(t)
+			s, _ := newSandbox(t)
 			res, err := executor.Run(t.Context(), s, talker{}, executor.Task{Prompt: test.script}, &test.o)
 			must(t, err)
 			if res.Outcome != test.want || !strings.HasPrefix(res.Detail, test.detail) || test.detail == "" && res.Detail != "" {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -16,7 +17,7 @@ const versionTime = time.Minute
 // Version returns the version of a CLI in a sandbox, as it tells by --version. One that is not there is backend.ErrNotFound, one that does
 // not tell backend.ErrUnsupported.
 func Version(ctx context.Context, s *session.Session, program string) (string, error) {
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: stderrTail, HeadBytes: stderrTail})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: stderrTail, HeadBytes: stderrTail})
 	if err != nil {
 		return "", err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -60,7 +61,7 @@ func (r *run) stateFile() string {
 func (r *run) resume(ctx context.Context) error {
 	r.t.NewID = uuid.NewString()
 	if r.t.ResumeID == "" && (r.o.Resume == ResumeStep || r.o.Resume == ResumeSession) {
-		b, _, err := r.s.ReadFileBytes(ctx, r.stateFile(), session.ReadFileOptions{Limit: maxState})
+		b, _, err := r.s.ReadFileBytes(ctx, r.stateFile(), sandbox.ReadFileOptions{Limit: maxState})
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return err
 		}
@@ -125,15 +126,15 @@ func (r *run) furnish(ctx context.Context) error {
 }
 
 func (r *run) write(ctx context.Context, f File) error {
-	_, err := r.s.WriteFile(ctx, f.Path, bytes.NewReader(f.Data), session.WriteFileOptions{Mode: filePerm, Overwrite: true, Size: int64(len(f.Data))})
+	_, err := r.s.WriteFile(ctx, f.Path, bytes.NewReader(f.Data), sandbox.WriteFileOptions{Mode: filePerm, Overwrite: true, Size: int64(len(f.Data))})
 	return err
 }
 
 // prune removes what is below dir but keep, paths relative to it. Links are removed.
 func prune(ctx context.Context, s *session.Session, dir string, keep []string) error {
-	list, err := session.FileList{}, error(nil)
+	list, err := sandbox.FileList{}, error(nil)
 	if len(keep) > 0 {
-		list, err = s.ListFiles(ctx, dir, session.ListFilesOptions{Limit: session.MaxListEntries})
+		list, err = s.ListFiles(ctx, dir, sandbox.ListFilesOptions{Limit: sandbox.MaxListEntries})
 	}
 	if len(keep) == 0 || err != nil || list.Truncated {
 		if _, err = s.RemoveFile(ctx, dir, true); errors.Is(err, backend.ErrNotFound) {
@@ -144,10 +145,10 @@ func prune(ctx context.Context, s *session.Session, dir string, keep []string) e
 	for _, e := range list.Entries {
 		name := path.Base(e.Path)
 		inside, all := below(keep, name)
-		if all && (e.Type == session.TypeDir || e.Type == session.TypeFile) {
+		if all && (e.Type == sandbox.TypeDir || e.Type == sandbox.TypeFile) {
 			continue
 		}
-		if e.Type != session.TypeDir {
+		if e.Type != sandbox.TypeDir {
 			inside = nil
 		}
 		if err := prune(ctx, s, path.Join(dir, name), inside); err != nil {
@@ -201,11 +202,11 @@ func (r *run) after(ctx context.Context) {
 
 // hook runs a command of the user's in the workspace.
 func (r *run) hook(ctx context.Context, command string) error {
-	res, err := r.s.Exec(ctx, session.ExecRequest{Command: command, Env: map[string]string{"HOME": r.home}, TailBytes: stderrTail})
+	res, err := r.s.Exec(ctx, sandbox.ExecRequest{Command: command, Env: map[string]string{"HOME": r.home}, TailBytes: stderrTail})
 	switch {
 	case err != nil:
 		return err
-	case res.Status != session.ExecCompleted || res.Signal != "":
+	case res.Status != sandbox.ExecCompleted || res.Signal != "":
 		return fmt.Errorf("%q: %s %s: %w", command, res.Status, res.Signal, ErrFailed)
 	case res.ExitCode != 0:
 		var last tail

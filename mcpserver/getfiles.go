@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -159,16 +160,16 @@ func (g *gathering) path(ctx context.Context, p string) error {
 	if err != nil {
 		return named(p, err)
 	}
-	if info.Type != session.TypeDir {
+	if info.Type != sandbox.TypeDir {
 		return g.entry(ctx, info)
 	}
-	list, err := g.sandbox.ListFiles(ctx, p, session.ListFilesOptions{Recursive: true, Limit: session.MaxListEntries})
+	list, err := g.sandbox.ListFiles(ctx, p, sandbox.ListFilesOptions{Recursive: true, Limit: sandbox.MaxListEntries})
 	if err != nil {
 		return named(p, err)
 	}
 	g.out.Truncated = g.out.Truncated || list.Truncated
 	for _, e := range list.Entries {
-		if e.Type == session.TypeDir {
+		if e.Type == sandbox.TypeDir {
 			continue
 		}
 		if err := g.entry(ctx, e); err != nil {
@@ -189,7 +190,7 @@ func named(p string, err error) error {
 	return e
 }
 
-func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
+func (g *gathering) entry(ctx context.Context, e sandbox.FileInfo) error {
 	if g.seen[e.Path] {
 		return nil
 	}
@@ -198,7 +199,7 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 		g.skip(e.Path, reason)
 		return nil
 	}
-	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, session.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
+	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, sandbox.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrInvalid):
 		g.skip(e.Path, "cannot read the file") // it may have gone since the list was made
@@ -210,7 +211,7 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 }
 
 // refused returns why an entry is not given; empty when it is.
-func (g *gathering) refused(e session.FileInfo) string {
+func (g *gathering) refused(e sandbox.FileInfo) string {
 	if !isFile(e) {
 		return "it is not a regular file, or its name is not UTF-8"
 	}
@@ -228,9 +229,9 @@ func (g *gathering) refused(e session.FileInfo) string {
 }
 
 // isFile reports whether an entry is a file that can be given: a regular one whose name is text.
-func isFile(e session.FileInfo) bool { return e.Type == session.TypeFile && len(e.RawPath) == 0 }
+func isFile(e sandbox.FileInfo) bool { return e.Type == sandbox.TypeFile && len(e.RawPath) == 0 }
 
-func (g *gathering) add(e session.FileInfo, data []byte) error {
+func (g *gathering) add(e sandbox.FileInfo, data []byte) error {
 	g.out.Count++
 	g.out.TotalBytes += int64(len(data))
 	if g.archive == nil {

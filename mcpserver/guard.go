@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -29,7 +29,7 @@ func refusedBy(rule, format string, args ...any) *toolspec.Error {
 func (s *Server) execTimeout() frontmatter.Duration {
 	bound := frontmatter.Duration(s.policy.Limits.ExecTimeout)
 	own := s.opts.Sandbox.WithDefaults().Limits.ExecTimeout
-	if bound > 0 && bound < cmp.Or(own, frontmatter.Duration(session.DefaultExecTimeout)) {
+	if bound > 0 && bound < cmp.Or(own, frontmatter.Duration(sandbox.DefaultExecTimeout)) {
 		return bound
 	}
 	return own
@@ -115,7 +115,7 @@ func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
 		e.Remediation = fmt.Sprintf("Pass a timeout_seconds of at most %d, or divide the work.", bound)
 		return e
 	case *seconds == 0 && args.Code != "":
-		*seconds = min(bound, int64(session.DefaultExecTimeout.Seconds()))
+		*seconds = min(bound, int64(sandbox.DefaultExecTimeout.Seconds()))
 	}
 	return nil
 }

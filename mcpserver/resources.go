@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -68,7 +69,7 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 		if room <= 0 {
 			break
 		}
-		list, err := f.session.ListFiles(ctx, ".", session.ListFilesOptions{Recursive: true, Limit: room})
+		list, err := f.session.ListFiles(ctx, ".", sandbox.ListFilesOptions{Recursive: true, Limit: room})
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -87,21 +88,21 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 }
 
 // resourceURI is percent-encoded so that every name has exactly one URI.
-func resourceURI(sandbox, name string) string {
+func resourceURI(id, name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
 		parts[i] = url.PathEscape(p)
 	}
-	return scheme + "://" + sandbox + "/" + strings.Join(parts, "/")
+	return scheme + "://" + id + "/" + strings.Join(parts, "/")
 }
 
 // parseURI undoes resourceURI. The workspace itself is ".".
-func parseURI(text string) (sandbox, name string, ok bool) {
+func parseURI(text string) (id, name string, ok bool) {
 	rest, ok := strings.CutPrefix(text, scheme+"://")
-	sandbox, escaped, _ := strings.Cut(rest, "/")
+	id, escaped, _ := strings.Cut(rest, "/")
 	name, err := url.PathUnescape(escaped)
-	ok = ok && err == nil && sandbox != "" && !strings.ContainsAny(escaped, "?#")
-	return sandbox, cmp.Or(name, "."), ok
+	ok = ok && err == nil && id != "" && !strings.ContainsAny(escaped, "?#")
+	return id, cmp.Or(name, "."), ok
 }
 
 func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.ReadResourceResult, error) {
@@ -109,16 +110,16 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	sandbox, err := s.one(ctx, sc, id)
+	from, err := s.one(ctx, sc, id)
 	if err != nil {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	info, err := sandbox.StatFile(ctx, name)
+	info, err := from.StatFile(ctx, name)
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}
-	if info.Type == session.TypeDir {
-		return directory(ctx, sandbox, uri, name)
+	if info.Type == sandbox.TypeDir {
+		return directory(ctx, from, uri, name)
 	}
 	fail := s.checkFile(name, info.Size)
 	if err := decided(ctx, sc, "resources/read", fail); err != nil {
@@ -130,7 +131,7 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if info.Size > maxGotBytes {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file is too large for a resource; use sandbox_fs_read"}
 	}
-	data, _, err := sandbox.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxGotBytes})
+	data, _, err := from.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxGotBytes})
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}
@@ -144,15 +145,15 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 }
 
 // directory returns the entries of a directory, those that are directories with a slash at the end.
-func directory(ctx context.Context, sandbox *session.Session, uri, name string) (*mcp.ReadResourceResult, error) {
-	list, err := sandbox.ListFiles(ctx, name, session.ListFilesOptions{Limit: maxResources})
+func directory(ctx context.Context, s *session.Session, uri, name string) (*mcp.ReadResourceResult, error) {
+	list, err := s.ListFiles(ctx, name, sandbox.ListFilesOptions{Limit: maxResources})
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}
 	var b strings.Builder
 	for _, e := range list.Entries {
 		b.WriteString(e.Path)
-		if e.Type == session.TypeDir {
+		if e.Type == sandbox.TypeDir {
 			b.WriteByte('/')
 		}
 		b.WriteByte('\n')

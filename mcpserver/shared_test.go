@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -26,7 +27,7 @@ import (
 // connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request
 // comes to another server than the one before.
 func connectByTurns(
-	t *testing.T, tokens []mcpserver.Token, store record.Store, egress session.EgressGateway,
+	t *testing.T, tokens []mcpserver.Token, store record.Store, egress sandbox.EgressGateway,
 	options func(*session.Manager) *mcpserver.Options,
 ) *mcp.ClientSession {
 	t.Helper()
@@ -96,12 +97,12 @@ func noteTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (
 		if err != nil {
 			return mcpserver.TaskResult{}, err
 		}
-		text, _, err := s.ReadFileBytes(ctx, "log", session.ReadFileOptions{})
+		text, _, err := s.ReadFileBytes(ctx, "log", sandbox.ReadFileOptions{})
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return mcpserver.TaskResult{}, err
 		}
 		text = append(text, req.Text...)
-		_, err = s.WriteFile(ctx, "log", bytes.NewReader(text), session.WriteFileOptions{Overwrite: true})
+		_, err = s.WriteFile(ctx, "log", bytes.NewReader(text), sandbox.WriteFileOptions{Overwrite: true})
 		return mcpserver.TaskResult{Outcome: "succeeded", Text: string(text)}, err
 	}
 }
@@ -164,13 +165,13 @@ func TestSharedTasks(t *testing.T) {
 type gateways struct{ atomic.Int64 }
 
 // Open counts.
-func (g *gateways) Open(string, session.Egress) (session.Service, func(), error) {
+func (g *gateways) Open(string, sandbox.Egress) (sandbox.Service, func(), error) {
 	g.Add(1)
-	return session.Service{}, func() {}, errors.ErrUnsupported
+	return sandbox.Service{}, func() {}, errors.ErrUnsupported
 }
 
 // Refused returns nothing.
-func (*gateways) Refused(string, time.Time) []session.EgressRefusal { return nil }
+func (*gateways) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
 // TestSharedHosts verifies that commands reach the hosts that their server allows, whichever server opened the sandbox.
 func TestSharedHosts(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -55,7 +56,7 @@ func runShellTask(m *session.Manager) func(context.Context, mcpserver.TaskReques
 			return mcpserver.TaskResult{}, err
 		}
 		req.Report("running")
-		res, err := s.Exec(ctx, session.ExecRequest{Command: req.Text + req.Fields["line"]})
+		res, err := s.Exec(ctx, sandbox.ExecRequest{Command: req.Text + req.Fields["line"]})
 		return mcpserver.TaskResult{Outcome: "succeeded", Text: string(res.Stdout.Bytes())}, err
 	}
 }

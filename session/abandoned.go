@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -16,7 +17,7 @@ import (
 // RemoveScope is admin.RemoveScope.
 func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	removed, err = m.keeper.RemoveScope(ctx, scope)
-	return removed, wrapError("Remove", m.driver, "", err)
+	return removed, sandbox.WrapError("Remove", m.driver, "", err)
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
@@ -24,7 +25,7 @@ func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (remove
 func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	recs, err := m.store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
-		return wrapError("Close", m.driver, "", err)
+		return sandbox.WrapError("Close", m.driver, "", err)
 	}
 	var errs []error
 	for _, rec := range recs {
@@ -36,7 +37,7 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 			err = m.removeJoined(ctx, rec.ID, owner.RunEnded)
 		}
 		if !errors.Is(err, backend.ErrExists) {
-			errs = append(errs, wrapError("Close", m.driver, rec.ID, err))
+			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -83,7 +84,7 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 				}
 			}
 			if err != nil && !errors.Is(err, backend.ErrNotFound) {
-				return nil, wrapError("Gone", m.driver, "", err)
+				return nil, sandbox.WrapError("Gone", m.driver, "", err)
 			}
 		}
 		if !there {
@@ -98,7 +99,7 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
-		return nil, wrapError("Abandoned", m.driver, "", engineError(err))
+		return nil, sandbox.WrapError("Abandoned", m.driver, "", engineError(err))
 	}
 	recs, err := m.store.List(ctx)
 	if err != nil {
@@ -125,7 +126,7 @@ var errConnected error = &sanitize.Error{Text: "another process is connected to 
 // RemoveAbandoned is admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
 	if m.connectedTo(ctx, rec) == used {
-		return wrapError("Remove", m.driver, rec.ID, errConnected)
+		return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)
 	}
-	return wrapError("Remove", m.driver, rec.ID, m.keeper.EndUnowned(ctx, rec, owner.Removed))
+	return sandbox.WrapError("Remove", m.driver, rec.ID, m.keeper.EndUnowned(ctx, rec, owner.Removed))
 }

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -44,7 +46,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 				m.log.WarnContext(ctx, "waiting for another process to open or remove the sandbox", "key", s.key.String())
 			}
 		}
-		if !custody.Pause(ctx, custody.HandoverPause) {
+		if !bound.Pause(ctx, custody.HandoverPause) {
 			return nil, ctx.Err()
 		}
 	}
@@ -125,7 +127,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		return nil, &ConflictError{Key: key, Fields: fields}
 	}
 	if engine.State == backend.StatePaused {
-		return nil, custody.ErrPaused
+		return nil, sandbox.ErrPaused
 	}
 	fresh := engine.State != backend.StateRunning
 	if fresh && rec.WorkspaceOnly() && engine.Root != backend.RootWritable && m.keeper.CanKeep(ctx, engine) == nil {
@@ -149,7 +151,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	}
 	err = s.connect(ctx)
 	if err == nil {
-		err = s.openEgress(ctx)
+		err = s.control.OpenEgress(ctx)
 	}
 	if err == nil && req.OnAdopt != nil {
 		err = guarded(func() error { return req.OnAdopt(ctx, s) })
@@ -158,7 +160,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		err = m.store.Update(ctx, s.recordAs(record.Ready, s.expiry()))
 	}
 	if err != nil {
-		s.disconnect()
+		s.control.Close()
 		return nil, err
 	}
 	return s, nil
@@ -194,7 +196,7 @@ func foundRequest(engine backend.Info) Request {
 	mounts, caches := splitMounts(engine.Mounts)
 	return Request{
 		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network, Mounts: mounts, Caches: caches,
-		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
+		IdleTimeout: -1, ExecTimeout: sandbox.DefaultExecTimeout,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Cache is a directory of the engine's machine that sandboxes read and never write to, and how their programs find what is in it;
@@ -98,8 +99,8 @@ func (s *Session) beginCaches(ctx context.Context) {
 		if c.Begin == "" {
 			continue
 		}
-		res, err := s.Exec(ctx, ExecRequest{Command: c.Begin})
-		if err != nil || res.Status != ExecCompleted || res.ExitCode != 0 {
+		res, err := s.Exec(ctx, sandbox.ExecRequest{Command: c.Begin})
+		if err != nil || res.Status != sandbox.ExecCompleted || res.ExitCode != 0 {
 			s.m.log.WarnContext(ctx, "opening a sandbox without a cache", "sandbox", s.id, "cache", c.Name, "error", err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
@@ -55,7 +56,7 @@ for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
-			if res := run(t, s, session.ExecRequest{Argv: []string{"sh", "-ec", c.script}}); res.ExitCode != 0 {
+			if res := run(t, s, sandbox.ExecRequest{Argv: []string{"sh", "-ec", c.script}}); res.ExitCode != 0 {
 				t.Fatalf("%+v", res)
 			}
 			_, err := s.Diff(t.Context(), patch.Tree{})
@@ -66,7 +67,7 @@ for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in
 	}
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_2", "default"))
 	deep := strings.Repeat("d/", 102) + "f"
-	if res := run(t, s, session.ExecRequest{Argv: []string{"sh", "-ec", "mkdir -p " + path.Dir(deep) + "; echo x > " + deep + "; echo x > f"}}); res.ExitCode != 0 {
+	if res := run(t, s, sandbox.ExecRequest{Argv: []string{"sh", "-ec", "mkdir -p " + path.Dir(deep) + "; echo x > " + deep + "; echo x > f"}}); res.ExitCode != 0 {
 		t.Fatalf("%+v", res)
 	}
 	p, err := s.Diff(t.Context(), patch.Tree{deep: {Mode: 0o644, Content: []byte("y\n")}})
@@ -81,7 +82,7 @@ for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in
 func TestDiffEnds(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
-	run(t, s, session.ExecRequest{Argv: []string{"sh", "-c", "mkdir $(seq 100); for i in $(seq 100); do touch $i/f; done"}})
+	run(t, s, sandbox.ExecRequest{Argv: []string{"sh", "-c", "mkdir $(seq 100); for i in $(seq 100); do touch $i/f; done"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := 0
 	_, _, err := s.ReadTree(ctx, func(string) bool { return true }, func(string) bool {
@@ -111,7 +112,7 @@ func (e pickySharing) Create(ctx context.Context, spec backend.Spec) (backend.In
 }
 
 // run executes and wants a result.
-func run(t *testing.T, s *session.Session, req session.ExecRequest) session.ExecResult {
+func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
 	t.Helper()
 	res, err := s.Exec(t.Context(), req)
 	if err != nil {
@@ -121,7 +122,7 @@ func run(t *testing.T, s *session.Session, req session.ExecRequest) session.Exec
 }
 
 func invalidRequests(t *testing.T, s *session.Session) {
-	for name, req := range map[string]session.ExecRequest{
+	for name, req := range map[string]sandbox.ExecRequest{
 		"nothing":       {},
 		"empty argv":    {Argv: []string{""}},
 		"both":          {Argv: []string{"true"}, Command: "true"},
@@ -145,7 +146,7 @@ func invalidRequests(t *testing.T, s *session.Session) {
 		}
 	}
 	for _, id := range []string{"", "unknown", "a b", "../x", strings.Repeat("x", 1000), "a\x00"} {
-		_, readErr := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: id})
+		_, readErr := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: id})
 		_, waitErr := s.WaitExec(t.Context(), id, 0)
 		_, killErr := s.KillExec(t.Context(), id, "")
 		writeErr := s.WriteExec(t.Context(), id, []byte("x"), false)
@@ -159,18 +160,18 @@ func invalidRequests(t *testing.T, s *session.Session) {
 
 func terminalsRefused(t *testing.T, s *session.Session) {
 	for name, test := range map[string]struct {
-		req  session.TerminalRequest
+		req  sandbox.TerminalRequest
 		want error
 	}{
-		"no program":    {session.TerminalRequest{Argv: []string{"no-such-program"}}, backend.ErrNotFound},
-		"empty program": {session.TerminalRequest{Argv: []string{""}}, backend.ErrInvalid},
-		"short":         {session.TerminalRequest{Unattended: 1}, backend.ErrInvalid},
+		"no program":    {sandbox.TerminalRequest{Argv: []string{"no-such-program"}}, backend.ErrNotFound},
+		"empty program": {sandbox.TerminalRequest{Argv: []string{""}}, backend.ErrInvalid},
+		"short":         {sandbox.TerminalRequest{Unattended: 1}, backend.ErrInvalid},
 	} {
-		if res, err := s.Terminal(t.Context(), test.req, session.TerminalStreams{}); !errors.Is(err, test.want) || res.ExecID != "" {
+		if res, err := s.Terminal(t.Context(), test.req, sandbox.TerminalStreams{}); !errors.Is(err, test.want) || res.ExecID != "" {
 			t.Errorf("%s: %+v, %v, want %v", name, res.ExecStatus, err, test.want)
 		}
 	}
-	if _, err := s.JoinTerminal(t.Context(), "nobody", session.TerminalSize{}, session.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
+	if _, err := s.JoinTerminal(t.Context(), "nobody", sandbox.TerminalSize{}, sandbox.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("joining nobody: %v", err)
 	}
 }

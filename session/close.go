@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -33,7 +34,7 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 	if f := e.flight; f != nil {
 		f.abandon(errSessionClosed)
 		m.mu.Unlock()
-		return wrapError("Close", m.driver, "", wait(ctx, f.done))
+		return sandbox.WrapError("Close", m.driver, "", wait(ctx, f.done))
 	}
 	m.mu.Unlock()
 	return m.closeFor(ctx, e.session, opts.KeepWorkspace)
@@ -45,7 +46,7 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 		return m.closeSession(ctx, s, owner.Gone, owner.Removed)
 	}
 	if err := m.keeper.CanKeep(ctx, s.engine); err != nil {
-		return wrapError("Close", m.driver, s.id, err)
+		return sandbox.WrapError("Close", m.driver, s.id, err)
 	}
 	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
 }
@@ -79,22 +80,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 
 // closeAll closes sessions side by side and joins their errors.
 func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
-	return errors.Join(each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to, owner.RunEnded) })...)
-}
-
-// each calls fn for every element of list, limit of them at a time, and returns the errors in the list's order.
-func each[T any](limit int, list []T, fn func(T) error) []error {
-	errs := make([]error, len(list))
-	var group errgroup.Group
-	group.SetLimit(limit)
-	for i, v := range list {
-		group.Go(func() error {
-			errs[i] = fn(v)
-			return nil
-		})
-	}
-	_ = group.Wait() // all are tried, whatever became of the others
-	return errs
+	return errors.Join(bound.Each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to, owner.RunEnded) })...)
 }
 
 // closeSession closes s once, because of an event and so that its sandbox comes into state to; later callers wait for the first
@@ -103,27 +89,15 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, 
 	if s.keepFresh {
 		m.touch(ctx, s)
 	}
-	if s.beginClose(func() bool { return true }) {
+	if s.control.BeginClose(always) {
 		return m.finishClose(ctx, s, to, why)
 	}
 	select {
 	case <-s.closing:
 		return s.closeErr
 	case <-ctx.Done():
-		return wrapError("Close", m.driver, s.id, ctx.Err())
+		return sandbox.WrapError("Close", m.driver, s.id, ctx.Err())
 	}
-}
-
-// beginClose makes s refuse calls when it does not close already and still allows it, decided under the guard that
-// calls enter through. It reports whether the caller is to finish the close.
-func (s *Session) beginClose(still func() bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing != nil || !still() {
-		return false
-	}
-	s.closing = make(chan struct{})
-	return true
 }
 
 // finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained stands for
@@ -131,12 +105,12 @@ func (s *Session) beginClose(still func() bool) bool {
 func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, why owner.Event) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
 	defer func() {
-		err = wrapError("Close", m.driver, s.id, err)
+		err = sandbox.WrapError("Close", m.driver, s.id, err)
 		telemetry.End(span, err)
 		s.closeErr = err
 		close(s.closing)
 	}()
-	s.disconnect()
+	s.control.Close()
 	if to == owner.Retained {
 		to = s.on(owner.RunEnded)
 	}
@@ -221,19 +195,6 @@ func (m *Manager) disown(s *Session) {
 	m.keeper.Save(rec)
 }
 
-// disconnect ends the session's calls, connection and goroutines.
-func (s *Session) disconnect() {
-	s.cancel(errSessionClosed)
-	s.mu.Lock()
-	s.state = StateClosed
-	conn := s.conn
-	s.mu.Unlock()
-	if conn != nil {
-		conn.Close() // its error has no meaning for a sandbox that goes
-	}
-	s.wg.Wait() // no redial sets a connection after s.ctx ended
-}
-
 // unregister forgets a closed session. Its sandbox keeps its place while it is still to be removed.
 func (m *Manager) unregister(s *Session, owed bool) {
 	m.mu.Lock()
@@ -241,7 +202,7 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	delete(m.secondary, s)
 	_, counted := m.byID[s.id]
 	if counted {
-		m.meters.active.Add(s.ctx, -1, m.measured())
+		m.meters.active.Add(context.Background(), -1, m.measured())
 	}
 	delete(m.byID, s.id)
 	if e := m.entries[s.key]; e != nil && e.session == s {
@@ -260,12 +221,12 @@ func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing)
 	if err != nil {
-		return wrapError("Close", m.driver, "", err)
+		return sandbox.WrapError("Close", m.driver, "", err)
 	}
 	var errs []error
 	for _, rec := range recs {
 		if rule, due := custody.Due(rec, m.now(), ""); due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)) {
-			errs = append(errs, wrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))
+			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))
 		}
 	}
 	return errors.Join(errs...)
@@ -287,30 +248,36 @@ func (m *Manager) freePlaces(ctx context.Context) {
 	}
 }
 
-// expiry returns the time at which an idle session may be reaped; zero is never. Calls under way are a use. s.mu must not be
-// held.
+// expiry returns the time at which an idle session may be reaped; zero is never. s.mu must not be held.
 func (s *Session) expiry() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.idle < 0 {
 		return time.Time{}
 	}
-	if s.active > 0 {
-		return s.m.now().Add(s.idle)
+	return s.lastUse().Add(s.idle)
+}
+
+// lastUse returns when the sandbox was last used. Calls under way are a use, however long ago they began.
+func (s *Session) lastUse() time.Time {
+	use := s.control.Use()
+	if use.Calls > 0 {
+		return s.m.now()
 	}
-	return s.lastUsed.Add(s.idle)
+	return use.Last
 }
 
 // recordAs returns the session's record, which is to be stored.
 func (s *Session) recordAs(state record.State, expires time.Time) record.Record {
+	used := s.control.Use().Last
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rec := record.Record{
 		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Request: s.made, State: state,
-		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
+		Created: s.created, LastUsed: used, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
 		Reason: string(s.why),
 	}
 	custody.SetWorkspace(&rec, s.engine)
-	s.recorded = s.lastUsed
+	s.recorded = used
 	return rec
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -49,7 +50,7 @@ func TestOpenCloseStorm(t *testing.T) {
 				if known[s.ID()] {
 					t.Errorf("%s was handed out after its close had returned", s.ID())
 				}
-				if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); err != nil && !errors.Is(err, backend.ErrClosed) {
+				if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}}); err != nil && !errors.Is(err, backend.ErrClosed) {
 					t.Errorf("Exec: %v", err)
 				}
 				if i%2 == 0 {
@@ -90,21 +91,21 @@ func TestCloseEndsCalls(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 100", Background: true})
+	background, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "sleep 100", Background: true})
 	must(t, err)
 	readers, stop := context.WithCancel(t.Context())
 	defer stop()
 	calls := map[string]func(context.Context) error{
 		"Exec": func(ctx context.Context) error {
-			_, err := s.Exec(ctx, session.ExecRequest{Command: "sleep 100"})
+			_, err := s.Exec(ctx, sandbox.ExecRequest{Command: "sleep 100"})
 			return err
 		},
 		"Stream": func(ctx context.Context) error {
-			_, err := s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: slowReader{readers}, Stdout: io.Discard})
+			_, err := s.Stream(ctx, sandbox.ExecRequest{Command: "cat"}, sandbox.Streams{Stdin: slowReader{readers}, Stdout: io.Discard})
 			return err
 		},
 		"ReadExec": func(ctx context.Context) error {
-			_, err := s.ReadExec(ctx, session.ReadExecRequest{ExecID: background.ExecID, Wait: time.Minute})
+			_, err := s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: background.ExecID, Wait: time.Minute})
 			return err
 		},
 		"WaitExec": func(ctx context.Context) error {
@@ -112,7 +113,7 @@ func TestCloseEndsCalls(t *testing.T) {
 			return err
 		},
 		"WriteFile": func(ctx context.Context) error {
-			_, err := s.WriteFile(ctx, "endless", slowReader{readers}, session.WriteFileOptions{})
+			_, err := s.WriteFile(ctx, "endless", slowReader{readers}, sandbox.WriteFileOptions{})
 			return err
 		},
 	}
@@ -152,7 +153,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	if e.count() != 0 {
 		t.Error("the sandbox is still there")
 	}
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Exec after Close = %v", err)
 	}
 	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrClosed) {
@@ -274,7 +275,7 @@ func TestRetention(t *testing.T) {
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
 	must(t, m.CloseScope(t.Context(), key.Scope()))
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("a retained sandbox took a call: %v", err)
 	}
 	clock.add(59 * time.Minute)
@@ -360,7 +361,7 @@ func TestManagerClose(t *testing.T) {
 	if _, err := m.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Connect = %v", err)
 	}
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Exec = %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -25,7 +26,7 @@ type shape struct {
 	Limits     backend.Limits      `json:"limits,omitzero"`
 	Network    backend.NetworkMode `json:"network"`
 	OCIRuntime string              `json:"oci_runtime,omitempty"`
-	Egress     Egress              `json:"egress,omitzero"`
+	Egress     sandbox.Egress      `json:"egress,omitzero"`
 
 	Environment Environment     `json:"environment,omitzero"`
 	Mounts      []backend.Mount `json:"mounts,omitempty"`

@@ -3,14 +3,13 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -27,7 +26,7 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanConnect,
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxID, id))
 	defer func() {
-		err = wrapError("Connect", m.driver, "", err)
+		err = sandbox.WrapError("Connect", m.driver, "", err)
 		telemetry.End(span, err)
 	}()
 	m.mu.Lock()
@@ -86,8 +85,8 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	s.req.Retention, engine = rec.Retention, custody.Identify(rec, engine)
 	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx); err != nil {
-		s.disconnect()
-		return nil, m.explainFull(ctx, engine.ID, err)
+		s.control.Close()
+		return nil, s.control.Explain(ctx, err)
 	}
 	m.mu.Lock()
 	closed := m.closed
@@ -96,7 +95,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	}
 	m.mu.Unlock()
 	if closed {
-		s.disconnect()
+		s.control.Close()
 		return nil, errManagerClosed
 	}
 	return s, nil
@@ -112,7 +111,7 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	case err != nil:
 		return nil, err
 	case engine.State == backend.StatePaused:
-		return nil, custody.ErrPaused
+		return nil, sandbox.ErrPaused
 	}
 	if fields := conflicts(rec.Request, engine, req); fields != nil {
 		return nil, &ConflictError{Key: rec.Key, Fields: fields}
@@ -123,11 +122,11 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	}
 	s.owned, s.joined = false, true
 	if err := s.connect(ctx); err != nil {
-		s.disconnect()
+		s.control.Close()
 		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) {
 			return nil, custody.ErrInTransition
 		}
-		return nil, m.explainFull(ctx, engine.ID, err)
+		return nil, s.control.Explain(ctx, err)
 	}
 	m.touch(ctx, s)
 	return s, nil
@@ -141,7 +140,7 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 	}
 	recs, err := m.store.List(ctx, record.Ready)
 	if err != nil {
-		return nil, wrapError("Join", m.driver, "", err)
+		return nil, sandbox.WrapError("Join", m.driver, "", err)
 	}
 	for _, rec := range recs {
 		if rec.Key.Scope() != scope || has(m, m.byID, rec.ID) && !rec.WorkspaceOnly() {
@@ -150,7 +149,7 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 		_, err := m.joinRecorded(ctx, rec)
 		gone := errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound)
 		if err != nil && !gone {
-			return nil, wrapError("Join", m.driver, rec.ID, err)
+			return nil, sandbox.WrapError("Join", m.driver, rec.ID, err)
 		}
 	}
 	list := m.inScope(func(s *Session) bool { return s.key.Scope() == scope && (s.owned || s.joined && !s.wasLost()) })
@@ -208,34 +207,12 @@ func (s *Session) recordUse(ctx context.Context) {
 	if !s.joined {
 		return
 	}
+	used := s.lastUse()
 	s.mu.Lock()
-	used := s.lastUsed
-	if s.active > 0 {
-		used = s.m.now()
-	}
 	due := s.idle >= 0 && used.Sub(s.recorded) >= min(s.idle/4, joinedEvery)
 	s.mu.Unlock()
 	if due {
 		s.m.touch(ctx, s)
-	}
-}
-
-// explainFull explains why a connection ended at once in a sandbox that runs, or why the engine made none for a
-// reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
-// engine may take a moment to notice that a sandbox does not run any more.
-func (m *Manager) explainFull(ctx context.Context, engineID string, err error) error {
-	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
-	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
-	if !ended && !unexplained || !custody.Pause(ctx, settleTime) {
-		return err
-	}
-	engine, getErr := m.b.Get(ctx, engineID)
-	if getErr != nil || engine.State != backend.StateRunning || engine.Limits.PIDs <= 0 {
-		return err
-	}
-	return &sanitize.Error{
-		Text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, sanitize.Message(err.Error())),
-		Err:  backend.ErrCapacity,
 	}
 }
 
@@ -249,7 +226,7 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	if own != nil {
 		return m.closeFor(ctx, own, !volumes)
 	}
-	return wrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes))
+	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes))
 }
 
 // vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be

@@ -13,7 +13,6 @@ type (
 	sessionNameKey struct{}
 	userKey        struct{}
 	baseKey        struct{}
-	originKey      struct{}
 )
 
 // WithSessionName names the one of the run's sandboxes in which an agent works that is run with ctx and names none itself. A
@@ -41,12 +40,6 @@ func WithUser(ctx context.Context, name string) context.Context {
 func UserFromContext(ctx context.Context) string {
 	name, _ := ctx.Value(userKey{}).(string)
 	return name
-}
-
-// WithOrigin labels the commands that are started with ctx. ExecStatus.Origin is the result of origin at the
-// command's start.
-func WithOrigin(ctx context.Context, origin func() string) context.Context {
-	return context.WithValue(ctx, originKey{}, origin)
 }
 
 // WithBase sets what the run's sandboxes are by default. Who opens one with ctx takes from base every field that

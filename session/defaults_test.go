@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -56,7 +57,7 @@ func TestDefaults(t *testing.T) {
 	if want := []string{"strong", "own", "strong"}; !slices.Equal(runtimes, want) {
 		t.Errorf("made with the OCI runtimes %q, want %q", runtimes, want)
 	}
-	for _, bad := range []session.Defaults{{Limits: backend.Limits{PIDs: 1}}, {ExecTimeout: 2 * session.MaxExecTimeout}} {
+	for _, bad := range []session.Defaults{{Limits: backend.Limits{PIDs: 1}}, {ExecTimeout: 2 * sandbox.MaxExecTimeout}} {
 		if _, err := session.NewManager(newEngine(t), &session.Options{Defaults: bad}); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}

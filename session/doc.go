@@ -1,13 +1,13 @@
-// Package session hands out sandboxes by key and runs commands and file operations in them.
+// Package session opens sandboxes by key. Package sandbox runs commands and file operations in them.
 //
 // A [Manager] stands on one [backend.SandboxBackend]. [Manager.Open] is get-or-create: however many callers open one
-// [Key] at once, one sandbox is made, and callers of different keys never wait for each other. A [Session] is a handle
-// on one sandbox; it lives until somebody closes it, its run ends ([Manager.CloseScope]), it was idle for too long, or
+// [Key] at once, one sandbox is made, and callers of different keys never wait for each other. A [Session] is a
+// [sandbox.Sandbox] with a key; it lives until somebody closes it, its run ends ([Manager.CloseScope]), it was idle for too long, or
 // its sandbox is lost.
 //
 //	m, err := session.NewManager(driver, nil)
 //	s, _, err := m.Open(ctx, session.WorkflowKey(runID, "default"), session.Request{Image: "python:3.11-slim"})
-//	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", "print(6*7)"}})
+//	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", "print(6*7)"}})
 //	err = m.CloseScope(ctx, session.Run{Namespace: "workflow", ID: runID}.Scope())
 //
 // # When the process dies
@@ -18,21 +18,9 @@
 // nobody knows whose those sandboxes are, and they stay until somebody removes them by hand. There is no process that does it
 // for a library, as there is for the workcell command: start the program again, or let a timer call admin.Sweep.
 //
-// # Services
-//
-// Commands reach the host by what [Session.Serve] serves, and by nothing else where the network is off: each command only what
-// its [ExecRequest] grants it. [Session.ExtendExec] gives a command the time that the host took to answer.
-//
 // # Errors
 //
-// Every error is a [*backend.Error] that wraps a sentinel of package backend where one fits; a context's error stays
-// testable. A command's exit code is a result, never an error: an error means that the result is unknown. A program that
-// could not be started is a [*LaunchError].
-//
-// # What the sandbox reports is untrusted
-//
-// The guest runs next to the commands, as the same user. Sizes, ids and states that it reports are checked, its texts
-// are cut and cleaned of control characters before they become part of an error.
+// Errors are those of package sandbox. A key that is open with another request is a [*ConflictError].
 //
 // # Spans
 //
@@ -45,10 +33,10 @@ package session
 
 // Lock order, outermost first:
 //
-//  1. Session.egress, then Session.serving. They are held across calls to the guest, so that hosts are opened, and a
-//     service is started, only once.
-//  2. Manager.mu.
-//  3. Session.mu or the lock of the pool. Neither is taken while the other is held.
+//  1. Manager.mu.
+//  2. Session.mu or the lock of the pool. Neither is taken while the other is held.
+//  3. The lock of a sandbox.Sandbox, which methods of sandbox.Control take. Calls to the guest, such as Control.OpenEgress
+//     and Control.Busy, begin without any lock.
 //
 // Manager.mu and Session.mu are never held across a call to the engine, the guest, the store, or a caller's function.
 // All other locks, such as custody.Keeper.mu, guard the fields of one small type. Code that holds one of them takes none

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -33,16 +34,16 @@ func (g *gate) seen() []string {
 	return slices.Clone(g.events)
 }
 
-func (g *gate) Open(_ string, list session.Egress) (session.Service, func(), error) {
+func (g *gate) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), error) {
 	g.note("open " + strings.Join(list.Allow, " "))
-	return session.Service{
-		Name: "egress", Handle: func(context.Context, *session.ServiceConn) {},
+	return sandbox.Service{
+		Name: "egress", Handle: func(context.Context, *sandbox.ServiceConn) {},
 		Env: func(addr string) map[string]string { return map[string]string{"A_PROXY": addr, "B_PROXY": addr} },
 	}, func() { g.note("close") }, nil
 }
 
-func (g *gate) Refused(_ string, since time.Time) []session.EgressRefusal {
-	return []session.EgressRefusal{{Host: "a.example:443", Rule: time.Since(since).Round(time.Hour).String()}}
+func (g *gate) Refused(_ string, since time.Time) []sandbox.EgressRefusal {
+	return []sandbox.EgressRefusal{{Host: "a.example:443", Rule: time.Since(since).Round(time.Hour).String()}}
 }
 
 // TestEgress: a sandbox reaches the hosts that it was made for if the request of the process names them. Its commands get the
@@ -52,7 +53,7 @@ func TestEgress(t *testing.T) {
 	e, g := newEngine(t), &gate{}
 	with := *shared()
 	with.Egress = g
-	key, req := session.UserKey("lab"), session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
+	key, req := session.UserKey("lab"), session.Request{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"a.example"}}}
 
 	without := newManager(t, e, shared())
 	if _, _, err := without.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
@@ -60,7 +61,7 @@ func TestEgress(t *testing.T) {
 	}
 	first := newManager(t, e, &with)
 	for _, bad := range []session.Request{
-		{Image: "test:1", Egress: session.Egress{Allow: []string{"https://a.example"}}},
+		{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"https://a.example"}}},
 		{Image: "test:1", Egress: req.Egress, Network: backend.NetworkBridge},
 	} {
 		if _, _, err := first.Open(t.Context(), key, bad); !errors.Is(err, backend.ErrInvalid) {
@@ -71,7 +72,7 @@ func TestEgress(t *testing.T) {
 	own.Env = map[string]string{"B_PROXY": "mine"}
 	s, _, err := first.Open(t.Context(), key, own)
 	must(t, err)
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: `echo "$A_PROXY $B_PROXY"`})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: `echo "$A_PROXY $B_PROXY"`})
 	must(t, err)
 	if out := string(res.Stdout.Bytes()); !strings.HasPrefix(out, "127.0.0.1:") || !strings.HasSuffix(out, " mine\n") {
 		t.Errorf("the environment has %q", out)
@@ -80,7 +81,7 @@ func TestEgress(t *testing.T) {
 		t.Errorf("refused %+v", res.Refused)
 	}
 	other := own
-	other.Egress = session.Egress{Allow: []string{"b.example"}}
+	other.Egress = sandbox.Egress{Allow: []string{"b.example"}}
 	var conflict *session.ConflictError
 	if _, _, err := first.Open(t.Context(), key, other); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"network"}) {
 		t.Errorf("another list: %v", err)

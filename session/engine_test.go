@@ -32,15 +32,15 @@ type engine struct {
 	creates atomic.Int64
 	removes atomic.Int64
 
-	mu        sync.Mutex          // guards what follows
-	sandboxes map[string]*sandbox // by id
+	mu        sync.Mutex              // guards what follows
+	sandboxes map[string]*fakeSandbox // by id
 	onCreate  func(context.Context, backend.Spec) error
 	onRemove  func(id string) error
 	onDial    func(ctx context.Context, id string) error
 }
 
 // sandbox is one sandbox.
-type sandbox struct {
+type fakeSandbox struct {
 	info backend.Info
 	mu   sync.Mutex // guards p
 	p    *process
@@ -60,7 +60,7 @@ type process struct {
 func newEngine(t testing.TB) *engine {
 	dir, err := os.MkdirTemp("", "session-test-") // t.TempDir makes names too long for sockets
 	must(t, err)
-	e := &engine{dir: dir, sandboxes: map[string]*sandbox{}}
+	e := &engine{dir: dir, sandboxes: map[string]*fakeSandbox{}}
 	t.Cleanup(func() {
 		for _, b := range e.all() {
 			e.remove(b.info.ID)
@@ -109,7 +109,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 			return backend.Info{}, err
 		}
 	}
-	b := &sandbox{info: backend.Info{
+	b := &fakeSandbox{info: backend.Info{
 		ID: "engine-" + record.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
 		Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH"), "FROM_IMAGE=yes"},
 		User: spec.User, Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning,
@@ -132,7 +132,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 }
 
 // start runs a guest in a sandbox.
-func (e *engine) start(b *sandbox) error {
+func (e *engine) start(b *fakeSandbox) error {
 	workdir := e.workspace(b.info.SessionID)
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (e *engine) start(b *sandbox) error {
 func (e *engine) workspace(sessionID string) string { return filepath.Join(e.dir, "files-"+sessionID) }
 
 // process returns the sandbox's present guest.
-func (b *sandbox) process() *process {
+func (b *fakeSandbox) process() *process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.p
@@ -200,7 +200,7 @@ func (e *engine) running(ctx context.Context, id string) (*process, error) {
 			return nil, err
 		}
 	}
-	b, ok := e.sandbox(id)
+	b, ok := e.fakeSandbox(id)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s", backend.ErrNotFound, id)
 	}
@@ -211,7 +211,7 @@ func (e *engine) running(ctx context.Context, id string) (*process, error) {
 	return p, nil
 }
 
-func (e *engine) sandbox(id string) (*sandbox, bool) {
+func (e *engine) fakeSandbox(id string) (*fakeSandbox, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	b, ok := e.sandboxes[id]
@@ -219,7 +219,7 @@ func (e *engine) sandbox(id string) (*sandbox, bool) {
 }
 
 // all returns the sandboxes there are.
-func (e *engine) all() []*sandbox {
+func (e *engine) all() []*fakeSandbox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Collect(maps.Values(e.sandboxes))
@@ -253,14 +253,14 @@ func (p *process) cut() {
 }
 
 // murder ends the guest without warning, as the kernel or an operator would.
-func (b *sandbox) murder() {
+func (b *fakeSandbox) murder() {
 	p := b.process()
 	_ = p.cmd.Process.Kill() // fails when it has ended
 	<-p.exited
 }
 
 func (e *engine) Get(ctx context.Context, id string) (backend.Info, error) {
-	b, ok := e.sandbox(id)
+	b, ok := e.fakeSandbox(id)
 	if !ok {
 		return backend.Info{}, fmt.Errorf("%w: %s", backend.ErrNotFound, id)
 	}
@@ -284,7 +284,7 @@ func (e *engine) List(ctx context.Context, f backend.Filter) ([]backend.Info, er
 }
 
 func (e *engine) Start(_ context.Context, id string) error {
-	b, ok := e.sandbox(id)
+	b, ok := e.fakeSandbox(id)
 	if !ok {
 		return backend.ErrNotFound
 	}
@@ -296,7 +296,7 @@ func (e *engine) Start(_ context.Context, id string) error {
 }
 
 func (e *engine) Stop(_ context.Context, id string) error {
-	if b, ok := e.sandbox(id); ok {
+	if b, ok := e.fakeSandbox(id); ok {
 		b.murder()
 	}
 	return nil
@@ -312,7 +312,7 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return fmt.Errorf("the engine was asked for %q", id)
 	}
 	e.removes.Add(1)
-	b, ok := e.sandbox(id)
+	b, ok := e.fakeSandbox(id)
 	e.remove(id)
 	if ok && opts.Volumes {
 		return os.RemoveAll(e.workspace(b.info.SessionID))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/recipe"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -20,7 +21,7 @@ type Environment = recipe.Environment
 // EnvironmentBuilder installs environments. Package environment has one.
 type EnvironmentBuilder interface {
 	// Recipe must return what identifies an environment for Spec.Environment, and the hosts that its installation reaches.
-	Recipe(e Environment, user string) (id string, hosts Egress)
+	Recipe(e Environment, user string) (id string, hosts sandbox.Egress)
 	// Lock must wait until no other process installs the recipe, as far as it can know.
 	Lock(ctx context.Context, id string) (unlock func(), err error)
 	// Install must install e in a sandbox that was made for that. An InstallError says which step failed.
@@ -32,10 +33,10 @@ type EnvironmentBuilder interface {
 
 // InstallError reports an environment that could not be installed. It wraps Reason.
 type InstallError struct {
-	Step    string          // what failed: "pip install", "npm install", "setup[0]"
-	Output  string          // its last words, cleaned
-	Refused []EgressRefusal // hosts that it did not reach
-	Reason  error           // backend.ErrInvalid where the program failed, backend.ErrTimeout, backend.ErrQuota
+	Step    string                  // what failed: "pip install", "npm install", "setup[0]"
+	Output  string                  // its last words, cleaned
+	Refused []sandbox.EgressRefusal // hosts that it did not reach
+	Reason  error                   // backend.ErrInvalid where the program failed, backend.ErrTimeout, backend.ErrQuota
 }
 
 // Error returns the last words and the hosts.
@@ -76,7 +77,7 @@ func (m *Manager) make(ctx context.Context, s *Session, req Request) (backend.In
 	if req.Environment.IsZero() {
 		return m.b.Create(ctx, spec)
 	}
-	var hosts Egress
+	var hosts sandbox.Egress
 	spec.Environment, hosts = m.opts.Environments.Recipe(req.Environment, req.User)
 	info, err := m.b.Create(ctx, spec)
 	if errors.Is(err, backend.ErrEnvironment) {
@@ -92,7 +93,7 @@ func (m *Manager) make(ctx context.Context, s *Session, req Request) (backend.In
 const installTries = 2
 
 // makeFirst makes a sandbox whose environment is to be installed, unless another process does that meanwhile.
-func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request, hosts Egress) (backend.Info, error) {
+func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request, hosts sandbox.Egress) (backend.Info, error) {
 	unlock, err := m.opts.Environments.Lock(ctx, spec.Environment)
 	if err != nil {
 		return backend.Info{}, err
@@ -112,7 +113,7 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 
 // install installs an environment in a sandbox of its own, which nobody else gets, and has the engine keep it. Should this process
 // die meanwhile, the sandbox is removed like all that were being made.
-func (m *Manager) install(ctx context.Context, id string, asked Request, hosts Egress) (err error) {
+func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
 		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull, Egress: hosts,
 	})
@@ -125,7 +126,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 		return err
 	}
 	defer func() {
-		s.disconnect()
+		s.control.Close()
 		err = errors.Join(err, m.keeper.Delete(context.WithoutCancel(ctx), rec))
 	}()
 	spec := m.spec(s, nil)
@@ -137,13 +138,13 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
-	if err := s.openEgress(ctx); err != nil {
+	if err := s.control.OpenEgress(ctx); err != nil {
 		return err
 	}
 	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
 		return err
 	}
-	s.disconnect() // so its end is not a loss
+	s.control.Close() // so its end is not a loss
 	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 
@@ -154,7 +155,7 @@ func (s *Session) imageEnv() []string {
 	if !installed && caches == nil {
 		return s.engine.ImageEnv
 	}
-	env := map[string]string{"PATH": defaultEnv("")["PATH"]}
+	env := map[string]string{"PATH": sandbox.DefaultPath}
 	for _, entry := range s.engine.ImageEnv {
 		if name, value, ok := strings.Cut(entry, "="); ok {
 			env[name] = value

@@ -3,55 +3,11 @@ package session
 import (
 	"errors"
 	"fmt"
-	"path"
-	"regexp"
 	"strings"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/client"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/session/internal/custody"
 )
-
-// LaunchReason is why a program could not be started.
-type LaunchReason string
-
-// Launch reasons.
-const (
-	LaunchNotFound      LaunchReason = "not_found"      // no such program; exit code 127 in shells
-	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; exit code 126 in shells
-	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or may not be entered
-	LaunchTooLong       LaunchReason = "too_long"       // arguments and environment exceed the kernel's limit
-	LaunchNoResources   LaunchReason = "no_resources"   // no process could be made: the pids or memory limit
-)
-
-// LaunchError reports a program that could not be started. It wraps the sentinel that fits its reason.
-type LaunchError struct {
-	Reason  LaunchReason
-	Message string // the sandbox's words, cleaned
-}
-
-// Error returns one line.
-func (e *LaunchError) Error() string {
-	return fmt.Sprintf("cannot start the command (%s): %s", e.Reason, e.Message)
-}
-
-// Unwrap returns the sentinel.
-func (e *LaunchError) Unwrap() error {
-	switch e.Reason {
-	case LaunchNotFound:
-		return backend.ErrNotFound
-	case LaunchNotExecutable:
-		return backend.ErrPermission
-	case LaunchTooLong:
-		return backend.ErrTooLarge
-	case LaunchNoResources:
-		return backend.ErrCapacity
-	}
-	return backend.ErrInvalid
-}
 
 // ConflictError reports that a key is open with another request. It wraps backend.ErrExists.
 type ConflictError struct {
@@ -88,129 +44,10 @@ func (e *VanishedError) Error() string {
 // Unwrap returns backend.ErrLost.
 func (e *VanishedError) Unwrap() error { return backend.ErrLost }
 
-// wrapError is the one place where a backend.Error is built. It keeps errors that are one already.
-func wrapError(op, driver, id string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var done *backend.Error
-	if errors.As(err, &done) {
-		return err
-	}
-	return &backend.Error{Op: op, Backend: driver, ID: id, Err: publicError(err)}
-}
-
-// publicError translates a guest's error into ours.
-func publicError(err error) error {
-	var fromGuest *wire.Error
-	if errors.As(err, &fromGuest) {
-		return guestError(fromGuest)
-	}
-	switch {
-	case errors.Is(err, client.ErrTakenOver):
-		return ErrTakenOver
-	case errors.Is(err, client.ErrProtocol):
-		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrProtocol}
-	case errors.Is(err, client.ErrConnLost):
-		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrUnavailable}
-	}
-	return err
-}
-
 // engineError is custody.EngineError, but for the words of a sandbox, which are clean.
 func engineError(err error) error {
 	if install := (*InstallError)(nil); errors.As(err, &install) {
 		return err
 	}
-	return custody.EngineError(err)
-}
-
-// guestError returns the error that a guest's code stands for.
-func guestError(e *wire.Error) error {
-	message := sanitize.Message(e.Message)
-	if e.Code == wire.CodeLaunch {
-		reason := LaunchReason(e.Launch)
-		switch reason {
-		case LaunchNotFound, LaunchNotExecutable, LaunchBadDir, LaunchTooLong, LaunchNoResources:
-		default:
-			reason = LaunchNotExecutable
-		}
-		return &LaunchError{Reason: reason, Message: message}
-	}
-	sentinel := guestSentinels[e.Code]
-	if sentinel == nil {
-		return errors.New("sandbox: " + message)
-	}
-	return &sanitize.Error{Text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), Err: sentinel}
-}
-
-// guestSentinels are the errors that codes of the wire stand for.
-var guestSentinels = map[wire.Code]error{
-	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
-	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
-	wire.CodeUnsupported: backend.ErrUnsupported, wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity,
-}
-
-// maxPrograms bounds the programs that a guest reports.
-const maxPrograms = 64
-
-// What names of interpreters and of signals look like.
-var (
-	programName = regexp.MustCompile(`\A[A-Za-z0-9_.+-]{1,32}\z`)
-	signalName  = regexp.MustCompile(`\ASIG[A-Z0-9+-]*\z`)
-)
-
-// cleanHello keeps of a guest's hello what may be shown to people and models.
-func cleanHello(h wire.Hello) wire.Hello {
-	if !cleanPath(h.Workdir) {
-		h.Workdir = backend.Workdir
-	}
-	var programs []string
-	for _, name := range h.Programs {
-		if len(programs) < maxPrograms && programName.MatchString(name) {
-			programs = append(programs, name)
-		}
-	}
-	h.Programs = programs
-	return h
-}
-
-// cleanPath reports whether a guest's path is absolute, plain and of a sane length.
-func cleanPath(p string) bool {
-	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPathBytes && sanitize.Message(p) == p
-}
-
-// cleanSignal returns a guest's name of a signal, empty when it is none.
-func cleanSignal(name string) string {
-	if !signalName.MatchString(name) {
-		return ""
-	}
-	return name
-}
-
-// maxAge bounds what a guest may report as an age.
-const maxAge = 100 * 365 * 24 * time.Hour
-
-// execStatus converts what the guest reports of a command.
-func execStatus(w wire.ExecStatus) ExecStatus {
-	st := ExecStatus{
-		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
-		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
-		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
-		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside,
-		Terminal: w.Terminal, Origin: w.Origin,
-	}
-	if w.EndedMillis > 0 || st.Status == ExecRunning {
-		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond
-	}
-	return st
-}
-
-// output converts one stream's part of an answer.
-func (s *Session) output(o wire.Output) Output {
-	out := Output{Head: o.Head, Tail: o.Tail, Omitted: o.Omitted, Total: o.Total, PathCut: o.PathCut}
-	if cleanPath(o.Path) && strings.HasPrefix(o.Path, s.hello.Workdir+"/") {
-		out.Path = o.Path
-	}
-	return out
+	return sanitize.EngineError(err)
 }

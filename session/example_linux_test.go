@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -48,11 +49,11 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	if _, err := s.WriteFile(ctx, "in.txt", strings.NewReader("b\na\n"), session.WriteFileOptions{}); err != nil {
+	if _, err := s.WriteFile(ctx, "in.txt", strings.NewReader("b\na\n"), sandbox.WriteFileOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Command: "sort in.txt; exit 3"})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "sort in.txt; exit 3"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -104,14 +105,14 @@ func ExampleSession_EditFile() {
 		fmt.Println(err)
 		return
 	}
-	if _, err := s.WriteFile(ctx, "log", strings.NewReader("one\n"), session.WriteFileOptions{}); err != nil {
+	if _, err := s.WriteFile(ctx, "log", strings.NewReader("one\n"), sandbox.WriteFileOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
 	calls := 0
 	_, err = s.EditFile(ctx, "log", 0, func(old []byte) ([]byte, error) {
 		if calls++; calls == 1 { // somebody else is at work
-			if _, err := s.Exec(ctx, session.ExecRequest{Command: "echo two >>log"}); err != nil {
+			if _, err := s.Exec(ctx, sandbox.ExecRequest{Command: "echo two >>log"}); err != nil {
 				return nil, err
 			}
 		}
@@ -121,7 +122,7 @@ func ExampleSession_EditFile() {
 		fmt.Println(err)
 		return
 	}
-	data, _, err := s.ReadFileBytes(ctx, "log", session.ReadFileOptions{})
+	data, _, err := s.ReadFileBytes(ctx, "log", sandbox.ReadFileOptions{})
 	fmt.Printf("%s%d calls, %v\n", data, calls, err)
 	// Output:
 	// one

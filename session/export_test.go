@@ -4,23 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/guest/wire"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Internals that tests look at.
 var (
-	BaseEnv       = baseEnv
-	ExecEnv       = execEnv
-	GuestError    = guestError
-	EngineError   = engineError
-	CleanText     = sanitize.Message
-	CleanHello    = cleanHello
-	CleanSignal   = cleanSignal
-	ValidID       = record.ValidSandboxID
-	RememberFor   = lifetimes.Remembered
-	AnswerOfGuest = func(e *wire.Error) error { return wrapError("Exec", "test", "sbx_x", e) }
+	ValidID     = record.ValidSandboxID
+	RememberFor = lifetimes.Remembered
 )
 
 // Hash returns the hash of a request as the manager prepares it.
@@ -65,20 +55,8 @@ func (m *Manager) Leftovers() int {
 	return len(m.owed)
 }
 
-// Patient returns a context that bounds a call which waits for a command, and WaitLonger moves its end.
-func (s *Session) Patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
-	return s.patient(ctx, execID, limit)
-}
-
-// WaitLonger is what ExtendExec does to the calls of this process.
-func (s *Session) WaitLonger(execID string, by time.Duration) { s.waitLonger(execID, by) }
-
 // Active returns the number of calls under way.
-func (s *Session) Active() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.active
-}
+func (s *Session) Active() int { return s.control.Use().Calls }
 
 // Listening returns the number of callers who hear of the pull for key's sandbox.
 func (m *Manager) Listening(key Key) int {
@@ -99,12 +77,12 @@ func (m *Manager) Die() {
 	m.closed = true
 	m.mu.Unlock()
 	for p := m.pool.evict(); p != nil; p = m.pool.evict() {
-		p.session.disconnect()
+		p.session.control.Close()
 	}
 	m.cancel()
 	m.wg.Wait()
 	for _, s := range m.sessions(func(*Session) bool { return true }) {
-		s.disconnect()
+		s.control.Close()
 	}
 	_ = m.leave() // of a memory store: no error
 	close(m.finished)

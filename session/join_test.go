@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -52,7 +53,7 @@ func TestJoin(t *testing.T) {
 			if _, _, err := newManager(t, e, opts).Open(t.Context(), key, session.Request{Image: "test:2"}); !errors.As(err, &conflict) || !slices.Contains(conflict.Fields, "image") {
 				t.Errorf("Open of something else = %v", err)
 			}
-			background, err := a.Exec(t.Context(), session.ExecRequest{Command: "read x; echo $x", Background: true, StdinOpen: true})
+			background, err := a.Exec(t.Context(), sandbox.ExecRequest{Command: "read x; echo $x", Background: true, StdinOpen: true})
 			must(t, err)
 			must(t, b.WriteExec(t.Context(), background.ExecID, []byte("word\n"), true))
 			if res, err := b.WaitExec(t.Context(), background.ExecID, time.Minute); err != nil || string(res.Stdout.Bytes()) != "word\n" {
@@ -134,7 +135,7 @@ func TestJoinScope(t *testing.T) {
 	joins()
 	close(unaware)
 	output(t, other, "true")
-	if _, err := a.Exec(t.Context(), session.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) {
+	if _, err := a.Exec(t.Context(), sandbox.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("Exec in a sandbox that another process ended = %v", err)
 	}
 }
@@ -171,14 +172,14 @@ func TestJoinIdle(t *testing.T) {
 // doorman is a gateway that says its name to who connects.
 type doorman struct{ name string }
 
-func (d doorman) Open(string, session.Egress) (session.Service, func(), error) {
-	return session.Service{
-		Name: "egress", Handle: func(_ context.Context, c *session.ServiceConn) { _, _ = io.WriteString(c, d.name) },
+func (d doorman) Open(string, sandbox.Egress) (sandbox.Service, func(), error) {
+	return sandbox.Service{
+		Name: "egress", Handle: func(_ context.Context, c *sandbox.ServiceConn) { _, _ = io.WriteString(c, d.name) },
 		Env: func(addr string) map[string]string { return map[string]string{"PROXY": addr} },
 	}, func() {}, nil
 }
 
-func (doorman) Refused(string, time.Time) []session.EgressRefusal { return nil }
+func (doorman) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
 // TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process that lives.
 func TestJoinEgress(t *testing.T) {
@@ -190,7 +191,7 @@ func TestJoinEgress(t *testing.T) {
 		return opts
 	}
 	first, second := dying(t, e, with("first")), newManager(t, e, with("second"))
-	req := session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
+	req := session.Request{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"a.example"}}}
 	a, _, err := first.Open(t.Context(), replicaKey("default"), req)
 	must(t, err)
 	b, _, err := second.Open(t.Context(), replicaKey("default"), req)
@@ -217,7 +218,7 @@ func TestJoinedHosts(t *testing.T) {
 			t.Parallel()
 			e, g, opts := newEngine(t), &gate{}, joining()
 			opts.Egress = doorman{"first"}
-			req := session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
+			req := session.Request{Image: "test:1", Egress: sandbox.Egress{Allow: []string{"a.example"}}}
 			first, _, err := newManager(t, e, opts).Open(t.Context(), replicaKey("default"), req)
 			must(t, err)
 			other := *opts
@@ -225,7 +226,7 @@ func TestJoinedHosts(t *testing.T) {
 			m, scope := newManager(t, e, &other), first.Key().Scope()
 			_, err = m.Join(t.Context(), scope)
 			must(t, err)
-			ctx := session.WithBase(t.Context(), session.Request{Egress: session.Egress{Allow: tt.asked}})
+			ctx := session.WithBase(t.Context(), session.Request{Egress: sandbox.Egress{Allow: tt.asked}})
 			s, err := m.Lookup(ctx, scope, first.ID())
 			must(t, err)
 			output(t, s, "true")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
@@ -33,7 +34,7 @@ func TestUnreadable(t *testing.T) {
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
 	first.Die()
-	b, _ := e.sandbox(s.Info().EngineID)
+	b, _ := e.fakeSandbox(s.Info().EngineID)
 	b.info.Key = "what a crash left of it"
 	m := newManager(t, e, opts)
 	if _, err := m.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrLost) || !strings.Contains(err.Error(), "damaged") {
@@ -101,7 +102,7 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Exec(t.Context(), session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
+		_, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
 		done <- err
 	}()
 	eventually(t, "the command is under way", func() bool { return s.Active() > 0 })
@@ -162,7 +163,7 @@ func TestSilentSandboxIsKept(t *testing.T) {
 	opts := shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
-	run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true})
+	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
 	first.Die()
 	before := recordOf(t, opts.Store, s.ID())
 	m := newManager(t, e, opts)

@@ -14,8 +14,5 @@ func UserKey(name string) Key { return record.UserKey(name) }
 // NewRunID returns the id of a new run.
 func NewRunID() string { return record.NewRunID() }
 
-// execPrefix begins the id of a command.
-const execPrefix = "exe_"
-
 // seals reports whether closing a scope is for good. Runs end once; a named sandbox may be opened again.
 func seals(s record.Scope) bool { return s.Namespace != record.NamespaceUser }

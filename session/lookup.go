@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -23,7 +24,7 @@ func (m *Manager) Get(key Key) (*Session, error) {
 	if e := m.entries[key]; e != nil && e.session != nil && !e.session.isClosing() {
 		return e.session, nil
 	}
-	return nil, wrapError("Get", m.driver, "", custody.ErrNoSandbox)
+	return nil, sandbox.WrapError("Get", m.driver, "", custody.ErrNoSandbox)
 }
 
 // Lookup returns the session with id when it lies in scope. An id of another scope gets the answer of an id that never
@@ -32,7 +33,7 @@ func (m *Manager) Get(key Key) (*Session, error) {
 // Commands in a joined sandbox reach hosts only if the request of WithBase names the same hosts as the record.
 func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
 	s, err := m.lookup(ctx, scope, id)
-	return s, wrapError("Lookup", m.driver, "", err)
+	return s, sandbox.WrapError("Lookup", m.driver, "", err)
 }
 
 func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
@@ -96,19 +97,12 @@ func (m *Manager) inScope(want func(*Session) bool) []*Session {
 	return list
 }
 
-// isClosing reports whether the session closes or is closed.
-func (s *Session) isClosing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closing != nil
-}
-
 // List describes the sandboxes of this instance on the engine, those of other processes too, and the lost ones of this
 // manager, in the order of their creation.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
-		return nil, wrapError("List", m.driver, "", engineError(err))
+		return nil, sandbox.WrapError("List", m.driver, "", engineError(err))
 	}
 	own := map[string]*Session{}
 	for _, s := range m.sessions(func(s *Session) bool { return s.owned && !s.isClosing() }) {

@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -91,12 +92,12 @@ func TestLookupStaysInItsScope(t *testing.T) {
 // ruins are the ways to lose a sandbox behind its manager's back.
 var ruins = map[string]func(e *engine, id string){
 	"killed": func(e *engine, id string) {
-		b, _ := e.sandbox(id)
+		b, _ := e.fakeSandbox(id)
 		b.murder()
 	},
 	"removed": func(e *engine, id string) { e.remove(id) },
 	"restarted": func(e *engine, id string) {
-		b, _ := e.sandbox(id)
+		b, _ := e.fakeSandbox(id)
 		b.murder()
 		if err := e.Start(context.Background(), id); err != nil {
 			panic(err)
@@ -118,7 +119,7 @@ func TestLost(t *testing.T) {
 			output(t, s, "echo kept > file")
 			running := make(chan error, 1)
 			go func() {
-				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "while [ -e file ]; do sleep 0.05; done"})
+				_, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "while [ -e file ]; do sleep 0.05; done"})
 				running <- err
 			}()
 			eventually(t, "a command runs", func() bool { return s.Active() == 1 })
@@ -152,13 +153,13 @@ func TestReconnect(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	b, _ := e.sandbox(s.Info().EngineID)
-	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 2; echo done", Background: true})
+	b, _ := e.fakeSandbox(s.Info().EngineID)
+	background, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "sleep 2; echo done", Background: true})
 	must(t, err)
 	succeeded := 0
 	for i := range 10 {
 		b.process().cut()
-		res, err := s.Exec(t.Context(), session.ExecRequest{Command: fmt.Sprintf("echo %d | tee -a log", i)})
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: fmt.Sprintf("echo %d | tee -a log", i)})
 		switch {
 		case err == nil && string(res.Stdout.Bytes()) == fmt.Sprintf("%d\n", i):
 			succeeded++
@@ -171,7 +172,7 @@ func TestReconnect(t *testing.T) {
 	}
 	running := make(chan error, 1)
 	go func() {
-		_, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo ran >> streamed; sleep 1000"}, session.Streams{})
+		_, err := s.Stream(t.Context(), sandbox.ExecRequest{Command: "echo ran >> streamed; sleep 1000"}, sandbox.Streams{})
 		running <- err
 	}()
 	eventually(t, "a streamed command runs", func() bool { _, err := s.StatFile(t.Context(), "streamed"); return err == nil })
@@ -179,7 +180,7 @@ func TestReconnect(t *testing.T) {
 	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "result is unknown") {
 		t.Errorf("the streamed command under way = %v, want ErrUnavailable", err)
 	}
-	if status, err := s.WaitExec(t.Context(), background.ExecID, -1); err != nil || status.Status != session.ExecCompleted || status.ExitCode != 0 {
+	if status, err := s.WaitExec(t.Context(), background.ExecID, -1); err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 0 {
 		t.Errorf("the background command = %+v, %v", status, err)
 	}
 	if s.Info().State != session.StateReady {
@@ -195,14 +196,14 @@ func TestEngineAway(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	b, _ := e.sandbox(s.Info().EngineID)
+	b, _ := e.fakeSandbox(s.Info().EngineID)
 	type ended struct {
-		res session.ExecResult
+		res sandbox.ExecResult
 		err error
 	}
 	running, cancelled, abandoned := make(chan ended, 1), make(chan ended, 1), make(chan ended, 1)
 	start := func(ctx context.Context, command string, end chan<- ended) {
-		res, err := s.Exec(ctx, session.ExecRequest{Command: command})
+		res, err := s.Exec(ctx, sandbox.ExecRequest{Command: command})
 		end <- ended{res, err}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -225,7 +226,7 @@ func TestEngineAway(t *testing.T) {
 	e.setHooks(nil, nil, nil)
 	eventually(t, "the session recovers", func() bool {
 		list, err := s.ListExecs(t.Context())
-		if left := slices.DeleteFunc(list, session.ExecStatus.Done); err == nil && len(left) != 2 {
+		if left := slices.DeleteFunc(list, sandbox.ExecStatus.Done); err == nil && len(left) != 2 {
 			t.Errorf("%d commands run, want 2: %+v", len(left), left)
 		}
 		return err == nil
@@ -240,7 +241,7 @@ func TestEngineAway(t *testing.T) {
 	}
 	eventually(t, "no command runs", func() bool {
 		list, err := s.ListExecs(t.Context())
-		return err == nil && !slices.ContainsFunc(list, func(st session.ExecStatus) bool { return !st.Done() })
+		return err == nil && !slices.ContainsFunc(list, func(st sandbox.ExecStatus) bool { return !st.Done() })
 	})
 }
 

@@ -84,7 +84,7 @@ func TestLostOnAFullDisk(t *testing.T) {
 	must(t, err)
 	taking.now.Store(true)
 	store.update.Store(true)
-	b, _ := e.sandbox(s.Info().EngineID)
+	b, _ := e.fakeSandbox(s.Info().EngineID)
 	b.murder()
 	eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
 	if err := s.Close(t.Context()); !errors.Is(err, errDisk) || !e.hasFiles(t, s.ID()) {
@@ -244,7 +244,7 @@ func TestLostIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]func(e *engine, engineID string){
 		"stopped": func(e *engine, engineID string) {
-			b, _ := e.sandbox(engineID)
+			b, _ := e.fakeSandbox(engineID)
 			b.murder()
 		},
 		"vanished": func(e *engine, engineID string) { e.remove(engineID) },

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -68,16 +69,15 @@ type Manager struct {
 
 // meters are the instruments of what happens to sandboxes.
 type meters struct {
-	active       metric.Int64UpDownCounter
-	opened, exec metric.Float64Histogram
-	removed, oom metric.Int64Counter
+	active  metric.Int64UpDownCounter
+	opened  metric.Float64Histogram
+	removed metric.Int64Counter
 }
 
 func newMeters() meters {
 	return meters{
 		active: telemetry.UpDownCounter(telemetry.MetricActive), opened: telemetry.Histogram(telemetry.MetricOpenDuration),
-		exec: telemetry.Histogram(telemetry.MetricExecDuration), removed: telemetry.Counter(telemetry.MetricRemoved),
-		oom: telemetry.Counter(telemetry.MetricOOMKills),
+		removed: telemetry.Counter(telemetry.MetricRemoved),
 	}
 }
 
@@ -158,7 +158,7 @@ func (o *Options) complete() error {
 	if err := o.Defaults.Limits.Validate(); err != nil {
 		return err
 	}
-	if _, err := execTimeout(o.Defaults.ExecTimeout, DefaultExecTimeout); err != nil {
+	if _, err := sandbox.ExecTimeout(o.Defaults.ExecTimeout, sandbox.DefaultExecTimeout); err != nil {
 		return err
 	}
 	if o.Store == nil {
@@ -166,7 +166,7 @@ func (o *Options) complete() error {
 	}
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, DefaultIdleTimeout)
 	o.ReapEvery = cmp.Or(o.ReapEvery, DefaultReapEvery)
-	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
+	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, sandbox.DefaultMaxFileBytes)
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
 	}
@@ -187,13 +187,7 @@ func (m *Manager) Instance() string { return m.opts.Instance }
 
 // keyAttributes returns the run and key that a span is about.
 func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
-	attrs := []attribute.KeyValue{
-		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxKey, key.String()),
-	}
-	if run := key.Run(); run != "" {
-		attrs = append(attrs, telemetry.Text(telemetry.KeyRunID, run))
-	}
-	return attrs
+	return telemetry.SandboxAttributes(m.driver, key.String(), key.Run())
 }
 
 // Close closes every session that this manager opened and ends its goroutines. It returns when all is removed, or the

@@ -14,9 +14,9 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/audit"
-	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -75,7 +75,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created),
 				semconv.ContainerID.String(s.engine.ID), telemetry.Text(semconv.ContainerImage, s.engine.Image), semconv.ContainerRuntime.String(m.driver))
 		}
-		err = wrapError("Open", m.driver, "", err)
+		err = sandbox.WrapError("Open", m.driver, "", err)
 		if err != nil {
 			measured = append(measured, semconv.ErrorType.String(telemetry.Class(err)))
 		}
@@ -203,23 +203,19 @@ func (m *Manager) refuses(scope record.Scope) error {
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
 	if s.joined { // the connection may not show yet that another process ended the sandbox
 		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
-			s.lose("another process removed it")
+			s.control.Lose("another process removed it")
 		}
 	}
-	s.mu.Lock()
-	switch {
-	case s.closing != nil:
-		gone := s.closing
-		s.mu.Unlock()
-		return nil, false, true, wait(ctx, gone)
-	case s.state == StateLost:
-		s.mu.Unlock()
+	switch use := s.control.Use(); {
+	case use.Closing:
+		return nil, false, true, wait(ctx, s.closing)
+	case use.Lost:
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
 		to := owner.Removing
 		if s.survives() {
 			to = owner.Ready // to be adopted with its files
 		}
-		if s.beginClose(func() bool { return true }) {
+		if s.control.BeginClose(always) {
 			m.spawn(func() {
 				if err := m.finishClose(ctx, s, to, owner.EngineLost); err != nil {
 					m.log.WarnContext(ctx, "cannot remove the leftovers of a lost sandbox yet", "sandbox", s.id, "error", err)
@@ -229,11 +225,9 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		return nil, false, true, wait(ctx, s.closing)
 	}
 	err := s.matches(req)
-	if err == nil {
-		s.reopened(req)
-	}
-	s.mu.Unlock()
 	switch {
+	case err == nil && !s.reopened(req):
+		return nil, false, true, wait(ctx, s.closing)
 	case err == nil:
 		return s, false, false, nil
 	case req.Mode == OpenRebuild:
@@ -242,7 +236,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	return nil, false, false, err
 }
 
-// matches returns a ConflictError unless the sandbox is what req asks for; s.mu is held.
+// matches returns a ConflictError unless the sandbox is what req asks for.
 func (s *Session) matches(req Request) error {
 	switch {
 	case differs(req.IdlePolicy, s.policy):
@@ -256,7 +250,7 @@ func (s *Session) matches(req Request) error {
 	case req.Mode == OpenAsIs:
 		return nil
 	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
-		s.base, s.timeout, s.hosts = baseEnv(s.hello.Workdir, s.imageEnv(), req.Env), req.ExecTimeout, req.Egress
+		s.control.SetDefaults(req.Env, req.ExecTimeout, req.Egress)
 		return nil
 	}
 	if fields := s.req.Differences(req); fields != nil {
@@ -265,10 +259,15 @@ func (s *Session) matches(req Request) error {
 	return nil
 }
 
-// reopened counts another opener in; s.mu is held.
-func (s *Session) reopened(req Request) {
-	s.lastUsed = s.m.now()
+// reopened counts another opener in. It reports whether the session is open.
+func (s *Session) reopened(req Request) bool {
+	if !s.control.Touch() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.extendIdle(req)
+	return true
 }
 
 // spawn runs fn in a goroutine that the end of the manager waits for, or at once when that has begun.
@@ -333,8 +332,6 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	}
 	created = !f.announced && !f.adopted
 	f.announced = true
-	f.session.mu.Lock()
-	defer f.session.mu.Unlock()
 	f.session.reopened(req)
 	return f.session, created, false, nil
 }
@@ -361,7 +358,7 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	} else {
 		m.entries[key] = &entry{session: s}
 		m.byID[s.id] = s
-		m.meters.active.Add(s.ctx, 1, m.measured())
+		m.meters.active.Add(ctx, 1, m.measured())
 	}
 	m.mu.Unlock()
 	close(f.done)
@@ -418,7 +415,7 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 
 // prepare puts into a new sandbox what it is to have before anybody gets it, and records that it is ready.
 func (s *Session) prepare(ctx context.Context, req Request) error {
-	err := s.openEgress(ctx)
+	err := s.control.OpenEgress(ctx)
 	if err == nil {
 		s.beginCaches(ctx)
 	}
@@ -451,11 +448,15 @@ func guarded(f func() error) (err error) {
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{
-		m: m, id: id, key: key, req: req, made: req.shape().encode(), hosts: req.Egress, owned: true, created: now,
-		state: StateReady, lastUsed: now, idle: req.IdleTimeout, timeout: req.ExecTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove),
+		m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, idle: req.IdleTimeout,
+		policy: cmp.Or(req.IdlePolicy, IdleRemove), lossRecorded: make(chan struct{}), closing: make(chan struct{}),
 	}
 	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.Sandbox, s.control = sandbox.New(m.b, sandbox.Options{
+		ID: id, Key: key.String(), Run: key.Run(), Limits: req.Limits, Env: req.Env, ExecTimeout: req.ExecTimeout,
+		MaxFileBytes: m.opts.MaxFileBytes, Egress: m.opts.Egress, Hosts: req.Egress, Shared: m.opts.Join,
+		TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() }, OnUse: s.recordUse, OnLost: s.noteLost,
+	})
 	return s
 }
 
@@ -472,20 +473,7 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 
 // connect makes the first connection of a session.
 func (s *Session) connect(ctx context.Context) error {
-	conn, err := s.m.greet(ctx, s.engine.ID)
-	if err != nil {
-		return err
-	}
-	s.hold(conn)
-	return nil
-}
-
-// hold makes a connection the session's first.
-func (s *Session) hold(conn *client.Conn) {
-	s.hello = cleanHello(conn.Hello())
-	s.conn = conn
-	s.base = baseEnv(s.hello.Workdir, s.imageEnv(), s.req.Env)
-	s.wg.Go(func() { s.watch(conn) })
+	return s.control.Connect(ctx, s.engine, s.imageEnv())
 }
 
 // refused reports whether a creation failed before anything was made.

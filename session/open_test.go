@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -36,11 +37,11 @@ func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Sessio
 // output runs a shell command and returns its standard output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
 	if err != nil {
 		t.Fatalf("Exec(%s): %v", command, err)
 	}
-	if res.ExitCode != 0 || res.Status != session.ExecCompleted {
+	if res.ExitCode != 0 || res.Status != sandbox.ExecCompleted {
 		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
 	}
 	return string(res.Stdout.Bytes())
@@ -377,7 +378,7 @@ func TestPrepareComesBeforeAnybodyGetsTheSandbox(t *testing.T) {
 	req := testImage()
 	req.Prepare = func(ctx context.Context, s *session.Session) error {
 		prepared.Add(1)
-		_, err := s.WriteFile(ctx, "ready.txt", strings.NewReader("ready"), session.WriteFileOptions{})
+		_, err := s.WriteFile(ctx, "ready.txt", strings.NewReader("ready"), sandbox.WriteFileOptions{})
 		return err
 	}
 	var wg sync.WaitGroup
@@ -388,7 +389,7 @@ func TestPrepareComesBeforeAnybodyGetsTheSandbox(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if data, _, err := s.ReadFileBytes(t.Context(), "ready.txt", session.ReadFileOptions{}); err != nil || string(data) != "ready" {
+			if data, _, err := s.ReadFileBytes(t.Context(), "ready.txt", sandbox.ReadFileOptions{}); err != nil || string(data) != "ready" {
 				t.Errorf("ready.txt: %q, %v", data, err)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -31,5 +32,5 @@ func (m operations) AfterClose(f func(error)) (stop func() bool) {
 
 // Error wraps the error of an operation.
 func (m operations) Error(op string, err error) error {
-	return wrapError(op, m.driver, "", engineError(err))
+	return sandbox.WrapError(op, m.driver, "", engineError(err))
 }

@@ -8,24 +8,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Defaults and bounds.
 const (
-	DefaultIdleTimeout  = 15 * time.Minute
-	DefaultExecTimeout  = 120 * time.Second
-	MinExecTimeout      = time.Millisecond
-	MaxExecTimeout      = bound.ExecTimeout
-	DefaultReapEvery    = custody.TouchEvery
-	DefaultMaxFileBytes = 1 << 30 // of one file transfer
-	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
-	MaxStdinBytes = 64 << 20
-	// DefaultListEntries and MaxListEntries bound ListFiles.
-	DefaultListEntries = 1000
-	MaxListEntries     = 10_000
+	DefaultIdleTimeout = 15 * time.Minute
+	DefaultReapEvery   = custody.TouchEvery
 	// DefaultPoolIdle is how long sandboxes in a pool wait for a caller to open one.
 	DefaultPoolIdle = time.Hour
 	// MaxForks is how many sandboxes one call of Fork makes.
@@ -77,7 +68,7 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 	// Egress connects sandboxes without a network to what Request.Egress allows. Nil: a request that has one is
 	// backend.ErrUnsupported.
-	Egress EgressGateway
+	Egress sandbox.EgressGateway
 	// Environments installs what Request.Environment asks for, which needs an Instance and Egress. Nil: a request that has one is
 	// backend.ErrUnsupported.
 	Environments EnvironmentBuilder
@@ -127,7 +118,7 @@ type Request struct {
 	Ceiling    backend.Limits      // Limits that are above these, or left out, become these; zero fields are no ceiling
 	Network    backend.NetworkMode // empty is NetworkNone
 	OCIRuntime string              // OCI runtime; empty is the engine's default
-	Egress     Egress              // with NetworkNone: the hosts that commands reach through this process
+	Egress     sandbox.Egress      // with NetworkNone: the hosts that commands reach through this process
 	Mounts     []backend.Mount     // directories of the engine's machine; see docs/mounts.md before one is writable
 
 	// Environment is what commands find installed. Who opens the first sandbox that has it waits for its installation, in a
@@ -236,7 +227,7 @@ type Info struct {
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
 	Mounts  []backend.Mount     `json:"mounts,omitempty"`
-	Egress  Egress              `json:"egress,omitzero"` // only of a session that is open or recorded
+	Egress  sandbox.Egress      `json:"egress,omitzero"` // only of a session that is open or recorded
 	// Environment is what it found installed; only of a session that is open or recorded.
 	Environment Environment      `json:"environment,omitzero"`
 	Root        backend.RootMode `json:"root"`

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/client"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/pool"
 	"github.com/workcell-dev/workcell/session/record"
@@ -90,14 +90,14 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 // made. Variables and hosts of the network come with a session.
 func (r Request) kind() string {
 	s := r.shape()
-	s.Env, s.Egress = nil, Egress{}
+	s.Env, s.Egress = nil, sandbox.Egress{}
 	return s.encode()
 }
 
 // run keeps the pool filled until the manager ends, and removes then what nobody took.
 func (w *warmPool) run() {
 	ctx := untraced(w.m.ctx)
-	each(closeTogether, w.Run(ctx), func(p *pooled) error {
+	bound.Each(closeTogether, w.Run(ctx), func(p *pooled) error {
 		w.Drop(ctx, p)
 		return nil
 	})
@@ -145,35 +145,14 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 		m.forget(s, err)
 		return nil, engineError(err)
 	}
-	if s.conn, err = m.greet(ctx, s.engine.ID); err == nil {
-		warm, cancel := context.WithTimeout(ctx, 2*warmTimeout)
-		s.warm(warm)
-		cancel()
+	if err = s.control.Greet(ctx, s.engine); err == nil {
+		s.control.Warm(ctx, warmTimeout)
 		err = m.store.Update(ctx, s.creating()) // with the engine's id: it is ready
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.removePooled(ctx, s))
 	}
 	return &pooled{s, sources}, nil
-}
-
-// warm runs the languages that a sandbox has, once: the first time, when a file system is new, takes up to three times as long. When the
-// sandbox is claimed its guest forgets what ran.
-func (s *Session) warm(ctx context.Context) {
-	hello := cleanHello(s.conn.Hello())
-	env := execEnv(baseEnv(hello.Workdir, s.engine.ImageEnv, nil), nil, "")
-	for _, argv := range [][]string{{"sh", "-c", ":"}, {"python3", "-c", ""}, {"node", "-e", ""}} {
-		if !slices.Contains(hello.Programs, argv[0]) {
-			continue
-		}
-		_, err := s.conn.Run(ctx, wire.RunRequest{ExecID: execPrefix + record.NewID(), YieldMillis: -1, KillOnCancel: true, Spawn: wire.Spawn{
-			Argv: argv, Env: env, TimeoutMillis: warmTimeout.Milliseconds(),
-		}})
-		if err != nil {
-			s.m.log.DebugContext(ctx, "cannot warm up a pooled sandbox", "sandbox", s.id, "program", argv[0], "error", err)
-			return
-		}
-	}
 }
 
 // Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image and mounts are
@@ -184,7 +163,7 @@ func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 		w.m.log.WarnContext(ctx, "cannot check whether the image of pooled sandboxes has changed", "error", err)
 	}
 	return func(p *pooled) bool {
-		return !ended(p.session.conn) && p.seesSources() && (err != nil || !known || id == p.session.engine.ImageID)
+		return p.session.control.Greeted() && p.seesSources() && (err != nil || !known || id == p.session.engine.ImageID)
 	}
 }
 
@@ -216,7 +195,7 @@ func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 
 // removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
 func (m *Manager) removePooled(ctx context.Context, s *Session) error {
-	s.disconnect()
+	s.control.Close()
 	err := m.keeper.Delete(context.WithoutCancel(ctx), s.recordAs(record.Creating, m.now()))
 	if err != nil {
 		m.log.WarnContext(ctx, "cannot remove a pooled sandbox yet", "sandbox", s.id, "error", err)
@@ -258,13 +237,12 @@ var errStale = errors.New("session: a pooled sandbox is no longer usable")
 // fit claims the guest of a pooled sandbox for the session. It fails with errStale if the guest does not answer, or if
 // the request's image or mounts were replaced.
 func (s *Session) fit(ctx context.Context, ready *pooled) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	if err := s.m.canStop(s.policy, ready.session.engine.Limits, ready.session.engine.Workspace); err != nil {
 		return err
 	}
-	claim := wire.ClaimRequest{OrphanMillis: s.orphanTimeout().Milliseconds()}
-	if err := noAnswer(ctx, ready.session.conn.Claim(ctx, claim)); err != nil {
+	if err := ready.session.control.Claim(ctx, s.orphanTimeout()); err != nil {
 		return errors.Join(errStale, err)
 	}
 	id, known, err := s.m.imageID(ctx, s.req.Image)
@@ -272,14 +250,6 @@ func (s *Session) fit(ctx context.Context, ready *pooled) error {
 		return errors.Join(errStale, err)
 	}
 	return nil
-}
-
-// greet connects to a guest and greets it, within a bound.
-func (m *Manager) greet(ctx context.Context, engineID string) (*client.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
-	defer cancel()
-	conn, err := m.attach(ctx, engineID)
-	return conn, noAnswer(ctx, err)
 }
 
 // assign hands a pooled sandbox to a key. If the key already has a sandbox, assign returns that and removes the pooled
@@ -306,7 +276,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	}
 	if err == nil && other == nil {
 		s.engine = ready.engineOf(s)
-		s.hold(ready.session.conn)
+		s.control.Take(ready.session.control, s.engine, s.imageEnv())
 		if !plain {
 			err = s.prepare(ctx, req)
 		}
@@ -314,7 +284,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	if err == nil && other == nil {
 		return s, false, nil
 	}
-	s.disconnect()
+	s.control.Close()
 	_ = m.removePooled(ctx, ready.session) // its failure is logged, and a sweep's
 	return other, other != nil, engineError(err)
 }

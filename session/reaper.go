@@ -6,15 +6,14 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Bounds of the reaper.
-const (
-	reapTogether  = 8                // sessions that are looked at side by side
-	healthTimeout = 15 * time.Second // for a guest to report whether it is busy
-)
+// reapTogether is how many sessions are looked at side by side.
+const reapTogether = 8
 
 // reapLoop looks for idle sessions until the manager ends.
 func (m *Manager) reapLoop() {
@@ -33,7 +32,7 @@ func (m *Manager) reapLoop() {
 
 // reap closes what is idle, sweeps, and forgets what need not be remembered any longer.
 func (m *Manager) reap(ctx context.Context) {
-	each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
+	bound.Each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
 		m.reapSession(ctx, s)
 		return nil
 	})
@@ -42,7 +41,7 @@ func (m *Manager) reap(ctx context.Context) {
 	}
 	for _, s := range m.sessions(func(s *Session) bool { return s.joined }) {
 		_, idle := s.idleFor(m.now())
-		if over := idle || s.wasLost(); over && s.beginClose(func() bool { return s.active == 0 }) {
+		if over := idle || s.wasLost(); over && s.control.BeginClose(uncalled) {
 			_ = m.finishClose(ctx, s, owner.Ready, owner.Idle) // ends the connection alone, which nobody used for the sandbox's idle time
 			continue
 		}
@@ -62,22 +61,20 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		m.touch(ctx, s)
 		return
 	}
-	busy, err := s.guestBusy(ctx)
+	busy, err := s.control.Busy(ctx)
 	switch {
 	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
 	case err != nil:
 		m.log.WarnContext(ctx, "cannot check whether a sandbox is idle", "sandbox", s.id, "error", err)
 		return
 	case busy:
-		s.mu.Lock()
-		s.lastUsed = m.now()
-		s.mu.Unlock()
+		s.control.Touch()
 		m.touch(ctx, s)
 		return
 	}
 	// The guest was asked without a lock: only a session that nobody used meanwhile is idle.
-	if !s.beginClose(func() bool {
-		s.expired = s.active == 0 && s.lastUsed.Equal(used)
+	if !s.control.BeginClose(func(use sandbox.Use) bool {
+		s.expired = use.Calls == 0 && use.Last.Equal(used)
 		return s.expired
 	}) {
 		return
@@ -95,31 +92,15 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lastUsed, s.closing == nil && s.active == 0 && s.idle >= 0 && now.Sub(s.lastUsed) >= s.idle
-}
-
-// guestBusy asks the guest whether commands are under way. Asking is no use of the session.
-func (s *Session) guestBusy(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	conn, err := s.connection(ctx)
-	if err != nil {
-		return false, err
-	}
-	health, err := conn.Health(ctx)
-	return health.Running > 0, err
+	use := s.control.Use()
+	return use.Last, !use.Closing && use.Calls == 0 && s.idle >= 0 && now.Sub(use.Last) >= s.idle
 }
 
 // touch notes in the store when a session was last used.
 func (m *Manager) touch(ctx context.Context, s *Session) {
 	expires := s.expiry()
-	s.mu.Lock()
-	used, ready := s.lastUsed, s.closing == nil && s.state == StateReady
-	if s.active > 0 { // a call under way is a use, however long ago it began
-		used = m.now()
-	}
-	s.mu.Unlock()
-	if !ready {
+	used, use := s.lastUse(), s.control.Use()
+	if use.Closing || use.Lost {
 		return
 	}
 	err := m.store.Touch(ctx, s.id, used, expires)

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -97,7 +98,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]func(ctx context.Context, s *session.Session) error{
 		"exec": func(ctx context.Context, s *session.Session) error {
-			_, err := s.Exec(ctx, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
+			_, err := s.Exec(ctx, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
 			return err
 		},
 		"stream": func(ctx context.Context, s *session.Session) error {
@@ -113,15 +114,15 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 				}
 				w.Close()
 			}()
-			_, err := s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: r})
+			_, err := s.Stream(ctx, sandbox.ExecRequest{Command: "cat"}, sandbox.Streams{Stdin: r})
 			return err
 		},
 		"background": func(ctx context.Context, s *session.Session) error {
-			_, err := s.Exec(ctx, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+			_, err := s.Exec(ctx, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 			return err
 		},
 		"background, left by a command": func(ctx context.Context, s *session.Session) error {
-			res, err := s.Exec(ctx, session.ExecRequest{Command: background})
+			res, err := s.Exec(ctx, sandbox.ExecRequest{Command: background})
 			if err == nil && !res.Leaked {
 				err = errors.New("the result does not show what was left")
 			}
@@ -184,7 +185,7 @@ func TestReaperAgainstStarts(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				res, err := s.Exec(ctx, session.ExecRequest{Command: "sleep 0.01; echo done"})
+				res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "sleep 0.01; echo done"})
 				switch {
 				case errors.Is(err, backend.ErrClosed): // reaped between the open and the command
 				case err != nil || string(res.Stdout.Bytes()) != "done\n":

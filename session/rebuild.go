@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -21,13 +22,13 @@ var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox",
 
 // releaseIdle lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
 func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
-	switch busy, err := s.guestBusy(ctx); {
+	switch busy, err := s.control.Busy(ctx); {
 	case err != nil:
 		return err
 	case busy:
 		return errBusy
 	}
-	if s.beginClose(func() bool { return s.active == 0 }) {
+	if s.control.BeginClose(uncalled) {
 		return m.finishClose(ctx, s, owner.Ready, owner.Used)
 	}
 	if s.isClosing() {
@@ -63,7 +64,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backen
 		return nil, err
 	}
 	if engine.State == backend.StateRunning {
-		switch health, err := m.health(ctx, engine.ID); {
+		switch health, err := sandbox.CheckHealth(ctx, m.b, engine.ID); {
 		case err != nil:
 			return nil, err
 		case health.Running > 0:
@@ -118,7 +119,7 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 		s.engine = info
 		err = s.connect(ctx)
 	}
-	s.disconnect()
+	s.control.Close()
 	if gone := m.keeper.Delete(context.WithoutCancel(ctx), rec); err == nil {
 		err = gone
 	}
@@ -190,7 +191,7 @@ func (m *Manager) createOver(ctx context.Context, rec record.Record, req Request
 		err = m.begin(ctx, s, req)
 	}
 	if err != nil {
-		s.disconnect()
+		s.control.Close()
 		return nil, errors.Join(err, m.keeper.RemoveEngine(ctx, info.ID, false))
 	}
 	return s, nil

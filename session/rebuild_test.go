@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -72,7 +73,7 @@ func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	if err != nil {
 		return info, err
 	}
-	b, _ := e.sandbox(info.ID)
+	b, _ := e.fakeSandbox(info.ID)
 	b.info.Workspace = backend.WorkspaceSized
 	if spec.OCIRuntime != "" {
 		b.info.Workspace = backend.WorkspaceWatched
@@ -115,7 +116,7 @@ func TestOnlyWhatFits(t *testing.T) {
 			if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
 				t.Errorf("another %s, its container is there: %v: rebuild = %v, want ErrUnsupported", name, there, err)
 			}
-			if _, still := e.sandbox(s.Info().EngineID); still != there || !e.hasFiles(t, s.ID()) {
+			if _, still := e.fakeSandbox(s.Info().EngineID); still != there || !e.hasFiles(t, s.ID()) {
 				t.Errorf("another %s: the container is there: %v, the files: %v", name, still, e.hasFiles(t, s.ID()))
 			}
 		}
@@ -171,10 +172,10 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	req.IdlePolicy = session.IdleStop
 	s, _, err := first.Open(t.Context(), session.UserKey("lab"), req)
 	must(t, err)
-	run(t, s, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+	run(t, s, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 	clock.add(1000 * time.Hour)
 	first.Reap(t.Context())
-	b, _ := e.sandbox(s.Info().EngineID)
+	b, _ := e.fakeSandbox(s.Info().EngineID)
 	if s.Info().State != session.StateReady || b.process().state() != backend.StateRunning {
 		t.Fatalf("a busy sandbox was stopped: %s", s.Info().State)
 	}

@@ -6,10 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -39,7 +39,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Environment = req.Environment.Clone()
-	if err := record.ValidateEnv(req.Env); err != nil {
+	if err := sandbox.ValidateEnv(req.Env); err != nil {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
@@ -60,7 +60,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 			return req, &backend.LimitError{Limit: row, Value: value}
 		}
 	}
-	if req.ExecTimeout, err = execTimeout(req.ExecTimeout, cmp.Or(m.opts.Defaults.ExecTimeout, DefaultExecTimeout)); err != nil {
+	if req.ExecTimeout, err = sandbox.ExecTimeout(req.ExecTimeout, cmp.Or(m.opts.Defaults.ExecTimeout, sandbox.DefaultExecTimeout)); err != nil {
 		return req, err
 	}
 	if req.Retention < 0 {
@@ -95,16 +95,4 @@ func (m *Manager) permit(req *Request) error {
 	}
 	req.User = user
 	return nil
-}
-
-// execTimeout checks a command's timeout; zero is fallback.
-func execTimeout(d, fallback time.Duration) (time.Duration, error) {
-	if d == 0 {
-		return fallback, nil
-	}
-	if d < MinExecTimeout || d > MaxExecTimeout {
-		return 0, fmt.Errorf("%w: timeout %v is out of range, must be %v to %v seconds", backend.ErrInvalid, d,
-			MinExecTimeout.Seconds(), MaxExecTimeout.Seconds())
-	}
-	return d, nil
 }

@@ -7,10 +7,9 @@ import (
 	"errors"
 	"io"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
@@ -28,12 +27,12 @@ func TestService(t *testing.T) {
 }
 
 // python is a command that connects to an address, sends a word, and prints what comes back.
-func python(addr, word string) session.ExecRequest {
-	return session.ExecRequest{Argv: []string{"python3", "-c", `
+func python(addr, word string) sandbox.ExecRequest {
+	return sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, sys
 s = socket.socket(socket.AF_UNIX); s.connect("\0" + sys.argv[1][1:])
 s.sendall(sys.argv[2].encode()); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr, word},
-		Services: []session.ServiceGrant{{Name: "tools", Value: "granted"}}}
+		Services: []sandbox.ServiceGrant{{Name: "tools", Value: "granted"}}}
 }
 
 // TestServiceSurvivesBrokenLink: connections end with the link, and those that come afterwards are served as before.
@@ -42,7 +41,7 @@ func TestServiceSurvivesBrokenLink(t *testing.T) {
 	e := newEngine(t)
 	s := mustOpen(t, newManager(t, e, nil), session.WorkflowKey("run_1", "default"))
 	began, ended := make(chan bool, 1), make(chan error, 1)
-	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(_ context.Context, c *session.ServiceConn) {
+	addr, stop, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: func(_ context.Context, c *sandbox.ServiceConn) {
 		word := make([]byte, 4)
 		if _, err := io.ReadFull(c, word); err != nil || c.Grant != "granted" {
 			t.Errorf("%q, %v, grant %v", word, err, c.Grant)
@@ -85,7 +84,7 @@ func TestServiceEndsWithSession(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
 	ended := make(chan bool)
-	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(ctx context.Context, c *session.ServiceConn) {
+	addr, stop, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
 		<-ctx.Done()
 		_, _ = io.Copy(io.Discard, c)
 		close(ended)
@@ -100,7 +99,7 @@ func TestServiceEndsWithSession(t *testing.T) {
 	case <-ended:
 	default: // it was never accepted
 	}
-	if _, _, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(context.Context, *session.ServiceConn) {}}); !errors.Is(err, backend.ErrClosed) {
+	if _, _, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: func(context.Context, *sandbox.ServiceConn) {}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("a service of a closed session: %v", err)
 	}
 	if err := s.ExtendExec(t.Context(), "x", 1); !errors.Is(err, backend.ErrClosed) {
@@ -108,31 +107,7 @@ func TestServiceEndsWithSession(t *testing.T) {
 	}
 }
 
-// TestExtendedPatience: the call that waits for a command waits as much longer as the command may run.
-func TestExtendedPatience(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := new(session.Session)
-		ctx, release := s.Patient(t.Context(), "x", time.Minute)
-		other, releaseOther := s.Patient(t.Context(), "y", time.Minute)
-		time.Sleep(50 * time.Second)
-		s.WaitLonger("x", time.Minute)
-		s.WaitLonger("z", time.Minute)
-		time.Sleep(69 * time.Second)
-		if ctx.Err() != nil || !errors.Is(context.Cause(other), backend.ErrUnavailable) {
-			t.Errorf("before the end: %v; not extended: %v", context.Cause(ctx), context.Cause(other))
-		}
-		time.Sleep(2 * time.Second)
-		if !errors.Is(context.Cause(ctx), backend.ErrUnavailable) {
-			t.Errorf("behind the end: %v", context.Cause(ctx))
-		}
-		release()
-		releaseOther()
-		s.WaitLonger("x", time.Minute)
-	})
-}
-
-func wantStdout(t *testing.T, res session.ExecResult, want string) {
+func wantStdout(t *testing.T, res sandbox.ExecResult, want string) {
 	t.Helper()
 	if got := string(res.Stdout.Bytes()); got != want {
 		t.Errorf("got %q, want %q; %s", got, want, res.Stderr.Bytes())

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -24,10 +25,10 @@ func TestStreamStarted(t *testing.T) {
 		_, err := s.KillExec(t.Context(), id, "")
 		killed <- err
 	}()
-	res, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo begun; sleep 1000"}, session.Streams{
+	res, err := s.Stream(t.Context(), sandbox.ExecRequest{Command: "echo begun; sleep 1000"}, sandbox.Streams{
 		Stdout: &output, Started: func(execID string) { id = execID },
 	})
-	if err != nil || res.Status != session.ExecKilled || res.ExecID != id {
+	if err != nil || res.Status != sandbox.ExecKilled || res.ExecID != id {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if err := <-killed; err != nil {

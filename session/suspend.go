@@ -114,12 +114,12 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 // only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
 	s.mu.Lock()
-	taken, lost := s.taken, s.lost != nil
+	taken := s.taken
 	s.mu.Unlock()
 	switch {
 	case !s.owned || taken:
 		return false, nil
-	case !lost || !s.survives():
+	case !s.wasLost() || !s.survives():
 		return true, nil
 	case to == owner.Ready || to == owner.Suspended:
 		return false, nil
@@ -156,6 +156,6 @@ func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	if err != nil || rec.LastUsed.UnixMicro() == s.recorded.UnixMicro() { // stores keep no less
 		return false
 	}
-	s.lastUsed = m.now()
+	s.control.Touch()
 	return true
 }

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -20,7 +20,7 @@ func (m operations) Sweep(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return wrapError("Sweep", m.driver, "", m.trySweep(ctx))
+	return sandbox.WrapError("Sweep", m.driver, "", m.trySweep(ctx))
 }
 
 // sweep is Sweep for the manager's goroutine.
@@ -167,16 +167,16 @@ func (m *Manager) useOf(ctx context.Context, rec record.Record) use {
 	if _, _, err := m.keeper.Find(ctx, rec.ID); err == nil && !rec.Expired(m.now()) {
 		return used
 	}
-	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
+	return m.useByGuest(ctx, rec, func(h sandbox.Health) bool { return h.Running > 0 })
 }
 
 // connectedTo returns whether a process is connected to a sandbox without an owner.
 func (m *Manager) connectedTo(ctx context.Context, rec record.Record) use {
-	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Hosts > 1 }) // one of them asks
+	return m.useByGuest(ctx, rec, func(h sandbox.Health) bool { return h.Hosts > 1 }) // one of them asks
 }
 
 // useByGuest asks the guest of a sandbox whether that is used.
-func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(wire.Health) bool) use {
+func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(sandbox.Health) bool) use {
 	engine, _, err := m.keeper.Find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
@@ -186,7 +186,7 @@ func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(w
 	case engine.State != backend.StateRunning:
 		return unused
 	}
-	health, err := m.health(ctx, engine.ID)
+	health, err := sandbox.CheckHealth(ctx, m.b, engine.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrLost):
 		return unused // it ended just now
@@ -196,19 +196,6 @@ func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(w
 		return used
 	}
 	return unused
-}
-
-// health asks the guest of a sandbox without a session how it is.
-func (m *Manager) health(ctx context.Context, engineID string) (wire.Health, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
-	defer cancel()
-	conn, err := m.attach(ctx, engineID)
-	if err != nil {
-		return wire.Health{}, noAnswer(ctx, err)
-	}
-	defer conn.Close() // nothing was asked of it but a question
-	health, err := conn.Health(ctx)
-	return health, noAnswer(ctx, err)
 }
 
 // A manager that was killed, or whose machine lost its power, cleans nothing up. So every guest ends itself when it was

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
@@ -277,7 +278,7 @@ func orphaned(t *testing.T, key session.Key) {
 	opts := shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
-	run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true})
+	run(t, s, sandbox.ExecRequest{Command: "sleep 1000", Background: true})
 	second := newManager(t, e, opts)
 	clock := newClock(second)
 	clock.add(9 * time.Minute)

@@ -22,6 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -38,22 +39,22 @@ func everyCall(t testing.TB, ctx context.Context, m *session.Manager, key sessio
 	t.Helper()
 	s, _, err := m.Open(ctx, key, testImage())
 	must(t, err)
-	res, err := s.Exec(ctx, session.ExecRequest{Command: "cat; exit 3", StdinOpen: true, Background: true})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "cat; exit 3", StdinOpen: true, Background: true})
 	must(t, err)
 	must(t, s.WriteExec(ctx, res.ExecID, []byte("input"), true))
 	_, err = s.WaitExec(ctx, res.ExecID, -1)
 	must(t, err)
-	_, err = s.ReadExec(ctx, session.ReadExecRequest{ExecID: res.ExecID})
+	_, err = s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: res.ExecID})
 	must(t, err)
 	_, err = s.KillExec(ctx, res.ExecID, "")
 	must(t, err)
-	_, err = s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: strings.NewReader("x")})
+	_, err = s.Stream(ctx, sandbox.ExecRequest{Command: "cat"}, sandbox.Streams{Stdin: strings.NewReader("x")})
 	must(t, err)
-	_, err = s.WriteFile(ctx, "dir/file", strings.NewReader("contents"), session.WriteFileOptions{})
+	_, err = s.WriteFile(ctx, "dir/file", strings.NewReader("contents"), sandbox.WriteFileOptions{})
 	must(t, err)
-	_, err = s.ReadFile(ctx, "dir/file", io.Discard, session.ReadFileOptions{})
+	_, err = s.ReadFile(ctx, "dir/file", io.Discard, sandbox.ReadFileOptions{})
 	must(t, err)
-	_, err = s.ListFiles(ctx, ".", session.ListFilesOptions{})
+	_, err = s.ListFiles(ctx, ".", sandbox.ListFilesOptions{})
 	must(t, err)
 	_, err = s.StatFile(ctx, "dir")
 	must(t, err)
@@ -159,10 +160,10 @@ func TestSpanEvents(t *testing.T) {
 	exporter, tp := spanRecorder(t)
 	m := newManager(t, newEngine(t), &session.Options{TracerProvider: tp})
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}); err != nil {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "exit 3"}); err != nil {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exit 3"}); err != nil {
 		t.Fatal(err)
 	}
 	must(t, s.Close(t.Context()))
@@ -197,7 +198,7 @@ func TestFailedSpans(t *testing.T) {
 	if _, err := s.StatFile(t.Context(), "missing"); err == nil {
 		t.Error("no error")
 	}
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "exit 1"}); err != nil {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exit 1"}); err != nil {
 		t.Error(err)
 	}
 	s.KillExecs(t.Context(), []string{"unknown"})
@@ -228,7 +229,7 @@ func TestTraceReachesCommands(t *testing.T) {
 	if want := fmt.Sprintf("00-%s-%s-01\n", sc.TraceID(), sc.SpanID()); got != want {
 		t.Errorf("TRACEPARENT is %q, want that of session.Exec, %q", got, want)
 	}
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "echo $TRACEPARENT", Env: map[string]string{"TRACEPARENT": "mine"}})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "echo $TRACEPARENT", Env: map[string]string{"TRACEPARENT": "mine"}})
 	if err != nil || string(res.Stdout.Bytes()) != "mine\n" {
 		t.Errorf("a request's own TRACEPARENT became %q, %v", res.Stdout.Bytes(), err)
 	}
@@ -247,13 +248,13 @@ func TestSecretsStayInside(t *testing.T) {
 	must(t, err)
 	ctx := t.Context()
 	var errs []error
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"/bin/sh", "-c", "cat; echo $TOKEN $OTHER $0", secret},
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"/bin/sh", "-c", "cat; echo $TOKEN $OTHER $0", secret},
 		Stdin: []byte(secret), Env: map[string]string{"OTHER": secret}})
 	must(t, err)
 	if got := strings.Count(string(res.Stdout.Bytes()), secret); got != 4 {
 		t.Errorf("the command saw the secret %d times, want 4: %q", got, res.Stdout.Bytes())
 	}
-	_, err = s.WriteFile(ctx, "file", strings.NewReader(secret), session.WriteFileOptions{})
+	_, err = s.WriteFile(ctx, "file", strings.NewReader(secret), sandbox.WriteFileOptions{})
 	must(t, err)
 	fails := func(_ any, err error) {
 		t.Helper()
@@ -262,16 +263,16 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 		errs = append(errs, err)
 	}
-	fails(s.Exec(ctx, session.ExecRequest{Argv: []string{"no-such-program", secret}}))
-	fails(s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"A": secret + "\x00"}}))
-	fails(s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": secret}}))
-	fails(s.Exec(ctx, session.ExecRequest{Command: secret, Timeout: 1}))
-	fails(s.WriteFile(ctx, "file", strings.NewReader(secret), session.WriteFileOptions{}))
-	fails(s.WriteFile(ctx, "big", strings.NewReader(strings.Repeat(secret, 1<<17)), session.WriteFileOptions{}))
-	fails(s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: io.MultiReader(strings.NewReader(secret), iotest.ErrReader(errors.New("host")))}))
+	fails(s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"no-such-program", secret}}))
+	fails(s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"A": secret + "\x00"}}))
+	fails(s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": secret}}))
+	fails(s.Exec(ctx, sandbox.ExecRequest{Command: secret, Timeout: 1}))
+	fails(s.WriteFile(ctx, "file", strings.NewReader(secret), sandbox.WriteFileOptions{}))
+	fails(s.WriteFile(ctx, "big", strings.NewReader(strings.Repeat(secret, 1<<17)), sandbox.WriteFileOptions{}))
+	fails(s.Stream(ctx, sandbox.ExecRequest{Command: "cat"}, sandbox.Streams{Stdin: io.MultiReader(strings.NewReader(secret), iotest.ErrReader(errors.New("host")))}))
 	cancelled, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	fails(s.Exec(cancelled, session.ExecRequest{Command: "echo " + secret + "; sleep 60"}))
+	fails(s.Exec(cancelled, sandbox.ExecRequest{Command: "echo " + secret + "; sleep 60"}))
 	_, _, err = m.Open(ctx, s.Key(), session.Request{Image: req.Image, Env: map[string]string{"TOKEN": secret + "2"}})
 	fails(nil, err)
 	info := s.Info()

@@ -314,7 +314,7 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 			s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
 			m := newManager(t, e, opts)
 			clock := newClock(m)
-			b, _ := e.sandbox(s.Info().EngineID)
+			b, _ := e.fakeSandbox(s.Info().EngineID)
 			clock.add(time.Hour)
 			m.Reap(t.Context())
 			if rec := recordOf(t, opts.Store, s.ID()); b.process().state() != backend.StateStopped || !rec.Expires.IsZero() {
@@ -403,7 +403,7 @@ func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, ke
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
 	output(t, s, "echo kept > file")
-	b, _ := e.sandbox(s.Info().EngineID)
+	b, _ := e.fakeSandbox(s.Info().EngineID)
 	b.murder()
 	eventually(t, "it is lost and given up", func() bool {
 		return s.Info().State == session.StateLost && recordOf(t, opts.Store, s.ID()).Owner == ""

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -49,7 +50,7 @@ func TestSetAside(t *testing.T) {
 	}{
 		"idle": {func(*testing.T, *breakable, *session.Session) {}, 0},
 		"another run's command": {func(t *testing.T, b *breakable, s *session.Session) {
-			if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep", Background: true}); err != nil {
+			if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "sleep", Background: true}); err != nil {
 				t.Error(err)
 			}
 		}, 1},
@@ -88,8 +89,8 @@ func TestSetAside(t *testing.T) {
 				}
 				return []*ai.Part{ai.NewTextPart("done")}, err
 			})
-			const sandbox = "sandbox: {mode: code, runtime: bash, session: user, keep: workspace}"
-			a := r.agent("a", "---\nmodel: "+model+"\n"+sandbox+"\n---\nGo.")
+			const name = "sandbox: {mode: code, runtime: bash, session: user, keep: workspace}"
+			a := r.agent("a", "---\nmodel: "+model+"\n"+name+"\n---\nGo.")
 			if _, err := a.Run(session.WithUser(t.Context(), "ann"), nil, nil); err != nil {
 				t.Error(err)
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -336,7 +337,7 @@ type startedExec struct {
 }
 
 // track remembers a command, so that what it may leave running can be ended.
-func (b *binding) track(s *session.Session, res session.ExecResult) {
+func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := append(b.started[s.ID()], startedExec{id: res.ExecID, ended: res.Done() && !res.Leaked})
@@ -380,7 +381,7 @@ func (b *binding) setAside(ctx context.Context) {
 	for _, s := range mine {
 		err := b.release(ctx, s)
 		running, lerr := s.ListExecs(ctx)
-		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e session.ExecStatus) bool { return !e.Done() }) {
+		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool { return !e.Done() }) {
 			continue // who cannot be told idle stays, until it has been idle for long enough
 		}
 		err = errors.Join(err, b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{KeepWorkspace: true}))

@@ -9,6 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -94,7 +95,7 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 		newTool(b, b.fsList, toolspec.Definition{
 			Name: toolspec.ToolFSList, Title: "List files", ReadOnly: true, Idempotent: true,
 			Description: "Lists a directory, sorted by path. Links are listed, not followed.",
-		}, toolspec.Bound{Name: "limit", Least: 1, Most: session.MaxListEntries, Default: session.DefaultListEntries}),
+		}, toolspec.Bound{Name: "limit", Least: 1, Most: sandbox.MaxListEntries, Default: sandbox.DefaultListEntries}),
 		newTool(b, b.fsRead, toolspec.Definition{
 			Name: toolspec.ToolFSRead, Title: "Read a file", ReadOnly: true, Idempotent: true,
 			Description: "Reads a file, in whole or in part: by bytes (offset, max_bytes) or by lines (line_offset counts from 1, line_limit). If truncated is true, note describes how to continue. An image (PNG, JPEG, GIF, WebP) is shown to you, unless you request part of its bytes.",

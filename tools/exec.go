@@ -12,14 +12,15 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // Defaults and bounds of the exec tools.
 const (
-	maxSeconds       = int64(session.MaxExecTimeout / time.Second)
+	maxSeconds       = int64(sandbox.MaxExecTimeout / time.Second)
 	defaultYield     = 10 * time.Second
-	maxYieldMS       = int64(session.MaxExecTimeout / time.Millisecond)
+	maxYieldMS       = int64(sandbox.MaxExecTimeout / time.Millisecond)
 	defaultChunks    = 100
 	maxChunks        = 1000
 	maxReadWaitMS    = 60_000
@@ -55,10 +56,10 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 }
 
 // execRequest returns the command of sandbox_exec.
-func (b *binding) execRequest(ctx context.Context, in execInput) session.ExecRequest {
+func (b *binding) execRequest(ctx context.Context, in execInput) sandbox.ExecRequest {
 	yield := b.yield(ctx, in)
 	head, tail := excerpt(b.streamChars)
-	req := session.ExecRequest{
+	req := sandbox.ExecRequest{
 		Argv: in.Cmd, Command: in.Command, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds) * time.Second,
 		Yield: yield, Background: in.Stream || yield == 0, StdinOpen: in.Stream, HeadBytes: head, TailBytes: tail,
 	}
@@ -92,7 +93,7 @@ func commandGiven(in execInput) *toolspec.Error {
 	return nil
 }
 
-func newExecOutput(res session.ExecResult, info session.Info) execOutput {
+func newExecOutput(res sandbox.ExecResult, info session.Info) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
 	notice := outcomeNotice(res, info)
 	if notice == "" && res.Leaked {
@@ -112,7 +113,7 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadO
 	if err != nil {
 		return out, err
 	}
-	res, err := s.ReadExec(ctx, session.ReadExecRequest{
+	res, err := s.ReadExec(ctx, sandbox.ReadExecRequest{
 		ExecID: in.ExecID, SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
@@ -186,7 +187,7 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 // wherever this program runs.
 func signalName(text string) string {
 	text = strings.ToUpper(strings.TrimSpace(text))
-	names := session.Signals()
+	names := sandbox.Signals()
 	if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(names) {
 		return names[n-1]
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -137,7 +138,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 		o.OnEvent(executor.Event{Kind: executor.KindNotice, Text: notice})
 	}
 	res, err := executor.Run(ctx, s, agent.Driver, task, o)
-	b.handed(ctx, grant, session.ExecResult{ExecStatus: res.Exit})
+	b.handed(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
 	err = errors.Join(err, asks.end()) // its usage is final then
 	x.result, x.metered = &res, asks.usage()
 	x.watch.did(res.Turns, x.metered)
@@ -151,8 +152,8 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 
 // grantExecutor lets the coding agent call what its agent may of the host's tools.
 func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options, asks *asking) (*hostGrant, error) {
-	var req session.ExecRequest
-	o.Grant = func(ctx context.Context, r *session.ExecRequest) {
+	var req sandbox.ExecRequest
+	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
 		asks.under(trace.SpanContextFromContext(ctx))
 		r.Services, r.EnvBefore = req.Services, req.EnvBefore
 	}

@@ -4,7 +4,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // What tests of package tools_test need to see.
@@ -20,7 +20,7 @@ func ToolsOf(mode frontmatter.Mode) []ai.Tool {
 	return newBinding(newToolbox(nil, nil), Sandbox{Mode: mode, Snapshots: mode == frontmatter.ModeCode}).offered()
 }
 
-func Show(o session.Output, stream string, keep bool) (text string, truncated bool, path string) {
+func Show(o sandbox.Output, stream string, keep bool) (text string, truncated bool, path string) {
 	s := show(o, stream, keep)
 	return s.text, s.truncated, s.path
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -44,7 +45,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 	if err != nil {
 		return out, err
 	}
-	info, err := s.WriteFile(ctx, in.Path, bytes.NewReader(data), session.WriteFileOptions{
+	info, err := s.WriteFile(ctx, in.Path, bytes.NewReader(data), sandbox.WriteFileOptions{
 		Mode: mode, Overwrite: in.Overwrite, Size: int64(len(data)),
 	})
 	if errors.Is(err, backend.ErrExists) && !in.Overwrite {
@@ -102,7 +103,7 @@ func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput,
 }
 
 func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsReadOutput, err error) {
-	data, info, err := s.ReadFileBytes(ctx, in.Path, session.ReadFileOptions{Offset: in.Offset, Limit: in.MaxBytes})
+	data, info, err := s.ReadFileBytes(ctx, in.Path, sandbox.ReadFileOptions{Offset: in.Offset, Limit: in.MaxBytes})
 	if err != nil {
 		return out, err
 	}
@@ -146,13 +147,13 @@ func (o *fsReadOutput) set(data []byte) {
 func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsReadOutput, err error) {
 	first := max(in.LineOffset, 1)
 	w := &lineWriter{skip: first - 1, lines: in.LineLimit, room: in.MaxBytes}
-	info, err := s.ReadFile(ctx, in.Path, w, session.ReadFileOptions{})
+	info, err := s.ReadFile(ctx, in.Path, w, sandbox.ReadFileOptions{})
 	if err != nil && !w.full {
 		return out, err
 	}
 	if w.full {
 		// The copy was ended early, so the size is still to be asked for.
-		if info, err = s.ReadFile(ctx, in.Path, io.Discard, session.ReadFileOptions{Limit: 1}); err != nil {
+		if info, err = s.ReadFile(ctx, in.Path, io.Discard, sandbox.ReadFileOptions{Limit: 1}); err != nil {
 			return out, err
 		}
 	}
@@ -241,7 +242,7 @@ func (b *binding) fsList(ctx context.Context, in fsListInput) (out fsListOutput,
 	if err != nil {
 		return out, err
 	}
-	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."), session.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
+	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."), sandbox.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
 	out = fsListOutput{Entries: make([]fsEntry, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
 	for i, e := range list.Entries {
 		out.Entries[i] = fsEntry{

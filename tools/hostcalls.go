@@ -9,6 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -45,7 +46,7 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 }
 
 // grant lets the command of req call tools of the host. The caller calls handed when the command was handed back.
-func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *session.ExecRequest) (*hostGrant, error) {
+func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *sandbox.ExecRequest) (*hostGrant, error) {
 	if h == nil {
 		return nil, nil
 	}
@@ -108,7 +109,7 @@ type hostGrant struct {
 
 // handed returns the calls of a command that was handed back, nil when it could make none. What the calls of one that has ended
 // left is removed; the others are remembered.
-func (b *binding) handed(ctx context.Context, g *hostGrant, res session.ExecResult) *hosttools.Counts {
+func (b *binding) handed(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
 	if g == nil {
 		return nil
 	}

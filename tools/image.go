@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -50,9 +51,9 @@ func (b *binding) asImage(ctx context.Context, s *session.Session, name string, 
 	if !strings.HasPrefix(http.DetectContentType(data), "image/") {
 		return nil
 	}
-	info := session.FileInfo{Size: out.SizeBytes}
+	info := sandbox.FileInfo{Size: out.SizeBytes}
 	if out.Truncated && out.SizeBytes <= maxImage {
-		if data, info, err = s.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxImage}); err != nil {
+		if data, info, err = s.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxImage}); err != nil {
 			return err
 		}
 	}

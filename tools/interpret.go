@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 )
@@ -26,7 +27,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	}
 	yield := b.yield(ctx, in)
 	head, tail := excerpt(b.streamChars)
-	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: session.ExecRequest{
+	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: sandbox.ExecRequest{
 		Timeout: time.Duration(in.TimeoutSeconds) * time.Second, Yield: yield, Background: yield == 0, HeadBytes: head, TailBytes: tail,
 	}}
 	if b.hosts != nil { // what it may call is the agent's alone, and so is the interpreter
@@ -38,7 +39,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	}
 	res, err := interpreter.Run(ctx, s, req)
 	if !res.Started {
-		b.handed(ctx, host, session.ExecResult{}) // the interpreter has one already
+		b.handed(ctx, host, sandbox.ExecResult{}) // the interpreter has one already
 	}
 	if err != nil {
 		return out, err
@@ -52,7 +53,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 		b.mu.Unlock()
 	case res.Lost:
 		out.Stderr = withNotice(out.Stderr, lostNotice)
-	case res.Status == session.ExecTimedOut || res.Status == session.ExecKilled:
+	case res.Status == sandbox.ExecTimedOut || res.Status == sandbox.ExecKilled:
 		out.Stderr = withNotice(out.Stderr, keptNotice)
 	}
 	b.showValue(ctx, &out, res.Value)
@@ -90,7 +91,7 @@ func (b *binding) programEnded(ctx context.Context, s *session.Session, out *exe
 func (b *binding) showValue(ctx context.Context, out *execOutput, v interpreter.Value) {
 	head, tail := excerpt(b.streamChars)
 	if out.Value = v.Text; len(v.Text) > head+tail {
-		out.Value = show(session.Output{Head: []byte(v.Text[:head]), Tail: []byte(v.Text[len(v.Text)-tail:]), Omitted: int64(len(v.Text) - head - tail), Total: int64(len(v.Text))}, "the value", false).text
+		out.Value = show(sandbox.Output{Head: []byte(v.Text[:head]), Tail: []byte(v.Text[len(v.Text)-tail:]), Omitted: int64(len(v.Text) - head - tail), Total: int64(len(v.Text))}, "the value", false).text
 	}
 	for _, data := range v.Images {
 		media, width, height := imageType(data)

@@ -49,7 +49,7 @@ type processes struct {
 	}
 }
 
-type sandbox struct {
+type fakeSandbox struct {
 	info  backend.Info
 	guest *guesttest.Guest
 }
@@ -66,7 +66,7 @@ func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info
 			return backend.Info{}, err
 		}
 	}
-	s := sandbox{
+	s := fakeSandbox{
 		guest: guesttest.Start(p.t, &guesttest.Options{Binary: os.Getenv(guestEnv)}),
 		info: backend.Info{
 			ID: "engine-" + record.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
@@ -78,11 +78,11 @@ func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info
 	return s.info, nil
 }
 
-func (p *processes) sandbox(id string) (sandbox, error) {
+func (p *processes) sandbox(id string) (fakeSandbox, error) {
 	if s, ok := p.boxes.Load(id); ok {
-		return s.(sandbox), nil
+		return s.(fakeSandbox), nil
 	}
-	return sandbox{}, backend.ErrNotFound
+	return fakeSandbox{}, backend.ErrNotFound
 }
 
 func (p *processes) Get(_ context.Context, id string) (backend.Info, error) {
@@ -102,7 +102,7 @@ func (p *processes) List(_ context.Context, f backend.Filter) (list []backend.In
 // all returns the sandboxes that there are.
 func (p *processes) all() (list []backend.Info) {
 	p.boxes.Range(func(_, s any) bool {
-		list = append(list, s.(sandbox).info)
+		list = append(list, s.(fakeSandbox).info)
 		return true
 	})
 	return list

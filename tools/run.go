@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -133,7 +134,7 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 }
 
 // scriptModules has a program that lies in a directory of its own find the modules of the work directory and the library.
-func scriptModules(req *session.ExecRequest, runtime frontmatter.Runtime, workdir string) {
+func scriptModules(req *sandbox.ExecRequest, runtime frontmatter.Runtime, workdir string) {
 	before := maps.Clone(req.EnvBefore)
 	if before == nil {
 		before = map[string]string{"PYTHONPATH": embed.Dir + "/lib/python", "NODE_PATH": embed.Dir + "/lib/node"}
@@ -153,7 +154,7 @@ const maxResultBytes = 64 << 10
 
 // leftResult returns the value that a program left; nil when it left none.
 func leftResult(ctx context.Context, s *session.Session, name string) (value any) {
-	data, info, err := s.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxResultBytes})
+	data, info, err := s.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxResultBytes})
 	if err != nil || info.Size > maxResultBytes || json.Unmarshal(data, &value) != nil {
 		return nil
 	}
@@ -191,7 +192,7 @@ func writeFiles(ctx context.Context, s *session.Session, in runInput, file strin
 		if name == file {
 			text = in.Code
 		}
-		_, err := s.WriteFile(ctx, name, strings.NewReader(text), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
+		_, err := s.WriteFile(ctx, name, strings.NewReader(text), sandbox.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
 		if err != nil {
 			e := toolspec.ErrorOf(err)
 			e.Message = fmt.Sprintf("cannot write %s: %s", sanitize.Clip(name), e.Message)
@@ -201,39 +202,39 @@ func writeFiles(ctx context.Context, s *session.Session, in runInput, file strin
 	return nil
 }
 
-func (b *binding) runRequest(in runInput, how launcher, info session.Info) session.ExecRequest {
+func (b *binding) runRequest(in runInput, how launcher, info session.Info) sandbox.ExecRequest {
 	env := map[string]string{}
 	for _, layer := range []map[string]string{how.env, b.cfg.Env, in.Env} {
 		maps.Copy(env, layer)
 	}
 	head, tail := excerpt(b.streamChars)
 	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds)
-	return session.ExecRequest{
+	return sandbox.ExecRequest{
 		Argv: append([]string{how.program(info.Programs), how.file}, in.Args...), Env: env,
 		Timeout: cmp.Or(time.Duration(seconds)*time.Second, info.ExecTimeout, defaultRunTimeout), HeadBytes: head, TailBytes: tail,
 	}
 }
 
-func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info session.Info) runOutput {
+func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, info session.Info) runOutput {
 	stdout, stderr := show(res.Stdout, "stdout", false), show(res.Stderr, "stderr", false)
 	code := exitCode(res.Status, res.ExitCode, res.Signal)
 	out := runOutput{
-		OK: res.Status == session.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
+		OK: res.Status == sandbox.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(), Stdout: stdout.text, Stderr: stderr.text,
 		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
 	}
 	switch res.Status {
-	case session.ExecTimedOut:
+	case sandbox.ExecTimedOut:
 		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program timed out after %d seconds", int64(res.Timeout/time.Second))
-	case session.ExecOOMKilled:
+	case sandbox.ExecOOMKilled:
 		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: memory limit of the sandbox reached").
 			WithRemediation("Process less data at a time.")
 		if limits := info.Limits; limits.MemoryBytes > 0 {
 			out.Error.Message = fmt.Sprintf("the program was killed: memory limit of %d MiB reached", limits.MemoryBytes>>20)
 		}
-	case session.ExecQuotaKilled:
+	case sandbox.ExecQuotaKilled:
 		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", overLimit(res, info))
-	case session.ExecKilled:
+	case sandbox.ExecKilled:
 		out.Error = toolspec.Failf(toolspec.CodeInternal, "the program was killed from outside")
 	}
 	return out

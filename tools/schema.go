@@ -4,7 +4,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // The inputs and outputs of the tools, whose schemas models see.
@@ -65,7 +65,7 @@ type refusedHost struct {
 	Hint string `json:"hint"`
 }
 
-func refusedHosts(list []session.EgressRefusal) (out []refusedHost) {
+func refusedHosts(list []sandbox.EgressRefusal) (out []refusedHost) {
 	for _, r := range list {
 		out = append(out, refusedHost(r))
 	}

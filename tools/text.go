@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -33,7 +34,7 @@ type streamText struct {
 
 // show makes text of one stream: cut on line and character edges, invalid UTF-8 replaced, all of it visibly. keep is
 // true when the sandbox, and with it the file with the whole output, outlives the answer.
-func show(o session.Output, stream string, keep bool) streamText {
+func show(o sandbox.Output, stream string, keep bool) streamText {
 	if o.Omitted <= 0 {
 		text, bad := validText(o.Bytes())
 		return streamText{text: text + invalidNotice(bad, keep)}
@@ -116,22 +117,22 @@ func invalidNotice(bad int, keep bool) string {
 
 // outcomeNotice describes how a command ended when it did not end by itself, or where it had no room outside of the
 // workspace; empty otherwise.
-func outcomeNotice(res session.ExecResult, info session.Info) string {
+func outcomeNotice(res sandbox.ExecResult, info session.Info) string {
 	limits := info.Limits
 	switch res.Status {
-	case session.ExecCompleted:
+	case sandbox.ExecCompleted:
 		if res.QuotaOutside {
 			return fmt.Sprintf("[workcell: %s; delete files there before you write more]\n", overLimit(res, info))
 		}
-	case session.ExecTimedOut:
+	case sandbox.ExecTimedOut:
 		after := "at its timeout"
 		if res.Timeout > 0 {
 			after = fmt.Sprintf("after %d seconds, its timeout", int64(res.Timeout.Seconds()))
 		}
 		return "[workcell: killed with all its children " + after + "; files it wrote are kept]\n"
-	case session.ExecQuotaKilled:
+	case sandbox.ExecQuotaKilled:
 		return fmt.Sprintf("[workcell: killed with all other commands: %s; delete files]\n", overLimit(res, info))
-	case session.ExecOOMKilled:
+	case sandbox.ExecOOMKilled:
 		limit := ""
 		if limits.MemoryBytes > 0 {
 			limit = fmt.Sprintf(" of %d MiB", limits.MemoryBytes>>20)
@@ -142,7 +143,7 @@ func outcomeNotice(res session.ExecResult, info session.Info) string {
 }
 
 // overLimit returns which limit a command met.
-func overLimit(res session.ExecResult, info session.Info) string {
+func overLimit(res sandbox.ExecResult, info session.Info) string {
 	if res.QuotaOutside {
 		return fmt.Sprintf("files outside %s exceed the limit of %d MiB", info.Workdir, info.RootBytes>>20)
 	}
@@ -158,12 +159,12 @@ func withNotice(text, notice string) string {
 }
 
 // exitCode is absent while a command runs; a signal counts as shells count it.
-func exitCode(status session.ExecState, code int, signal string) *int {
-	if status == session.ExecRunning {
+func exitCode(status sandbox.ExecState, code int, signal string) *int {
+	if status == sandbox.ExecRunning {
 		return nil
 	}
 	if signal != "" {
-		n := slices.Index(session.Signals(), signal)
+		n := slices.Index(sandbox.Signals(), signal)
 		if n < 0 {
 			return nil
 		}

@@ -12,17 +12,17 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/tools"
 )
 
 func TestShow(t *testing.T) {
 	t.Parallel()
-	out := func(head, tail string, omitted int64) session.Output {
-		return session.Output{Head: []byte(head), Tail: []byte(tail), Omitted: omitted, Total: int64(len(head)+len(tail)) + omitted, Path: "/workspace/.workcell/output/e.stdout"}
+	out := func(head, tail string, omitted int64) sandbox.Output {
+		return sandbox.Output{Head: []byte(head), Tail: []byte(tail), Omitted: omitted, Total: int64(len(head)+len(tail)) + omitted, Path: "/workspace/.workcell/output/e.stdout"}
 	}
 	tests := map[string]struct {
-		out  session.Output
+		out  sandbox.Output
 		keep bool
 		want string
 	}{
@@ -56,7 +56,7 @@ func TestShowBounds(t *testing.T) {
 	}
 	for name, unit := range map[string]string{"line": "0123456789\n", "no newline": "x", "empty lines": "\n", "wide": "€", "binary": "\xff\xc3\x28\xe2\x82"} {
 		all := []byte(strings.Repeat(unit, 200_000/len(unit)))
-		o := session.Output{Head: all[:head], Tail: all[len(all)-tail:], Total: int64(len(all)), Path: "/workspace/.workcell/output/exe_aaaaaaaaaaaaaaaaaaaaaaaaaa.stdout"}
+		o := sandbox.Output{Head: all[:head], Tail: all[len(all)-tail:], Total: int64(len(all)), Path: "/workspace/.workcell/output/exe_aaaaaaaaaaaaaaaaaaaaaaaaaa.stdout"}
 		o.Omitted = o.Total - int64(head) - int64(tail)
 		text, truncated, _ := tools.Show(o, "stdout", true)
 		if n := utf8.RuneCountInString(text); n > 30_000 || n < 9_000 || !truncated || !utf8.ValidString(text) {
@@ -71,7 +71,7 @@ func FuzzShow(f *testing.F) {
 		if omitted < 0 || omitted > 1<<40 {
 			return
 		}
-		text, _, _ := tools.Show(session.Output{Head: head, Tail: tail, Omitted: omitted, Total: omitted + int64(len(head)+len(tail))}, "stderr", true)
+		text, _, _ := tools.Show(sandbox.Output{Head: head, Tail: tail, Omitted: omitted, Total: omitted + int64(len(head)+len(tail))}, "stderr", true)
 		if !utf8.ValidString(text) {
 			t.Errorf("%q", text)
 		}
@@ -83,15 +83,15 @@ func FuzzShow(f *testing.F) {
 
 func TestExitCode(t *testing.T) {
 	t.Parallel()
-	code := func(status session.ExecState, code int, signal string) string {
+	code := func(status sandbox.ExecState, code int, signal string) string {
 		if c := tools.ExitCode(status, code, signal); c != nil {
 			return fmt.Sprint(*c)
 		}
 		return "absent"
 	}
 	for want, got := range map[string]string{
-		"absent": code(session.ExecRunning, 0, ""), "0": code(session.ExecCompleted, 0, ""), "3": code(session.ExecCompleted, 3, ""),
-		"137": code(session.ExecKilled, 0, "SIGKILL"), "143": code(session.ExecTimedOut, 0, "SIGTERM"), "139": code(session.ExecCompleted, 0, "SIGSEGV"),
+		"absent": code(sandbox.ExecRunning, 0, ""), "0": code(sandbox.ExecCompleted, 0, ""), "3": code(sandbox.ExecCompleted, 3, ""),
+		"137": code(sandbox.ExecKilled, 0, "SIGKILL"), "143": code(sandbox.ExecTimedOut, 0, "SIGTERM"), "139": code(sandbox.ExecCompleted, 0, "SIGSEGV"),
 	} {
 		if got != want {
 			t.Errorf("exit code %s, want %s", got, want)

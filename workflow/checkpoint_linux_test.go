@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -67,7 +68,7 @@ steps:
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat log; cat before"})
+		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log; cat before"})
 		if got := string(r.Stdout.Bytes()); err != nil || got != "one\ntwo\nthree\none\ntwo\n" {
 			t.Errorf("from %s: the files are %q, %v", step, got, err)
 		}
@@ -75,7 +76,7 @@ steps:
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := side.Exec(t.Context(), session.ExecRequest{Command: "cat log"}); err != nil || string(r.Stdout.Bytes()) != "other\n" {
+		if r, err := side.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"}); err != nil || string(r.Stdout.Bytes()) != "other\n" {
 			t.Errorf("from %s: the other sandbox has %q, %v", step, r.Stdout.Bytes(), err)
 		}
 	}
@@ -87,7 +88,7 @@ steps:
 	if err := s.Rollback(t.Context(), "cp.two.1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "touch ok"}); err != nil {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch ok"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.RemoveSnapshot(t.Context(), "cp.two.1"); err != nil {
@@ -161,7 +162,7 @@ steps:
 		if err2 != nil {
 			t.Fatal(err2)
 		}
-		if r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat f; ls"}); err != nil || string(r.Stdout.Bytes()) != "base\n2\nf\n" {
+		if r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat f; ls"}); err != nil || string(r.Stdout.Bytes()) != "base\n2\nf\n" {
 			t.Errorf("before %s: %q, %v", step, r.Stdout.Bytes(), err)
 		}
 		if open := m.InScope(record.Scope{Namespace: record.NamespaceWorkflow, ID: res.RunID}); len(open) != 1 {
@@ -353,7 +354,7 @@ steps:
 	}
 	files := func() string {
 		t.Helper()
-		r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat log"})
+		r, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat log"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -40,7 +41,7 @@ func (a *starters) start(ctx context.Context, background bool) (string, error) {
 		a.running = stats.Running
 		return "", err
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Command: command, Background: background})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: command, Background: background})
 	return res.ExecID, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -43,9 +44,9 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 		if left <= 0 {
 			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout), Err: errStepTimeout}
 		}
-		req.Timeout = max(left, session.MinExecTimeout)
+		req.Timeout = max(left, sandbox.MinExecTimeout)
 	}
-	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (session.ExecResult, error) { return s.Exec(ctx, req) })
+	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (sandbox.ExecResult, error) { return s.Exec(ctx, req) })
 	if err != nil {
 		return result{}, err
 	}
@@ -53,9 +54,9 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 }
 
 // request evaluates the step's expressions.
-func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequest, error) {
+func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequest, error) {
 	vars := ex.scope.variables()
-	req := session.ExecRequest{Command: b.command, HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
+	req := sandbox.ExecRequest{Command: b.command, HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
 	if b.wantJSON {
 		req.HeadBytes, req.TailBytes = jsonKeep, jsonKeep
 	}
@@ -84,8 +85,8 @@ func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequ
 	if err != nil {
 		return req, err
 	}
-	if len(stdin) > session.MaxStdinBytes {
-		return req, ex.tooLarge(b.stdin, fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), session.MaxStdinBytes))
+	if len(stdin) > sandbox.MaxStdinBytes {
+		return req, ex.tooLarge(b.stdin, fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), sandbox.MaxStdinBytes))
 	}
 	req.Stdin = []byte(stdin)
 	return req, nil
@@ -170,18 +171,18 @@ func (r *run) sandboxRequest(name string) session.Request {
 }
 
 // judge turns what the command did into the step's output, and decides whether it failed.
-func (b *execBody) judge(out session.ExecResult) (result, error) {
+func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 	okCodes := b.okCodes
 	if okCodes == nil {
 		okCodes = []int{0}
 	}
-	ok := out.Status == session.ExecCompleted && out.Signal == "" && slices.Contains(okCodes, out.ExitCode)
+	ok := out.Status == sandbox.ExecCompleted && out.Signal == "" && slices.Contains(okCodes, out.ExitCode)
 	data := map[string]any{
 		"ok": ok, "status": string(out.Status), "signal": out.Signal, "exit_code": nil,
 		"stdout": outputText(out.Stdout), "stderr": outputText(out.Stderr),
 		"truncated": out.Stdout.Omitted > 0 || out.Stderr.Omitted > 0, "duration_ms": out.Duration.Milliseconds(),
 	}
-	if out.Signal == "" && out.Status == session.ExecCompleted {
+	if out.Signal == "" && out.Status == sandbox.ExecCompleted {
 		data["exit_code"] = int64(out.ExitCode)
 	}
 	parsed, jsonErr := jsonOf(out.Stdout)
@@ -200,17 +201,17 @@ func (b *execBody) judge(out session.ExecResult) (result, error) {
 
 // commandError returns why a command counts as failed, nil when it does not. allow_failure forgives exit codes and the
 // command's own crashes, not that it was ended from outside.
-func commandError(out session.ExecResult, forgiven bool) error {
+func commandError(out sandbox.ExecResult, forgiven bool) error {
 	switch {
-	case out.Status == session.ExecTimedOut:
+	case out.Status == sandbox.ExecTimedOut:
 		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command timed out after %s", asked(out.Timeout))}
-	case out.Status == session.ExecOOMKilled:
+	case out.Status == sandbox.ExecOOMKilled:
 		return &Error{Code: codeOOM, Message: "the command was killed: out of memory"}
-	case out.Status == session.ExecQuotaKilled && out.QuotaOutside:
+	case out.Status == sandbox.ExecQuotaKilled && out.QuotaOutside:
 		return &Error{Code: codeQuota, Message: "the command was killed: files outside the workspace exceed the limit"}
-	case out.Status == session.ExecQuotaKilled:
+	case out.Status == sandbox.ExecQuotaKilled:
 		return &Error{Code: codeQuota, Message: "the command was killed: the workspace exceeds its limit"}
-	case out.Status == session.ExecKilled:
+	case out.Status == sandbox.ExecKilled:
 		return &Error{Code: codeKilled, Message: "the command was killed"}
 	case forgiven:
 		return nil
@@ -228,7 +229,7 @@ func asked(limit time.Duration) time.Duration {
 	return limit
 }
 
-func outputText(o session.Output) string {
+func outputText(o sandbox.Output) string {
 	if o.Omitted == 0 {
 		return string(o.Bytes())
 	}
@@ -236,7 +237,7 @@ func outputText(o session.Output) string {
 }
 
 // jsonOf parses a stream that is one JSON object or list.
-func jsonOf(o session.Output) (any, error) {
+func jsonOf(o sandbox.Output) (any, error) {
 	if o.Omitted > 0 {
 		return nil, fmt.Errorf("it has %d bytes, of which %d were omitted", o.Total, o.Omitted)
 	}

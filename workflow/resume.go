@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 )
@@ -234,7 +235,7 @@ func (v *visit) converse(e Entry) error {
 // began, and the turn of its agent.
 func (ex *execution) label(ctx context.Context, rec *transcript.Recorder) context.Context {
 	run, started := ex.run.result.RunID, ex.started
-	return session.WithOrigin(ctx, func() string { return fmt.Sprintf("%s %d %d", run, started, rec.Turn()) })
+	return sandbox.WithOrigin(ctx, func() string { return fmt.Sprintf("%s %d %d", run, started, rec.Turn()) })
 }
 
 // endCommands ends the commands of interrupted attempts, which are about to be repeated, and their background
@@ -260,7 +261,7 @@ func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 
 // repeats reports whether the unfinished attempt started a command in its agent's latest turn, or in a lost turn, and
 // no recorded result names the command.
-func (v visit) repeats(id string, st session.ExecStatus) bool {
+func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 	var run string
 	var start int64
 	var turn int

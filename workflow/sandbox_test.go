@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -218,7 +219,7 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "(sle
 			if n := left(t, m, res.RunID); n != 0 {
 				t.Errorf("%d sandboxes are left", n)
 			}
-			if _, err := other.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); err != nil {
+			if _, err := other.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}}); err != nil {
 				t.Errorf("the other run's sandbox: %v", err)
 			}
 		})
@@ -276,12 +277,12 @@ steps:
 // gateway opens no host, and notes which it was asked to open.
 type gateway struct{ opened []string }
 
-func (g *gateway) Open(_ string, list session.Egress) (session.Service, func(), error) {
+func (g *gateway) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), error) {
 	g.opened = append(g.opened, list.Allow...)
-	return session.Service{}, nil, backend.ErrInvalid
+	return sandbox.Service{}, nil, backend.ErrInvalid
 }
 
-func (g *gateway) Refused(string, time.Time) []session.EgressRefusal { return nil }
+func (g *gateway) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
 // TestResumedNetwork: the commands of a resumed run reach the hosts that the record of its sandbox and an agent's file name.
 func TestResumedNetwork(t *testing.T) {
@@ -320,7 +321,7 @@ steps:
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := describer{agents(echo), session.Request{Egress: session.Egress{Allow: []string{host}}}}
+		x := describer{agents(echo), session.Request{Egress: sandbox.Egress{Allow: []string{host}}}}
 		res, err := workflow.NewEngine(second, x, nil).Resume(t.Context(), wf, []workflow.Entry{e})
 		if len(gate.opened) != want || (err == nil) != (want == 0) {
 			t.Errorf("%s: opened %v, %+v, %v", host, gate.opened, res, err)

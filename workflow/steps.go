@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // commonKeys are understood by every type of step.
@@ -262,8 +262,8 @@ func (o *object) execBody(*step) body {
 	default:
 		o.Fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
 	}
-	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > session.MaxExecTimeout && d <= maxTimeout {
-		o.Fail(o.at["timeout"], "", "timeout of %s: the limit for a command is %s", o.what, session.MaxExecTimeout)
+	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > sandbox.MaxExecTimeout && d <= maxTimeout {
+		o.Fail(o.at["timeout"], "", "timeout of %s: the limit for a command is %s", o.what, sandbox.MaxExecTimeout)
 	}
 	b.cwd, b.stdin = o.optionalText("cwd"), o.optionalText("stdin")
 	if n := o.at["env"]; n != nil {

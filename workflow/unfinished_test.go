@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -218,7 +219,7 @@ func kill(t *testing.T, m *session.Manager, run string, n int, file string) {
 		if err != nil {
 			continue // it is being opened
 		}
-		if res, err := s.Exec(t.Context(), session.ExecRequest{Command: command}); err != nil || res.ExitCode != 0 {
+		if res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command}); err != nil || res.ExitCode != 0 {
 			continue
 		}
 		if err := m.Backend().Stop(t.Context(), s.Info().EngineID); err != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/internal/clustertest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -397,7 +398,7 @@ func TestServerRestarts(t *testing.T) {
 	must(t, err)
 	ended := make(chan error, 2)
 	exec := func(command, want string) {
-		res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
 		if got := string(res.Stdout.Bytes()); err == nil && got != want {
 			err = fmt.Errorf("%q printed %q, want %q", command, got, want)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -37,7 +38,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Command: "id -u; ls /sys/class/net 2>/dev/null || echo no network; cat /etc/shadow 2>&1 | wc -l"})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "id -u; ls /sys/class/net 2>/dev/null || echo no network; cat /etc/shadow 2>&1 | wc -l"})
 	if err != nil {
 		fmt.Println(err)
 		return

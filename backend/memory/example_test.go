@@ -12,6 +12,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -44,15 +45,15 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := s.WriteFile(ctx, "main.go", strings.NewReader("package main\n"), session.WriteFileOptions{}); err != nil {
+	if _, err := s.WriteFile(ctx, "main.go", strings.NewReader("package main\n"), sandbox.WriteFileOptions{}); err != nil {
 		log.Fatal(err)
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Command: "go test ./..."})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "go test ./..."})
 	if err != nil {
 		log.Fatal(err)
 	}
 	var report strings.Builder
-	if _, err := s.ReadFile(ctx, "report.txt", &report, session.ReadFileOptions{}); err != nil {
+	if _, err := s.ReadFile(ctx, "report.txt", &report, sandbox.ReadFileOptions{}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("exit code %d, %s", res.ExitCode, report.String())

@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -37,7 +38,7 @@ func open(t *testing.T, m *session.Manager) *session.Session {
 // A command without an answer says what the test lacks.
 func TestUnscripted(t *testing.T) {
 	b, m := manage(t)
-	res, err := open(t, m).Exec(t.Context(), session.ExecRequest{Command: "make"})
+	res, err := open(t, m).Exec(t.Context(), sandbox.ExecRequest{Command: "make"})
 	if err != nil || res.ExitCode != 127 || !strings.Contains(string(res.Stderr.Bytes()), `b.On("make", memory.Answer{`) {
 		t.Errorf("%v, exit code %d, %q", err, res.ExitCode, res.Stderr.Bytes())
 	}
@@ -50,8 +51,8 @@ func TestUnscripted(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	b, m := manage(t)
 	b.On("sleep 1h", memory.Answer{Stdout: "begun\n", Takes: time.Hour})
-	res, err := open(t, m).Exec(t.Context(), session.ExecRequest{Command: "sleep 1h", Timeout: time.Second})
-	if err != nil || res.Status != session.ExecTimedOut || string(res.Stdout.Bytes()) != "begun\n" {
+	res, err := open(t, m).Exec(t.Context(), sandbox.ExecRequest{Command: "sleep 1h", Timeout: time.Second})
+	if err != nil || res.Status != sandbox.ExecTimedOut || string(res.Stdout.Bytes()) != "begun\n" {
 		t.Errorf("%v, %+v", err, res)
 	}
 }
@@ -63,14 +64,14 @@ func TestLargeStreams(t *testing.T) {
 	b.Script(func(c memory.Command) (memory.Answer, bool) { return memory.Answer{Stdout: string(c.Stdin)}, true })
 	s := open(t, m)
 	var out strings.Builder
-	if _, err := s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{Stdin: strings.NewReader(in), Stdout: &out}); err != nil || out.String() != in {
+	if _, err := s.Stream(t.Context(), sandbox.ExecRequest{Argv: []string{"cat"}}, sandbox.Streams{Stdin: strings.NewReader(in), Stdout: &out}); err != nil || out.String() != in {
 		t.Errorf("%v, %d bytes of %d", err, out.Len(), len(in))
 	}
-	if _, err := s.WriteFile(t.Context(), "dir/large", strings.NewReader(in), session.WriteFileOptions{}); err != nil {
+	if _, err := s.WriteFile(t.Context(), "dir/large", strings.NewReader(in), sandbox.WriteFileOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if _, err := s.ReadFile(t.Context(), "dir/large", &out, session.ReadFileOptions{}); err != nil || out.String() != in {
+	if _, err := s.ReadFile(t.Context(), "dir/large", &out, sandbox.ReadFileOptions{}); err != nil || out.String() != in {
 		t.Errorf("%v, %d bytes of %d", err, out.Len(), len(in))
 	}
 }
@@ -90,7 +91,7 @@ func TestFaults(t *testing.T) {
 	b.Fault(nil)
 	s := open(t, m)
 	b.On("reboot", memory.Answer{Lost: true})
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "reboot"}); !errors.Is(err, backend.ErrLost) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "reboot"}); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("Exec: %v, want ErrLost", err)
 	}
 	if b.Lose(s.ID()) {

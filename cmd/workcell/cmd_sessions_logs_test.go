@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -64,7 +65,7 @@ func TestSessionsLogs(t *testing.T) {
 	m, s := ownedSandbox(t, b.environ)
 	start := func(command string) string {
 		t.Helper()
-		res, err := s.Exec(t.Context(), session.ExecRequest{Background: true, Command: command})
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Background: true, Command: command})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +77,7 @@ func TestSessionsLogs(t *testing.T) {
 
 	// More output than is kept: the whole of it is a file.
 	const size = 12 << 20
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,10 +136,10 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 		t.Fatalf("followed: %q, %v", line, err)
 	}
 	list := b.logs()
-	if len(list) != 1 || list[0].ExecID != id || list[0].Status != session.ExecRunning || list[0].ExitCode != nil {
+	if len(list) != 1 || list[0].ExecID != id || list[0].Status != sandbox.ExecRunning || list[0].ExitCode != nil {
 		t.Fatalf("while it runs: %+v", list)
 	}
-	if _, err := s.WriteFile(t.Context(), "go", strings.NewReader(""), session.WriteFileOptions{}); err != nil {
+	if _, err := s.WriteFile(t.Context(), "go", strings.NewReader(""), sandbox.WriteFileOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rest, err := io.ReadAll(out)
@@ -146,7 +147,7 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 		t.Errorf("followed: %q, %q, %v, %v", rest, errs.String(), err, werr)
 	}
 	three := 3
-	want := []sandboxcmd.ExecOutput{{ExecID: id, Status: session.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
+	want := []sandboxcmd.ExecOutput{{ExecID: id, Status: sandbox.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
 	list = b.logs()
 	for i := range list {
 		list[i].DurationMS, list[i].AgeMS = 0, 0
@@ -178,7 +179,7 @@ func testKill(t *testing.T, b user, s *session.Session, start func(command strin
 		t.Errorf("kill --all says %s", stdout)
 	}
 	for _, id := range []string{one, two} {
-		if st, err := s.WaitExec(t.Context(), id, 3*time.Minute); err != nil || st.Status != session.ExecKilled {
+		if st, err := s.WaitExec(t.Context(), id, 3*time.Minute); err != nil || st.Status != sandbox.ExecKilled {
 			t.Errorf("%s: %+v, %v", id, st, err)
 		}
 	}

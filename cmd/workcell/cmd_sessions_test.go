@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
@@ -16,7 +16,7 @@ func TestCopyOfGrownFile(t *testing.T) {
 	t.Parallel()
 	_, s := ownedSandbox(t, append(testEnviron(t), "WORKCELL_BACKEND=local"))
 	write := func(contents string) {
-		if _, err := s.WriteFile(t.Context(), "dir/log", strings.NewReader(contents), session.WriteFileOptions{Overwrite: true}); err != nil {
+		if _, err := s.WriteFile(t.Context(), "dir/log", strings.NewReader(contents), sandbox.WriteFileOptions{Overwrite: true}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -39,7 +39,7 @@ func (e *clientGo) name() string { return "client_go" }
 func (e *clientGo) close() error { return e.remove() }
 
 // open creates a pod like ours whose main process sleeps, and waits until it runs.
-func (e *clientGo) open(ctx context.Context) (*sandbox, error) {
+func (e *clientGo) open(ctx context.Context) (*contender, error) {
 	pods := clustertest.Pods(e.config, e.namespace)
 	pod, err := pods.Create(ctx, e.pod(), metav1.CreateOptions{})
 	if err != nil {
@@ -52,7 +52,7 @@ func (e *clientGo) open(ctx context.Context) (*sandbox, error) {
 	if err := e.runs(ctx, pod); err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	return &sandbox{exec: func() error { return e.exec(ctx, pod.Name, "/bin/true") }, remove: remove}, nil
+	return &contender{exec: func() error { return e.exec(ctx, pod.Name, "/bin/true") }, remove: remove}, nil
 }
 
 func (e *clientGo) pod() *corev1.Pod {

@@ -49,7 +49,7 @@ func (e *containerdAPI) name() string { return "containerd_api" }
 func (e *containerdAPI) close() error { return e.api.Close() }
 
 // open makes and starts a container like ours whose main process sleeps.
-func (e *containerdAPI) open(ctx context.Context) (*sandbox, error) {
+func (e *containerdAPI) open(ctx context.Context) (*contender, error) {
 	id := "bench-" + strconv.FormatInt(e.execs.Add(1), 10) + "-" + strconv.Itoa(syscall.Getpid())
 	unlimited := func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 		s.Process.Rlimits = nil // the default asks for more than a machine may have
@@ -79,7 +79,7 @@ func (e *containerdAPI) open(ctx context.Context) (*sandbox, error) {
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	return &sandbox{exec: func() error { return e.exec(ctx, task, spec.Process, "/bin/true") }, remove: remove}, nil
+	return &contender{exec: func() error { return e.exec(ctx, task, spec.Process, "/bin/true") }, remove: remove}, nil
 }
 
 // exec runs argv through task.Exec and waits for its exit code.

@@ -21,13 +21,13 @@ const (
 type contest struct {
 	opts      options
 	all       []contestant
-	sandboxes map[string]*sandbox // by contestant, open throughout
+	sandboxes map[string]*contender // by contestant, open throughout
 	figures   figures
 }
 
 func (c *contest) run(ctx context.Context) (err error) {
 	began := time.Now()
-	c.sandboxes = map[string]*sandbox{}
+	c.sandboxes = map[string]*contender{}
 	for _, who := range c.all {
 		b, err := who.open(ctx)
 		if err != nil {
@@ -75,7 +75,7 @@ func (c *contest) calls(who contestant) int {
 }
 
 // each calls f for every contestant whose sandbox offers something, in rounds, and keeps the medians over the rounds.
-func (c *contest) each(rounds int, offers func(*sandbox) bool, f func(contestant, *sandbox) (map[string]float64, error)) error {
+func (c *contest) each(rounds int, offers func(*contender) bool, f func(contestant, *contender) (map[string]float64, error)) error {
 	values := map[string][]float64{}
 	for range rounds {
 		for _, who := range c.all {
@@ -99,10 +99,10 @@ func (c *contest) each(rounds int, offers func(*sandbox) bool, f func(contestant
 	return nil
 }
 
-func always(*sandbox) bool { return true }
+func always(*contender) bool { return true }
 
 func (c *contest) measureExec(context.Context) error {
-	return c.each(c.opts.rounds, always, func(who contestant, b *sandbox) (map[string]float64, error) {
+	return c.each(c.opts.rounds, always, func(who contestant, b *contender) (map[string]float64, error) {
 		n := c.calls(who)
 		if _, err := series(min(n, 20), b.exec); err != nil { // warm up
 			return nil, err
@@ -113,7 +113,7 @@ func (c *contest) measureExec(context.Context) error {
 }
 
 func (c *contest) measureThroughput(context.Context) error {
-	return c.each(c.opts.rounds, always, func(who contestant, b *sandbox) (map[string]float64, error) {
+	return c.each(c.opts.rounds, always, func(who contestant, b *contender) (map[string]float64, error) {
 		perSecond, err := throughput(c.calls(who)*2, callers, b.exec)
 		return map[string]float64{"exec_per_s_16": perSecond}, err
 	})
@@ -121,7 +121,7 @@ func (c *contest) measureThroughput(context.Context) error {
 
 // measureGuests reads the guests' resident memory after at least 2,000 commands.
 func (c *contest) measureGuests(context.Context) error {
-	return c.each(1, hasGuest, func(_ contestant, b *sandbox) (map[string]float64, error) {
+	return c.each(1, hasGuest, func(_ contestant, b *contender) (map[string]float64, error) {
 		if _, err := series(2000*c.opts.scale/100, b.exec); err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (c *contest) measureGuests(context.Context) error {
 	})
 }
 
-func hasGuest(b *sandbox) bool { return b.rss != nil }
+func hasGuest(b *contender) bool { return b.rss != nil }
 
 // measureOpen times from nothing to the answer of a first command, the sandbox's removal and a pool's refill excluded.
 func (c *contest) measureOpen(ctx context.Context) error {
@@ -141,7 +141,7 @@ func (c *contest) measureOpen(ctx context.Context) error {
 				continue
 			}
 			figure := "open_p50_ms." + who.name()
-			var b *sandbox
+			var b *contender
 			one, err := series(1, func() (err error) {
 				if b, err = who.open(ctx); err != nil {
 					return err
@@ -163,10 +163,10 @@ func (c *contest) measureOpen(ctx context.Context) error {
 	return nil
 }
 
-func hasFiles(b *sandbox) bool { return b.write != nil }
+func hasFiles(b *contender) bool { return b.write != nil }
 
 func (c *contest) measureSmallFiles(context.Context) error {
-	return c.each(c.opts.rounds, hasFiles, func(who contestant, b *sandbox) (map[string]float64, error) {
+	return c.each(c.opts.rounds, hasFiles, func(who contestant, b *contender) (map[string]float64, error) {
 		w, r, err := files(max(c.calls(who)/2, callers), small, b)
 		write, read := millis(w.quantile(.5)), millis(r.quantile(.5))
 		return map[string]float64{"file_1k_write_ms": write, "file_1k_read_ms": read, "file_1k_ms": write + read}, err
@@ -174,7 +174,7 @@ func (c *contest) measureSmallFiles(context.Context) error {
 }
 
 func (c *contest) measureLargeFiles(context.Context) error {
-	return c.each(max(c.opts.rounds, 5), hasFiles, func(_ contestant, b *sandbox) (map[string]float64, error) {
+	return c.each(max(c.opts.rounds, 5), hasFiles, func(_ contestant, b *contender) (map[string]float64, error) {
 		host, err := rssMiB("self")
 		if err != nil {
 			return nil, err
@@ -198,7 +198,7 @@ func (c *contest) measureLargeFiles(context.Context) error {
 }
 
 // files times n writes and n reads of a file of a size.
-func files(n int, size int64, b *sandbox) (writes, reads sample, err error) {
+func files(n int, size int64, b *contender) (writes, reads sample, err error) {
 	if writes, err = series(n, func() error { return b.write(size) }); err != nil {
 		return nil, nil, err
 	}

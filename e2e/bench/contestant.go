@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -21,12 +22,12 @@ import (
 // contestant is one way to have sandboxes.
 type contestant interface {
 	name() string
-	open(ctx context.Context) (*sandbox, error)
+	open(ctx context.Context) (*contender, error)
 	close() error
 }
 
 // sandbox is an open sandbox, as far as its contestant goes: nil functions are what it does not offer.
-type sandbox struct {
+type contender struct {
 	exec   func() error                   // runs /bin/true
 	write  func(size int64) error         // writes a file of that size
 	read   func() (size int64, err error) // reads it
@@ -41,8 +42,8 @@ type host struct{}
 
 func (host) name() string { return "host" }
 func (host) close() error { return nil }
-func (host) open(ctx context.Context) (*sandbox, error) {
-	return &sandbox{
+func (host) open(ctx context.Context) (*contender, error) {
+	return &contender{
 		exec:   func() error { return exec.CommandContext(ctx, "/bin/true").Run() },
 		remove: func() error { return nil },
 	}, nil
@@ -73,24 +74,24 @@ func (w *workcell) close() error {
 	return errors.Join(w.manager.Close(context.Background()), w.driver.Close())
 }
 
-func (w *workcell) open(ctx context.Context) (*sandbox, error) {
+func (w *workcell) open(ctx context.Context) (*contender, error) {
 	s, _, err := w.manager.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), w.request)
 	if err != nil {
 		return nil, err
 	}
-	return &sandbox{
+	return &contender{
 		session: s,
 		exec: func() error {
 			_, err := output(ctx, s, "/bin/true")
 			return err
 		},
 		write: func(size int64) error {
-			_, err := s.WriteFile(ctx, "file", io.LimitReader(zeros{}, size), session.WriteFileOptions{Overwrite: true, Size: size})
+			_, err := s.WriteFile(ctx, "file", io.LimitReader(zeros{}, size), sandbox.WriteFileOptions{Overwrite: true, Size: size})
 			return err
 		},
 		read: func() (int64, error) {
 			var n counter
-			_, err := s.ReadFile(ctx, "file", &n, session.ReadFileOptions{})
+			_, err := s.ReadFile(ctx, "file", &n, sandbox.ReadFileOptions{})
 			return int64(n), err
 		},
 		rss: func() (float64, error) {
@@ -105,8 +106,8 @@ func (w *workcell) open(ctx context.Context) (*sandbox, error) {
 }
 
 func output(ctx context.Context, s *session.Session, argv ...string) (string, error) {
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: argv})
-	if err == nil && (res.ExitCode != 0 || res.Status != session.ExecCompleted) {
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: argv})
+	if err == nil && (res.ExitCode != 0 || res.Status != sandbox.ExecCompleted) {
 		err = fmt.Errorf("%v: %s, exit code %d", argv, res.Status, res.ExitCode)
 	}
 	return string(res.Stdout.Bytes()), err

@@ -33,7 +33,7 @@ func (e *dockerAPI) name() string { return "docker_api" }
 func (e *dockerAPI) close() error { return e.api.Close() }
 
 // open creates and starts a container like ours whose main process sleeps.
-func (e *dockerAPI) open(ctx context.Context) (*sandbox, error) {
+func (e *dockerAPI) open(ctx context.Context) (*contender, error) {
 	vol, err := e.api.VolumeCreate(ctx, volume.CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (e *dockerAPI) open(ctx context.Context) (*sandbox, error) {
 	if err := e.api.ContainerStart(ctx, made.ID, container.StartOptions{}); err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	return &sandbox{
+	return &contender{
 		exec:   func() error { return e.exec(ctx, made.ID, "/bin/true") },
 		write:  func(size int64) error { return e.write(ctx, made.ID, backend.Workdir, "file", size) },
 		read:   func() (int64, error) { return e.read(ctx, made.ID, backend.Workdir+"/file") },

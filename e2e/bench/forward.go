@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
 )
@@ -36,7 +37,7 @@ while True: threading.Thread(target=handle, args=(s.accept()[0],), daemon=True).
 
 // measureForward times round trips and streams through a port of the host, in turns with the same server on the host itself.
 func (c *contest) measureForward(ctx context.Context) (err error) {
-	addresses := map[*sandbox]string{}
+	addresses := map[*contender]string{}
 	ctx, cancel := context.WithCancel(ctx)
 	var ends []func() error
 	defer func() {
@@ -45,7 +46,7 @@ func (c *contest) measureForward(ctx context.Context) (err error) {
 			err = errors.Join(err, end())
 		}
 	}()
-	err = c.each(c.opts.rounds, func(b *sandbox) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *sandbox) (got map[string]float64, err error) {
+	err = c.each(c.opts.rounds, func(b *contender) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *contender) (got map[string]float64, err error) {
 		if addresses[b] == "" {
 			address, end, err := serveForward(ctx, b.session)
 			if err != nil {
@@ -77,11 +78,11 @@ func serveForward(ctx context.Context, s *session.Session) (address string, end 
 		port, err := bufio.NewReader(out).ReadString('\n')
 		return "127.0.0.1:" + strings.TrimSpace(port), func() error { _ = cmd.Wait(); return nil }, err // it is killed
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", pythonForward}, Background: true, Timeout: time.Hour})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", pythonForward}, Background: true, Timeout: time.Hour})
 	if err != nil {
 		return "", nil, err
 	}
-	read, err := s.ReadExec(ctx, session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	read, err := s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	if err != nil || len(read.Chunks) == 0 {
 		return "", nil, fmt.Errorf("the server in the sandbox said nothing: %w", err)
 	}

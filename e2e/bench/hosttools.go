@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -72,8 +73,8 @@ func (c *contest) measureHostTools(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close(context.WithoutCancel(ctx))) }()
-	attached := map[*sandbox]*hosttools.Attachment{}
-	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *sandbox) (got map[string]float64, err error) {
+	attached := map[*contender]*hosttools.Attachment{}
+	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *contender) (got map[string]float64, err error) {
 		if attached[b] == nil {
 			if attached[b], err = hosttools.Attach(ctx, b.session); err != nil {
 				return nil, err
@@ -99,13 +100,13 @@ func (c *contest) measureHostTools(ctx context.Context) (err error) {
 
 // runWithTools runs a program that may call the tools of a set, and adds the figures it prints.
 func runWithTools(ctx context.Context, s *session.Session, a *hosttools.Attachment, set *hosttools.Set, program string, n int, got map[string]float64) error {
-	req := session.ExecRequest{Argv: []string{"python3", "-c", program, fmt.Sprint(n)}, Timeout: 5 * time.Minute}
+	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", program, fmt.Sprint(n)}, Timeout: 5 * time.Minute}
 	if err := a.Declare(ctx, set); err != nil {
 		return err
 	}
 	a.Grant(ctx, set, &req)
 	res, err := s.Exec(ctx, req)
-	if err == nil && (res.ExitCode != 0 || res.Status != session.ExecCompleted) {
+	if err == nil && (res.ExitCode != 0 || res.Status != sandbox.ExecCompleted) {
 		err = fmt.Errorf("a program that calls tools: %s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
 	}
 	if err != nil {

@@ -22,7 +22,7 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *sandbox) (map[string]float64, error) {
+	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *contender) (map[string]float64, error) {
 		w, ok := who.(*workcell)
 		if !ok {
 			return nil, fmt.Errorf("%s has no command", who.name())

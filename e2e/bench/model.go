@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // pythonModel asks a model for streams and prints the median time to the first line of an answer.
@@ -63,7 +63,7 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, lease.Close()) }()
 	n := fmt.Sprint(max(100*c.opts.scale/100, 10))
-	err = c.each(c.opts.rounds, func(b *sandbox) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *sandbox) (got map[string]float64, err error) {
+	err = c.each(c.opts.rounds, func(b *contender) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *contender) (got map[string]float64, err error) {
 		var out []byte
 		if b.session == nil {
 			out, err = exec.CommandContext(ctx, "python3", "-c", pythonModel, n, "none", server.URL).Output()
@@ -84,13 +84,13 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 }
 
 // askModel runs the program in a sandbox.
-func askModel(ctx context.Context, proxy *model.Proxy, b *sandbox, key, n string) ([]byte, error) {
+func askModel(ctx context.Context, proxy *model.Proxy, b *contender, key, n string) ([]byte, error) {
 	at, err := proxy.Attach(ctx, b.session)
 	if err != nil {
 		return nil, err
 	}
-	res, err := b.session.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", pythonModel, n, key, at.BaseURL("bench")}, Timeout: 5 * time.Minute})
-	if err == nil && (res.ExitCode != 0 || res.Status != session.ExecCompleted) {
+	res, err := b.session.Exec(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", pythonModel, n, key, at.BaseURL("bench")}, Timeout: 5 * time.Minute})
+	if err == nil && (res.ExitCode != 0 || res.Status != sandbox.ExecCompleted) {
 		err = fmt.Errorf("a program that asks a model: %s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
 	}
 	if err != nil {

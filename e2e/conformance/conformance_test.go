@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/sessiontest"
@@ -79,8 +80,8 @@ func open(t testing.TB, m *session.Manager, key session.Key, req session.Request
 // output runs a shell command that must succeed.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
-	if err != nil || res.ExitCode != 0 || res.Status != session.ExecCompleted {
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
+	if err != nil || res.ExitCode != 0 || res.Status != sandbox.ExecCompleted {
 		t.Fatalf("%s: %+v, %s, %v", command, res.ExecStatus, res.Stderr.Bytes(), err)
 	}
 	return string(res.Stdout.Bytes())
@@ -148,7 +149,7 @@ func TestLost(t *testing.T) {
 			s := open(t, m, key, request())
 			running := make(chan error, 1)
 			go func() {
-				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "touch began; sleep 1000"})
+				_, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch began; sleep 1000"})
 				running <- err
 			}()
 			for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -162,7 +163,7 @@ func TestLost(t *testing.T) {
 			if err := <-running; !errors.Is(err, backend.ErrLost) {
 				t.Errorf("%s: the command under way: %v, want ErrLost", name, err)
 			}
-			if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) || s.Info().State != session.StateLost {
+			if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) || s.Info().State != session.StateLost {
 				t.Errorf("%s: the next call: %v in state %s", name, err, s.Info().State)
 			}
 			fresh, created, err := m.Open(t.Context(), key, request())
@@ -247,12 +248,12 @@ func TestLimitsShow(t *testing.T) {
 		req := request()
 		req.Limits.MemoryBytes, req.Limits.WorkspaceBytes = 64<<20, 64<<20
 		s := open(t, m, session.UserKey("hog"), req)
-		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"tail", "/dev/zero"}}) // one endless line
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"tail", "/dev/zero"}}) // one endless line
 		must(t, err)
-		if res.Status != session.ExecOOMKilled {
+		if res.Status != sandbox.ExecOOMKilled {
 			t.Errorf("status %s", res.Status)
 		}
-		res, err = s.Exec(t.Context(), session.ExecRequest{Command: "dd if=/dev/zero of=/workspace/fill bs=1M count=200; sleep 2"})
+		res, err = s.Exec(t.Context(), sandbox.ExecRequest{Command: "dd if=/dev/zero of=/workspace/fill bs=1M count=200; sleep 2"})
 		must(t, err)
 		if !res.QuotaExceeded {
 			t.Errorf("the workspace was not full: %+v", res.ExecStatus)

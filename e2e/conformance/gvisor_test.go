@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -59,7 +60,7 @@ print(socket.create_connection(l.getsockname()).recv(9).decode())"`); got != "he
 // filesOfTheHost writes where the file system has no flags of renameat2.
 func filesOfTheHost(t *testing.T, s *session.Session) {
 	write := func(text string, overwrite bool) error {
-		_, err := s.WriteFile(t.Context(), "f", strings.NewReader(text), session.WriteFileOptions{Mode: 0o755, Overwrite: overwrite})
+		_, err := s.WriteFile(t.Context(), "f", strings.NewReader(text), sandbox.WriteFileOptions{Mode: 0o755, Overwrite: overwrite})
 		return err
 	}
 	must(t, write("one", false))
@@ -73,8 +74,8 @@ func filesOfTheHost(t *testing.T, s *session.Session) {
 }
 
 func treeEnds(t *testing.T, s *session.Session) {
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "setsid sleep 1000 & sleep 1000", Timeout: time.Second})
-	if err != nil || res.Status != session.ExecTimedOut {
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "setsid sleep 1000 & sleep 1000", Timeout: time.Second})
+	if err != nil || res.Status != sandbox.ExecTimedOut {
 		t.Errorf("%+v, %v", res.ExecStatus, err)
 	}
 	if got := output(t, s, "cat /proc/[0-9]*/comm"); strings.Contains(got, "sleep") {
@@ -84,7 +85,7 @@ func treeEnds(t *testing.T, s *session.Session) {
 
 // memoryHolds: the sandbox ends, because its kernel is what takes the memory.
 func memoryHolds(t *testing.T, s *session.Session) {
-	_, err := s.Exec(context.WithoutCancel(t.Context()), session.ExecRequest{Argv: []string{"python3", "-c", "x = bytearray(b'1' * (600 << 20)); print(len(x))"}})
+	_, err := s.Exec(context.WithoutCancel(t.Context()), sandbox.ExecRequest{Argv: []string{"python3", "-c", "x = bytearray(b'1' * (600 << 20)); print(len(x))"}})
 	if !errors.Is(err, backend.ErrLost) {
 		t.Errorf("beyond the memory: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/cache"
 	"github.com/workcell-dev/workcell/session/record"
@@ -30,7 +31,7 @@ func (d *desk) fill(store *cache.Store, name, image, host string, env map[string
 	var out buffertest.Buffer
 	in, err := store.Fill(d.t.Context(), d.m, cache.FillOptions{
 		Name: name, Argv: argv, Stdout: &out, Stderr: &out,
-		Request: session.Request{Image: image, Env: env, Egress: session.Egress{Allow: []string{host}}},
+		Request: session.Request{Image: image, Env: env, Egress: sandbox.Egress{Allow: []string{host}}},
 	})
 	if err != nil || in.Files == 0 {
 		d.t.Fatalf("%s: %+v, %v: %s", name, in, err, out.String())
@@ -82,7 +83,7 @@ func TestNpmCache(t *testing.T) {
 		d.prints(s, `cd ~/.npm/_cacache && find . -type l | head -1 | grep -c . && for f in $(find . -type f -o -type l); do (echo evil >$f) 2>/dev/null; done; rm -rf ~/.npm; echo done`, "1\ndone")
 		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
 		// A package that the cache does not have is fetched beside those that it has.
-		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: session.Egress{Allow: []string{host}}})
+		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: sandbox.Egress{Allow: []string{host}}})
 		must(t, err)
 		d.prints(online, `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")
 		if n := r.fetched.Load(); n != 2 {

@@ -25,6 +25,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
@@ -190,7 +191,7 @@ func TestSetupEnvironment(t *testing.T) {
 		image, fetch := netImage, "curl -fsS -o /opt/workcell/bin/tool http://good.test:"+r.port+"/tool"
 		e := session.Environment{
 			Setup:   []string{fetch, "chmod +x /opt/workcell/bin/tool && echo done > /workspace/x"},
-			Network: session.Egress{Allow: []string{"good.test:" + r.port}},
+			Network: sandbox.Egress{Allow: []string{"good.test:" + r.port}},
 		}
 		if engine == "local" {
 			image = "host"
@@ -251,7 +252,7 @@ func TestInstallationThatIsLeft(t *testing.T) {
 			cancel()
 		}()
 		_, _, err := d.m.Open(ctx, session.UserKey("u"+record.NewID()), session.Request{Image: image, Environment: session.Environment{
-			Setup: []string{"touch /opt/workcell/half", "curl -sS http://good.test:" + port}, Network: session.Egress{Allow: []string{"good.test:" + port}},
+			Setup: []string{"touch /opt/workcell/half", "curl -sS http://good.test:" + port}, Network: sandbox.Egress{Allow: []string{"good.test:" + port}},
 		}})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Open: %v", err)

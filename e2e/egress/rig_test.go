@@ -22,6 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -91,15 +92,15 @@ func (d *desk) open(image string, allow ...string) *session.Session {
 	if d.engine == "local" && image == netImage {
 		image = "host" // the machine's own programs
 	}
-	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Egress: session.Egress{Allow: allow}})
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Egress: sandbox.Egress{Allow: allow}})
 	must(d.t, err)
 	return s
 }
 
 // sh runs a line of shell and returns its result and what it printed on both streams.
-func (d *desk) sh(s *session.Session, line string) (session.ExecResult, string) {
+func (d *desk) sh(s *session.Session, line string) (sandbox.ExecResult, string) {
 	d.t.Helper()
-	res, err := s.Exec(d.t.Context(), session.ExecRequest{Command: line})
+	res, err := s.Exec(d.t.Context(), sandbox.ExecRequest{Command: line})
 	must(d.t, err)
 	return res, string(res.Stdout.Bytes()) + string(res.Stderr.Bytes())
 }

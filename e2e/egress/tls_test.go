@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -68,7 +69,7 @@ func (a *authority) server(name string, h http.Handler) (port string) {
 // trust puts the authority's certificate into a sandbox as ca.pem.
 func (a *authority) trust(s *session.Session) {
 	a.t.Helper()
-	_, err := s.WriteFile(a.t.Context(), "ca.pem", strings.NewReader(a.pem), session.WriteFileOptions{})
+	_, err := s.WriteFile(a.t.Context(), "ca.pem", strings.NewReader(a.pem), sandbox.WriteFileOptions{})
 	must(a.t, err)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/llmtest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestACP: a CLI that speaks the Agent Client Protocol does by it what it does by its own: answer, call a tool of the host, resume, with
@@ -38,7 +38,7 @@ func TestACP(t *testing.T) {
 			defer f.Close()
 			info, err := f.Stat()
 			must(t, err)
-			_, err = d.s.WriteFile(t.Context(), a.Name(), f, session.WriteFileOptions{Size: info.Size(), Mode: 0o755})
+			_, err = d.s.WriteFile(t.Context(), a.Name(), f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
 			must(t, err)
 			d.speaks(t)
 		})

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestPastedBlock verifies that Claude Code and Codex can use the block of the README that adds Workcell to a Genkit
@@ -34,7 +34,7 @@ func TestPastedBlock(t *testing.T) {
 func paste(t *testing.T, a agent, block string) string {
 	t.Helper()
 	r := newRig(t, a)
-	_, err := r.s.WriteFile(t.Context(), "main.go", strings.NewReader(project), session.WriteFileOptions{})
+	_, err := r.s.WriteFile(t.Context(), "main.go", strings.NewReader(project), sandbox.WriteFileOptions{})
 	must(t, err)
 	args := map[string]string{}
 	must(t, json.Unmarshal([]byte(shells[a.Name()][1]), &args))
@@ -49,7 +49,7 @@ func paste(t *testing.T, a agent, block string) string {
 	if res.Outcome != executor.Completed || !r.model.seen("arguments of genkit.WithPlugins") {
 		t.Fatalf("%+v\n%s", res, r.output.Bytes())
 	}
-	changed, err := r.s.Exec(t.Context(), session.ExecRequest{Argv: []string{"cat", "main.go"}})
+	changed, err := r.s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"cat", "main.go"}})
 	must(t, err)
 	return string(changed.Stdout.Bytes())
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -46,7 +46,7 @@ func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	t.Helper()
 	a := agent{d, "workcell/python:3.11", "claude-sonnet-4-5"}
 	desk := newDesk(t, managerOn(t, engine), a, backend.Limits{})
-	_, err := desk.s.WriteFile(t.Context(), "agent.py", strings.NewReader(program), session.WriteFileOptions{Size: int64(len(program)), Mode: 0o644})
+	_, err := desk.s.WriteFile(t.Context(), "agent.py", strings.NewReader(program), sandbox.WriteFileOptions{Size: int64(len(program)), Mode: 0o644})
 	must(t, err)
 	return desk
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/llmtest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // carried is a CLI that lies in the workspace: sandboxes of the local backend have no images.
@@ -47,7 +47,7 @@ func TestLocal(t *testing.T) {
 			defer f.Close()
 			info, err := f.Stat()
 			must(t, err)
-			_, err = d.s.WriteFile(t.Context(), a.Name(), f, session.WriteFileOptions{Size: info.Size(), Mode: 0o755})
+			_, err = d.s.WriteFile(t.Context(), a.Name(), f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
 			must(t, err)
 			d.everything(t)
 		})

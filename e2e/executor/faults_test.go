@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/llmtest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -227,7 +228,7 @@ func faults(t *testing.T, a agent) {
 
 // sigkill kills the processes of the CLI.
 func (d *desk) sigkill() {
-	_, err := d.s.Exec(context.Background(), session.ExecRequest{Command: `
+	_, err := d.s.Exec(context.Background(), sandbox.ExecRequest{Command: `
 for p in /proc/[0-9]*; do
 	case "$(tr '\0' ' ' < $p/cmdline)" in *"` + d.a.Name() + `"*) test "${p#/proc/}" = $$ || kill -9 "${p#/proc/}";; esac
 done; true`})
@@ -239,7 +240,7 @@ done; true`})
 // alone fails the test if a process other than the guest's is left in the sandbox.
 func (r *rig) alone() {
 	r.t.Helper()
-	res, err := r.s.Exec(context.Background(), session.ExecRequest{Command: `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; echo; done`})
+	res, err := r.s.Exec(context.Background(), sandbox.ExecRequest{Command: `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; echo; done`})
 	must(r.t, err)
 	for line := range strings.Lines(string(res.Stdout.Bytes())) {
 		for _, name := range []string{"claude", "codex", "opencode", "gemini", "workcell-guest mcp"} {

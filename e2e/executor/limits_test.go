@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/llmtest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // shell has the model run a command once, and then end.
@@ -45,8 +45,8 @@ func TestLimits(t *testing.T) {
 				t.Errorf("%s %q, %+v, %v", res.Outcome, res.Detail, used, err)
 			}
 			d.alone()
-			out, err := d.s.Exec(t.Context(), session.ExecRequest{Command: `test "$(du -sm . | cut -f 1)" -le 80 && rm -f big && echo works`})
-			if err != nil || tt.limits.WorkspaceBytes > 0 && string(out.Stdout.Bytes()) != "works\n" || out.Status != session.ExecCompleted {
+			out, err := d.s.Exec(t.Context(), sandbox.ExecRequest{Command: `test "$(du -sm . | cut -f 1)" -le 80 && rm -f big && echo works`})
+			if err != nil || tt.limits.WorkspaceBytes > 0 && string(out.Stdout.Bytes()) != "works\n" || out.Status != sandbox.ExecCompleted {
 				t.Errorf("the sandbox: %+v, %v", out.ExecStatus, err)
 			}
 		})
@@ -114,7 +114,7 @@ func TestWalls(t *testing.T) {
 
 // look runs a command that looks at the walls from inside.
 func (d *desk) look() string {
-	res, err := d.s.Exec(d.t.Context(), session.ExecRequest{Command: `
+	res, err := d.s.Exec(d.t.Context(), sandbox.ExecRequest{Command: `
 test "$(id -u)" != 0 || echo root
 ! touch /outside 2>/dev/null || echo writable
 ! grep -v '^ *lo:' /proc/net/dev | grep : || echo network

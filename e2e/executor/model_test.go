@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -304,7 +305,7 @@ func (m *model) serve(t *testing.T, s *session.Session) string {
 	server := &http.Server{Handler: m}
 	go func() { _ = server.Serve(l) }() // it ends with the listener
 	t.Cleanup(func() { _ = server.Close() })
-	addr, _, err := s.Serve(t.Context(), session.Service{Name: "model", Handle: l.handle})
+	addr, _, err := s.Serve(t.Context(), sandbox.Service{Name: "model", Handle: l.handle})
 	must(t, err)
 	return "http://" + addr
 }
@@ -316,7 +317,7 @@ type listener struct {
 	once  sync.Once
 }
 
-func (l *listener) handle(ctx context.Context, c *session.ServiceConn) {
+func (l *listener) handle(ctx context.Context, c *sandbox.ServiceConn) {
 	conn := &watchedConn{Conn: c, closed: make(chan struct{})}
 	select {
 	case l.conns <- conn:

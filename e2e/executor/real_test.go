@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/skill"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestReal: each CLI answers by a model that it has no key of, calls a tool of the host by the bridge, and its events are known.
@@ -152,7 +152,7 @@ func TestLostSession(t *testing.T) {
 			`find .workcell/home -type f | while read -r f; do echo '{"version":"0.0.1"}' > "$f"; done`, // nothing there is of this version
 			"rm -r .workcell/home",
 		} {
-			_, err := r.s.Exec(t.Context(), session.ExecRequest{Command: what})
+			_, err := r.s.Exec(t.Context(), sandbox.ExecRequest{Command: what})
 			must(t, err)
 			res, err := r.run(t.Context(), "", executor.Task{Prompt: "Say something."})
 			must(t, err)
@@ -243,7 +243,7 @@ func TestHostileRepository(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, a)
 			for name, text := range hostile() {
-				mode := session.WriteFileOptions{Mode: 0o755}
+				mode := sandbox.WriteFileOptions{Mode: 0o755}
 				_, err := r.s.WriteFile(t.Context(), name, strings.NewReader(text), mode)
 				must(t, err)
 			}
@@ -257,7 +257,7 @@ func TestHostileRepository(t *testing.T) {
 				_, err = r.run(t.Context(), "", executor.Task{Prompt: prompt})
 				must(t, err)
 			}
-			list, err := r.s.ListFiles(t.Context(), "pwned", session.ListFilesOptions{})
+			list, err := r.s.ListFiles(t.Context(), "pwned", sandbox.ListFilesOptions{})
 			if !errors.Is(err, backend.ErrNotFound) {
 				t.Errorf("started by the repository: %+v, %v", list.Entries, err)
 			}

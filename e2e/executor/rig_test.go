@@ -29,6 +29,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -196,7 +197,7 @@ func (r *rig) tools() {
 	attached, err := hosttools.Attach(r.t.Context(), r.s)
 	must(r.t, err)
 	r.o.HostTools = true
-	r.o.Grant = func(ctx context.Context, req *session.ExecRequest) { attached.Grant(ctx, set, req) }
+	r.o.Grant = func(ctx context.Context, req *sandbox.ExecRequest) { attached.Grant(ctx, set, req) }
 }
 
 // run runs the CLI, and keeps its output below testdata of its driver when that is recorded.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -161,7 +162,7 @@ func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
 	if _, creation, ok := strings.Cut(s.Info().EngineID, "."); ok { // what containerd's own names have of it
 		ids = append(ids, creation)
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Command: "echo $WORD > file; cat file", Env: map[string]string{"WORD": strconv.Itoa(i)}})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "echo $WORD > file; cat file", Env: map[string]string{"WORD": strconv.Itoa(i)}})
 	if err == nil && (string(res.Stdout.Bytes()) != fmt.Sprintln(i) || !created) {
 		err = fmt.Errorf("the file holds %q, created is %v", res.Stdout.Bytes(), created)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -222,7 +223,7 @@ func (c *client) work(t *testing.T, keys []session.Key, n int) {
 				}
 				return out
 			case actExec:
-				_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+				_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 				if err != nil {
 					delete(given, key) // there is more to see with the next one
 				}

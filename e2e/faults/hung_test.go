@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -46,8 +47,8 @@ func (w *written) write(ctx context.Context) error {
 	line := fmt.Sprintf("line-%06d.", w.last)
 	w.done[line] = false
 	// On a full disk the beginning of a line may be all that fits: the next one must not continue it.
-	res, err := w.s.Exec(ctx, session.ExecRequest{Command: `printf '\n` + line + `\n' >> log`})
-	if err == nil && res.Status == session.ExecCompleted && res.ExitCode == 0 {
+	res, err := w.s.Exec(ctx, sandbox.ExecRequest{Command: `printf '\n` + line + `\n' >> log`})
+	if err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0 {
 		w.done[line] = true
 	}
 	return err
@@ -59,7 +60,7 @@ func (w *written) check(t *testing.T, f *fault) {
 	var log bytes.Buffer
 	eventually(t, "the sandbox answers again", func() bool {
 		log.Reset()
-		_, err := w.s.ReadFile(t.Context(), "log", &log, session.ReadFileOptions{})
+		_, err := w.s.ReadFile(t.Context(), "log", &log, sandbox.ReadFileOptions{})
 		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
 			f.lose(t, "a sandbox that was there: %v", err)
 		}
@@ -128,7 +129,7 @@ func useOnce(ctx context.Context, l *library) error {
 	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, _, err := l.Open(ctx, key, session.Request{Image: image})
 	if err == nil {
-		_, err = s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}})
+		_, err = s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"true"}})
 	}
 	return errors.Join(err, l.CloseScope(ctx, key.Scope()))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -123,7 +124,7 @@ func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, 
 func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 	t.Helper()
 	eventually(t, "the session says that it is lost", func() bool {
-		_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+		_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 		return errors.Is(err, backend.ErrLost)
 	})
 	again, created, err := l.Open(t.Context(), s.Key(), session.Request{Image: image, IdleTimeout: -1})
@@ -138,7 +139,7 @@ func (x *private) leaveSandbox(t *testing.T) string {
 	l := x.library(t, x.driver(t))
 	s, _, err := l.Open(t.Context(), session.UserKey("left"), session.Request{Image: image, IdleTimeout: -1})
 	if err == nil {
-		_, err = s.Exec(t.Context(), session.ExecRequest{Command: "echo left > file"})
+		_, err = s.Exec(t.Context(), sandbox.ExecRequest{Command: "echo left > file"})
 	}
 	if err = errors.Join(err, l.Detach(t.Context())); err != nil {
 		t.Fatal(err)
@@ -155,7 +156,7 @@ func (x *private) takeSandbox(t *testing.T, f *fault, id string) {
 		f.lose(t, "what was left for the next process: %v, %v, %v", s, created, err)
 		return
 	}
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat file"})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cat file"})
 	if err != nil || string(res.Stdout.Bytes()) != "left\n" {
 		f.lose(t, "its file: %+v, %v", res, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
 	"github.com/workcell-dev/workcell/session/record"
@@ -56,13 +57,13 @@ def serve(handle):
 // server starts a Python program in the sandbox that writes the port that it listens on, and returns that.
 func (x *box) server(program string) string {
 	x.t.Helper()
-	_, err := x.WriteFile(x.t.Context(), "server.py", strings.NewReader(listening+program), session.WriteFileOptions{Overwrite: true})
+	_, err := x.WriteFile(x.t.Context(), "server.py", strings.NewReader(listening+program), sandbox.WriteFileOptions{Overwrite: true})
 	must(x.t, err)
-	res, err := x.Exec(x.t.Context(), session.ExecRequest{Argv: []string{"python3", "server.py"}, Background: true, Timeout: time.Hour})
+	res, err := x.Exec(x.t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "server.py"}, Background: true, Timeout: time.Hour})
 	must(x.t, err)
 	out, since := "", int64(0)
 	for !strings.Contains(out, "\n") {
-		read, err := x.ReadExec(x.t.Context(), session.ReadExecRequest{ExecID: res.ExecID, SinceSeq: since, Wait: time.Minute})
+		read, err := x.ReadExec(x.t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, SinceSeq: since, Wait: time.Minute})
 		must(x.t, err)
 		for _, c := range read.Chunks {
 			out += string(c.Data)
@@ -112,7 +113,7 @@ serve(echo)
 
 func (x *box) sh(script string) string {
 	x.t.Helper()
-	res, err := x.Exec(x.t.Context(), session.ExecRequest{Command: script, Timeout: 5 * time.Minute})
+	res, err := x.Exec(x.t.Context(), sandbox.ExecRequest{Command: script, Timeout: 5 * time.Minute})
 	must(x.t, err)
 	return fmt.Sprintf("%d: %s%s", res.ExitCode, res.Stdout.Bytes(), res.Stderr.Bytes())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/npmtest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -23,12 +24,12 @@ func (d *desk) put(program, name string) {
 	defer f.Close()
 	info, err := f.Stat()
 	must(d.t, err)
-	_, err = d.s.WriteFile(d.t.Context(), name, f, session.WriteFileOptions{Size: info.Size(), Mode: 0o755})
+	_, err = d.s.WriteFile(d.t.Context(), name, f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
 	must(d.t, err)
 }
 
 // run runs a command that may call tools, and returns what it printed.
-func (d *desk) run(req session.ExecRequest, argv ...string) string {
+func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 	d.t.Helper()
 	req.Argv = argv
 	d.at.Grant(d.t.Context(), d.set, &req)
@@ -59,7 +60,7 @@ func TestInspectorInside(t *testing.T) {
 	packages, err := tar.StdoutPipe()
 	must(t, err)
 	must(t, tar.Start())
-	res, err := d.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"tar", "-C", "/workspace", "-x"}}, session.Streams{Stdin: packages, Stdout: io.Discard, Stderr: os.Stderr})
+	res, err := d.s.Stream(t.Context(), sandbox.ExecRequest{Argv: []string{"tar", "-C", "/workspace", "-x"}}, sandbox.Streams{Stdin: packages, Stdout: io.Discard, Stderr: os.Stderr})
 	must(t, err)
 	must(t, tar.Wait())
 	if res.ExitCode != 0 {
@@ -67,7 +68,7 @@ func TestInspectorInside(t *testing.T) {
 	}
 	d.put(node, "node")
 	inspect := func(args ...string) string {
-		return d.run(session.ExecRequest{Env: map[string]string{"TMPDIR": "/workspace", "NO_COLOR": "1"}},
+		return d.run(sandbox.ExecRequest{Env: map[string]string{"TMPDIR": "/workspace", "NO_COLOR": "1"}},
 			append([]string{"/workspace/node", "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js", "--cli", "/.workcell/workcell-guest", "mcp"}, args...)...)
 	}
 	var list struct{ Tools []struct{ Name string } }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -83,7 +84,7 @@ func allow(tools ...string) (r hosttools.Rules) {
 }
 
 // python runs a program that may call tools.
-func (d *desk) python(req session.ExecRequest, code string) session.ExecResult {
+func (d *desk) python(req sandbox.ExecRequest, code string) sandbox.ExecResult {
 	d.t.Helper()
 	req.Argv = []string{"python3", "-c", code}
 	d.at.Grant(d.t.Context(), d.set, &req)
@@ -94,7 +95,7 @@ func (d *desk) python(req session.ExecRequest, code string) session.ExecResult {
 
 func (d *desk) prints(want, code string) {
 	d.t.Helper()
-	if res := d.python(session.ExecRequest{}, code); string(res.Stdout.Bytes()) != want {
+	if res := d.python(sandbox.ExecRequest{}, code); string(res.Stdout.Bytes()) != want {
 		d.t.Errorf("printed %q, want %q; %s %s", res.Stdout.Bytes(), want, res.Status, res.Stderr.Bytes())
 	}
 }
@@ -122,8 +123,8 @@ func TestCommandEnds(t *testing.T) {
 		t.Run("timed out", func(t *testing.T) {
 			// A busy machine may need more than a second before the program calls at all.
 			for timeout := time.Second; ; timeout *= 2 {
-				res := d.python(session.ExecRequest{Timeout: timeout}, program)
-				if res.Status != session.ExecTimedOut {
+				res := d.python(sandbox.ExecRequest{Timeout: timeout}, program)
+				if res.Status != sandbox.ExecTimedOut {
 					t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
 				}
 				if called() {
@@ -138,7 +139,7 @@ func TestCommandEnds(t *testing.T) {
 			}
 		})
 		t.Run("killed", func(t *testing.T) {
-			res := d.python(session.ExecRequest{Yield: time.Millisecond}, program)
+			res := d.python(sandbox.ExecRequest{Yield: time.Millisecond}, program)
 			if res.Done() {
 				t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -137,9 +138,9 @@ func TestHostileCode(t *testing.T) {
 			mine.set = newSet(t, rules, nil, newLedger().source()) // what an attack was refused is no other one's business
 			mine.works()
 			base, began := resetPeak(t), time.Now()
-			var res session.ExecResult
+			var res sandbox.ExecResult
 			beside := other.during(func() {
-				res = mine.python(session.ExecRequest{Timeout: 2 * patience}, attackHead+a.code)
+				res = mine.python(sandbox.ExecRequest{Timeout: 2 * patience}, attackHead+a.code)
 			})
 			growth, took := peak(t)-base, time.Since(began)
 			var n numbers
@@ -199,7 +200,7 @@ func (n *neighbour) during(f func()) time.Duration {
 	const stop = "/workspace/stop"
 	ctx := n.t.Context()
 	_, _ = n.s.RemoveFile(ctx, stop, false) // the first time there is none
-	req := session.ExecRequest{Argv: []string{"python3", "-c", `
+	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import os, time
 from workcell import tools
 took = []
@@ -215,7 +216,7 @@ print(sorted(took)[len(took) // 2], len(took))`}, Background: true, Timeout: 5 *
 	res, err := n.s.Exec(ctx, req)
 	must(n.t, err)
 	f()
-	_, err = n.s.WriteFile(ctx, stop, strings.NewReader("x"), session.WriteFileOptions{Size: 1})
+	_, err = n.s.WriteFile(ctx, stop, strings.NewReader("x"), sandbox.WriteFileOptions{Size: 1})
 	must(n.t, err)
 	out, err := n.s.WaitExec(ctx, res.ExecID, patience)
 	must(n.t, err)
@@ -270,7 +271,7 @@ func (l *ledger) of(tool string) map[string]int {
 // begin starts a program with the tools of set, and returns its exec.
 func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) string {
 	d.t.Helper()
-	req := session.ExecRequest{Argv: []string{"python3", "-c", attackHead + code}, Background: true, Env: env}
+	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", attackHead + code}, Background: true, Env: env}
 	if set != nil {
 		d.at.Grant(d.t.Context(), set, &req)
 	}
@@ -528,7 +529,7 @@ show(first=first)`, nil)
 		closed := book.of("lookup")[exec]
 		var left string
 		d.until("the connection ends with the run", func() bool {
-			data, _, err := d.s.ReadFileBytes(t.Context(), "/workspace/ended", session.ReadFileOptions{})
+			data, _, err := d.s.ReadFileBytes(t.Context(), "/workspace/ended", sandbox.ReadFileOptions{})
 			left = string(data)
 			return err == nil && left != ""
 		})

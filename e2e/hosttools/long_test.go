@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -49,18 +50,18 @@ func TestLongApproval(t *testing.T) {
 			}
 		})
 		d := newDesk(t, m, refunds(), approver, orders(nil))
-		res := d.python(session.ExecRequest{Timeout: execTimeout}, `
+		res := d.python(sandbox.ExecRequest{Timeout: execTimeout}, `
 from workcell import tools
 print(tools.orders.refund(id="long"), tools.orders.lookup(id="1")["total"])`)
 		if got := string(res.Stdout.Bytes()); got != "refunded 12.5\n" || res.Duration < 3*execTimeout {
 			t.Errorf("printed %q after %v; %s %s", got, res.Duration, res.Status, res.Stderr.Bytes())
 		}
 		// What was added is not a gift for the rest of the command's life.
-		res = d.python(session.ExecRequest{Timeout: execTimeout}, `
+		res = d.python(sandbox.ExecRequest{Timeout: execTimeout}, `
 from workcell import tools
 import time
 tools.orders.refund(id="short"); time.sleep(600)`)
-		if most := execTimeout + deadHost + 30*time.Second; res.Status != session.ExecTimedOut || res.Duration > most {
+		if most := execTimeout + deadHost + 30*time.Second; res.Status != sandbox.ExecTimedOut || res.Duration > most {
 			t.Errorf("%s after %v, it may last %v", res.Status, res.Duration, most)
 		}
 	})
@@ -81,14 +82,14 @@ func TestHostDiesDuringApproval(t *testing.T) {
 			t.Parallel()
 			instance, dir := "hosttools-"+record.NewID(), t.TempDir()
 			must(t, os.Chmod(dir, 0o700))
-			sandbox, lived := killedWhileWaiting(t, engine, instance, dir)
+			id, lived := killedWhileWaiting(t, engine, instance, dir)
 			b, err := enginetest.Open(engine, dir)
 			must(t, err)
 			t.Cleanup(func() { must(t, b.Close()) })
 			m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: record.NewMemoryStore()})
-			s, err := m.Connect(t.Context(), sandbox)
+			s, err := m.Connect(t.Context(), id)
 			must(t, err)
-			t.Cleanup(func() { must(t, m.Remove(context.Background(), sandbox, true)) })
+			t.Cleanup(func() { must(t, m.Remove(context.Background(), id, true)) })
 			execs, err := s.ListExecs(t.Context())
 			must(t, err)
 			if len(execs) != 1 {
@@ -96,7 +97,7 @@ func TestHostDiesDuringApproval(t *testing.T) {
 			}
 			res, err := s.WaitExec(t.Context(), execs[0].ExecID, patience)
 			must(t, err)
-			if most := lived + deadHost + execTimeout; res.Status != session.ExecTimedOut || res.Duration > most {
+			if most := lived + deadHost + execTimeout; res.Status != sandbox.ExecTimedOut || res.Duration > most {
 				t.Errorf("%s after %v, it may last %v", res.Status, res.Duration, most)
 			}
 		})
@@ -104,7 +105,7 @@ func TestHostDiesDuringApproval(t *testing.T) {
 }
 
 // killedWhileWaiting kills a process that waits for an approval. It returns the sandbox, and how long the command had run.
-func killedWhileWaiting(t *testing.T, engine, instance, dir string) (sandbox string, lived time.Duration) {
+func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, lived time.Duration) {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
@@ -123,14 +124,14 @@ func killedWhileWaiting(t *testing.T, engine, instance, dir string) (sandbox str
 	if !lines.Scan() {
 		t.Fatalf("it never had a sandbox: %s", stderr.String())
 	}
-	sandbox = lines.Text()
+	id = lines.Text()
 	began := time.Now()
 	if !lines.Scan() || lines.Text() != "asked" {
 		t.Fatalf("it never asked: %q, %s", lines.Text(), stderr.String())
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed
-	return sandbox, time.Since(began)
+	return id, time.Since(began)
 }
 
 // waitForApproval is the process that is killed: its command asks for an approval that nobody gives.
@@ -174,7 +175,7 @@ func waitIn(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
-	req := session.ExecRequest{Timeout: execTimeout, Argv: []string{"python3", "-c", strings.TrimSpace(`
+	req := sandbox.ExecRequest{Timeout: execTimeout, Argv: []string{"python3", "-c", strings.TrimSpace(`
 from workcell import tools, ToolUnavailable
 import time
 try: tools.orders.refund(id="1")

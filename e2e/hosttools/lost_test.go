@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -167,9 +168,9 @@ func TestFullWorkspace(t *testing.T) {
 		req := session.Request{Image: pythonImage, Limits: backend.Limits{WorkspaceBytes: 8 << 20}}
 		d := newDeskIn(t, m, req, nil, allow("orders.*"), nil, orders(nil))
 		// Where the workspace has no file system of its own a command that overfills it is ended: this one leaves 512 KiB.
-		_, err := d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, 7<<20+512<<10)), session.WriteFileOptions{})
+		_, err := d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, 7<<20+512<<10)), sandbox.WriteFileOptions{})
 		for size := 7 << 20; errors.Is(err, backend.ErrQuota) && size > 6<<20; size -= 128 << 10 { // less what a file system needs
-			_, err = d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, size)), session.WriteFileOptions{Overwrite: true})
+			_, err = d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, size)), sandbox.WriteFileOptions{Overwrite: true})
 		}
 		must(t, err)
 		d.prints("quota_exceeded\nquota_exceeded\n12.5\n1048576\n", `
@@ -186,9 +187,9 @@ print(len(tools.orders.export()))`)
 }
 
 // starts starts a program that may call tools and goes on.
-func (d *desk) starts(code string) session.ExecResult {
+func (d *desk) starts(code string) sandbox.ExecResult {
 	d.t.Helper()
-	res := d.python(session.ExecRequest{Background: true}, code)
+	res := d.python(sandbox.ExecRequest{Background: true}, code)
 	if res.Done() {
 		d.t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
 	}
@@ -196,7 +197,7 @@ func (d *desk) starts(code string) session.ExecResult {
 }
 
 // ends waits for the end of a command.
-func (d *desk) ends(execID string) session.ExecResult {
+func (d *desk) ends(execID string) sandbox.ExecResult {
 	d.t.Helper()
 	res, err := d.s.WaitExec(d.t.Context(), execID, patience)
 	must(d.t, err)
@@ -206,7 +207,7 @@ func (d *desk) ends(execID string) session.ExecResult {
 // writes leaves an empty file that a program waits for.
 func (d *desk) writes(name string) {
 	d.t.Helper()
-	_, err := d.s.WriteFile(d.t.Context(), name, strings.NewReader(""), session.WriteFileOptions{})
+	_, err := d.s.WriteFile(d.t.Context(), name, strings.NewReader(""), sandbox.WriteFileOptions{})
 	must(d.t, err)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -97,7 +98,7 @@ func TestServersFromNPM(t *testing.T) {
 				server(t, "memory", fmt.Sprintf(`MEMORY_FILE_PATH: %s, TOKEN: "${SECRET}"`, filepath.Join(t.TempDir(), "memory.jsonl"))),
 			"everything.*", "filesystem.*", "memory.*")
 
-		if list := d.run(session.ExecRequest{}, "tools", "ls"); !strings.Contains(list, "everything.get-sum(a, b)") ||
+		if list := d.run(sandbox.ExecRequest{}, "tools", "ls"); !strings.Contains(list, "everything.get-sum(a, b)") ||
 			!strings.Contains(list, "filesystem.read_text_file(") || !strings.Contains(list, "memory.read_graph(") {
 			t.Errorf("it lists %s", list)
 		}
@@ -149,7 +150,7 @@ print(len(tools.memory.create_entities(entities=[{"name": "Ada", "entityType": "
 		d.prints("Ada\n", `from workcell import tools; print(tools.memory.read_graph()["entities"][0]["name"])`)
 
 		// The server has its secret, and this one tells it to who asks; it is nowhere else inside.
-		res := d.python(session.ExecRequest{}, `
+		res := d.python(sandbox.ExecRequest{}, `
 import os, subprocess
 from workcell import tools
 got = str(tools.everything.get_env())

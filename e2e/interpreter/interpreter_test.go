@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/session/record"
@@ -49,7 +50,7 @@ func on(t *testing.T, lang, image string, test func(d *desk)) {
 
 func (d *desk) run(code string, timeout time.Duration) interpreter.Result {
 	d.t.Helper()
-	res, err := interpreter.Run(d.t.Context(), d.s, interpreter.Request{Language: d.lang, Code: code, Exec: session.ExecRequest{Timeout: timeout}})
+	res, err := interpreter.Run(d.t.Context(), d.s, interpreter.Request{Language: d.lang, Code: code, Exec: sandbox.ExecRequest{Timeout: timeout}})
 	must(d.t, err)
 	return res
 }
@@ -111,11 +112,11 @@ func TestTimeout(t *testing.T) {
 		t.Run(lang, func(t *testing.T) {
 			on(t, lang, image, func(d *desk) {
 				d.want("x = 7; x", "", "", "7")
-				if res := d.run(loops()[lang][0], 4*time.Second); res.Status != session.ExecTimedOut || res.Lost {
+				if res := d.run(loops()[lang][0], 4*time.Second); res.Status != sandbox.ExecTimedOut || res.Lost {
 					d.t.Errorf("%+v", res)
 				}
 				d.want("x", "", "", "7")
-				if res := d.run(loops()[lang][1], 4*time.Second); res.Status != session.ExecTimedOut || !res.Lost {
+				if res := d.run(loops()[lang][1], 4*time.Second); res.Status != sandbox.ExecTimedOut || !res.Lost {
 					d.t.Errorf("deaf: %+v", res)
 				}
 				if res := d.run("1 + 1", time.Minute); res.Text != "2" || !res.Lost {
@@ -172,7 +173,7 @@ func TestNewHost(t *testing.T) {
 func TestHandedBack(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
 		res, err := interpreter.Run(d.t.Context(), d.s, interpreter.Request{
-			Language: d.lang, Code: "import time\ntime.sleep(5)\nprint('late')\n'value'", Exec: session.ExecRequest{Background: true},
+			Language: d.lang, Code: "import time\ntime.sleep(5)\nprint('late')\n'value'", Exec: sandbox.ExecRequest{Background: true},
 		})
 		must(d.t, err)
 		if res.Done() {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // The operator's key is in no process, file, environment or answer of the sandbox, and in no span, log or answer outside. That a
@@ -21,7 +21,7 @@ func TestNoKeyInside(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		ask := "for b in ({**BODY, 'stream': True}, {**BODY, 'model': 'large'}, BODY): ask(b)\nask(BODY, '/v1/nothing')\n"
 		// It has asked, and stays, to be looked at from outside.
-		res, err := d.s.Exec(t.Context(), session.ExecRequest{
+		res, err := d.s.Exec(t.Context(), sandbox.ExecRequest{
 			Argv:  []string{"python3", "-c", inside + ask + "import time\nopen('/workspace/asked', 'w').close(); time.sleep(600)", d.lease.Key(), d.at.BaseURL("anthropic")},
 			Yield: time.Millisecond,
 		})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -53,7 +54,7 @@ func TestStolenLease(t *testing.T) {
 			t.Errorf("in another sandbox: %s", out)
 		}
 		// It is asking while the run ends, and goes on afterwards.
-		res, err := d.s.Exec(t.Context(), session.ExecRequest{
+		res, err := d.s.Exec(t.Context(), sandbox.ExecRequest{
 			Argv:  []string{"python3", "-uc", inside + "import time\nwhile True:\n  try: print(ask(BODY)[0]); time.sleep(.01)\n  except OSError: pass # it was cut short", d.lease.Key(), d.at.BaseURL("anthropic")},
 			Yield: time.Millisecond,
 		})

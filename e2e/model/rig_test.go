@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/llmtest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -117,9 +118,9 @@ BODY = {"model": "small", "max_tokens": 100, "messages": [{"role": "user", "cont
 // python runs a program inside with a lease, and returns what it printed.
 func (d *desk) python(l *model.Lease, provider, code string) string {
 	d.t.Helper()
-	res, err := d.s.Exec(d.t.Context(), session.ExecRequest{Argv: []string{"python3", "-c", inside + code, l.Key(), d.at.BaseURL(provider)}})
+	res, err := d.s.Exec(d.t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "-c", inside + code, l.Key(), d.at.BaseURL(provider)}})
 	must(d.t, err)
-	if res.ExitCode != 0 || res.Status != session.ExecCompleted {
+	if res.ExitCode != 0 || res.Status != sandbox.ExecCompleted {
 		d.t.Fatalf("%s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
 	}
 	return string(res.Stdout.Bytes())

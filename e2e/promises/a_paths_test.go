@@ -18,12 +18,12 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // verdicts does everything with a path that can be done with one, and returns the class of each error. A file of the
 // name victim is the other end of renames.
-func verdicts(t *testing.T, b *sandbox, path, victim string) map[string]string {
+func verdicts(t *testing.T, b *testSandbox, path, victim string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for op, in := range map[string]obj{
@@ -61,7 +61,7 @@ func class(err error) string {
 }
 
 // outside describes everything outside of the workspace that a test could have damaged.
-func outside(t *testing.T, b *sandbox, out string) string {
+func outside(t *testing.T, b *testSandbox, out string) string {
 	t.Helper()
 	return b.sh(t, `find / -xdev \( -path /usr -o -path /var/lib/dpkg -o -path /workspace -o -path /proc -o -path /sys \) -prune \
 		-o -printf '%p %y %s %T@ %m %l\n' 2>/dev/null | grep -v '^/tmp ' | sort; sha256sum /etc/passwd; find `+out+` -type f | sort | xargs sha256sum`)
@@ -76,7 +76,7 @@ func TestA1Outside(t *testing.T) {
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	host := filepath.Join(dir, "canary")
 	must(t, os.WriteFile(host, []byte("host canary"), 0o666))
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		dir := b.dir(t)
 		out := "/tmp/out-" + dir
 		b.sh(t, "mkdir -p "+out+"/sub && echo canary > "+out+"/f && cd "+dir+" && echo v > victim && ln -s "+out+" abs && ln -s ../../tmp/out-"+dir+" rel && ln -s / slash"+
@@ -143,14 +143,14 @@ func TestA1Outside(t *testing.T) {
 }
 
 // refusedDir checks that a command may not start in a directory.
-func refusedDir(t *testing.T, b *sandbox, cwd string) {
+func refusedDir(t *testing.T, b *testSandbox, cwd string) {
 	t.Helper()
 	if out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"pwd"}, "cwd": cwd}); code(out) != toolspec.CodeInvalid {
 		t.Errorf("a command in %s: %v", cwd, out)
 	}
-	res, err := b.s.Stream(context.Background(), session.ExecRequest{Argv: []string{"pwd"}, Dir: cwd}, session.Streams{})
-	var launch *session.LaunchError
-	if !errors.As(err, &launch) || launch.Reason != session.LaunchBadDir {
+	res, err := b.s.Stream(context.Background(), sandbox.ExecRequest{Argv: []string{"pwd"}, Dir: cwd}, sandbox.Streams{})
+	var launch *sandbox.LaunchError
+	if !errors.As(err, &launch) || launch.Reason != sandbox.LaunchBadDir {
 		t.Errorf("streamed in %s: %+v, %v", cwd, res, err)
 	}
 }
@@ -159,7 +159,7 @@ func refusedDir(t *testing.T, b *sandbox, cwd string) {
 // that turn into links out of the workspace and back all the time.
 func TestA6SwapRace(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		const calls, workers = 2_000, 4
 		dir := b.dir(t)
 		out := "/tmp/out-" + dir
@@ -195,7 +195,7 @@ func TestA6SwapRace(t *testing.T) {
 }
 
 // swapCall does the i-th call and reports whether it was let in. Every tenth goes through the tools.
-func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
+func swapCall(t *testing.T, b *testSandbox, dir string, i int) bool {
 	tool := i%10 < 2
 	var out obj
 	var data []byte
@@ -207,7 +207,7 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 				data = contents(t, out)
 			}
 		} else {
-			data, _, err = b.s.ReadFileBytes(t.Context(), path, session.ReadFileOptions{})
+			data, _, err = b.s.ReadFileBytes(t.Context(), path, sandbox.ReadFileOptions{})
 		}
 		if code(out) == "" && err == nil && string(data) != "inside\n" {
 			t.Errorf("%s: read %q", path, data)
@@ -217,7 +217,7 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 		if tool {
 			out = b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
 		} else {
-			_, err = b.s.WriteFile(t.Context(), path, strings.NewReader("evil"), session.WriteFileOptions{Overwrite: true})
+			_, err = b.s.WriteFile(t.Context(), path, strings.NewReader("evil"), sandbox.WriteFileOptions{Overwrite: true})
 		}
 	}
 	switch got := string(code(out)) + class(err); toolspec.Code(got) {
@@ -233,7 +233,7 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 // TestA7DeleteRace deletes trees while their directories turn into links to what must stay.
 func TestA7DeleteRace(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		dir := b.dir(t)
 		out := "/tmp/out-" + dir
 		b.sh(t, "mkdir -p "+out+"/a/b && echo canary > "+out+"/f && echo canary > "+out+"/a/b/f")

@@ -14,11 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // guestThreads returns the number of threads of the sandbox's main process.
-func guestThreads(t *testing.T, b *sandbox) int {
+func guestThreads(t *testing.T, b *testSandbox) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(b.sh(t, "sed -n 's/^Threads://p' /proc/1/status")))
 	must(t, err)
@@ -28,7 +28,7 @@ func guestThreads(t *testing.T, b *sandbox) int {
 // TestB1Special: FIFOs, sockets and devices are refused, not opened. They are listed as what they are and can be deleted.
 func TestB1Special(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		dir := b.dir(t)
 		threads := guestThreads(t, b)
 		b.sh(t, "cd "+dir+" && mkdir -p tree/sub && mkfifo tree/p tree/sub/p && python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"tree/s\")' && ln -s p tree/l")
@@ -89,7 +89,7 @@ func oddNames() []string {
 // TestB4OddNames: any name that a file can have comes back exactly, also one that is not UTF-8.
 func TestB4OddNames(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		dir := b.dir(t)
 		want := oddNames()
 		for i, name := range want {
@@ -97,7 +97,7 @@ func TestB4OddNames(t *testing.T) {
 		}
 		slices.Sort(want)
 		var seen []string // by the sandbox itself, byte for byte
-		must(t, json.Unmarshal([]byte(b.exec(t, session.ExecRequest{
+		must(t, json.Unmarshal([]byte(b.exec(t, sandbox.ExecRequest{
 			Argv: []string{"python3", "-c", "import json, os, sys; print(json.dumps(sorted(os.listdir(sys.argv[1]))))", dir},
 		})), &seen))
 		slices.Sort(seen)
@@ -114,13 +114,13 @@ func TestB4OddNames(t *testing.T) {
 			b.ok(t, toolspec.ToolFSDelete, obj{"path": dir + "/" + name})
 		}
 		names := []string{"\xed\xa0\x80", "\xf0\x9f\x9a", "\xff\xfe", "a\xc3("}
-		b.exec(t, session.ExecRequest{Argv: append([]string{"python3", "-c", "import os, sys\nfor n in sys.argv[2:]: open(os.path.join(sys.argv[1], n), 'w').write('x')", dir}, names...)})
+		b.exec(t, sandbox.ExecRequest{Argv: append([]string{"python3", "-c", "import os, sys\nfor n in sys.argv[2:]: open(os.path.join(sys.argv[1], n), 'w').write('x')", dir}, names...)})
 		slices.Sort(names)
 		if diff := cmp.Diff(names, namesIn(t, b, dir)); diff != "" {
 			t.Errorf("listed names (-want +got):\n%s", diff)
 		}
 		for _, name := range names {
-			if data, _, err := b.s.ReadFileBytes(t.Context(), dir+"/"+name, session.ReadFileOptions{}); err != nil || string(data) != "x" {
+			if data, _, err := b.s.ReadFileBytes(t.Context(), dir+"/"+name, sandbox.ReadFileOptions{}); err != nil || string(data) != "x" {
 				t.Errorf("%q: %q, %v", name, data, err)
 			}
 			if n, err := b.s.RemoveFile(t.Context(), dir+"/"+name, false); n != 1 || err != nil {
@@ -134,7 +134,7 @@ func TestB4OddNames(t *testing.T) {
 }
 
 // namesIn returns the names that sandbox_fs_list lists in a directory, sorted.
-func namesIn(t *testing.T, b *sandbox, dir string) (names []string) {
+func namesIn(t *testing.T, b *testSandbox, dir string) (names []string) {
 	t.Helper()
 	for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir})["entries"].([]any) {
 		path := e.(obj)["path"].(string)

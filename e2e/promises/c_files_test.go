@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -42,22 +43,22 @@ func TestC1SessionLimit(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("files"), request())
 	must(t, err)
 	data := noise(7, limit)
-	info, err := s.WriteFile(t.Context(), "full", bytes.NewReader(data), session.WriteFileOptions{})
+	info, err := s.WriteFile(t.Context(), "full", bytes.NewReader(data), sandbox.WriteFileOptions{})
 	if err != nil || info.Size != limit {
 		t.Fatalf("exactly the limit: %+v, %v", info, err)
 	}
 	sum := sha256.New()
-	info, err = s.ReadFile(t.Context(), "full", sum, session.ReadFileOptions{})
+	info, err = s.ReadFile(t.Context(), "full", sum, sandbox.ReadFileOptions{})
 	if err != nil || info.Size != limit || hex.EncodeToString(sum.Sum(nil)) != hash(data) {
 		t.Errorf("reading it: %+v, %v, or other contents", info, err)
 	}
 	over := io.MultiReader(bytes.NewReader(data), strings.NewReader("!"))
-	_, err = s.WriteFile(t.Context(), "over", over, session.WriteFileOptions{})
+	_, err = s.WriteFile(t.Context(), "over", over, sandbox.WriteFileOptions{})
 	if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(limit)) {
 		t.Errorf("limit+1 written: %v", err)
 	}
 	check(t, s, "ls -A; echo >> full", "full\n") // and not half of the other
-	_, err = s.ReadFile(t.Context(), "full", io.Discard, session.ReadFileOptions{})
+	_, err = s.ReadFile(t.Context(), "full", io.Discard, sandbox.ReadFileOptions{})
 	if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(limit)) {
 		t.Errorf("limit+1 read: %v", err)
 	}
@@ -67,7 +68,7 @@ func TestC1SessionLimit(t *testing.T) {
 // stays taken.
 func TestC3Whole(t *testing.T) {
 	t.Parallel()
-	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
+	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *testSandbox) {
 		const size = 256 << 10
 		r := rand.New(rand.NewPCG(3, 3))
 		var versions [][]byte
@@ -83,18 +84,18 @@ func TestC3Whole(t *testing.T) {
 				hook = func() {}
 			}
 			body := io.MultiReader(bytes.NewReader(data[:at]), hookReader(hook), bytes.NewReader(data[at:]))
-			if _, err := b.s.WriteFile(ctx, "f", body, session.WriteFileOptions{Overwrite: true, Size: size}); err != nil && !errors.Is(err, context.Canceled) {
+			if _, err := b.s.WriteFile(ctx, "f", body, sandbox.WriteFileOptions{Overwrite: true, Size: size}); err != nil && !errors.Is(err, context.Canceled) {
 				t.Fatalf("write %d: %v, want context.Canceled", i, err)
 			}
 			cancel()
-			got, _, err := b.s.ReadFileBytes(t.Context(), "f", session.ReadFileOptions{})
+			got, _, err := b.s.ReadFileBytes(t.Context(), "f", sandbox.ReadFileOptions{})
 			if must(t, err); !slices.ContainsFunc(versions, func(v []byte) bool { return bytes.Equal(v, got) }) {
 				t.Fatalf("after write %d: %d bytes that are no version", i, len(got))
 			}
 		}
 		eventually(t, "nothing but the file is there", func() bool { return b.sh(t, "ls -A") == "f\n" })
 		eventually(t, "there is room again", func() bool {
-			_, err := b.s.WriteFile(t.Context(), "g", bytes.NewReader(make([]byte, 3<<20)), session.WriteFileOptions{Overwrite: true})
+			_, err := b.s.WriteFile(t.Context(), "g", bytes.NewReader(make([]byte, 3<<20)), sandbox.WriteFileOptions{Overwrite: true})
 			if err != nil && !errors.Is(err, backend.ErrQuota) {
 				t.Fatal(err)
 			}

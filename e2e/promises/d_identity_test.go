@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -164,7 +165,7 @@ func TestD5GoneIDs(t *testing.T) {
 }
 
 // gone checks that every tool refuses an id, and opens nothing instead.
-func gone(t *testing.T, b *sandbox, id string) {
+func gone(t *testing.T, b *testSandbox, id string) {
 	t.Helper()
 	for tool, in := range callsWith(id, "exe_"+record.NewID()) {
 		if tool == toolspec.ToolClose { // has no effect
@@ -220,10 +221,10 @@ func TestD6ReservedNames(t *testing.T) {
 		t.Error("what is not ours was ended")
 	}
 	// The variable by which commands are found cannot be set, and the image's does not survive.
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}}); !errors.Is(err, backend.ErrInvalid) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}}); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("WORKCELL_EXEC was accepted: %v", err)
 	}
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "echo $WORKCELL_EXEC"})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "echo $WORKCELL_EXEC"})
 	if must(t, err); strings.TrimSpace(string(res.Stdout.Bytes())) != res.ExecID {
 		t.Errorf("WORKCELL_EXEC is %q in %s", res.Stdout.Bytes(), res.ExecID)
 	}

@@ -10,11 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // envOf returns the environment that a command got.
-func envOf(t *testing.T, s *session.Session, req session.ExecRequest) map[string]string {
+func envOf(t *testing.T, s *session.Session, req sandbox.ExecRequest) map[string]string {
 	t.Helper()
 	req.Argv = []string{"cat", "/proc/self/environ"}
 	res, err := s.Exec(t.Context(), req)
@@ -47,7 +48,7 @@ func TestE3EnvSet(t *testing.T) {
 	must(t, err)
 	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	want := map[string]string{"A": ofImage, "B": "sandbox", "C": "request", "D": "request", "E": "request", "HOME": "/workspace", "LANG": "C.UTF-8", "PATH": path, "PYTHONPYCACHEPREFIX": "/tmp/.pycache"}
-	got := envOf(t, s, session.ExecRequest{Env: map[string]string{"C": "request", "D": "request", "E": "request"}})
+	got := envOf(t, s, sandbox.ExecRequest{Env: map[string]string{"C": "request", "D": "request", "E": "request"}})
 	if !strings.HasPrefix(got["TRACEPARENT"], "00-") {
 		t.Errorf("TRACEPARENT=%q", got["TRACEPARENT"])
 	}
@@ -57,7 +58,7 @@ func TestE3EnvSet(t *testing.T) {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	// What one command was given is not there for the next.
-	if got := envOf(t, s, session.ExecRequest{}); got["E"] != "" || got["C"] != "sandbox" {
+	if got := envOf(t, s, sandbox.ExecRequest{}); got["E"] != "" || got["C"] != "sandbox" {
 		t.Errorf("the next command sees %v", got)
 	}
 }

@@ -254,7 +254,7 @@ const mib = 1 << 20
 
 // inspect compares the spec that containerd has stored of a sandbox with what it must be, field by field. The system call
 // filter has a list of its own, in backend/internal/seccomp.
-func (e *containerdEngine) inspect(t *testing.T, b *sandbox) {
+func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	ctx := e.in(t.Context())
 	c, err := e.api.LoadContainer(ctx, machinetest.ContainerID(b.s.Info().EngineID))
@@ -300,7 +300,7 @@ func (e *containerdEngine) inspect(t *testing.T, b *sandbox) {
 
 // goldenSpec returns what is promised, written out, so that a change of the driver shows as one of the promise. own is the
 // sandbox's own directory.
-func goldenSpec(b *sandbox, state, own string) *specs.Spec {
+func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	info := b.s.Info()
 	uid := uint32(1000)
 	if b == w.root || b == w.bridgedRoot {

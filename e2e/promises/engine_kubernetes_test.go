@@ -221,7 +221,7 @@ func (e *kubernetesEngine) close() error {
 }
 
 // inspect holds a pod to the restricted Pod Security Standard and to what we add, from the server's description.
-func (e *kubernetesEngine) inspect(t *testing.T, b *sandbox) {
+func (e *kubernetesEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	pod, err := clustertest.Pods(e.config, e.namespace).Get(t.Context(), podOf(b.s.Info().EngineID), metav1.GetOptions{})
 	must(t, err)

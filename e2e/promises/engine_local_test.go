@@ -117,7 +117,7 @@ func (e *localEngine) close() error { return nil }
 
 // inspect looks at every process of a sandbox from the machine, and holds the sandbox to what section 5 of the CIS Docker
 // Benchmark asks of a container, read from the kernel.
-func (e *localEngine) inspect(t *testing.T, b *sandbox) {
+func (e *localEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	list, err := processes(t.Context(), b.s.Info().EngineID)
 	must(t, err)
@@ -181,7 +181,7 @@ func fileOf(t *testing.T, pid int, name string) string {
 
 // inspectGroup reads the limits of a sandbox's control group, of either version. Where groups cannot be written,
 // Capabilities and doctor say so; see TestN10Limits for what holds instead.
-func (e *localEngine) inspectGroup(t *testing.T, b *sandbox) {
+func (e *localEngine) inspectGroup(t *testing.T, b *testSandbox) {
 	t.Helper()
 	caps := w.driver.Capabilities()
 	main, err := e.pid(t.Context(), b.s.Info().EngineID)

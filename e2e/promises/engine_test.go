@@ -46,7 +46,7 @@ type engine interface {
 	// mounts matches the places where something is mounted in a sandbox.
 	mounts() *regexp.Regexp
 	// inspect checks every field of a sandbox's description.
-	inspect(t *testing.T, b *sandbox)
+	inspect(t *testing.T, b *testSandbox)
 	close() error
 }
 

@@ -15,18 +15,18 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
 // beats reads how far each child of family.py has counted.
-func beats(t *testing.T, b *sandbox, dir string) string {
+func beats(t *testing.T, b *testSandbox, dir string) string {
 	t.Helper()
 	return b.sh(t, "cd "+dir+" && for f in *; do case $f in *.new) ;; *) echo $f $(cat $f) ;; esac; done")
 }
 
 // allDead waits until no child counts any more and none is to be found in /proc.
-func allDead(t *testing.T, b *sandbox, dir, mark string) {
+func allDead(t *testing.T, b *testSandbox, dir, mark string) {
 	t.Helper()
 	before := beats(t, b, dir)
 	if n := strings.Count(before, "\n"); n < 9 {
@@ -35,7 +35,7 @@ func allDead(t *testing.T, b *sandbox, dir, mark string) {
 	eventually(t, "all children have ended", func() bool {
 		time.Sleep(150 * time.Millisecond) // several beats
 		after := beats(t, b, dir)
-		found := b.exec(t, session.ExecRequest{
+		found := b.exec(t, sandbox.ExecRequest{
 			Command: "read mark; for p in /proc/[0-9]*; do grep -qa -- \"$mark\" $p/cmdline && cat $p/cmdline | tr '\\0' ' ' && echo; done 2>/dev/null; true",
 			Stdin:   []byte(mark + "\n"),
 		})
@@ -48,7 +48,7 @@ func allDead(t *testing.T, b *sandbox, dir, mark string) {
 // TestF2Tree ends a command with children of every kind at its timeout.
 func TestF2Tree(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		dir, mark := b.dir(t), "mark-"+record.NewID()
 		out := b.timedOut(t, obj{"cmd": []string{"python3", "-c", program(t, "family.py"), dir, mark, "wait"}}, 3, func(out obj) bool { return out["stdout"] != "" })
 		if out["stdout"] != "all there\n" {
@@ -61,18 +61,18 @@ func TestF2Tree(t *testing.T) {
 // TestF5Cancel: a caller that goes away takes the command with it, and what the command would have done later.
 func TestF5Cancel(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		for name, call := range map[string]func(context.Context, []string) error{
 			"tool": func(ctx context.Context, argv []string) error {
 				_, err := b.raw(ctx, toolspec.ToolExec, obj{"cmd": argv, "yield_ms": 600_000})
 				return err
 			},
 			"Exec": func(ctx context.Context, argv []string) error {
-				_, err := b.s.Exec(ctx, session.ExecRequest{Argv: argv})
+				_, err := b.s.Exec(ctx, sandbox.ExecRequest{Argv: argv})
 				return err
 			},
 			"Stream": func(ctx context.Context, argv []string) error {
-				_, err := b.s.Stream(ctx, session.ExecRequest{Argv: argv}, session.Streams{Stdout: io.Discard})
+				_, err := b.s.Stream(ctx, sandbox.ExecRequest{Argv: argv}, sandbox.Streams{Stdout: io.Discard})
 				return err
 			},
 		} {

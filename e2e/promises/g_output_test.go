@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestG1Flood lets a command print as fast as it can. It is not parallel to other tests, because it watches the memory
@@ -59,7 +59,7 @@ func TestG1Flood(t *testing.T) {
 }
 
 // guestIsSmall checks that the sandbox's main process never had more than 64 MiB.
-func guestIsSmall(t *testing.T, b *sandbox) {
+func guestIsSmall(t *testing.T, b *testSandbox) {
 	t.Helper()
 	if kib, err := strconv.Atoi(strings.Fields(b.sh(t, "grep VmHWM /proc/1/status"))[1]); err != nil || kib > 64<<10 {
 		t.Errorf("the guest's memory reached %d KiB, %v", kib, err)
@@ -128,14 +128,14 @@ func TestG6Stream(t *testing.T) {
 	defer release()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := b.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"python3", "-c", `
+		_, err := b.s.Stream(t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import os
 for i in range(64):
     block = memoryview(bytes(1 << 20))
     while block: block = block[os.write(1, block):]
     with open("n.new", "w") as f: f.write(str(i + 1))
     os.rename("n.new", "n")
-`}, Timeout: 10 * time.Minute}, session.Streams{Stdout: out})
+`}, Timeout: 10 * time.Minute}, sandbox.Streams{Stdout: out})
 		ended <- err
 	}()
 	written := func() int {

@@ -17,13 +17,14 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
 // eachLimited runs a test in small sandboxes of an ordinary user and of root.
-func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b *sandbox)) {
+func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	for name, cfg := range users() {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +42,7 @@ func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b
 func TestH1Memory(t *testing.T) {
 	t.Parallel()
 	const hog = "b = []\nwhile True: b.append(b'x' * (1 << 20))"
-	eachLimited(t, frontmatter.Limits{MemoryMB: 64}, func(t *testing.T, b *sandbox) {
+	eachLimited(t, frontmatter.Limits{MemoryMB: 64}, func(t *testing.T, b *testSandbox) {
 		for name, in := range map[string]obj{
 			"directly": {"cmd": []string{"python3", "-c", hog}}, "below a shell": {"command": "python3 -c \"$HOG\"; exit $?", "env": obj{"HOG": hog}},
 		} {
@@ -74,7 +75,7 @@ func TestH8Capacity(t *testing.T) {
 	p := &tools.Plugin{Manager: m}
 	var mu sync.Mutex
 	got := map[toolspec.Code]int{}
-	var open []*sandbox
+	var open []*testSandbox
 	var wg sync.WaitGroup
 	for range asked {
 		wg.Go(func() {
@@ -135,7 +136,7 @@ func TestH5Descriptors(t *testing.T) {
 }
 
 // takeAll has a sandbox hold as much of a kind as it can, and returns how many that are and why no more.
-func takeAll(t *testing.T, b *sandbox, kind string) (had int, why string) {
+func takeAll(t *testing.T, b *testSandbox, kind string) (had int, why string) {
 	t.Helper()
 	n, why, _ := strings.Cut(strings.TrimSpace(b.background(t, "counters.py", kind)), " ")
 	had, err := strconv.Atoi(n)
@@ -183,7 +184,7 @@ func TestH9Counters(t *testing.T) {
 // TestH6Spin keeps every processor busy from several sandboxes. Others are made, used and removed nevertheless.
 func TestH6Spin(t *testing.T) {
 	t.Parallel()
-	var spinning []*sandbox
+	var spinning []*testSandbox
 	for range 3 {
 		b := newSandbox(t, pythonSandbox())
 		b.background(t, "spin.py", strconv.Itoa(2*runtime.NumCPU()))
@@ -191,7 +192,7 @@ func TestH6Spin(t *testing.T) {
 	}
 	m := newManager(t, w.driver, session.Options{})
 	for i := range 6 {
-		_, err := w.user.s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+		_, err := w.user.s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 		must(t, err)
 		if i%3 == 0 {
 			key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
@@ -242,7 +243,7 @@ const workspaceMB = 4
 // output. Both are told so, nothing that was there suffers, others work on, and deleting makes room.
 func TestH3DiskFull(t *testing.T) {
 	t.Parallel()
-	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
+	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *testSandbox) {
 		b.ok(t, toolspec.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
 		b.ok(t, toolspec.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
 		watched := b.s.Info().Workspace == backend.WorkspaceWatched
@@ -327,7 +328,7 @@ func TestH3Root(t *testing.T) {
 }
 
 // fillWatchedRoot writes many files, until the watch ends the command. Afterwards nothing can be written.
-func fillWatchedRoot(t *testing.T, b *sandbox) {
+func fillWatchedRoot(t *testing.T, b *testSandbox) {
 	t.Helper()
 	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
 	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside /workspace exceed the limit of %d MiB", workspaceMB)) {
@@ -345,7 +346,7 @@ func fillWatchedRoot(t *testing.T, b *sandbox) {
 }
 
 // refusedFor runs a command that must fail because the workspace is full, and must be told so.
-func refusedFor(t *testing.T, b *sandbox, line string) obj {
+func refusedFor(t *testing.T, b *testSandbox, line string) obj {
 	t.Helper()
 	out := b.ok(t, toolspec.ToolExec, obj{"command": line, "yield_ms": 600_000})
 	if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
@@ -355,7 +356,7 @@ func refusedFor(t *testing.T, b *sandbox, line string) obj {
 }
 
 // whileFull checks what holds in a sandbox whose workspace is full.
-func whileFull(t *testing.T, b *sandbox) {
+func whileFull(t *testing.T, b *testSandbox) {
 	t.Helper()
 	big := strings.Repeat("x", 192<<10)
 	before := b.sh(t, "ls -A . here")
@@ -432,7 +433,7 @@ func TestH3FileSize(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("short-files"), req)
 	must(t, err)
 	for _, dir := range []string{"/workspace", "/tmp", "/dev/shm"} {
-		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"dd", "if=/dev/zero", "of=" + dir + "/f", "bs=1M", "count=2"}})
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"dd", "if=/dev/zero", "of=" + dir + "/f", "bs=1M", "count=2"}})
 		if err != nil || res.Signal != "SIGXFSZ" && res.ExitCode == 0 {
 			t.Errorf("in %s: %+v, %v", dir, res.ExecStatus, err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -53,7 +54,7 @@ func rootSandbox() tools.Sandbox {
 }
 
 // sandbox is a sandbox and the tools of an agent that works in it.
-type sandbox struct {
+type testSandbox struct {
 	s     *session.Session
 	run   session.Run
 	tools map[string]ai.Tool
@@ -66,7 +67,7 @@ type sandbox struct {
 }
 
 // openSandbox opens the sandbox of a run of its own through sandbox_open.
-func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*sandbox, error) {
+func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*testSandbox, error) {
 	b, err := agentOf(ctx, p, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	if err != nil {
 		return nil, err
@@ -80,12 +81,12 @@ func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg t
 }
 
 // agentOf returns the tools of an agent of a run; its sandbox is not opened yet.
-func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*sandbox, error) {
+func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*testSandbox, error) {
 	list, err := p.Tools(session.WithRun(ctx, run), cfg)
 	if err != nil {
 		return nil, err
 	}
-	b := &sandbox{run: run, tools: map[string]ai.Tool{}}
+	b := &testSandbox{run: run, tools: map[string]ai.Tool{}}
 	for _, tool := range list {
 		b.tools[tool.Name()] = tool
 	}
@@ -93,7 +94,7 @@ func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sa
 }
 
 // newSandbox opens a sandbox for one test.
-func newSandbox(t testing.TB, cfg tools.Sandbox) *sandbox {
+func newSandbox(t testing.TB, cfg tools.Sandbox) *testSandbox {
 	t.Helper()
 	b, err := openSandbox(t.Context(), w.manager, w.plugin, cfg)
 	must(t, err)
@@ -106,7 +107,7 @@ func newSandbox(t testing.TB, cfg tools.Sandbox) *sandbox {
 }
 
 // raw calls a tool as Genkit does, JSON in and JSON out.
-func (b *sandbox) raw(ctx context.Context, tool string, input any) (obj, error) {
+func (b *testSandbox) raw(ctx context.Context, tool string, input any) (obj, error) {
 	out, err := b.tools[tool].RunRaw(session.WithRun(ctx, b.run), input)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (b *sandbox) raw(ctx context.Context, tool string, input any) (obj, error) 
 }
 
 // call calls a tool; a Go error, which would end an agent's run, fails the test.
-func (b *sandbox) call(t testing.TB, tool string, input any) obj {
+func (b *testSandbox) call(t testing.TB, tool string, input any) obj {
 	t.Helper()
 	out, err := b.raw(t.Context(), tool, input)
 	if err != nil {
@@ -130,7 +131,7 @@ func (b *sandbox) call(t testing.TB, tool string, input any) obj {
 }
 
 // ok is call for what must succeed.
-func (b *sandbox) ok(t testing.TB, tool string, input any) obj {
+func (b *testSandbox) ok(t testing.TB, tool string, input any) obj {
 	t.Helper()
 	out := b.call(t, tool, input)
 	if code(out) != "" {
@@ -164,34 +165,34 @@ func fails(t testing.TB, what string, out obj, want ...toolspec.Code) {
 }
 
 // sh runs a line of shell and returns its standard output; it must end well.
-func (b *sandbox) sh(t testing.TB, line string) string {
+func (b *testSandbox) sh(t testing.TB, line string) string {
 	t.Helper()
-	return b.exec(t, session.ExecRequest{Command: line})
+	return b.exec(t, sandbox.ExecRequest{Command: line})
 }
 
 // python runs a program of testdata and returns its standard output; it must end well.
-func (b *sandbox) python(t testing.TB, name string, args ...string) string {
+func (b *testSandbox) python(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	return b.exec(t, session.ExecRequest{Argv: append([]string{"python3", "-c", program(t, name)}, args...)})
+	return b.exec(t, sandbox.ExecRequest{Argv: append([]string{"python3", "-c", program(t, name)}, args...)})
 }
 
-func (b *sandbox) exec(t testing.TB, req session.ExecRequest) string {
+func (b *testSandbox) exec(t testing.TB, req sandbox.ExecRequest) string {
 	t.Helper()
 	req.HeadBytes, req.TailBytes = 64<<10, 64<<10
 	res, err := b.s.Exec(t.Context(), req)
 	if err != nil {
 		t.Fatalf("%.300s: %v", fmt.Sprint(req.Argv, req.Command), err)
 	}
-	if res.Status != session.ExecCompleted || res.ExitCode != 0 || res.Signal != "" {
+	if res.Status != sandbox.ExecCompleted || res.ExitCode != 0 || res.Signal != "" {
 		t.Fatalf("%.300s: %+v\n%s%s", fmt.Sprint(req.Argv, req.Command), res.ExecStatus, res.Stdout.Bytes(), res.Stderr.Bytes())
 	}
 	return string(res.Stdout.Bytes())
 }
 
 // background starts a program of testdata, which runs until the test ends, and returns its first output.
-func (b *sandbox) background(t testing.TB, name string, args ...string) (said string) {
+func (b *testSandbox) background(t testing.TB, name string, args ...string) (said string) {
 	t.Helper()
-	res, err := b.s.Exec(t.Context(), session.ExecRequest{
+	res, err := b.s.Exec(t.Context(), sandbox.ExecRequest{
 		Argv: append([]string{"python3", "-c", program(t, name)}, args...), Background: true, Timeout: 10 * time.Minute,
 	})
 	must(t, err)
@@ -215,7 +216,7 @@ func (b *sandbox) background(t testing.TB, name string, args ...string) (said st
 }
 
 // alive checks that the sandbox still works.
-func (b *sandbox) alive(t testing.TB) {
+func (b *testSandbox) alive(t testing.TB) {
 	t.Helper()
 	if got := b.sh(t, "echo alive"); got != "alive\n" {
 		t.Errorf("the next command printed %q", got)
@@ -223,7 +224,7 @@ func (b *sandbox) alive(t testing.TB) {
 }
 
 // dir makes a directory of the test's own below the work directory, and returns its name there.
-func (b *sandbox) dir(t testing.TB) string {
+func (b *testSandbox) dir(t testing.TB) string {
 	t.Helper()
 	name := "test-" + record.NewID()
 	_, err := b.s.MakeDir(t.Context(), name, 0)
@@ -232,13 +233,13 @@ func (b *sandbox) dir(t testing.TB) string {
 }
 
 // each runs a test in the shared sandbox of an ordinary user and in that of root.
-func each(t *testing.T, f func(t *testing.T, b *sandbox)) {
+func each(t *testing.T, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
-	eachOf(t, map[string]*sandbox{"user": w.user, "root": w.root}, f)
+	eachOf(t, map[string]*testSandbox{"user": w.user, "root": w.root}, f)
 }
 
 // eachOf runs a test in shared sandboxes, but for those that the engine has not.
-func eachOf(t *testing.T, sandboxes map[string]*sandbox, f func(t *testing.T, b *sandbox)) {
+func eachOf(t *testing.T, sandboxes map[string]*testSandbox, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	for name, b := range sandboxes {
 		if b == nil {
@@ -320,7 +321,7 @@ const patience = 3 * time.Minute
 
 // timedOut runs a command that does not end by itself through sandbox_exec, with a time limit that lets it get as far
 // as ready requires. On a busy machine that may need a longer one.
-func (b *sandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
+func (b *testSandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
 	t.Helper()
 	for {
 		in["timeout_seconds"], in["yield_ms"] = seconds, 600_000

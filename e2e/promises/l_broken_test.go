@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/machinetest"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -38,7 +39,7 @@ func typed(err error) bool {
 // check runs a command in a session that must be well.
 func check(t *testing.T, s *session.Session, line, want string) {
 	t.Helper()
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: line})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: line})
 	if err != nil || string(res.Stdout.Bytes()) != want {
 		t.Errorf("%s: %q, %+v, %v", line, res.Stdout.Bytes(), res.ExecStatus, err)
 	}
@@ -60,7 +61,7 @@ func TestL3Restart(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
 	must(t, err)
 	check(t, s, "echo kept > f", "")
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
 	must(t, err)
 	for _, name := range map[string][]string{
 		"docker": {"dockerd TERM", "dockerd KILL", "containerd KILL"}, "containerd": {"containerd TERM", "containerd KILL"}, "local": {"next process"},
@@ -75,7 +76,7 @@ func TestL3Restart(t *testing.T) {
 			x.Restart(t, daemon, signal)
 		}
 		eventually(t, "the session continues, "+name, func() bool {
-			_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+			_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 			if err != nil && !errors.Is(err, backend.ErrUnavailable) {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -83,7 +84,7 @@ func TestL3Restart(t *testing.T) {
 		})
 		check(t, s, "cat f", "kept\n")
 		status, err := s.WaitExec(t.Context(), res.ExecID, time.Millisecond)
-		if err != nil || status.Status != session.ExecRunning {
+		if err != nil || status.Status != sandbox.ExecRunning {
 			t.Errorf("%s: what runs in the sandbox: %+v, %v", name, status, err)
 		}
 		at := count(t, s)
@@ -106,7 +107,7 @@ func TestL3Restart(t *testing.T) {
 func count(t *testing.T, s *session.Session) (n int) {
 	t.Helper()
 	eventually(t, "the file holds a number", func() bool { // it may be empty for a moment
-		text, _, err := s.ReadFileBytes(t.Context(), "count", session.ReadFileOptions{})
+		text, _, err := s.ReadFileBytes(t.Context(), "count", sandbox.ReadFileOptions{})
 		must(t, err)
 		n, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil
@@ -125,15 +126,15 @@ func TestL4DiskFull(t *testing.T) {
 	x.Fill(t)
 	// Writing.
 	data := noise(4, 8<<20)
-	if _, err := s.WriteFile(t.Context(), "big", bytes.NewReader(data), session.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
+	if _, err := s.WriteFile(t.Context(), "big", bytes.NewReader(data), sandbox.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
 		t.Errorf("writing: %v, want %v", err, backend.ErrQuota)
 	}
-	if _, err := s.WriteFile(t.Context(), "f", bytes.NewReader(data), session.WriteFileOptions{Overwrite: true}); !errors.Is(err, backend.ErrQuota) {
+	if _, err := s.WriteFile(t.Context(), "f", bytes.NewReader(data), sandbox.WriteFileOptions{Overwrite: true}); !errors.Is(err, backend.ErrQuota) {
 		t.Errorf("writing over: %v, want %v", err, backend.ErrQuota)
 	}
 	check(t, s, "cat f; ls -A", "kept\nf\n")
 	// In a command.
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "head -c 8M /dev/zero > big"})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "head -c 8M /dev/zero > big"})
 	if err != nil || res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Bytes()), "No space left") {
 		t.Errorf("a command that writes: %+v %s, %v", res.ExecStatus, res.Stderr.Bytes(), err)
 	}
@@ -156,7 +157,7 @@ func TestL4DiskFull(t *testing.T) {
 	next, _, err := other.Open(t.Context(), session.UserKey("after"), request())
 	must(t, err)
 	check(t, next, "echo works", "works\n")
-	_, err = s.WriteFile(t.Context(), "big", bytes.NewReader(data), session.WriteFileOptions{})
+	_, err = s.WriteFile(t.Context(), "big", bytes.NewReader(data), sandbox.WriteFileOptions{})
 	must(t, err)
 }
 
@@ -179,7 +180,7 @@ func TestL4Reserved(t *testing.T) {
 	files := map[string][]byte{"before": noise(1, 2<<20), "after": noise(2, 6<<20), "again": noise(3, 6<<20)}
 	write := func(name string) {
 		t.Helper()
-		_, err := s.WriteFile(t.Context(), name, bytes.NewReader(files[name]), session.WriteFileOptions{})
+		_, err := s.WriteFile(t.Context(), name, bytes.NewReader(files[name]), sandbox.WriteFileOptions{})
 		must(t, err)
 	}
 	write("before")
@@ -187,13 +188,13 @@ func TestL4Reserved(t *testing.T) {
 	write("after")
 	check(t, s, "dd if=/dev/zero of=big bs=64k count=96 conv=fsync 2>/dev/null && rm big && sync -f . && echo written", "written\n")
 	write("again")
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "exec head -c 16M /dev/zero > big"})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exec head -c 16M /dev/zero > big"})
 	if err != nil || res.ExitCode == 0 || !res.QuotaExceeded {
 		t.Errorf("beyond the limit: %+v, %v", res.ExecStatus, err)
 	}
 	check(t, s, "rm big && sync -f . && echo kept > f && cat f", "kept\n")
 	for name, want := range files {
-		if got, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{}); err != nil || !bytes.Equal(got, want) {
+		if got, _, err := s.ReadFileBytes(t.Context(), name, sandbox.ReadFileOptions{}); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s holds %d other bytes, %v", name, len(got), err)
 		}
 	}
@@ -241,7 +242,7 @@ func TestL7Runtime(t *testing.T) {
 	putBack()
 	x.killShim(t, s.Info().EngineID)
 	eventually(t, "the sandbox is said to be lost", func() bool {
-		_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+		_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 		if err != nil && !typed(err) {
 			t.Fatalf("after the kill: %v", err)
 		}

@@ -30,6 +30,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -214,8 +215,8 @@ func TestL5TagSwapped(t *testing.T) {
 		t.Error("the tag was never moved")
 	}
 	if err == nil { // an engine may make the sandbox of what was checked
-		var launch *session.LaunchError
-		if res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"python3", "--version"}}); !errors.As(err, &launch) {
+		var launch *sandbox.LaunchError
+		if res, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "--version"}}); !errors.As(err, &launch) {
 			t.Errorf("the sandbox holds the other image: %+v, %v", res, err)
 		}
 	} else if !errors.Is(err, backend.ErrImage) {

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -27,14 +28,14 @@ func bridged(cfg tools.Sandbox) tools.Sandbox {
 }
 
 // eachNetwork runs a test in sandboxes without and with a network, of an ordinary user and of root.
-func eachNetwork(t *testing.T, f func(t *testing.T, b *sandbox)) {
+func eachNetwork(t *testing.T, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	each(t, f)
 	if w.bridgedUser == nil {
 		refuses(t, "a network", bridged(pythonSandbox()), toolspec.CodeUnsupported)
 		return
 	}
-	eachOf(t, map[string]*sandbox{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot}, f)
+	eachOf(t, map[string]*testSandbox{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot}, f)
 }
 
 // target is something to reach, and what came of trying.
@@ -46,11 +47,11 @@ type target struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func probe(t *testing.T, b *sandbox, targets []target) []target {
+func probe(t *testing.T, b *testSandbox, targets []target) []target {
 	t.Helper()
 	list, err := json.Marshal(targets)
 	must(t, err)
-	text := b.exec(t, session.ExecRequest{Argv: []string{"python3", "-c", program(t, "probe.py")}, Stdin: list, Env: map[string]string{"RES_OPTIONS": "timeout:1 attempts:1"}})
+	text := b.exec(t, sandbox.ExecRequest{Argv: []string{"python3", "-c", program(t, "probe.py")}, Stdin: list, Env: map[string]string{"RES_OPTIONS": "timeout:1 attempts:1"}})
 	var out []target
 	must(t, json.Unmarshal([]byte(text), &out))
 	return out
@@ -58,7 +59,7 @@ func probe(t *testing.T, b *sandbox, targets []target) []target {
 
 // refused checks that nothing can be reached, and that each is refused at once and does not just happen to be absent:
 // what is absent is found so after three seconds, every time.
-func refused(t *testing.T, b *sandbox, targets []target) {
+func refused(t *testing.T, b *testSandbox, targets []target) {
 	t.Helper()
 	at := []string{"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "EPERM", "EADDRNOTAVAIL", "EAFNOSUPPORT"}
 	if onCluster() { // where policies let packets vanish
@@ -139,9 +140,9 @@ func (h *hostServices) targets(t *testing.T) (list []target) {
 }
 
 // addressOf returns the address of a bridged sandbox and of its network's gateway.
-func addressOf(t *testing.T, b *sandbox) (own, gateway string) {
+func addressOf(t *testing.T, b *testSandbox) (own, gateway string) {
 	t.Helper()
-	f := strings.Fields(b.exec(t, session.ExecRequest{Argv: []string{"python3", "-c", `
+	f := strings.Fields(b.exec(t, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, struct
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.connect(("192.0.2.1", 9))  # sends nothing
@@ -165,7 +166,7 @@ func TestM2Closed(t *testing.T) {
 			t.Errorf("the neighbour by itself: %+v", got)
 		}
 	}
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		list := h.targets(t)
 		if onCluster() && b == w.bridgedUser { // which may reach public addresses, also those of nodes
 			list = slices.DeleteFunc(list, func(p target) bool {
@@ -213,7 +214,7 @@ func TestM3AbstractSockets(t *testing.T) {
 	_, _ = io.ReadAll(c) // until it was heard
 	must(t, c.Close())
 	heard := h.got.String()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		if got := b.sh(t, "grep -c promises- /proc/net/unix; true"); got != "0\n" {
 			t.Errorf("%s of the host's sockets are visible", strings.TrimSpace(got))
 		}
@@ -229,7 +230,7 @@ func TestM3AbstractSockets(t *testing.T) {
 // TestM4SocketKinds: no socket that could see or forge packets, leave the network, or change it.
 func TestM4SocketKinds(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		var got map[string]string
 		must(t, json.Unmarshal([]byte(b.python(t, "sockets.py")), &got))
 		if len(got) < 18 {

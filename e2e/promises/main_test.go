@@ -63,7 +63,7 @@ type world struct {
 	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
 	// and whose whole file system can be written to, where the engine has such users. The others are the same with a
 	// network, where the engine has one.
-	user, root, bridgedUser, bridgedRoot *sandbox
+	user, root, bridgedUser, bridgedRoot *testSandbox
 }
 
 var w *world
@@ -136,7 +136,7 @@ func newWorld(ctx context.Context) (*world, error) {
 func (v *world) open(ctx context.Context) error {
 	var g errgroup.Group
 	_, cluster := v.engine.(clustered)
-	sandboxes := map[**sandbox]tools.Sandbox{&v.user: pythonSandbox()}
+	sandboxes := map[**testSandbox]tools.Sandbox{&v.user: pythonSandbox()}
 	if !cluster {
 		sandboxes[&v.root] = rootSandbox()
 	}

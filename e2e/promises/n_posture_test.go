@@ -21,7 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -44,12 +44,12 @@ type posture struct {
 }
 
 // postureOf looks once per sandbox: it is a long look, and nothing of it may change.
-func postureOf(t *testing.T, b *sandbox) posture {
+func postureOf(t *testing.T, b *testSandbox) posture {
 	t.Helper()
 	b.posture.mu.Lock()
 	defer b.posture.mu.Unlock()
 	if !b.posture.known {
-		must(t, json.Unmarshal([]byte(b.exec(t, session.ExecRequest{Argv: []string{"python3", "-c", program(t, "posture.py")}})), &b.posture.posture))
+		must(t, json.Unmarshal([]byte(b.exec(t, sandbox.ExecRequest{Argv: []string{"python3", "-c", program(t, "posture.py")}})), &b.posture.posture))
 		b.posture.known = true
 	}
 	return b.posture.posture
@@ -61,7 +61,7 @@ func TestN1Privileges(t *testing.T) {
 	if w.root == nil {
 		refuses(t, "root", rootSandbox(), toolspec.CodePermission)
 	}
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		p := postureOf(t, b)
 		uid, gid, _ := strings.Cut(b.s.Info().User, ":")
 		for who, status := range map[string]map[string]string{"a command": p.Self, "the main process": p.Init} {
@@ -94,10 +94,10 @@ func unprivileged(t *testing.T, who string, status map[string]string) {
 // TestN3Setuid: the default user is not root, and a setuid program of root's gains nothing.
 func TestN3Setuid(t *testing.T) {
 	t.Parallel()
-	var boxes []*sandbox
+	var boxes []*testSandbox
 	if e, ok := w.engine.(imaged); ok {
 		var id bytes.Buffer
-		_, err := w.user.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat", "/usr/bin/id"}}, session.Streams{Stdout: &id})
+		_, err := w.user.s.Stream(t.Context(), sandbox.ExecRequest{Argv: []string{"cat", "/usr/bin/id"}}, sandbox.Streams{Stdout: &id})
 		must(t, err)
 		image := e.derive(t, change{file: &file{"usr/bin/suid-id", 0o6755, id.Bytes()}})
 		for _, cfg := range []tools.Sandbox{{Mode: "code", Image: image}, {Mode: "code", Image: image, Root: "writable"}} {
@@ -108,7 +108,7 @@ func TestN3Setuid(t *testing.T) {
 			boxes = append(boxes, b)
 		}
 	} else { // the machine's own programs of the kind are visible: nothing comes of them where they are mounted
-		boxes = []*sandbox{w.user, newSandbox(t, tools.Sandbox{Mode: "code", Image: pythonImage, Root: "writable"})}
+		boxes = []*testSandbox{w.user, newSandbox(t, tools.Sandbox{Mode: "code", Image: pythonImage, Root: "writable"})}
 		for _, b := range boxes {
 			p := postureOf(t, b)
 			for _, program := range p.Setuid {
@@ -136,7 +136,7 @@ func TestN3Setuid(t *testing.T) {
 // TestN4Namespaces: nothing is shared with the machine.
 func TestN4Namespaces(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		p := postureOf(t, b)
 		for _, ns := range []string{"mnt", "pid", "net", "ipc", "uts", "cgroup"} {
 			if ns == "cgroup" && onCluster() {
@@ -168,7 +168,7 @@ func TestN4Namespaces(t *testing.T) {
 // TestN5NoSockets: nothing of the engine, its sockets or our own state is visible.
 func TestN5NoSockets(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		if p := postureOf(t, b); len(p.Sockets) != 0 {
 			t.Errorf("sockets %v", p.Sockets)
 		}
@@ -187,7 +187,7 @@ func TestN5NoSockets(t *testing.T) {
 // local all but devices are nosuid and nodev, and what of the machine is mounted is read-only.
 func TestN6Mounts(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		known := w.engine.mounts()
 		ours := map[string]bool{"/tmp": false, "/workspace": false, "/.workcell": true, "/dev/shm": false} // whether read-only
 		for _, m := range postureOf(t, b).Mounts {
@@ -233,7 +233,7 @@ func TestN6Mounts(t *testing.T) {
 // TestN7KernelFiles: files that describe the machine are empty, and no setting of the kernel can be changed, by root neither.
 func TestN7KernelFiles(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		p := postureOf(t, b)
 		for place, size := range p.Masked {
 			if size != 0 {
@@ -249,7 +249,7 @@ func TestN7KernelFiles(t *testing.T) {
 // TestN9SystemCalls: what could change the container or attack the kernel is refused.
 func TestN9SystemCalls(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		var got map[string]string
 		must(t, json.Unmarshal([]byte(b.python(t, "syscalls.py")), &got))
 		if len(got) < 45 {
@@ -317,7 +317,7 @@ func TestN9Guest(t *testing.T) {
 // TestN10Limits reads the limits from inside.
 func TestN10Limits(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *sandbox) {
+	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		limits := postureOf(t, b).Limits
 		for _, pattern := range []string{`Max core file size +0 +0 `, `Max open files +\d+ +\d+ `, `Max file size +\d+ +\d+ `} {
 			if !regexp.MustCompile(pattern).MatchString(limits) {
@@ -345,16 +345,16 @@ func TestN10Limits(t *testing.T) {
 func TestN11Descriptors(t *testing.T) {
 	t.Parallel()
 	const list = "import os, sys\nfor f in sorted(os.listdir('/proc/self/fd'), key=int):\n  try: w = os.readlink('/proc/self/fd/' + f)\n  except OSError: continue\n  if not w.startswith('/proc/'): print(f)"
-	each(t, func(t *testing.T, b *sandbox) {
+	each(t, func(t *testing.T, b *testSandbox) {
 		var wg sync.WaitGroup
 		for i := range 24 {
 			wg.Go(func() {
-				req := session.ExecRequest{Argv: []string{"python3", "-c", list}}
+				req := sandbox.ExecRequest{Argv: []string{"python3", "-c", list}}
 				var out bytes.Buffer
-				var res session.ExecResult
+				var res sandbox.ExecResult
 				var err error
 				if i%3 == 0 {
-					res, err = b.s.Stream(t.Context(), req, session.Streams{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: io.Discard})
+					res, err = b.s.Stream(t.Context(), req, sandbox.Streams{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: io.Discard})
 				} else {
 					req.Stdin = [][]byte{nil, make([]byte, 1<<20)}[i%3-1]
 					res, err = b.s.Exec(t.Context(), req)
@@ -381,7 +381,7 @@ func TestN12Benchmark(t *testing.T) {
 
 // guestArguments returns the arguments of a container's guest: when to end alone (some minutes after the sandbox's idle
 // time), and the limits of the workspace and the root, where nobody asked for one.
-func guestArguments(b *sandbox) []string {
+func guestArguments(b *testSandbox) []string {
 	alone := max(b.s.Info().IdleTimeout, 2*time.Minute) + 2*time.Minute
 	args := []string{fmt.Sprintf("--orphan-timeout=%v", alone), "--ephemeral=false", "--workspace-bytes=524288000",
 		"--workspace-files=128000", "--workspace-watched=true"}
@@ -392,7 +392,7 @@ func guestArguments(b *sandbox) []string {
 }
 
 // fileLimit returns the largest file that a process of such a container may make, in MiB.
-func fileLimit(b *sandbox) int64 {
+func fileLimit(b *testSandbox) int64 {
 	if b.s.Info().Root == backend.RootReadonly {
 		return 500
 	}

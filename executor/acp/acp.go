@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/argv"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Driver calls the agent of a command line. Task.Args are: permissions, allow or deny.
@@ -82,11 +82,11 @@ func (d Driver) settings(t executor.Task, in executor.Inside) (inv executor.Invo
 }
 
 // Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says nothing.
-func (Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+func (Driver) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if seen.End != nil {
 		return seen.End.Outcome
 	}
-	if seen.Events == 0 && exit.Status == session.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0 {
+	if seen.Events == 0 && exit.Status == sandbox.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0 {
 		return executor.Unparsable
 	}
 	return executor.Crashed

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/acp"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 func driver() acp.Driver {
@@ -206,7 +206,7 @@ func TestSessions(t *testing.T) {
 		if test.method != "" && (last["method"] != test.method || !strings.Contains(fmt.Sprint(last["params"]), "workcell-guest")) {
 			t.Errorf("%s: %v", name, last)
 		}
-		if test.want != "" && (end == nil || end.Outcome != test.want || (acp.Driver{}).Outcome(executor.Seen{End: end}, session.ExecStatus{}) != test.want) {
+		if test.want != "" && (end == nil || end.Outcome != test.want || (acp.Driver{}).Outcome(executor.Seen{End: end}, sandbox.ExecStatus{}) != test.want) {
 			t.Errorf("%s: %+v", name, events)
 		}
 		for _, e := range events {

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/argv"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Custom calls any program: its command line is a template, its output is the answer, events as lines of JSON, or the output of
@@ -65,7 +65,7 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 }
 
 // Outcome implements executor.Driver. A program that ends without an error has answered.
-func (d Custom) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+func (d Custom) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if d.Like != nil {
 		return d.Like.Outcome(seen, exit)
 	}

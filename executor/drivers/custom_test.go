@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 func custom() drivers.Custom {
@@ -68,7 +68,7 @@ func TestText(t *testing.T) {
 	if text != "\na\n\n{\"kind\":\"end\"}" {
 		t.Errorf("%q", text)
 	}
-	clean, failed := session.ExecStatus{Status: session.ExecCompleted}, session.ExecStatus{Status: session.ExecCompleted, ExitCode: 1}
+	clean, failed := sandbox.ExecStatus{Status: sandbox.ExecCompleted}, sandbox.ExecStatus{Status: sandbox.ExecCompleted, ExitCode: 1}
 	if o := (drivers.Custom{}).Outcome(executor.Seen{}, clean); o != executor.Completed {
 		t.Error(o)
 	}

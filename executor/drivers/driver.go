@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Driver calls a CLI.
@@ -64,7 +64,7 @@ func (d *Driver) Prepare(t executor.Task, in executor.Inside) (inv executor.Invo
 }
 
 // Outcome implements executor.Driver.
-func (d *Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+func (d *Driver) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	return executor.Judge(seen, exit, d.codes)
 }
 

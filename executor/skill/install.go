@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -118,7 +119,7 @@ func Install(ctx context.Context, s *session.Session, skills []Skill, home strin
 				continue
 			}
 			g.Go(func() error {
-				_, err := s.WriteFile(gctx, to, bytes.NewReader(f.data), session.WriteFileOptions{
+				_, err := s.WriteFile(gctx, to, bytes.NewReader(f.data), sandbox.WriteFileOptions{
 					Mode: f.mode.Perm() | 0o400, Overwrite: true, Size: int64(len(f.data)),
 				})
 				return err

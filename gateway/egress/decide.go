@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Times of a connection that is being made.
@@ -95,7 +95,7 @@ func (d *door) begin(ctx context.Context, to target) *attempt {
 // note keeps a refusal for who started the command. It is called before the code inside can know of it.
 func (a *attempt) note(r *refusal) {
 	if r.rule != "" {
-		a.d.note(session.EgressRefusal{Host: a.to.String(), Rule: r.rule, Hint: r.hint})
+		a.d.note(sandbox.EgressRefusal{Host: a.to.String(), Rule: r.rule, Hint: r.hint})
 	}
 }
 

@@ -20,9 +20,9 @@ func (g *Gateway) SetDial(dial func(ctx context.Context, network, address string
 }
 
 // Serve answers a connection of a sandbox that Open was called for.
-func (g *Gateway) Serve(ctx context.Context, sandbox string, conn net.Conn) {
+func (g *Gateway) Serve(ctx context.Context, id string, conn net.Conn) {
 	g.mu.Lock()
-	d := g.doors[sandbox]
+	d := g.doors[id]
 	g.mu.Unlock()
 	d.serve(ctx, conn)
 }

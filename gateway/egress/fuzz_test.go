@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/gateway/egress"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // FuzzServerName: whatever comes, the bytes that were read are those that came, and what has a name is a whole ClientHello.
@@ -55,11 +55,11 @@ func FuzzConnection(f *testing.F) {
 			}
 			return nil, errors.New("nobody answers")
 		})
-		_, _, err = g.Open(sandbox, session.Egress{Allow: []string{"good.example", "mixed.example", "10.0.0.1"}})
+		_, _, err = g.Open(id, sandbox.Egress{Allow: []string{"good.example", "mixed.example", "10.0.0.1"}})
 		must(t, err)
 		near, far := net.Pipe()
 		var wg sync.WaitGroup
-		wg.Go(func() { g.Serve(context.Background(), sandbox, far); _ = far.Close() })
+		wg.Go(func() { g.Serve(context.Background(), id, far); _ = far.Close() })
 		wg.Go(func() { _, _ = io.Copy(io.Discard, near) })
 		_, _ = near.Write(b) // it may be refused half-way
 		_ = near.Close()

@@ -23,7 +23,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/netrule"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // serviceName is the service of a session that commands reach the gateway by.
@@ -72,7 +72,7 @@ type Gateway struct {
 	doors map[string]*door
 }
 
-var _ session.EgressGateway = (*Gateway)(nil)
+var _ sandbox.EgressGateway = (*Gateway)(nil)
 
 // New returns a gateway. Nil options are defaults.
 func New(o *Options) (*Gateway, error) {
@@ -107,19 +107,19 @@ type door struct {
 
 // Open returns the service by which a sandbox reaches what list allows, and what forgets the sandbox when its session has ended, with
 // what an operator allowed it.
-func (g *Gateway) Open(sandbox string, list session.Egress) (svc session.Service, end func(), err error) {
+func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end func(), err error) {
 	set, err := list.Compile()
 	if err != nil {
 		return svc, nil, fmt.Errorf("%w: network: %w", backend.ErrInvalid, err)
 	}
-	d := &door{g: g, sandbox: sandbox, set: set}
+	d := &door{g: g, sandbox: id, set: set}
 	d.bytes.Store(g.o.Limits.Bytes)
 	g.mu.Lock()
-	g.doors[sandbox] = d
+	g.doors[id] = d
 	g.mu.Unlock()
-	return session.Service{
+	return sandbox.Service{
 		Name: serviceName, MaxConns: g.o.Limits.Conns, Env: Env,
-		Handle: func(ctx context.Context, c *session.ServiceConn) { d.serve(ctx, c) },
+		Handle: func(ctx context.Context, c *sandbox.ServiceConn) { d.serve(ctx, c) },
 	}, d.forget, nil
 }
 
@@ -138,7 +138,7 @@ func (d *door) forget() {
 
 // refusedAt is a refusal and when it was.
 type refusedAt struct {
-	session.EgressRefusal
+	sandbox.EgressRefusal
 	at time.Time
 }
 
@@ -146,16 +146,16 @@ type refusedAt struct {
 const maxRefused = 64
 
 // Refused returns what a sandbox was refused since a time, each host once.
-func (g *Gateway) Refused(sandbox string, since time.Time) []session.EgressRefusal {
+func (g *Gateway) Refused(id string, since time.Time) []sandbox.EgressRefusal {
 	g.mu.Lock()
-	d := g.doors[sandbox]
+	d := g.doors[id]
 	g.mu.Unlock()
 	if d == nil {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var list []session.EgressRefusal
+	var list []sandbox.EgressRefusal
 	for _, r := range d.refused {
 		if !r.at.Before(since) && !slices.Contains(list, r.EgressRefusal) {
 			list = append(list, r.EgressRefusal)
@@ -164,7 +164,7 @@ func (g *Gateway) Refused(sandbox string, since time.Time) []session.EgressRefus
 	return list
 }
 
-func (d *door) note(r session.EgressRefusal) {
+func (d *door) note(r sandbox.EgressRefusal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.refused) == maxRefused {

@@ -19,10 +19,10 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/egress"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
-const sandbox = "sbx_a"
+const id = "sbx_a"
 
 // rig is a gateway to hosts that answer in memory.
 type rig struct {
@@ -69,7 +69,7 @@ func newRig(t testing.TB, o egress.Options, handle func(net.Conn)) *rig {
 		r.wg.Go(func() { handle(far); _ = far.Close() })
 		return near, nil
 	})
-	_, r.end, err = g.Open(sandbox, session.Egress{
+	_, r.end, err = g.Open(id, sandbox.Egress{
 		Allow: []string{"good.example", "two.example", "mixed.example", "inner.example", "down.example", "unknown.example", "git.example:22", "1.1.1.1:443", "10.0.0.1"},
 		Deny:  []string{"bad.good.example"},
 	})
@@ -88,7 +88,7 @@ func must(t testing.TB, err error) {
 // conn returns a connection of code inside.
 func (r *rig) conn() net.Conn {
 	near, far := net.Pipe()
-	r.wg.Go(func() { r.g.Serve(r.ctx, sandbox, far); _ = far.Close() })
+	r.wg.Go(func() { r.g.Serve(r.ctx, id, far); _ = far.Close() })
 	r.t.Cleanup(func() { _ = near.Close() })
 	return near
 }
@@ -171,7 +171,7 @@ func TestRules(t *testing.T) {
 			if got := r.dials(); got != tt.dials {
 				t.Errorf("connected to %q, want %q", got, tt.dials)
 			}
-			refused := r.g.Refused(sandbox, time.Time{})
+			refused := r.g.Refused(id, time.Time{})
 			if tt.rule == "" && len(refused) > 0 || tt.rule != "" && (len(refused) != 1 || refused[0].Rule != tt.rule || refused[0].Hint == "") {
 				t.Errorf("refused %+v, want %q", refused, tt.rule)
 			}
@@ -270,7 +270,7 @@ func TestServerName(t *testing.T) {
 			if tt.passes != bytes.Equal(host, tt.send) || !tt.passes && len(host) > 0 {
 				t.Errorf("the host got %d bytes of %d", len(host), len(tt.send))
 			}
-			if refused := r.g.Refused(sandbox, time.Time{}); tt.passes != (len(refused) == 0) || !tt.passes && refused[0].Rule != tt.rule {
+			if refused := r.g.Refused(id, time.Time{}); tt.passes != (len(refused) == 0) || !tt.passes && refused[0].Rule != tt.rule {
 				t.Errorf("refused %+v, want %q", refused, tt.rule)
 			}
 		})
@@ -366,10 +366,10 @@ func TestGrants(t *testing.T) {
 	if got := r.talk(ask); !strings.Contains(got, " 403 ") {
 		t.Errorf("got %q", got)
 	}
-	if err := egress.Allow(dir, sandbox, "https://x"); !errors.Is(err, backend.ErrInvalid) {
+	if err := egress.Allow(dir, id, "https://x"); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("%v", err)
 	}
-	must(t, egress.Allow(dir, sandbox, "1.1.1.1:8443", "bad.good.example"))
+	must(t, egress.Allow(dir, id, "1.1.1.1:8443", "bad.good.example"))
 	request := "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	if got := r.talk(ask + request); !strings.Contains(got, " 200 ") {
 		t.Errorf("got %q", got)
@@ -377,15 +377,15 @@ func TestGrants(t *testing.T) {
 	if got := r.talk("CONNECT bad.good.example:443 HTTP/1.1\r\n\r\n"); !strings.Contains(got, "network.deny") {
 		t.Errorf("got %q", got)
 	}
-	list := session.Egress{Allow: []string{"good.example"}}
-	_, end, err := r.g.Open(sandbox, list)
+	list := sandbox.Egress{Allow: []string{"good.example"}}
+	_, end, err := r.g.Open(id, list)
 	must(t, err)
 	r.end() // late: the sandbox is open again
 	if got := r.talk(ask + request); !strings.Contains(got, " 200 ") {
 		t.Errorf("got %q", got)
 	}
 	end()
-	_, _, err = r.g.Open(sandbox, list)
+	_, _, err = r.g.Open(id, list)
 	must(t, err)
 	if got := r.talk(ask); !strings.Contains(got, " 403 ") {
 		t.Errorf("got %q", got)

@@ -30,18 +30,18 @@ func (d *door) serve(ctx context.Context, conn net.Conn) {
 const maxGrants = 64 << 10
 
 // grantFile returns the file of what an operator allows a sandbox more than its list.
-func grantFile(dir, sandbox string) string { return filepath.Join(dir, filepath.Base(sandbox)) }
+func grantFile(dir, id string) string { return filepath.Join(dir, filepath.Base(id)) }
 
 // Allow lets a sandbox reach hosts that its list does not name, as far as it does not deny them: the gateway of dir (Options.Grants),
 // in whichever process it is, goes by that from its next connection on. The sandbox must have a list.
-func Allow(dir, sandbox string, hosts ...string) error {
+func Allow(dir, id string, hosts ...string) error {
 	if err := (netrule.List{Allow: hosts}).Problems(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err[0])
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(grantFile(dir, sandbox), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(grantFile(dir, id), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -53,18 +53,18 @@ func Allow(dir, sandbox string, hosts ...string) error {
 }
 
 // granted returns what an operator allows a sandbox.
-func (g *Gateway) granted(sandbox string) []netrule.Rule {
+func (g *Gateway) granted(id string) []netrule.Rule {
 	if g.o.Grants == "" {
 		return nil
 	}
-	f, err := os.Open(grantFile(g.o.Grants, sandbox))
+	f, err := os.Open(grantFile(g.o.Grants, id))
 	if err != nil {
 		return nil // there is none, mostly
 	}
 	defer f.Close() //nolint:errcheck // only read from
 	text, err := io.ReadAll(io.LimitReader(f, maxGrants))
 	if err != nil {
-		g.o.Log.Warn("egress: cannot read the operator's rules", "sandbox", sandbox, "error", err)
+		g.o.Log.Warn("egress: cannot read the operator's rules", "sandbox", id, "error", err)
 		return nil
 	}
 	var rules []netrule.Rule

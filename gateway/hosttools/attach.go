@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -37,7 +38,7 @@ type Attachment struct {
 // Attach has this process answer the calls that commands of s make, until s closes. What a command may call is decided by its
 // grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs nothing.
 func Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
-	addr, _, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: serve})
+	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: serve})
 	if err != nil && addr == "" {
 		return nil, fmt.Errorf("host tools: %w", err)
 	}
@@ -45,7 +46,7 @@ func Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
 }
 
 // serve answers a connection of a command.
-func serve(ctx context.Context, c *session.ServiceConn) {
+func serve(ctx context.Context, c *sandbox.ServiceConn) {
 	if a, ok := c.Grant.(*Access); ok {
 		_ = a.Serve(ctx, c, c.ExecID, c.Span) // how a command's connection ends is the command's business
 	}
@@ -53,9 +54,9 @@ func serve(ctx context.Context, c *session.ServiceConn) {
 
 // Grant lets the command of req call the tools of set, and returns its access. Variables that req has win, lists go before
 // those of the sandbox. Who approves calls under ctx, if anybody, does so in the place of who approves the set's.
-func (a *Attachment) Grant(ctx context.Context, set *Set, req *session.ExecRequest) *Access {
+func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecRequest) *Access {
 	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: a.s.ExtendExec, Approver: ApproverFromContext(ctx)})
-	req.Services = append(slices.Clone(req.Services), session.ServiceGrant{Name: serviceName, Value: access})
+	req.Services = append(slices.Clone(req.Services), sandbox.ServiceGrant{Name: serviceName, Value: access})
 	env := map[string]string{"WORKCELL_TOOLS": a.addr, "WORKCELL_TOOLS_DIR": set.dir()}
 	maps.Copy(env, req.Env)
 	req.Env = env
@@ -72,14 +73,14 @@ func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChar
 // Calls do not depend on declarations.
 func (a *Attachment) Declare(ctx context.Context, set *Set) error {
 	index := path.Join(set.dir(), indexName)
-	if text, _, err := a.s.ReadFileBytes(ctx, index, session.ReadFileOptions{}); err == nil && string(text) == set.declared[indexName] {
+	if text, _, err := a.s.ReadFileBytes(ctx, index, sandbox.ReadFileOptions{}); err == nil && string(text) == set.declared[indexName] {
 		return nil
 	}
 	if _, err := a.s.RemoveFile(ctx, set.dir(), true); err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
 	write := func(ctx context.Context, name, text string) error {
-		_, err := a.s.WriteFile(ctx, name, strings.NewReader(text), session.WriteFileOptions{
+		_, err := a.s.WriteFile(ctx, name, strings.NewReader(text), sandbox.WriteFileOptions{
 			Mode: declarationMode, Overwrite: true, Size: int64(len(text)),
 		})
 		return err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -28,7 +28,7 @@ const (
 
 // Files is where large results go; a *session.Session is one.
 type Files interface {
-	WriteFile(ctx context.Context, name string, r io.Reader, opts session.WriteFileOptions) (session.FileInfo, error)
+	WriteFile(ctx context.Context, name string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error)
 }
 
 // Saved is a result that is a file of the sandbox.
@@ -171,7 +171,7 @@ func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) 
 	if p.cmd.Files == nil {
 		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and cannot be saved", len(body)).WithRemediation("Request less in one call.")
 	}
-	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), session.WriteFileOptions{Size: int64(len(body)), Overwrite: true}); err != nil {
+	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), sandbox.WriteFileOptions{Size: int64(len(body)), Overwrite: true}); err != nil {
 		fail := *toolspec.ErrorOf(err)
 		fail.Message = "cannot save the result: " + fail.Message
 		return Saved{}, &fail

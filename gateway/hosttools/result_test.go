@@ -10,15 +10,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // nowhere takes files.
 type nowhere struct{}
 
-func (nowhere) WriteFile(_ context.Context, _ string, r io.Reader, _ session.WriteFileOptions) (session.FileInfo, error) {
+func (nowhere) WriteFile(_ context.Context, _ string, r io.Reader, _ sandbox.WriteFileOptions) (sandbox.FileInfo, error) {
 	_, err := io.Copy(io.Discard, r)
-	return session.FileInfo{}, err
+	return sandbox.FileInfo{}, err
 }
 
 // describe calls a tool that returns data, and returns what is said of the file that it is saved in.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/toolrule"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // obj is a JSON object.
@@ -128,7 +128,7 @@ type files struct {
 	err  error
 }
 
-func (f *files) WriteFile(_ context.Context, name string, r io.Reader, _ session.WriteFileOptions) (session.FileInfo, error) {
+func (f *files) WriteFile(_ context.Context, name string, r io.Reader, _ sandbox.WriteFileOptions) (sandbox.FileInfo, error) {
 	b, err := io.ReadAll(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,5 +138,5 @@ func (f *files) WriteFile(_ context.Context, name string, r io.Reader, _ session
 	if f.err == nil {
 		f.data[name] = string(b)
 	}
-	return session.FileInfo{}, errors.Join(err, f.err)
+	return sandbox.FileInfo{}, errors.Join(err, f.err)
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/httpconn"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -105,7 +106,7 @@ type Attachment struct{ addr string }
 // request is refused, so attaching a session twice costs nothing.
 func (p *Proxy) Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
 	h := p.Handler(s.ID())
-	addr, _, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: func(ctx context.Context, c *session.ServiceConn) {
+	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
 		httpconn.Serve(ctx, c, h, headerTime)
 	}})
 	if err != nil && addr == "" {

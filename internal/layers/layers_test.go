@@ -34,7 +34,7 @@ type layer struct {
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/hint", "internal/sanitize", "internal/telemetry", "internal/suggest"}
 	own := []string{"config", "engines", "environ", "models", "otelsetup", "parcel", "reaper", "runtrace", "scripted", "state"}
-	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/admin", "session/record", "session/record/postgres", "session/record/sqlite", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
+	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "sandbox", "session", "session/admin", "session/record", "session/record/postgres", "session/record/sqlite", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
 	for _, name := range own {
 		all = append(all, "cmd/workcell/internal/"+name)
 	}
@@ -72,7 +72,7 @@ func layers() []layer {
 		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
-		{dir: "internal/bound", only: []string{}},
+		{dir: "internal/bound", only: []string{"golang.org/x/sync"}},
 		{dir: "internal/audit", only: []string{}},
 		// For any program with Genkit, which it knows by its spans alone.
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
@@ -81,29 +81,29 @@ func layers() []layer {
 		{dir: "internal/yamlnode", may: []string{"internal/suggest", "internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
-		{dir: "internal/toolspec", may: above("backend", "session", "session/record")},
+		{dir: "internal/toolspec", may: above("backend", "sandbox", "session")},
 		// Conversations of agents, as a journal keeps them.
 		{dir: "internal/transcript", may: []string{"internal/toolspec"}, genkit: true},
 		// The sandbox of a file as a request.
-		{dir: "internal/wish", may: above("backend", "session", "session/record", "frontmatter")},
+		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		// What code inside may call on the host; what it is and how it gets there.
 		// Which hosts code inside may reach, and the way there.
 		{dir: "internal/netrule", may: []string{"internal/sanitize", "internal/hint", "internal/suggest"}, only: []string{}},
 		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
 		{dir: "internal/recipe", may: []string{"internal/sanitize", "internal/hint", "internal/netrule"}, only: []string{}},
-		{dir: "environment", may: above("backend", "session", "session/record", "session/admin", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
-		{dir: "gateway/egress", may: above("backend", "session", "session/record", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
+		{dir: "environment", may: above("backend", "sandbox", "session", "session/admin", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
+		{dir: "gateway/egress", may: above("backend", "sandbox", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
 		{dir: "internal/toolrule", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{}},
-		{dir: "gateway/hosttools", may: above("backend", "session", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
+		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
-		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "session", "session/record", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
+		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
 		{dir: "gateway/hosttools/serverfile", may: []string{"internal/hint", "gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
 		{dir: "internal/argv", may: []string{"internal/suggest"}, only: []string{}},
-		{dir: "executor", may: above("backend", "session", "session/record", "executor/skill", "gateway/model", "internal/argv", "internal/guest", "internal/sanitize")},
-		{dir: "executor/skill", may: []string{"internal/hint", "session", "session/record", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync"}},
+		{dir: "executor", may: above("backend", "sandbox", "session", "session/record", "executor/skill", "gateway/model", "internal/argv", "internal/guest", "internal/sanitize")},
+		{dir: "executor/skill", may: []string{"internal/hint", "sandbox", "session", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync"}},
 		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
 		{dir: "internal/layers"},
 		{dir: "internal/buffertest", only: []string{}},
@@ -117,22 +117,24 @@ func layers() []layer {
 		// Durable state: one file, or one database, for all that keep some.
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "internal/postgres", may: []string{"backend"}, only: []string{"github.com/jackc/pgx/v5"}},
-		{dir: "session/record/postgres", may: above("backend", "session/record", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
+		{dir: "session/record/postgres", may: above("backend", "sandbox", "session/record", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
 		{dir: "workflow/runstore", may: []string{"backend", "workflow"}, genkit: true, only: []string{}},
 		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "workflow/worker", may: above("backend", "workflow", "workflow/pgjournal", "workflow/runstore", "session/record/postgres", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/record", may: above("backend")},
-		{dir: "session/record/sqlite", may: above("backend", "session/record", "internal/sqlitefile")},
+		{dir: "session/record/sqlite", may: above("backend", "sandbox", "session/record", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "workflow/runstore", "internal/sqlitefile"), genkit: true},
 		{dir: "workflow/journaltest", may: []string{"backend", "session", "session/record", "workflow", "workflow/runstore"}, genkit: true},
-		{dir: "session", may: above("backend", "session/record", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
+		// A handle to a running sandbox, which knows neither managers nor stores.
+		{dir: "sandbox", may: above("backend", "internal/netrule", "internal/guest", "patch")},
+		{dir: "session", may: above("backend", "sandbox", "session/record", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
-		{dir: "session/admin", may: []string{"backend", "session", "session/record"}, only: []string{}},
-		{dir: "session/cache", may: []string{"backend", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
+		{dir: "session/admin", may: []string{"internal/bound", "backend", "session", "session/record"}, only: []string{}},
+		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "session", "session/record", "internal/sanitize"}, only: []string{}},
-		{dir: "session/interpreter", may: []string{"backend", "session", "session/record", "internal/guest"}},
-		{dir: "session/transfer", may: []string{"backend", "session", "session/record", "internal/hint", "internal/outputs", "patch"}},
-		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "session/record", "session/admin", "patch"), sdk: true},
+		{dir: "session/interpreter", may: []string{"backend", "sandbox", "session", "session/record", "internal/guest"}},
+		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/outputs", "patch"}},
+		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "sandbox", "session", "session/record", "session/admin", "patch"), sdk: true},
 		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}, only: []string{"github.com/goccy/go-yaml"}},
 		{dir: "tools", may: above("backend", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},

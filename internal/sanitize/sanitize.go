@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -85,6 +86,23 @@ func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
+
+// EngineError takes host paths and engine addresses out of the text of a driver's error.
+func EngineError(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	clean := Message(hostPath.ReplaceAllString(text, "<host path>"))
+	if clean == text {
+		return err
+	}
+	return &Error{Text: clean, Err: err}
+}
+
+// hostPath matches engine addresses and paths of the host in a driver's error.
+var hostPath = regexp.MustCompile(`(?:unix|npipe)://[^\s"',;]+|` +
+	`(?:/(?:var|run|home|root|tmp|Users|private|etc|opt|usr)/[^\s"',;:]+)`)
 
 // maxMessage bounds what a stranger may add to the text of an error, in bytes.
 const maxMessage = 1024

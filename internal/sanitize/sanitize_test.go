@@ -1,7 +1,12 @@
 package sanitize
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"unicode/utf8"
 )
@@ -38,4 +43,28 @@ func FuzzText(f *testing.F) {
 			t.Fatalf("Text(%q) = %q", in, out)
 		}
 	})
+}
+
+func TestEngineErrorsHideHostPaths(t *testing.T) {
+	t.Parallel()
+	errAway := errors.New("engine unavailable")
+	dial := &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/var/run/docker.sock", Net: "unix"}, Err: syscall.ECONNREFUSED}
+	for _, cause := range []error{
+		fmt.Errorf("%w: %w", errAway, dial),
+		fmt.Errorf("%w: Cannot connect to the Docker daemon at unix:///run/user/1000/docker.sock. Is it running?", errAway),
+		fmt.Errorf("%w: open /home/zoe/.docker/config.json: permission denied", errAway),
+	} {
+		err := EngineError(cause)
+		for _, secret := range []string{"docker.sock", "/var", "/run", "/home", "zoe"} {
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("%q shows %q", err, secret)
+			}
+		}
+		if !errors.Is(err, errAway) {
+			t.Errorf("%v lost its sentinel", err)
+		}
+	}
+	if !errors.Is(EngineError(fmt.Errorf("wait: %w", context.Canceled)), context.Canceled) {
+		t.Error("a context error lost its identity")
+	}
 }

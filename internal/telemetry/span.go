@@ -27,6 +27,15 @@ func StartWith(ctx context.Context, tp trace.TracerProvider, name string, attrs 
 	return tp.Tracer(TracerName).Start(ctx, name, trace.WithAttributes(attrs...))
 }
 
+// SandboxAttributes returns the backend, key, and run of the sandbox that a span is about.
+func SandboxAttributes(backend, key, run string) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{KeyBackend.String(backend), Text(KeySandboxKey, key)}
+	if run != "" {
+		attrs = append(attrs, Text(KeyRunID, run))
+	}
+	return attrs
+}
+
 // StartOperation begins the span of an operation of the conventions, named by what it is done with.
 func StartOperation(ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	name = Text(with, name).Value.AsString()

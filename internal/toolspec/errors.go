@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -153,7 +154,7 @@ func ErrorOf(err error) *Error {
 	if code == CodeUnavailable {
 		e.Message = hostAddress.ReplaceAllString(e.Message, "$1<address>")
 	}
-	var launch *session.LaunchError
+	var launch *sandbox.LaunchError
 	var conflict *session.ConflictError
 	var install *session.InstallError
 	switch {
@@ -195,12 +196,12 @@ func installRemediation(e *session.InstallError) string {
 	return text
 }
 
-func launchRemediation(reason session.LaunchReason) string {
-	return cmp.Or(map[session.LaunchReason]string{
-		session.LaunchNotFound:      "The program is not in the image: use one from the note of sandbox_open, or pass shell builtins as command.",
-		session.LaunchNotExecutable: "Run it with its interpreter, or make it executable with chmod.",
-		session.LaunchBadDir:        "Create the directory first, or omit cwd to work in /workspace.",
-		session.LaunchTooLong:       "Write the arguments to a file with sandbox_fs_write and let the program read it.",
-		session.LaunchNoResources:   CodeCapacity.Remediation(),
+func launchRemediation(reason sandbox.LaunchReason) string {
+	return cmp.Or(map[sandbox.LaunchReason]string{
+		sandbox.LaunchNotFound:      "The program is not in the image: use one from the note of sandbox_open, or pass shell builtins as command.",
+		sandbox.LaunchNotExecutable: "Run it with its interpreter, or make it executable with chmod.",
+		sandbox.LaunchBadDir:        "Create the directory first, or omit cwd to work in /workspace.",
+		sandbox.LaunchTooLong:       "Write the arguments to a file with sandbox_fs_write and let the program read it.",
+		sandbox.LaunchNoResources:   CodeCapacity.Remediation(),
 	}[reason], CodeInvalid.Remediation())
 }

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
@@ -90,7 +91,7 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 		case !w.tell(ctx, list, yield):
 			return nil
 		}
-		custody.Pause(ctx, lookPause)
+		bound.Pause(ctx, lookPause)
 	}
 }
 

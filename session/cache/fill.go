@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -88,7 +89,7 @@ func (s *Store) request(v Volume, o FillOptions) session.Request {
 		req.Mounts = append(slices.Clone(req.Mounts), backend.Mount{Source: s.files(v.Name), Target: hadDir})
 	}
 	if req.Network == "" && req.Egress.IsZero() && len(v.Hosts) > 0 {
-		req.Egress = session.Egress{Allow: v.Hosts}
+		req.Egress = sandbox.Egress{Allow: v.Hosts}
 	}
 	if size := backend.LimitNamed("workspace_mb"); req.Limits.WorkspaceBytes == 0 {
 		_, most := size.Bounds()
@@ -99,7 +100,7 @@ func (s *Store) request(v Volume, o FillOptions) session.Request {
 
 // run runs the command over what the cache has.
 func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) error {
-	out := session.Streams{Stdout: o.Stdout, Stderr: o.Stderr}
+	out := sandbox.Streams{Stdout: o.Stdout, Stderr: o.Stderr}
 	const copyOld = "mkdir -p " + fillDir + "; [ ! -d " + hadDir + " ] || cp -R " + hadDir + "/. " + fillDir
 	if err := succeed(ctx, box, out, "sh", "-c", copyOld); err != nil {
 		return err
@@ -108,9 +109,9 @@ func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) er
 }
 
 // succeed runs a command. A nonzero exit code is an error.
-func succeed(ctx context.Context, box *session.Session, out session.Streams, argv ...string) error {
-	res, err := box.Stream(ctx, session.ExecRequest{Argv: argv, Timeout: session.MaxExecTimeout}, out)
-	if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
+func succeed(ctx context.Context, box *session.Session, out sandbox.Streams, argv ...string) error {
+	res, err := box.Stream(ctx, sandbox.ExecRequest{Argv: argv, Timeout: sandbox.MaxExecTimeout}, out)
+	if err == nil && (res.Status != sandbox.ExecCompleted || res.ExitCode != 0) {
 		err = fmt.Errorf("cache: %s: %s, exit code %d; the cache is unchanged", argv[0], res.Status, res.ExitCode)
 	}
 	return err
@@ -129,7 +130,7 @@ func (v Volume) collect(ctx context.Context, box *session.Session, dir string) e
 		r.CloseWithError(err)
 		extracted <- err
 	}()
-	err = succeed(ctx, box, session.Streams{Stdout: w}, "tar", "-C", fillDir, "-cf", "-", cmp.Or(v.Keep, "."))
+	err = succeed(ctx, box, sandbox.Streams{Stdout: w}, "tar", "-C", fillDir, "-cf", "-", cmp.Or(v.Keep, "."))
 	w.CloseWithError(err) // nil is its end
 	if extractErr := <-extracted; extractErr != nil && (err == nil || errors.Is(err, extractErr)) {
 		err = fmt.Errorf("cache: %s: %w", v.Name, extractErr)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -52,12 +53,12 @@ type Request struct {
 	Name string
 	// Exec bounds the program: Timeout, Yield and Background, HeadBytes, TailBytes. Env, EnvBefore and Services are those of the
 	// interpreter, when this program is the first. The other fields must be zero.
-	Exec session.ExecRequest
+	Exec sandbox.ExecRequest
 }
 
 // Result is what became of a program. It printed Stdout and Stderr; its exit code is 1 after an exception, which is in Stderr.
 type Result struct {
-	session.ExecResult
+	sandbox.ExecResult
 	Value
 	// Started: this program is the first of the interpreter.
 	Started bool
@@ -86,7 +87,7 @@ func Run(ctx context.Context, s *session.Session, req Request) (Result, error) {
 	if res.ExecResult, err = i.call(ctx, req.Code, req.Exec); err != nil || !res.Done() {
 		return res, err
 	}
-	if res.Status != session.ExecCompleted || res.ExitCode == unanswered {
+	if res.Status != sandbox.ExecCompleted || res.ExitCode == unanswered {
 		if res.Lost = !i.answers(ctx); res.Lost {
 			i.end(ctx)
 		}
@@ -98,7 +99,7 @@ func Run(ctx context.Context, s *session.Session, req Request) (Result, error) {
 // Take returns the value of a program that has ended, once.
 func Take(ctx context.Context, s *session.Session, execID string) (Value, error) {
 	file := path.Join(dir, "result-"+path.Base(execID))
-	data, _, err := s.ReadFileBytes(ctx, file, session.ReadFileOptions{Limit: maxResult})
+	data, _, err := s.ReadFileBytes(ctx, file, sandbox.ReadFileOptions{Limit: maxResult})
 	if errors.Is(err, backend.ErrNotFound) {
 		return Value{}, nil
 	}
@@ -120,15 +121,15 @@ func Take(ctx context.Context, s *session.Session, execID string) (Value, error)
 
 // Running returns the ids of the commands that a sandbox's interpreters are, or were, as far as the sandbox lets it find out.
 func Running(ctx context.Context, s *session.Session) (ids []string, err error) {
-	list, err := s.ListFiles(ctx, dir, session.ListFilesOptions{Recursive: true})
+	list, err := s.ListFiles(ctx, dir, sandbox.ListFilesOptions{Recursive: true})
 	if isTheirs(err) {
 		return nil, nil
 	}
 	for _, f := range list.Entries {
-		if f.Type != session.TypeFile || path.Ext(f.Path) != ".exec" {
+		if f.Type != sandbox.TypeFile || path.Ext(f.Path) != ".exec" {
 			continue
 		}
-		id, _, err := s.ReadFileBytes(ctx, f.Path, session.ReadFileOptions{Limit: maxExecID})
+		id, _, err := s.ReadFileBytes(ctx, f.Path, sandbox.ReadFileOptions{Limit: maxExecID})
 		if isTheirs(err) {
 			continue
 		}
@@ -174,7 +175,7 @@ func open(s *session.Session, req Request) (*interpreter, error) {
 }
 
 // ensure starts the interpreter unless it runs. before reports whether there was one earlier.
-func (i *interpreter) ensure(ctx context.Context, exec session.ExecRequest) (started, before bool, err error) {
+func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (started, before bool, err error) {
 	id, err := i.running(ctx)
 	switch {
 	case err != nil:
@@ -194,7 +195,7 @@ type known struct {
 }
 
 func (i *interpreter) running(ctx context.Context) (known, error) {
-	data, _, err := i.s.ReadFileBytes(ctx, path.Join(i.dir, i.lang+".exec"), session.ReadFileOptions{Limit: maxExecID})
+	data, _, err := i.s.ReadFileBytes(ctx, path.Join(i.dir, i.lang+".exec"), sandbox.ReadFileOptions{Limit: maxExecID})
 	if errors.Is(err, backend.ErrNotFound) {
 		return known{}, nil
 	}
@@ -211,9 +212,9 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 }
 
 // start starts the interpreter and waits until it answers.
-func (i *interpreter) start(ctx context.Context, req session.ExecRequest) error {
-	res, err := i.s.Exec(ctx, session.ExecRequest{
-		Argv: i.argv, Background: true, Timeout: session.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
+func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error {
+	res, err := i.s.Exec(ctx, sandbox.ExecRequest{
+		Argv: i.argv, Background: true, Timeout: sandbox.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
 	})
 	if errors.Is(err, backend.ErrNotFound) {
 		return fmt.Errorf("%s not found in the image: %w", i.argv[0], backend.ErrUnsupported)
@@ -221,7 +222,7 @@ func (i *interpreter) start(ctx context.Context, req session.ExecRequest) error 
 	if err != nil {
 		return err
 	}
-	out, err := i.s.ReadExec(ctx, session.ReadExecRequest{ExecID: res.ExecID, Wait: startTime})
+	out, err := i.s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: startTime})
 	var words strings.Builder
 	for _, c := range out.Chunks {
 		words.Write(c.Data)
@@ -243,8 +244,8 @@ func (i *interpreter) end(ctx context.Context) {
 }
 
 // call has the interpreter run a program.
-func (i *interpreter) call(ctx context.Context, code string, exec session.ExecRequest) (session.ExecResult, error) {
-	return i.s.Exec(ctx, session.ExecRequest{
+func (i *interpreter) call(ctx context.Context, code string, exec sandbox.ExecRequest) (sandbox.ExecResult, error) {
+	return i.s.Exec(ctx, sandbox.ExecRequest{
 		Argv: []string{embed.Path, "interpret", i.dir, i.lang}, Stdin: []byte(code), Timeout: exec.Timeout, Yield: exec.Yield,
 		Background: exec.Background, HeadBytes: exec.HeadBytes, TailBytes: exec.TailBytes,
 	})
@@ -252,6 +253,6 @@ func (i *interpreter) call(ctx context.Context, code string, exec session.ExecRe
 
 // answers reports whether the interpreter takes another program.
 func (i *interpreter) answers(ctx context.Context) bool {
-	res, err := i.call(ctx, "", session.ExecRequest{Timeout: probeTime})
-	return err == nil && res.Status == session.ExecCompleted && res.ExitCode == 0
+	res, err := i.call(ctx, "", sandbox.ExecRequest{Timeout: probeTime})
+	return err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/session/record"
@@ -51,7 +52,7 @@ mkdir D/b.exec; ln -s /etc/passwd D/c.exec; mkfifo D/d.exec; head -c 100000 /dev
 		{"chmod 700 D; rm -rf D; echo > D", nil},
 		{"rm D; ln -s / D", nil},
 	} {
-		res, err := s.Exec(t.Context(), session.ExecRequest{Command: "cd /tmp; " + strings.ReplaceAll(c.script, "D", ".workcell-interpreter")})
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "cd /tmp; " + strings.ReplaceAll(c.script, "D", ".workcell-interpreter")})
 		if err != nil || res.ExitCode != 0 {
 			t.Fatalf("%s: %+v, %v", c.script, res, err)
 		}

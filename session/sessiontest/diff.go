@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -20,7 +21,7 @@ func Diff(t *testing.T, s *session.Session) {
 		"deleted": "deleted\n", "d/moved": "1\n2\n3\n4\n", "build/tracked": "x\n", "node_modules/m/f": "x\n", "locked/f": "x\n", "to dir": "to dir\n", "to link": "x\n", "fifo": "x\n",
 	} {
 		base[name] = patch.Entry{Mode: 0o644, Content: []byte(content)}
-		write(t, s, name, []byte(content), session.WriteFileOptions{Mode: 0o644})
+		write(t, s, name, []byte(content), sandbox.WriteFileOptions{Mode: 0o644})
 	}
 	output(t, s, `set -e
 printf 'one\nTWO\n' > edited; printf abd > 'as long'; chmod +x run.sh; rm deleted

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -38,7 +39,7 @@ func Exec(t *testing.T, s *session.Session) {
 
 func arguments(t *testing.T, s *session.Session) {
 	odd := []string{"", " a\nb ", `'"$(x)` + "`y`" + `\`, "ü\xff", "-n", "*"}
-	res := run(t, s, session.ExecRequest{Argv: append([]string{"/usr/bin/printf", "%s|"}, odd...)})
+	res := run(t, s, sandbox.ExecRequest{Argv: append([]string{"/usr/bin/printf", "%s|"}, odd...)})
 	if got, want := string(res.Stdout.Bytes()), strings.Join(odd, "|")+"|"; got != want {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
@@ -46,7 +47,7 @@ func arguments(t *testing.T, s *session.Session) {
 
 func environment(t *testing.T, s *session.Session) {
 	value := "a\nb=c 'd' \"e\" ü \xff"
-	res := run(t, s, session.ExecRequest{Argv: []string{"/usr/bin/env", "-0"}, Env: map[string]string{"BOTH": "request", "ODD": value}})
+	res := run(t, s, sandbox.ExecRequest{Argv: []string{"/usr/bin/env", "-0"}, Env: map[string]string{"BOTH": "request", "ODD": value}})
 	got := map[string]string{}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(string(res.Stdout.Bytes()), "\x00"), "\x00") {
 		name, value, _ := strings.Cut(entry, "=")
@@ -68,36 +69,36 @@ func environment(t *testing.T, s *session.Session) {
 }
 
 func stdin(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: "cat; exit 5", Stdin: []byte("\x00\xff\r\n\x1b")})
-	if string(res.Stdout.Bytes()) != "\x00\xff\r\n\x1b" || res.ExitCode != 5 || res.Status != session.ExecCompleted {
+	res := run(t, s, sandbox.ExecRequest{Command: "cat; exit 5", Stdin: []byte("\x00\xff\r\n\x1b")})
+	if string(res.Stdout.Bytes()) != "\x00\xff\r\n\x1b" || res.ExitCode != 5 || res.Status != sandbox.ExecCompleted {
 		t.Errorf("stdout %.60q, %+v", res.Stdout.Bytes(), res.ExecStatus)
 	}
-	if res := run(t, s, session.ExecRequest{Argv: []string{"cat"}}); res.StdoutBytes != 0 {
+	if res := run(t, s, sandbox.ExecRequest{Argv: []string{"cat"}}); res.StdoutBytes != 0 {
 		t.Errorf("no input: %+v", res.ExecStatus)
 	}
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"cat"}, Stdin: make([]byte, session.MaxStdinBytes+1)}); !errors.Is(err, backend.ErrTooLarge) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"cat"}, Stdin: make([]byte, sandbox.MaxStdinBytes+1)}); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("too much input: %v", err)
 	}
 }
 
 func outcomes(t *testing.T, s *session.Session) {
 	for _, code := range []int{0, 42} {
-		res := run(t, s, session.ExecRequest{Command: fmt.Sprintf("printf out; printf err >&2; exit %d", code)})
-		if res.ExitCode != code || res.Status != session.ExecCompleted || res.Signal != "" || res.Timeout != session.DefaultExecTimeout || res.Duration <= 0 {
+		res := run(t, s, sandbox.ExecRequest{Command: fmt.Sprintf("printf out; printf err >&2; exit %d", code)})
+		if res.ExitCode != code || res.Status != sandbox.ExecCompleted || res.Signal != "" || res.Timeout != sandbox.DefaultExecTimeout || res.Duration <= 0 {
 			t.Errorf("exit %d: %+v, timeout %v", code, res.ExecStatus, res.Timeout)
 		}
 		if string(res.Stdout.Bytes()) != "out" || string(res.Stderr.Bytes()) != "err" || res.StdoutBytes != 3 || res.StderrBytes != 3 {
 			t.Errorf("exit %d: streams %q and %q, %+v", code, res.Stdout.Bytes(), res.Stderr.Bytes(), res.ExecStatus)
 		}
 	}
-	if res := run(t, s, session.ExecRequest{Command: "kill -SEGV $$; sleep 5"}); res.Status != session.ExecCompleted || res.Signal != "SIGSEGV" {
+	if res := run(t, s, sandbox.ExecRequest{Command: "kill -SEGV $$; sleep 5"}); res.Status != sandbox.ExecCompleted || res.Signal != "SIGSEGV" {
 		t.Errorf("a signal of its own: %+v", res.ExecStatus)
 	}
-	if res := run(t, s, session.ExecRequest{Command: "sleep 100 & echo parent"}); res.Status != session.ExecCompleted || !res.Leaked {
+	if res := run(t, s, sandbox.ExecRequest{Command: "sleep 100 & echo parent"}); res.Status != sandbox.ExecCompleted || !res.Leaked {
 		t.Errorf("a background child: %+v", res.ExecStatus)
 	}
 	for dir, want := range map[string]string{"": s.Info().Workdir, "/tmp": "/tmp"} {
-		if res := run(t, s, session.ExecRequest{Argv: []string{"pwd"}, Dir: dir}); string(res.Stdout.Bytes()) != want+"\n" {
+		if res := run(t, s, sandbox.ExecRequest{Argv: []string{"pwd"}, Dir: dir}); string(res.Stdout.Bytes()) != want+"\n" {
 			t.Errorf("directory %q, want %q", res.Stdout.Bytes(), want)
 		}
 	}
@@ -106,17 +107,17 @@ func outcomes(t *testing.T, s *session.Session) {
 func launchErrors(t *testing.T, s *session.Session) {
 	output(t, s, "touch plain")
 	for _, test := range []struct {
-		req  session.ExecRequest
-		want session.LaunchReason
+		req  sandbox.ExecRequest
+		want sandbox.LaunchReason
 		is   error
 	}{
-		{session.ExecRequest{Argv: []string{"no-such-program"}}, session.LaunchNotFound, backend.ErrNotFound},
-		{session.ExecRequest{Argv: []string{s.Info().Workdir + "/plain"}}, session.LaunchNotExecutable, backend.ErrPermission},
-		{session.ExecRequest{Argv: []string{"true"}, Dir: "/no/such/dir"}, session.LaunchBadDir, backend.ErrInvalid},
-		{session.ExecRequest{Argv: []string{"true", strings.Repeat("x", 200<<10)}}, session.LaunchTooLong, backend.ErrTooLarge},
+		{sandbox.ExecRequest{Argv: []string{"no-such-program"}}, sandbox.LaunchNotFound, backend.ErrNotFound},
+		{sandbox.ExecRequest{Argv: []string{s.Info().Workdir + "/plain"}}, sandbox.LaunchNotExecutable, backend.ErrPermission},
+		{sandbox.ExecRequest{Argv: []string{"true"}, Dir: "/no/such/dir"}, sandbox.LaunchBadDir, backend.ErrInvalid},
+		{sandbox.ExecRequest{Argv: []string{"true", strings.Repeat("x", 200<<10)}}, sandbox.LaunchTooLong, backend.ErrTooLarge},
 	} {
 		_, err := s.Exec(t.Context(), test.req)
-		var launch *session.LaunchError
+		var launch *sandbox.LaunchError
 		if !errors.As(err, &launch) || launch.Reason != test.want || !errors.Is(err, test.is) {
 			t.Errorf("%.60q in %q: %v, want a LaunchError %s", test.req.Argv, test.req.Dir, err, test.want)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -35,40 +36,40 @@ func Files(t *testing.T, s *session.Session) {
 func fileSizes(t *testing.T, s *session.Session) {
 	big := noise(FileLimit)
 	for _, size := range []int{0, 1, FileLimit - 1, FileLimit} {
-		info := write(t, s, "sized", big[:size], session.WriteFileOptions{Overwrite: true, Size: int64(size)})
+		info := write(t, s, "sized", big[:size], sandbox.WriteFileOptions{Overwrite: true, Size: int64(size)})
 		if info.Size != int64(size) {
 			t.Errorf("%d bytes were written, %d reported", size, info.Size)
 		}
-		if got := read(t, s, "sized", session.ReadFileOptions{}); !bytes.Equal(got, big[:size]) {
+		if got := read(t, s, "sized", sandbox.ReadFileOptions{}); !bytes.Equal(got, big[:size]) {
 			t.Errorf("%d bytes came back as %d", size, len(got))
 		}
 	}
 	more := append(big, 'x')
 	for _, size := range []int64{0, FileLimit + 1} {
-		_, err := s.WriteFile(t.Context(), "sized", bytes.NewReader(more), session.WriteFileOptions{Overwrite: true, Size: size})
+		_, err := s.WriteFile(t.Context(), "sized", bytes.NewReader(more), sandbox.WriteFileOptions{Overwrite: true, Size: size})
 		if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(FileLimit)) {
 			t.Errorf("one byte too many, size %d: %v", size, err)
 		}
 	}
-	if got := read(t, s, "sized", session.ReadFileOptions{}); !bytes.Equal(got, big) {
+	if got := read(t, s, "sized", sandbox.ReadFileOptions{}); !bytes.Equal(got, big) {
 		t.Error("a refused write changed the file")
 	}
 	output(t, s, "printf x >> sized")
-	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{}); !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(FileLimit)) {
+	if _, _, err := s.ReadFileBytes(t.Context(), "sized", sandbox.ReadFileOptions{}); !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(FileLimit)) {
 		t.Errorf("reading one byte too many: %v", err)
 	}
-	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: FileLimit + 1}); !errors.Is(err, backend.ErrTooLarge) {
+	if _, _, err := s.ReadFileBytes(t.Context(), "sized", sandbox.ReadFileOptions{Limit: FileLimit + 1}); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("a limit above the limit: %v", err)
 	}
-	if got := read(t, s, "sized", session.ReadFileOptions{Offset: 2, Limit: 3}); !bytes.Equal(got, big[2:5]) {
+	if got := read(t, s, "sized", sandbox.ReadFileOptions{Offset: 2, Limit: 3}); !bytes.Equal(got, big[2:5]) {
 		t.Errorf("a range: %q", got)
 	}
-	for _, opts := range []session.ReadFileOptions{{Offset: -1}, {Limit: -1}} {
+	for _, opts := range []sandbox.ReadFileOptions{{Offset: -1}, {Limit: -1}} {
 		if _, _, err := s.ReadFileBytes(t.Context(), "sized", opts); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%+v: %v", opts, err)
 		}
 	}
-	got, info, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: FileLimit})
+	got, info, err := s.ReadFileBytes(t.Context(), "sized", sandbox.ReadFileOptions{Limit: FileLimit})
 	if err != nil || !bytes.Equal(got, big) || info.Size != FileLimit+1 {
 		t.Errorf("a read with a limit: %d bytes of %d, %v", len(got), info.Size, err)
 	}
@@ -76,35 +77,35 @@ func fileSizes(t *testing.T, s *session.Session) {
 
 // fileAtomic breaks writes off in every way; the old file stays, and nothing else appears.
 func fileAtomic(t *testing.T, s *session.Session) {
-	write(t, s, "atomic/file", []byte("old"), session.WriteFileOptions{})
+	write(t, s, "atomic/file", []byte("old"), sandbox.WriteFileOptions{})
 	broken := errors.New("the host's disk failed")
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, test := range map[string]struct {
 		ctx  context.Context
 		body io.Reader
-		opts session.WriteFileOptions
+		opts sandbox.WriteFileOptions
 		want error
 	}{
-		"reader fails": {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
-		"too short":    {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
-		"too long":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
-		"ends badly":   {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
-		"cancelled":    {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancels(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
-		"exists":       {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
+		"reader fails": {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, sandbox.WriteFileOptions{Overwrite: true}, broken},
+		"too short":    {t.Context(), strings.NewReader("abc"), sandbox.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
+		"too long":     {t.Context(), strings.NewReader("abc"), sandbox.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
+		"ends badly":   {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, sandbox.WriteFileOptions{Overwrite: true, Size: 100}, broken},
+		"cancelled":    {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancels(cancel), bytes.NewReader(noise(3<<20))), sandbox.WriteFileOptions{Overwrite: true}, context.Canceled},
+		"exists":       {t.Context(), strings.NewReader("new"), sandbox.WriteFileOptions{}, backend.ErrExists},
 	} {
 		if _, err := s.WriteFile(test.ctx, "atomic/file", test.body, test.opts); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
-		if got := read(t, s, "atomic/file", session.ReadFileOptions{}); string(got) != "old" {
+		if got := read(t, s, "atomic/file", sandbox.ReadFileOptions{}); string(got) != "old" {
 			t.Errorf("%s: the file holds %d bytes now", name, len(got))
 		}
 	}
 	eventually(t, "no litter", func() bool {
-		list, err := s.ListFiles(t.Context(), "atomic", session.ListFilesOptions{})
+		list, err := s.ListFiles(t.Context(), "atomic", sandbox.ListFilesOptions{})
 		return err == nil && len(list.Entries) == 1
 	})
-	write(t, s, "atomic/file", []byte("new"), session.WriteFileOptions{Overwrite: true})
-	if got := read(t, s, "atomic/file", session.ReadFileOptions{}); string(got) != "new" {
+	write(t, s, "atomic/file", []byte("new"), sandbox.WriteFileOptions{Overwrite: true})
+	if got := read(t, s, "atomic/file", sandbox.ReadFileOptions{}); string(got) != "new" {
 		t.Errorf("after an overwrite: %q", got)
 	}
 }
@@ -115,51 +116,51 @@ type cancels func()
 func (c cancels) Read([]byte) (int, error) { c(); return 0, io.EOF }
 
 func fileMetadata(t *testing.T, s *session.Session) {
-	info := write(t, s, "meta/file", []byte("abc"), session.WriteFileOptions{Mode: 0o750})
-	if info.Path != "meta/file" || info.Type != session.TypeFile || info.Size != 3 || info.Mode != 0o750 || info.ModTime.IsZero() {
+	info := write(t, s, "meta/file", []byte("abc"), sandbox.WriteFileOptions{Mode: 0o750})
+	if info.Path != "meta/file" || info.Type != sandbox.TypeFile || info.Size != 3 || info.Mode != 0o750 || info.ModTime.IsZero() {
 		t.Errorf("%+v", info)
 	}
-	if info := write(t, s, "meta/plain", nil, session.WriteFileOptions{}); info.Mode != 0o644 {
+	if info := write(t, s, "meta/plain", nil, sandbox.WriteFileOptions{}); info.Mode != 0o644 {
 		t.Errorf("default mode %v", info.Mode)
 	}
-	if info, err := s.MakeDir(t.Context(), "meta/a/b", 0); err != nil || info.Type != session.TypeDir || info.Mode.Perm() != 0o755 {
+	if info, err := s.MakeDir(t.Context(), "meta/a/b", 0); err != nil || info.Type != sandbox.TypeDir || info.Mode.Perm() != 0o755 {
 		t.Errorf("MakeDir: %+v, %v", info, err)
 	}
 	output(t, s, "ln -s file meta/link; mkfifo meta/fifo; chmod 4755 meta/plain; chmod 1777 meta/a")
 	for name, want := range map[string]struct {
-		kind session.FileType
+		kind sandbox.FileType
 		mode fs.FileMode
 	}{
-		"meta/link": {session.TypeSymlink, 0}, "meta/fifo": {session.TypeOther, 0},
-		"meta/plain": {session.TypeFile, fs.ModeSetuid | 0o755}, "meta/a": {session.TypeDir, fs.ModeSticky | 0o777},
+		"meta/link": {sandbox.TypeSymlink, 0}, "meta/fifo": {sandbox.TypeOther, 0},
+		"meta/plain": {sandbox.TypeFile, fs.ModeSetuid | 0o755}, "meta/a": {sandbox.TypeDir, fs.ModeSticky | 0o777},
 	} {
 		info, err := s.StatFile(t.Context(), name)
 		if err != nil || info.Type != want.kind || want.mode != 0 && info.Mode != want.mode {
 			t.Errorf("StatFile(%s) = %+v, %v", name, info, err)
 		}
 	}
-	write(t, s, "meta/other", nil, session.WriteFileOptions{})
+	write(t, s, "meta/other", nil, sandbox.WriteFileOptions{})
 	if err := s.RenameFile(t.Context(), "meta/file", "meta/other", false); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("RenameFile onto a file: %v", err)
 	}
 	must(t, s.RenameFile(t.Context(), s.Info().Workdir+"/meta/file", "meta/other", true))
-	if got := read(t, s, "meta/other", session.ReadFileOptions{}); string(got) != "abc" {
+	if got := read(t, s, "meta/other", sandbox.ReadFileOptions{}); string(got) != "abc" {
 		t.Errorf("after renaming: %q", got)
 	}
 }
 
 func fileListRemove(t *testing.T, s *session.Session) {
 	output(t, s, "mkdir -p tree/d; cd tree; for i in 1 2 3 4 5; do touch f$i d/g$i; done; ln -s / escape")
-	list, err := s.ListFiles(t.Context(), "tree", session.ListFilesOptions{Recursive: true})
+	list, err := s.ListFiles(t.Context(), "tree", sandbox.ListFilesOptions{Recursive: true})
 	if err != nil || len(list.Entries) != 12 || list.Total != 12 || list.Truncated {
 		t.Errorf("recursive: %d entries of %d, %v", len(list.Entries), list.Total, err)
 	}
-	list, err = s.ListFiles(t.Context(), "tree", session.ListFilesOptions{Limit: 3})
+	list, err = s.ListFiles(t.Context(), "tree", sandbox.ListFilesOptions{Limit: 3})
 	if err != nil || len(list.Entries) != 3 || list.Total != 7 || !list.Truncated {
 		t.Errorf("limited: %d entries of %d, truncated %v, %v", len(list.Entries), list.Total, list.Truncated, err)
 	}
-	for _, limit := range []int{-1, session.MaxListEntries + 1} {
-		if _, err := s.ListFiles(t.Context(), "tree", session.ListFilesOptions{Limit: limit}); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "0 to 10000") {
+	for _, limit := range []int{-1, sandbox.MaxListEntries + 1} {
+		if _, err := s.ListFiles(t.Context(), "tree", sandbox.ListFilesOptions{Limit: limit}); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "0 to 10000") {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
@@ -182,11 +183,11 @@ func fileErrors(t *testing.T, s *session.Session) {
 		"":                        backend.ErrInvalid,
 		strings.Repeat("x", 5000): backend.ErrInvalid,
 	} {
-		if _, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{}); !errors.Is(err, want) {
+		if _, _, err := s.ReadFileBytes(t.Context(), name, sandbox.ReadFileOptions{}); !errors.Is(err, want) {
 			t.Errorf("ReadFile(%.40q) = %v, want %v", name, err, want)
 		}
 	}
-	if _, err := s.WriteFile(t.Context(), "x", strings.NewReader(""), session.WriteFileOptions{Mode: fs.ModeSetuid | 0o755}); !errors.Is(err, backend.ErrInvalid) {
+	if _, err := s.WriteFile(t.Context(), "x", strings.NewReader(""), sandbox.WriteFileOptions{Mode: fs.ModeSetuid | 0o755}); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("a setuid file: %v", err)
 	}
 	if _, err := s.MakeDir(t.Context(), "x", fs.ModeDir|0o755); !errors.Is(err, backend.ErrInvalid) {
@@ -204,7 +205,7 @@ func fileErrors(t *testing.T, s *session.Session) {
 
 // fileEdit edits a file that others edit and write to: nothing of theirs is lost.
 func fileEdit(t *testing.T, s *session.Session) {
-	write(t, s, "edit/shared", nil, session.WriteFileOptions{Mode: 0o640})
+	write(t, s, "edit/shared", nil, sandbox.WriteFileOptions{Mode: 0o640})
 	const writers, edits = 4, 5
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -224,7 +225,7 @@ func fileEdit(t *testing.T, s *session.Session) {
 		})
 	}
 	wg.Wait()
-	lines := strings.Fields(string(read(t, s, "edit/shared", session.ReadFileOptions{})))
+	lines := strings.Fields(string(read(t, s, "edit/shared", sandbox.ReadFileOptions{})))
 	slices.Sort(lines)
 	if len(lines) != writers*edits || len(slices.Compact(lines)) != writers*edits {
 		t.Errorf("%d lines of %d: %v", len(lines), writers*edits, lines)
@@ -232,7 +233,7 @@ func fileEdit(t *testing.T, s *session.Session) {
 	if info, err := s.StatFile(t.Context(), "edit/shared"); err != nil || info.Mode != 0o640 {
 		t.Errorf("mode %v, %v", info.Mode, err)
 	}
-	write(t, s, "edit/busy", []byte("begin\n"), session.WriteFileOptions{})
+	write(t, s, "edit/busy", []byte("begin\n"), sandbox.WriteFileOptions{})
 	calls := 0
 	info, err := s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
 		if calls++; calls == 1 {
@@ -240,14 +241,14 @@ func fileEdit(t *testing.T, s *session.Session) {
 		}
 		return append([]byte("edit\n"), old...), nil
 	})
-	if got := read(t, s, "edit/busy", session.ReadFileOptions{}); err != nil || calls != 2 || string(got) != "edit\nbegin\ncommand\n" || info.Size != int64(len(got)) {
+	if got := read(t, s, "edit/busy", sandbox.ReadFileOptions{}); err != nil || calls != 2 || string(got) != "edit\nbegin\ncommand\n" || info.Size != int64(len(got)) {
 		t.Errorf("written to meanwhile: %q after %d calls, %+v, %v", got, calls, info, err)
 	}
 	_, err = s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
 		output(t, s, "echo again >>edit/busy")
 		return nil, nil
 	})
-	if got := read(t, s, "edit/busy", session.ReadFileOptions{}); !errors.Is(err, backend.ErrTimeout) || !strings.HasSuffix(string(got), "again\nagain\n") {
+	if got := read(t, s, "edit/busy", sandbox.ReadFileOptions{}); !errors.Is(err, backend.ErrTimeout) || !strings.HasSuffix(string(got), "again\nagain\n") {
 		t.Errorf("written to at every attempt: %v, %q", err, got)
 	}
 	refused := errors.New("refused")

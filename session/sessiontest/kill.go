@@ -10,15 +10,16 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
 func yielding(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: "echo one; while [ ! -e yield-on ]; do sleep 0.05; done; echo two; exit 7", Yield: 500 * time.Millisecond})
-	if out := string(res.Stdout.Bytes()); res.Status != session.ExecRunning || out != "one\n" && out != "" {
+	res := run(t, s, sandbox.ExecRequest{Command: "echo one; while [ ! -e yield-on ]; do sleep 0.05; done; echo two; exit 7", Yield: 500 * time.Millisecond})
+	if out := string(res.Stdout.Bytes()); res.Status != sandbox.ExecRunning || out != "one\n" && out != "" {
 		t.Fatalf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
 	}
-	first, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	first, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	if err != nil || len(first.Chunks) != 1 || first.Chunks[0].Seq != 1 || string(first.Chunks[0].Data) != "one\n" || first.Done {
 		t.Errorf("first read: %+v, %v", first, err)
 	}
@@ -33,20 +34,20 @@ func yielding(t *testing.T, s *session.Session) {
 	}
 	output(t, s, "touch yield-on")
 	status, err = s.WaitExec(t.Context(), res.ExecID, -1)
-	if err != nil || status.Status != session.ExecCompleted || status.ExitCode != 7 {
+	if err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 7 {
 		t.Errorf("wait: %+v, %v", status, err)
 	}
 	for range 2 { // reads consume nothing
-		all, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID})
+		all, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID})
 		if err != nil || !all.Done || len(all.Chunks) != 2 || string(all.Chunks[1].Data) != "two\n" {
 			t.Errorf("read of all: %+v, %v", all, err)
 		}
 	}
-	rest, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, SinceSeq: first.NextSeq})
+	rest, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, SinceSeq: first.NextSeq})
 	if err != nil || !rest.Done || len(rest.Chunks) != 1 || rest.Chunks[0].Stream != "stdout" {
 		t.Errorf("read of the rest: %+v, %v", rest, err)
 	}
-	for _, req := range []session.ReadExecRequest{
+	for _, req := range []sandbox.ReadExecRequest{
 		{ExecID: res.ExecID, SinceSeq: -1}, {ExecID: res.ExecID, MaxChunks: -1}, {ExecID: res.ExecID, Wait: -1}, {ExecID: res.ExecID, Wait: time.Hour},
 	} {
 		if _, err := s.ReadExec(t.Context(), req); !errors.Is(err, backend.ErrInvalid) {
@@ -56,7 +57,7 @@ func yielding(t *testing.T, s *session.Session) {
 }
 
 func writeStdin(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Argv: []string{"cat"}, Stdin: []byte("first "), StdinOpen: true, Background: true})
+	res := run(t, s, sandbox.ExecRequest{Argv: []string{"cat"}, Stdin: []byte("first "), StdinOpen: true, Background: true})
 	must(t, s.WriteExec(t.Context(), res.ExecID, []byte("\x00\xff "), false))
 	must(t, s.WriteExec(t.Context(), res.ExecID, []byte("last"), true))
 	if res, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || res.ExitCode != 0 || string(res.Stdout.Bytes()) != "first \x00\xff last" {
@@ -65,21 +66,21 @@ func writeStdin(t *testing.T, s *session.Session) {
 }
 
 func killing(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: "echo began; sleep 1000", Background: true})
-	if res.Status != session.ExecRunning {
+	res := run(t, s, sandbox.ExecRequest{Command: "echo began; sleep 1000", Background: true})
+	if res.Status != sandbox.ExecRunning {
 		t.Errorf("background: %+v", res.ExecStatus)
 	}
-	_, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	_, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	must(t, err)
 	status, err := s.KillExec(t.Context(), res.ExecID, "")
-	if err != nil || status.Status != session.ExecKilled {
+	if err != nil || status.Status != sandbox.ExecKilled {
 		t.Errorf("kill: %+v, %v", status, err)
 	}
-	if again, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil || again.Status != session.ExecKilled {
+	if again, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil || again.Status != sandbox.ExecKilled {
 		t.Errorf("killing an ended command: %+v, %v", again, err)
 	}
-	res = run(t, s, session.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
-	_, err = s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	res = run(t, s, sandbox.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
+	_, err = s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	must(t, err)
 	_, err = s.KillExec(t.Context(), res.ExecID, "INT")
 	must(t, err)
@@ -91,7 +92,7 @@ func killing(t *testing.T, s *session.Session) {
 func largeOutput(t *testing.T, s *session.Session) {
 	const size = 3 << 20
 	command := fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo end", size)
-	out := run(t, s, session.ExecRequest{Command: command, HeadBytes: 100, TailBytes: 200}).Stdout
+	out := run(t, s, sandbox.ExecRequest{Command: command, HeadBytes: 100, TailBytes: 200}).Stdout
 	if len(out.Head) != 100 || len(out.Tail) != 200 || out.Total != size+4 || out.Omitted != out.Total-300 ||
 		!bytes.HasSuffix(out.Tail, []byte("xend\n")) {
 		t.Errorf("head %d, tail %d, total %d, omitted %d", len(out.Head), len(out.Tail), out.Total, out.Omitted)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -108,7 +109,7 @@ func suspending(t *testing.T, l *life) {
 		plain.Limits.WorkspaceBytes, req.Limits.WorkspaceBytes = 16<<20, 16<<20
 	}
 	s := l.open(t, first, key, req, true)
-	write(t, s, "kept.txt", []byte("kept"), session.WriteFileOptions{})
+	write(t, s, "kept.txt", []byte("kept"), sandbox.WriteFileOptions{})
 	if got := l.state(t, first, s.ID()); got != session.StateReady {
 		t.Errorf("a new sandbox is %s", got)
 	}
@@ -119,7 +120,7 @@ func suspending(t *testing.T, l *life) {
 	if again.ID() != s.ID() || again.Info().IdlePolicy != session.IdleStop || l.state(t, second, s.ID()) != session.StateReady {
 		t.Errorf("opened again: %+v", again.Info())
 	}
-	if got := read(t, again, "kept.txt", session.ReadFileOptions{}); string(got) != "kept" {
+	if got := read(t, again, "kept.txt", sandbox.ReadFileOptions{}); string(got) != "kept" {
 		t.Errorf("kept.txt holds %q", got)
 	}
 	ended(t, second)
@@ -181,12 +182,12 @@ func rebuilding(t *testing.T, l *life) {
 	// What commands run in is not rebuilt, what nobody uses is.
 	back := l.req
 	back.Mode = session.OpenRebuild
-	command := run(t, again, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+	command := run(t, again, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 	if _, _, err := second.Open(t.Context(), key, back); !errors.Is(err, backend.ErrExists) || errors.As(err, &conflict) {
 		t.Errorf("Open while a command runs: %v, want ErrExists", err)
 	}
 	output(t, again, "touch stop")
-	if status, err := again.WaitExec(t.Context(), command.ExecID, -1); err != nil || status.Status != session.ExecCompleted {
+	if status, err := again.WaitExec(t.Context(), command.ExecID, -1); err != nil || status.Status != sandbox.ExecCompleted {
 		t.Errorf("the command: %+v, %v", status, err)
 	}
 	third := l.open(t, second, key, back, false)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -50,12 +51,12 @@ type tools struct {
 	stop func()
 }
 
-type handler func(context.Context, *session.ServiceConn)
+type handler func(context.Context, *sandbox.ServiceConn)
 
 // serve serves tools until the test's end.
 func serve(t *testing.T, s *session.Session) *tools {
 	t.Helper()
-	service := session.Service{Name: "tools", Handle: func(ctx context.Context, c *session.ServiceConn) {
+	service := sandbox.Service{Name: "tools", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
 		if handle, ok := c.Grant.(handler); ok {
 			handle(ctx, c)
 			return
@@ -69,30 +70,30 @@ func serve(t *testing.T, s *session.Session) *tools {
 }
 
 // program is a request to run a Python program that may connect to handle.
-func (s *tools) program(text string, handle handler) session.ExecRequest {
-	return session.ExecRequest{Argv: []string{"python3", "-c", connectTools + text}, Env: map[string]string{"WORKCELL_TOOLS": s.addr},
-		Services: []session.ServiceGrant{{Name: "tools", Value: handle}}}
+func (s *tools) program(text string, handle handler) sandbox.ExecRequest {
+	return sandbox.ExecRequest{Argv: []string{"python3", "-c", connectTools + text}, Env: map[string]string{"WORKCELL_TOOLS": s.addr},
+		Services: []sandbox.ServiceGrant{{Name: "tools", Value: handle}}}
 }
 
 // call runs a program that must succeed, and returns its output.
 func (s *tools) call(t *testing.T, on *session.Session, text string, handle handler) string {
 	t.Helper()
 	res := run(t, on, s.program(text, handle))
-	if res.Status != session.ExecCompleted || res.ExitCode != 0 {
+	if res.Status != sandbox.ExecCompleted || res.ExitCode != 0 {
 		t.Errorf("%+v, stderr %s", res.ExecStatus, res.Stderr.Bytes())
 	}
 	return strings.TrimSpace(string(res.Stdout.Bytes()))
 }
 
 // echo sends back what comes.
-func echo(_ context.Context, c *session.ServiceConn) {
+func echo(_ context.Context, c *sandbox.ServiceConn) {
 	if _, err := io.Copy(c, c); err == nil {
 		_ = c.CloseWrite() // a command that is gone needs no end
 	}
 }
 
 func serviceRefused(t *testing.T, s *session.Session) {
-	for name, svc := range map[string]session.Service{
+	for name, svc := range map[string]sandbox.Service{
 		"no name":      {Handle: echo},
 		"unknown name": {Name: "doors", Handle: echo},
 		"no handler":   {Name: "tools"},
@@ -103,14 +104,14 @@ func serviceRefused(t *testing.T, s *session.Session) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo})
+	addr, stop, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: echo})
 	must(t, err)
-	if again, _, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo}); !errors.Is(err, backend.ErrExists) || again != addr {
+	if again, _, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: echo}); !errors.Is(err, backend.ErrExists) || again != addr {
 		t.Errorf("a second service of the name at %q: %v, the first is at %q", again, err, addr)
 	}
 	stop()
 	stop()
-	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "true", Services: []session.ServiceGrant{{Name: "doors"}}}); !errors.Is(err, backend.ErrInvalid) {
+	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "true", Services: []sandbox.ServiceGrant{{Name: "doors"}}}); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("a grant for what there is not: %v", err)
 	}
 }
@@ -120,9 +121,9 @@ func (s *tools) grants(t *testing.T, on *session.Session) {
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
-			var seen session.ServiceConn
+			var seen sandbox.ServiceConn
 			word := fmt.Sprintf("word %d", i)
-			req := s.program(`s = connect(); s.sendall(b"hello"); print(rest(s))`, func(_ context.Context, c *session.ServiceConn) {
+			req := s.program(`s = connect(); s.sendall(b"hello"); print(rest(s))`, func(_ context.Context, c *sandbox.ServiceConn) {
 				seen = *c
 				b, err := io.ReadAll(c)
 				if string(b) != "hello" || err != nil {
@@ -166,7 +167,7 @@ if os.fork() == 0:
 		os.environ["WORKCELL_TOOLS"] = address
 		s = connect(); s.sendall(b"x"); rest(s)
 	os._exit(0)
-os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *session.ServiceConn) {
+os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *sandbox.ServiceConn) {
 		from <- c.ExecID
 		echo(ctx, c)
 	})
@@ -180,7 +181,7 @@ os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *session.Ser
 func (s *tools) halfClose(t *testing.T, on *session.Session) {
 	late := make(chan string, 1)
 	const program = `s = connect(); print(s.makefile().read()); s.sendall(b"late"); s.close()`
-	got := s.call(t, on, program, func(_ context.Context, c *session.ServiceConn) {
+	got := s.call(t, on, program, func(_ context.Context, c *sandbox.ServiceConn) {
 		_, _ = io.WriteString(c, "early")
 		if err := c.CloseWrite(); err != nil {
 			t.Error(err)
@@ -216,7 +217,7 @@ while True:
 	data = s.recv(1 << 20)
 	if not data: break
 	h.update(data)
-sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`, func(_ context.Context, c *session.ServiceConn) {
+sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`, func(_ context.Context, c *sandbox.ServiceConn) {
 		what := make([]byte, 1)
 		_, _ = c.Read(what)
 		switch what[0] {
@@ -238,7 +239,7 @@ sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`,
 }
 
 // transfer sends data and reads 64 MiB at the same time.
-func transfer(t *testing.T, c *session.ServiceConn, data []byte) {
+func transfer(t *testing.T, c *sandbox.ServiceConn, data []byte) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		if _, err := io.Copy(c, bytes.NewReader(data)); err != nil {
@@ -255,7 +256,7 @@ func transfer(t *testing.T, c *session.ServiceConn, data []byte) {
 // commandEnds: with a command, its connections end and their contexts do.
 func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	began, ended := make(chan bool), make(chan error, 1)
-	req := s.program("s = connect(); s.sendall(b'x'); s.recv(1)", func(ctx context.Context, c *session.ServiceConn) {
+	req := s.program("s = connect(); s.sendall(b'x'); s.recv(1)", func(ctx context.Context, c *sandbox.ServiceConn) {
 		_, _ = c.Read(make([]byte, 1))
 		close(began)
 		<-ctx.Done()
@@ -277,8 +278,8 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 func extendExec(t *testing.T, s *session.Session) {
 	for command, by := range map[string]time.Duration{"sleep 10": 90 * time.Second, "sleep 600": time.Second} {
 		const limit = 8 * time.Second // time to extend it
-		want := map[bool]session.ExecState{true: session.ExecTimedOut, false: session.ExecCompleted}[by == time.Second]
-		begun := run(t, s, session.ExecRequest{Command: command, Timeout: limit, Background: true})
+		want := map[bool]sandbox.ExecState{true: sandbox.ExecTimedOut, false: sandbox.ExecCompleted}[by == time.Second]
+		begun := run(t, s, sandbox.ExecRequest{Command: command, Timeout: limit, Background: true})
 		must(t, s.ExtendExec(t.Context(), begun.ExecID, by))
 		res, err := s.WaitExec(t.Context(), begun.ExecID, -1)
 		if err != nil || res.Status != want || res.Duration < limit+time.Second {
@@ -295,7 +296,7 @@ func extendExec(t *testing.T, s *session.Session) {
 
 // model: the service on TCP is every process's, and its connections are nobody's.
 func model(t *testing.T, s *session.Session) {
-	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "model", Handle: func(ctx context.Context, c *session.ServiceConn) {
+	addr, stop, err := s.Serve(t.Context(), sandbox.Service{Name: "model", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
 		if c.ExecID != "" || c.Grant != nil {
 			t.Errorf("a connection over TCP is of %s", c.ExecID)
 		}
@@ -303,7 +304,7 @@ func model(t *testing.T, s *session.Session) {
 	}})
 	must(t, err)
 	defer stop()
-	res := run(t, s, session.ExecRequest{Argv: []string{"python3", "-c", `
+	res := run(t, s, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, sys
 host, port = sys.argv[1].split(":")
 s = socket.create_connection((host, int(port)))

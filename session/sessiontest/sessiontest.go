@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -43,7 +44,7 @@ func must(t testing.TB, err error) {
 }
 
 // run executes and wants a result.
-func run(t *testing.T, s *session.Session, req session.ExecRequest) session.ExecResult {
+func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
 	t.Helper()
 	res, err := s.Exec(t.Context(), req)
 	if err != nil {
@@ -55,11 +56,11 @@ func run(t *testing.T, s *session.Session, req session.ExecRequest) session.Exec
 // output runs a shell command that must succeed, and returns its output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
 	if err != nil {
 		t.Fatalf("Exec(%s): %v", command, err)
 	}
-	if res.ExitCode != 0 || res.Status != session.ExecCompleted {
+	if res.ExitCode != 0 || res.Status != sandbox.ExecCompleted {
 		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
 	}
 	return string(res.Stdout.Bytes())
@@ -75,7 +76,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-func write(t *testing.T, s *session.Session, name string, data []byte, opts session.WriteFileOptions) session.FileInfo {
+func write(t *testing.T, s *session.Session, name string, data []byte, opts sandbox.WriteFileOptions) sandbox.FileInfo {
 	t.Helper()
 	info, err := s.WriteFile(t.Context(), name, bytes.NewReader(data), opts)
 	if err != nil {
@@ -84,7 +85,7 @@ func write(t *testing.T, s *session.Session, name string, data []byte, opts sess
 	return info
 }
 
-func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOptions) []byte {
+func read(t *testing.T, s *session.Session, name string, opts sandbox.ReadFileOptions) []byte {
 	t.Helper()
 	data, _, err := s.ReadFileBytes(t.Context(), name, opts)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -19,7 +20,7 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 	made := 0
 	req.Prepare = func(ctx context.Context, s *session.Session) error {
 		made++
-		_, err := s.WriteFile(ctx, "f", strings.NewReader("prepared\n"), session.WriteFileOptions{})
+		_, err := s.WriteFile(ctx, "f", strings.NewReader("prepared\n"), sandbox.WriteFileOptions{})
 		return err
 	}
 	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
@@ -33,9 +34,9 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 
 	t.Run("rollback", func(t *testing.T) {
 		// A command that is under way ends, and its caller hears of it.
-		ended := make(chan session.ExecResult, 1)
+		ended := make(chan sandbox.ExecResult, 1)
 		go func() {
-			res, _ := s.Exec(t.Context(), session.ExecRequest{Command: "touch began; exec sleep 1000"})
+			res, _ := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch began; exec sleep 1000"})
 			ended <- res
 		}()
 		eventually(t, "the command", func() bool { _, err := s.StatFile(t.Context(), "began"); return err == nil })
@@ -47,7 +48,7 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 			t.Errorf("files: %q", got)
 		}
 		var buf bytes.Buffer
-		if _, err := s.ReadFile(t.Context(), "f", &buf, session.ReadFileOptions{}); err != nil || buf.String() != "one\n" {
+		if _, err := s.ReadFile(t.Context(), "f", &buf, sandbox.ReadFileOptions{}); err != nil || buf.String() != "one\n" {
 			t.Errorf("ReadFile: %q, %v", buf.String(), err)
 		}
 	})

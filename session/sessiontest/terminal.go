@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -15,19 +16,19 @@ type atTerminal struct {
 	t     *testing.T
 	shown buffertest.Buffer
 	keys  *io.PipeWriter
-	sizes chan session.TerminalSize
+	sizes chan sandbox.TerminalSize
 	over  chan struct{} // closed at its end
-	res   session.ExecResult
+	res   sandbox.ExecResult
 	err   error
 }
 
-func goTo(t *testing.T, call func(session.TerminalStreams) (session.ExecResult, error)) *atTerminal {
-	a := &atTerminal{t: t, sizes: make(chan session.TerminalSize, 1), over: make(chan struct{})}
+func goTo(t *testing.T, call func(sandbox.TerminalStreams) (sandbox.ExecResult, error)) *atTerminal {
+	a := &atTerminal{t: t, sizes: make(chan sandbox.TerminalSize, 1), over: make(chan struct{})}
 	typed, keys := io.Pipe()
 	a.keys = keys
 	go func() {
 		defer close(a.over)
-		a.res, a.err = call(session.TerminalStreams{Stdin: typed, Stdout: &a.shown, Resize: a.sizes})
+		a.res, a.err = call(sandbox.TerminalStreams{Stdin: typed, Stdout: &a.shown, Resize: a.sizes})
 		_ = typed.Close() // ends the typing
 	}()
 	t.Cleanup(func() { _ = keys.Close(); <-a.over }) // unless it has ended already
@@ -42,7 +43,7 @@ func (a *atTerminal) enter(keys, text string) {
 	eventually(a.t, "the terminal shows "+text, func() bool { return strings.Contains(a.shown.String(), text) })
 }
 
-func (a *atTerminal) ends() (session.ExecResult, error) {
+func (a *atTerminal) ends() (sandbox.ExecResult, error) {
 	<-a.over
 	return a.res, a.err
 }
@@ -50,11 +51,11 @@ func (a *atTerminal) ends() (session.ExecResult, error) {
 // terminals works at one, leaves it and comes back.
 func terminals(t *testing.T, s *session.Session) {
 	ctx := t.Context()
-	req := session.TerminalRequest{Size: session.TerminalSize{Rows: 24, Cols: 80}, Env: map[string]string{"TERM": "xterm"}}
-	a := goTo(t, func(at session.TerminalStreams) (session.ExecResult, error) { return s.Terminal(ctx, req, at) })
+	req := sandbox.TerminalRequest{Size: sandbox.TerminalSize{Rows: 24, Cols: 80}, Env: map[string]string{"TERM": "xterm"}}
+	a := goTo(t, func(at sandbox.TerminalStreams) (sandbox.ExecResult, error) { return s.Terminal(ctx, req, at) })
 	a.enter("tty; echo $FROM_SESSION $((40+2))\n", "session 42\r\n")
 	a.enter("stty size\n", "24 80\r\n")
-	a.sizes <- session.TerminalSize{Rows: 41, Cols: 101}
+	a.sizes <- sandbox.TerminalSize{Rows: 41, Cols: 101}
 	a.enter("until stty size | grep 101; do sleep 0.02; done\n", "41 101\r\n")
 	a.enter("sh -c 'echo asleep $((40+3)); exec sleep 1000'\n", "asleep 43\r\n")
 	a.enter("\x03echo status $?\n", "status 130\r\n")
@@ -63,19 +64,19 @@ func terminals(t *testing.T, s *session.Session) {
 	}
 	_ = a.keys.Close()
 	left, err := a.ends()
-	if !errors.Is(err, session.ErrDetached) || left.ExecID == "" {
+	if !errors.Is(err, sandbox.ErrDetached) || left.ExecID == "" {
 		t.Fatalf("leaving: %+v, %v", left.ExecStatus, err)
 	}
 	if st := status(t, s, left.ExecID); st.Done() || !st.Terminal || st.Age <= 0 {
 		t.Errorf("left: %+v", st)
 	}
 
-	b := goTo(t, func(at session.TerminalStreams) (session.ExecResult, error) {
+	b := goTo(t, func(at sandbox.TerminalStreams) (sandbox.ExecResult, error) {
 		return s.JoinTerminal(ctx, left.ExecID, req.Size, at)
 	})
 	b.enter("", "status 130\r\n")                     // shown again
 	_, _ = io.WriteString(b.keys, "exit 7\nexit 7\n") // the second one where the terminal is gone already
-	if res, err := b.ends(); err != nil || res.ExitCode != 7 || res.Status != session.ExecCompleted {
+	if res, err := b.ends(); err != nil || res.ExitCode != 7 || res.Status != sandbox.ExecCompleted {
 		t.Errorf("%+v, %v\n%q", res.ExecStatus, err, b.shown.String())
 	}
 	if st := status(t, s, left.ExecID); !st.Done() || st.Age < st.Duration {
@@ -84,7 +85,7 @@ func terminals(t *testing.T, s *session.Session) {
 }
 
 // status finds a command in the list.
-func status(t *testing.T, s *session.Session, execID string) session.ExecStatus {
+func status(t *testing.T, s *session.Session, execID string) sandbox.ExecStatus {
 	t.Helper()
 	list, err := s.ListExecs(t.Context())
 	must(t, err)
@@ -94,5 +95,5 @@ func status(t *testing.T, s *session.Session, execID string) session.ExecStatus 
 		}
 	}
 	t.Fatalf("%s is not in the list", execID)
-	return session.ExecStatus{}
+	return sandbox.ExecStatus{}
 }

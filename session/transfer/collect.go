@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -68,7 +69,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		for _, o := range omitted {
 			switch {
 			case !globs.Match(o.Path):
-			case o.Reason == session.SpecialFile:
+			case o.Reason == sandbox.SpecialFile:
 				m.Special = append(m.Special, o.Path)
 			default:
 				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))

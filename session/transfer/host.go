@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // openSource returns a file or directory of this machine, or standard input, as a source.
@@ -37,7 +37,7 @@ func openSource(stdin io.Reader, arg string) (source, error) {
 type inputSource struct{ r io.Reader }
 
 func (*inputSource) place() place                          { return place{name: "standard input"} }
-func (*inputSource) self() entry                           { return entry{kind: session.TypeFile, mode: 0o644, size: -1} }
+func (*inputSource) self() entry                           { return entry{kind: sandbox.TypeFile, mode: 0o644, size: -1} }
 func (*inputSource) list(context.Context) ([]entry, error) { return nil, nil }
 func (*inputSource) close() error                          { return nil }
 func (s *inputSource) open(context.Context, entry) (io.ReadCloser, error) {
@@ -92,7 +92,7 @@ func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return visit(entry{path: name, kind: session.TypeDir, unreadable: err})
+			return visit(entry{path: name, kind: sandbox.TypeDir, unreadable: err})
 		case name == ".":
 			return nil
 		}
@@ -132,14 +132,14 @@ func (s *hostSource) close() error {
 }
 
 func hostEntry(name string, info fs.FileInfo) entry {
-	e := entry{path: name, kind: session.TypeOther, mode: info.Mode().Perm(), size: info.Size()}
+	e := entry{path: name, kind: sandbox.TypeOther, mode: info.Mode().Perm(), size: info.Size()}
 	switch {
 	case info.Mode().IsRegular():
-		e.kind = session.TypeFile
+		e.kind = sandbox.TypeFile
 	case info.IsDir():
-		e.kind, e.size = session.TypeDir, 0
+		e.kind, e.size = sandbox.TypeDir, 0
 	case info.Mode()&fs.ModeSymlink != 0:
-		e.kind, e.size = session.TypeSymlink, 0
+		e.kind, e.size = sandbox.TypeSymlink, 0
 	}
 	return e
 }
@@ -155,11 +155,11 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 	st, err := os.Stat(arg)
 	switch {
 	case err == nil && st.IsDir():
-		t.at.kind = session.TypeDir
+		t.at.kind = sandbox.TypeDir
 	case err == nil && !st.Mode().IsRegular():
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "use - for stdout")
 	case err == nil:
-		t.at.kind = session.TypeFile
+		t.at.kind = sandbox.TypeFile
 		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
 		if err != nil {
 			return nil, copyError(arg, err)
@@ -188,7 +188,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 // outputTarget is standard output.
 type outputTarget struct{ w io.Writer }
 
-func (*outputTarget) place() place                                     { return place{name: "standard output", kind: session.TypeFile} }
+func (*outputTarget) place() place                                     { return place{name: "standard output", kind: sandbox.TypeFile} }
 func (*outputTarget) close() error                                     { return nil }
 func (*outputTarget) enter(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
 func (*outputTarget) mkdir(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }

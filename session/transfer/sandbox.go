@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -48,15 +49,15 @@ func cutDir(p, dir string) (below string, ok bool) {
 }
 
 // statWorkspace describes what is at a path, what a link leads to inside the workspace included.
-func statWorkspace(ctx context.Context, s *session.Session, at string) (session.FileInfo, error) {
+func statWorkspace(ctx context.Context, s *session.Session, at string) (sandbox.FileInfo, error) {
 	info, err := s.StatFile(ctx, at)
-	if err != nil || info.Type != session.TypeSymlink {
+	if err != nil || info.Type != sandbox.TypeSymlink {
 		return info, err
 	}
-	if _, err := s.ListFiles(ctx, at, session.ListFilesOptions{Limit: 1}); err == nil {
-		return session.FileInfo{Path: at, Type: session.TypeDir, Mode: 0o755}, nil
+	if _, err := s.ListFiles(ctx, at, sandbox.ListFilesOptions{Limit: 1}); err == nil {
+		return sandbox.FileInfo{Path: at, Type: sandbox.TypeDir, Mode: 0o755}, nil
 	}
-	return s.ReadFile(ctx, at, io.Discard, session.ReadFileOptions{Limit: 1}) // describes the file that it opened
+	return s.ReadFile(ctx, at, io.Discard, sandbox.ReadFileOptions{Limit: 1}) // describes the file that it opened
 }
 
 // Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is asked
@@ -75,7 +76,7 @@ type sandboxSource struct {
 	arg  string // as the user wrote it
 	raw  string // the path in it
 	at   string // below the work directory
-	info session.FileInfo
+	info sandbox.FileInfo
 }
 
 func newSandboxSource(ctx context.Context, s *session.Session, arg, raw string) (source, error) {
@@ -103,7 +104,7 @@ func (s *sandboxSource) self() entry  { return sandboxEntry("", s.info) }
 func (s *sandboxSource) close() error { return nil }
 
 func (s *sandboxSource) list(ctx context.Context) ([]entry, error) {
-	found, err := s.s.ListFiles(ctx, s.at, session.ListFilesOptions{Recursive: true, Limit: maxEntries})
+	found, err := s.s.ListFiles(ctx, s.at, sandbox.ListFilesOptions{Recursive: true, Limit: maxEntries})
 	if err != nil {
 		return nil, err
 	}
@@ -128,16 +129,16 @@ func (s *sandboxSource) list(ctx context.Context) ([]entry, error) {
 	return list, nil
 }
 
-func sandboxEntry(name string, info session.FileInfo) entry {
+func sandboxEntry(name string, info sandbox.FileInfo) entry {
 	e := entry{path: name, kind: info.Type, mode: info.Mode.Perm()}
-	if e.kind == session.TypeFile {
+	if e.kind == sandbox.TypeFile {
 		e.size = info.Size
 	}
 	return e
 }
 
 func (s *sandboxSource) open(ctx context.Context, e entry) (io.ReadCloser, error) {
-	var opts session.ReadFileOptions
+	var opts sandbox.ReadFileOptions
 	if e.path != "" && e.size >= 0 && e.size < smallFile { // below a directory, and tried again when that is too little
 		opts.Limit = e.size + smallGrowth
 	}
@@ -168,7 +169,7 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	t.as.dirOnly, _ = pathEnd(raw)
 	info, err := statWorkspace(ctx, s, at)
 	switch {
-	case err == nil && info.Type == session.TypeOther:
+	case err == nil && info.Type == sandbox.TypeOther:
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "")
 	case err == nil:
 		t.as.kind = info.Type
@@ -177,7 +178,7 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 		return nil, copyError(arg, err)
 	}
 	above, err := statWorkspace(ctx, s, path.Dir(at))
-	if errors.Is(err, backend.ErrNotFound) || err == nil && above.Type != session.TypeDir {
+	if errors.Is(err, backend.ErrNotFound) || err == nil && above.Type != sandbox.TypeDir {
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s: directory %s not found in the sandbox", arg, path.Dir(at)),
 			"create it with: workcell sessions exec "+s.ID()+" -- mkdir -p "+path.Dir(at))
 	}
@@ -192,7 +193,7 @@ func (t *sandboxTarget) close() error { return nil }
 
 func (t *sandboxTarget) enter(ctx context.Context, name string, mode fs.FileMode) error {
 	t.dir = path.Join(t.dir, name)
-	if t.dir == "." || t.as.kind == session.TypeDir && name == "" {
+	if t.dir == "." || t.as.kind == sandbox.TypeDir && name == "" {
 		return nil
 	}
 	return t.mkdir(ctx, "", mode)
@@ -209,6 +210,6 @@ func (t *sandboxTarget) write(ctx context.Context, name string, e entry, r io.Re
 	if mode == 0 { // which would stand for the default
 		mode = 0o400
 	}
-	_, err := t.s.WriteFile(ctx, path.Join(t.dir, name), r, session.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})
+	_, err := t.s.WriteFile(ctx, path.Join(t.dir, name), r, sandbox.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})
 	return err
 }

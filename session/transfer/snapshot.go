@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -133,15 +134,15 @@ func (s *Snapshot) open() (*zip.ReadCloser, error) {
 }
 
 func entryOf(f *zip.File) entry {
-	e := entry{path: strings.TrimSuffix(f.Name, "/"), kind: session.TypeFile, mode: f.Mode().Perm(), size: int64(f.UncompressedSize64)}
+	e := entry{path: strings.TrimSuffix(f.Name, "/"), kind: sandbox.TypeFile, mode: f.Mode().Perm(), size: int64(f.UncompressedSize64)}
 	if f.Mode().IsDir() {
-		e.kind, e.size = session.TypeDir, 0
+		e.kind, e.size = sandbox.TypeDir, 0
 	}
 	return e
 }
 
 func copyEntry(ctx context.Context, dst destination, e entry, f *zip.File) error {
-	if e.kind == session.TypeDir {
+	if e.kind == sandbox.TypeDir {
 		_, err := dst.MakeDir(ctx, e.path, e.mode)
 		return err
 	}
@@ -150,7 +151,7 @@ func copyEntry(ctx context.Context, dst destination, e entry, f *zip.File) error
 		return err
 	}
 	defer r.Close() // only read from
-	_, err = dst.WriteFile(ctx, e.path, r, session.WriteFileOptions{Mode: e.mode, Overwrite: true})
+	_, err = dst.WriteFile(ctx, e.path, r, sandbox.WriteFileOptions{Mode: e.mode, Overwrite: true})
 	return err
 }
 
@@ -218,7 +219,7 @@ func (w *workspace) archive(ctx context.Context, f io.Writer) error {
 func (w *workspace) write(z *zip.Writer, e entry) error {
 	h := &zip.FileHeader{Name: e.path, Method: zip.Store}
 	h.SetMode(e.mode)
-	if e.kind == session.TypeDir {
+	if e.kind == sandbox.TypeDir {
 		h.Name += "/"
 		h.SetMode(e.mode | fs.ModeDir)
 		_, err := z.CreateHeader(h)
@@ -276,7 +277,7 @@ func (s *Snapshot) tree() (patch.Tree, error) {
 	tree := patch.Tree{}
 	for _, f := range archive.File {
 		e := entryOf(f)
-		if e.kind == session.TypeDir {
+		if e.kind == sandbox.TypeDir {
 			continue
 		}
 		r, err := f.Open()

@@ -21,13 +21,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // Bounds of one copy.
 const (
-	maxEntries = session.MaxListEntries
-	maxFile    = session.DefaultMaxFileBytes
+	maxEntries = sandbox.MaxListEntries
+	maxFile    = sandbox.DefaultMaxFileBytes
 	maxBytes   = 16 << 30
 	parallel   = 16 // files that are under way at a time
 )
@@ -74,7 +75,7 @@ func In(ctx context.Context, s *session.Session, src string, stdin io.Reader, ar
 // entry is a file or directory to copy. Path is slash-separated and relative to the source.
 type entry struct {
 	path string
-	kind session.FileType
+	kind sandbox.FileType
 	mode fs.FileMode
 	size int64 // negative is unknown
 
@@ -85,7 +86,7 @@ type entry struct {
 type place struct {
 	name     string           // as the user wrote it
 	base     string           // of a source, its name in a directory; empty for what has none of its own
-	kind     session.FileType // of a target that exists, else empty
+	kind     sandbox.FileType // of a target that exists, else empty
 	dirOnly  bool             // its name says that it is a directory
 	contents bool             // it stands for what is in a directory
 }
@@ -124,9 +125,9 @@ type copying struct {
 func (c *copying) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, c.to.close(), c.from.close()) }()
 	switch self := c.from.self(); self.kind {
-	case session.TypeFile:
+	case sandbox.TypeFile:
 		return c.file(ctx, self)
-	case session.TypeDir:
+	case sandbox.TypeDir:
 		return c.tree(ctx, self)
 	}
 	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "use - for stdin")
@@ -136,9 +137,9 @@ func (c *copying) run(ctx context.Context) (err error) {
 func (c *copying) file(ctx context.Context, self entry) error {
 	from, to, name := c.from.place(), c.to.place(), ""
 	switch {
-	case to.kind == session.TypeDir && from.base == "":
+	case to.kind == sandbox.TypeDir && from.base == "":
 		return hint.New(hint.Usage, fmt.Errorf("%s is a directory", to.name), "specify the file to write")
-	case to.kind == session.TypeDir:
+	case to.kind == sandbox.TypeDir:
 		name = from.base
 	case to.dirOnly:
 		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", to.name), "create the directory, or remove the part after its name")
@@ -150,7 +151,7 @@ func (c *copying) file(ctx context.Context, self entry) error {
 // tree copies a directory. What cannot be copied is named and passed over.
 func (c *copying) tree(ctx context.Context, self entry) error {
 	from, to := c.from.place(), c.to.place()
-	if to.kind == session.TypeFile {
+	if to.kind == sandbox.TypeFile {
 		return hint.New(hint.Usage, fmt.Errorf("%s is a directory, %s is not", from.name, to.name), "")
 	}
 	entries, err := c.from.list(ctx)
@@ -166,7 +167,7 @@ func (c *copying) tree(ctx context.Context, self entry) error {
 			"copy its subdirectories separately")
 	}
 	name := ""
-	if to.kind == session.TypeDir && !from.contents {
+	if to.kind == sandbox.TypeDir && !from.contents {
 		name = from.base
 	}
 	if err := c.to.enter(ctx, name, self.mode); err != nil {
@@ -231,7 +232,7 @@ func waves(entries []entry) [][]int {
 	depths := map[int][]int{}
 	var rest []int
 	for i, e := range entries {
-		if e.kind == session.TypeDir {
+		if e.kind == sandbox.TypeDir {
 			depth := strings.Count(e.path, "/")
 			depths[depth] = append(depths[depth], i)
 		} else {
@@ -254,11 +255,11 @@ func (c *copying) entry(ctx context.Context, e entry) error {
 		return e.unreadable
 	}
 	switch e.kind {
-	case session.TypeFile:
+	case sandbox.TypeFile:
 		return c.one(ctx, e, e.path)
-	case session.TypeDir:
+	case sandbox.TypeDir:
 		return c.to.mkdir(ctx, e.path, e.mode)
-	case session.TypeSymlink:
+	case sandbox.TypeSymlink:
 		return errors.New("not copied: a link")
 	}
 	return errors.New("not copied: neither a file nor a directory")

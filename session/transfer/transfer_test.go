@@ -19,7 +19,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 func must(t testing.TB, err error) {
@@ -36,7 +36,7 @@ type liar struct {
 	read    func(path string) io.Reader
 }
 
-func (*liar) self() entry                             { return entry{kind: session.TypeDir, mode: 0o755} }
+func (*liar) self() entry                             { return entry{kind: sandbox.TypeDir, mode: 0o755} }
 func (l *liar) list(context.Context) ([]entry, error) { return l.entries, nil }
 func (l *liar) open(_ context.Context, e entry) (io.ReadCloser, error) {
 	return io.NopCloser(l.read(e.path)), nil
@@ -91,8 +91,8 @@ func TestCopyOfHostileNames(t *testing.T) {
 		must(t, os.Symlink(target, filepath.Join(dst, filepath.FromSlash(name))))
 	}
 	before := below(t, dst)
-	file := func(p string) entry { return entry{path: p, kind: session.TypeFile, mode: 0o644} }
-	dir := func(p string) entry { return entry{path: p, kind: session.TypeDir, mode: 0o755} }
+	file := func(p string) entry { return entry{path: p, kind: sandbox.TypeFile, mode: 0o644} }
+	dir := func(p string) entry { return entry{path: p, kind: sandbox.TypeDir, mode: 0o755} }
 	l := &liar{read: say, entries: []entry{
 		file("../x"), file("/x"), file(filepath.Join(top, "x")), file("d/../../x"), file(".."), file("."), file(""), file("a\x00b"),
 		file("up/x"), file("abs/x"), file("d/up/x"), file("d"), file("nowhere/x"),
@@ -124,7 +124,7 @@ func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	dst := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dst, "old"), []byte("as it was"), 0o600))
 	l := &liar{
-		entries: []entry{{path: "new", kind: session.TypeFile}, {path: "old", kind: session.TypeFile}, {path: "whole", kind: session.TypeFile, mode: 0o640}},
+		entries: []entry{{path: "new", kind: sandbox.TypeFile}, {path: "old", kind: sandbox.TypeFile}, {path: "whole", kind: sandbox.TypeFile, mode: 0o640}},
 		read: func(path string) io.Reader {
 			if path == "whole" {
 				return say(path)
@@ -150,8 +150,8 @@ func TestCopyTogether(t *testing.T) {
 	both.Add(2)
 	l := &liar{
 		entries: []entry{
-			{path: "d/e/2", kind: session.TypeFile, mode: 0o644}, {path: "d/e", kind: session.TypeDir, mode: 0o700},
-			{path: "d", kind: session.TypeDir, mode: 0o750}, {path: "d/1", kind: session.TypeFile, mode: 0o644},
+			{path: "d/e/2", kind: sandbox.TypeFile, mode: 0o644}, {path: "d/e", kind: sandbox.TypeDir, mode: 0o700},
+			{path: "d", kind: sandbox.TypeDir, mode: 0o750}, {path: "d/1", kind: sandbox.TypeFile, mode: 0o644},
 		},
 		read: func(path string) io.Reader {
 			both.Done()
@@ -184,7 +184,7 @@ func TestCopyEndsAtOnce(t *testing.T) {
 		return iotest.ErrReader(lost)
 	}}
 	for i := range 1000 {
-		l.entries = append(l.entries, entry{path: strconv.Itoa(i), kind: session.TypeFile})
+		l.entries = append(l.entries, entry{path: strconv.Itoa(i), kind: sandbox.TypeFile})
 	}
 	if out, err := copyFrom(t, l, dst); !errors.Is(err, backend.ErrLost) || out != "" {
 		t.Errorf("%v\n%s", err, out)

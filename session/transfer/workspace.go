@@ -13,7 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/patch"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Bounds of a workspace.
@@ -24,8 +24,8 @@ const (
 
 // destination is where the files of a workspace go: a *session.Session.
 type destination interface {
-	WriteFile(ctx context.Context, path string, r io.Reader, opts session.WriteFileOptions) (session.FileInfo, error)
-	MakeDir(ctx context.Context, path string, mode fs.FileMode) (session.FileInfo, error)
+	WriteFile(ctx context.Context, path string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error)
+	MakeDir(ctx context.Context, path string, mode fs.FileMode) (sandbox.FileInfo, error)
 }
 
 // workspace is a directory of the host that sandboxes begin with a copy of. What is copied is known before the first byte
@@ -142,7 +142,7 @@ func openWorkspace(ctx context.Context, at Place, maxFiles int, maxBytes int64) 
 }
 
 func (w *workspace) add(e entry) error {
-	isDir := e.kind == session.TypeDir
+	isDir := e.kind == sandbox.TypeDir
 	switch {
 	case e.unreadable != nil:
 		return fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, e.unreadable)
@@ -151,7 +151,7 @@ func (w *workspace) add(e entry) error {
 			return fs.SkipDir
 		}
 		return nil
-	case !utf8.ValidString(e.path) || !isDir && e.kind != session.TypeFile:
+	case !utf8.ValidString(e.path) || !isDir && e.kind != sandbox.TypeFile:
 		w.skipped = append(w.skipped, e.path)
 		if isDir {
 			return fs.SkipDir

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // memory is a destination that keeps what it gets.
@@ -24,19 +24,19 @@ type memory struct {
 	files map[string]string
 }
 
-func (m *memory) WriteFile(_ context.Context, name string, r io.Reader, opts session.WriteFileOptions) (session.FileInfo, error) {
+func (m *memory) WriteFile(_ context.Context, name string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error) {
 	data, err := io.ReadAll(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.files[name] = opts.Mode.String() + " " + string(data)
-	return session.FileInfo{}, err
+	return sandbox.FileInfo{}, err
 }
 
-func (m *memory) MakeDir(_ context.Context, name string, mode fs.FileMode) (session.FileInfo, error) {
+func (m *memory) MakeDir(_ context.Context, name string, mode fs.FileMode) (sandbox.FileInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.files[name+"/"] = mode.String()
-	return session.FileInfo{}, nil
+	return sandbox.FileInfo{}, nil
 }
 
 func write(t *testing.T, dir, name, content string, mode fs.FileMode) {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -116,7 +116,7 @@ func Recorded(t *testing.T, dir string, d executor.Driver, want map[string]execu
 			b.Write(append(line, '\n'))
 		}
 		golden(t, filepath.Join(dir, name+".events"), b.Bytes())
-		status := session.ExecStatus{Status: session.ExecCompleted, ExitCode: exit[name]}
+		status := sandbox.ExecStatus{Status: sandbox.ExecCompleted, ExitCode: exit[name]}
 		if got := d.Outcome(seen, status); got != outcome {
 			t.Errorf("%s: %s, want %s", name, got, outcome)
 		}

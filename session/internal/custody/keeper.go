@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -162,7 +161,7 @@ func (k *Keeper) Find(ctx context.Context, id string) (backend.Info, record.Key,
 	}
 	found, err := k.Backend.List(ctx, backend.Filter{Instance: k.Instance, SessionID: id})
 	if err != nil {
-		return backend.Info{}, record.Key{}, EngineError(err)
+		return backend.Info{}, record.Key{}, sanitize.EngineError(err)
 	}
 	for _, engine := range found {
 		if engine.SessionID != id || engine.Instance != k.Instance {
@@ -208,7 +207,7 @@ func (k *Keeper) RecordFound(ctx context.Context, filter backend.Filter, scope r
 	filter.Instance = k.Instance
 	found, err := k.Backend.List(ctx, filter)
 	if err != nil {
-		return EngineError(err)
+		return sanitize.EngineError(err)
 	}
 	for _, engine := range slices.Backward(found) { // the newest first: the others find the key taken
 		key, err := record.ParseKey(engine.Key)
@@ -272,25 +271,3 @@ var ErrOvertaken error = &sanitize.Error{
 
 // errUnreadable: the engine has a sandbox of that id with damaged labels.
 var errUnreadable error = &sanitize.Error{Text: "the engine's data of the sandbox is damaged", Err: backend.ErrLost}
-
-// ErrPaused: somebody paused the sandbox behind our back.
-var ErrPaused error = &sanitize.Error{
-	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
-}
-
-// EngineError takes host paths and engine addresses out of the text of a driver's error.
-func EngineError(err error) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	clean := sanitize.Message(hostPath.ReplaceAllString(text, "<host path>"))
-	if clean == text {
-		return err
-	}
-	return &sanitize.Error{Text: clean, Err: err}
-}
-
-// hostPath matches engine addresses and paths of the host in a driver's error.
-var hostPath = regexp.MustCompile(`(?:unix|npipe)://[^\s"',;]+|` +
-	`(?:/(?:var|run|home|root|tmp|Users|private|etc|opt|usr)/[^\s"',;:]+)`)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -28,7 +29,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	// The engine first: a sandbox that is made meanwhile has its record before the store is read.
 	found, err := k.Backend.List(ctx, backend.Filter{})
 	if err != nil {
-		return plan, EngineError(err)
+		return plan, sanitize.EngineError(err)
 	}
 	recs, err := k.Store.List(ctx)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -46,7 +48,7 @@ func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, 
 	defer cancel()
 	found, err := k.Backend.List(ctx, backend.Filter{Instance: k.Instance, SessionID: rec.ID})
 	if err != nil {
-		return false, EngineError(err)
+		return false, sanitize.EngineError(err)
 	}
 	for _, engine := range found {
 		if engine.SessionID != rec.ID || engine.Instance != k.Instance {
@@ -54,7 +56,7 @@ func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, 
 		}
 		there = true
 		if err := k.Backend.Remove(ctx, engine.ID, backend.RemoveOptions{Volumes: true}); err != nil {
-			return there, EngineError(err)
+			return there, sanitize.EngineError(err)
 		}
 	}
 	if !there {
@@ -75,7 +77,7 @@ func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes b
 	if err == nil && (info.Instance != k.Instance || info.SessionID != rec.ID) {
 		return fmt.Errorf("%w: the engine's sandbox of record %s belongs to another instance", backend.ErrExists, rec.ID)
 	}
-	return EngineError(k.Backend.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
+	return sanitize.EngineError(k.Backend.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
 // RemoveWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the
@@ -85,14 +87,14 @@ func (k *Keeper) RemoveWorkspace(ctx context.Context, id string) error {
 	if errors.Is(err, backend.ErrUnsupported) {
 		return nil
 	}
-	return EngineError(err)
+	return sanitize.EngineError(err)
 }
 
 // RemoveEngine removes a sandbox from the engine, even if the caller's context ends.
 func (k *Keeper) RemoveEngine(ctx context.Context, engineID string, volumes bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Lifetimes.Removal)
 	defer cancel()
-	return EngineError(k.Backend.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
+	return sanitize.EngineError(k.Backend.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
 // KeepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the
@@ -136,7 +138,7 @@ func (k *Keeper) LookForWorkspace(ctx context.Context, id string) (there, known 
 	if errors.Is(err, backend.ErrUnsupported) {
 		return false, false, nil
 	}
-	return there, err == nil, EngineError(err)
+	return there, err == nil, sanitize.EngineError(err)
 }
 
 // RemoveScope removes the sandboxes of a scope that no running process has, and returns their ids. While a process is
@@ -165,7 +167,7 @@ func (k *Keeper) RemoveScope(ctx context.Context, scope record.Scope) (removed [
 		if !errors.Is(err, ErrInTransition) || time.Since(began) > Lifetimes.Transition {
 			return removed, err
 		}
-		if !Pause(ctx, HandoverPause) {
+		if !bound.Pause(ctx, HandoverPause) {
 			return removed, ctx.Err()
 		}
 	}

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -22,7 +25,7 @@ func (k *Keeper) Suspend(ctx context.Context, rec record.Record, engineID string
 	if engineID != "" {
 		k.Log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
 		if err = k.Store.Update(ctx, rec); err == nil {
-			err = EngineError(k.Backend.Stop(ctx, engineID))
+			err = sanitize.EngineError(k.Backend.Stop(ctx, engineID))
 		}
 	}
 	rec.Owner, rec.Expires = "", time.Time{}
@@ -40,7 +43,7 @@ func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string
 	if err := k.Store.Update(ctx, *rec); err != nil {
 		return err
 	}
-	return EngineError(k.Backend.Start(ctx, engineID))
+	return sanitize.EngineError(k.Backend.Start(ctx, engineID))
 }
 
 // EnsureRunning prepares a sandbox for a new connection, so that it runs and no sweep removes it at this moment. It
@@ -49,7 +52,7 @@ func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string
 func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key record.Key) (backend.Info, error) {
 	for began := time.Now(); ; {
 		if engine.State == backend.StatePaused {
-			return engine, ErrPaused
+			return engine, sandbox.ErrPaused
 		}
 		rec, err := k.Store.Get(ctx, engine.SessionID)
 		running := engine.State == backend.StateRunning
@@ -70,7 +73,7 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 		if time.Since(began) > Lifetimes.Handover {
 			return engine, runs(engine)
 		}
-		if !Pause(ctx, HandoverPause) {
+		if !bound.Pause(ctx, HandoverPause) {
 			return engine, ctx.Err()
 		}
 		if engine, _, err = k.Find(ctx, rec.ID); err != nil {
@@ -105,16 +108,4 @@ func runs(engine backend.Info) error {
 		return fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
 	}
 	return nil
-}
-
-// Pause waits for d and reports whether ctx lasted that long.
-func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -73,7 +74,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 			return err
 		}
 		maps.Copy(kept, env)
-		if err := record.ValidateEnv(kept); err != nil {
+		if err := sandbox.ValidateEnv(kept); err != nil {
 			return err
 		}
 		raw, err := json.Marshal(kept)

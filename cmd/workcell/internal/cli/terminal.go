@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // plainScreen takes back what full screen programs and shells switch on and, left behind, do not switch off: the other
@@ -76,22 +76,22 @@ func (t *HostTerminal) Leave() {
 }
 
 // Size is zero when the terminal does not know.
-func (t *HostTerminal) Size() session.TerminalSize {
+func (t *HostTerminal) Size() sandbox.TerminalSize {
 	for _, f := range []any{t.Out, t.In} {
 		file, ok := f.(*os.File)
 		if !ok {
 			continue
 		}
 		if cols, rows, err := term.GetSize(int(file.Fd())); err == nil {
-			return session.TerminalSize{Rows: uint16(min(max(rows, 0), 1<<16-1)), Cols: uint16(min(max(cols, 0), 1<<16-1))}
+			return sandbox.TerminalSize{Rows: uint16(min(max(rows, 0), 1<<16-1)), Cols: uint16(min(max(cols, 0), 1<<16-1))}
 		}
 	}
-	return session.TerminalSize{}
+	return sandbox.TerminalSize{}
 }
 
 // WatchSize returns each new size until ctx ends.
-func (t *HostTerminal) WatchSize(ctx context.Context) <-chan session.TerminalSize {
-	sizes := make(chan session.TerminalSize)
+func (t *HostTerminal) WatchSize(ctx context.Context) <-chan sandbox.TerminalSize {
+	sizes := make(chan sandbox.TerminalSize)
 	go func() {
 		last := t.Size()
 		t.onChange(ctx, func() {

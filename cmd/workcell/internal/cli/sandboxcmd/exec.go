@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/session/record"
@@ -98,7 +99,7 @@ keeps its variables between calls. The value of the program's last expression is
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
 	o.addTo(cmd, "run", "standard input is always connected; for a terminal, run workcell sessions attach SANDBOX [-- COMMAND]")
-	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", session.MaxExecTimeout, "kill the command and its child processes after this time")
+	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", sandbox.MaxExecTimeout, "kill the command and its child processes after this time")
 	cmd.Flags().Var(cli.OneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables between calls")
 	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "run the command with empty standard input")
 	return cmd
@@ -109,9 +110,9 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 	if err != nil {
 		return err
 	}
-	if o.timeout < session.MinExecTimeout || o.timeout > session.MaxExecTimeout {
+	if o.timeout < sandbox.MinExecTimeout || o.timeout > sandbox.MaxExecTimeout {
 		return app.UsageError(fmt.Errorf("invalid value %s for --exec-timeout", o.timeout),
-			fmt.Sprintf("must be from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
+			fmt.Sprintf("must be from %s to %s", sandbox.MinExecTimeout, sandbox.MaxExecTimeout))
 	}
 	return a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {
@@ -124,11 +125,11 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 		if o.language != "" {
 			return o.program(ctx, a, s, argv, environment)
 		}
-		streams := session.Streams{Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr}
+		streams := sandbox.Streams{Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr}
 		if o.noStdin {
 			streams.Stdin = nil
 		}
-		res, err := s.Stream(ctx, session.ExecRequest{Argv: argv, Dir: o.dir, Env: environment, Timeout: o.timeout}, streams)
+		res, err := s.Stream(ctx, sandbox.ExecRequest{Argv: argv, Dir: o.dir, Env: environment, Timeout: o.timeout}, streams)
 		if err != nil {
 			return err
 		}
@@ -146,13 +147,13 @@ const printedBytes = 512 << 10 // the most there is
 // program runs a program in an interpreter of the sandbox.
 func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
 	if len(args) == 0 {
-		code, err := io.ReadAll(io.LimitReader(a.Stdin, session.MaxStdinBytes+1))
+		code, err := io.ReadAll(io.LimitReader(a.Stdin, sandbox.MaxStdinBytes+1))
 		if err != nil {
 			return err
 		}
 		args = []string{string(code)}
 	}
-	res, err := interpreter.Run(ctx, s, interpreter.Request{Language: o.language, Code: args[0], Exec: session.ExecRequest{
+	res, err := interpreter.Run(ctx, s, interpreter.Request{Language: o.language, Code: args[0], Exec: sandbox.ExecRequest{
 		Timeout: o.timeout, Env: environment, HeadBytes: printedBytes, TailBytes: printedBytes,
 	}})
 	if err != nil {
@@ -169,7 +170,7 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *sessio
 			return err
 		}
 	}
-	for _, out := range []session.Output{res.Stdout, res.Stderr} {
+	for _, out := range []sandbox.Output{res.Stdout, res.Stderr} {
 		if out.Omitted > 0 {
 			a.Notice("%d bytes of output omitted; the full output is in %s in the sandbox", out.Omitted, out.Path)
 		}
@@ -182,24 +183,24 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *sessio
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
 // standard error.
-func (a *command) execStatus(limits backend.Limits, res session.ExecResult) error {
+func (a *command) execStatus(limits backend.Limits, res sandbox.ExecResult) error {
 	switch res.Status {
-	case session.ExecTimedOut:
+	case sandbox.ExecTimedOut:
 		a.Notice("command timed out after %s; all its processes were killed", res.Timeout)
 		return app.ExitWith(app.ExitExecTimeout)
-	case session.ExecOOMKilled:
+	case sandbox.ExecOOMKilled:
 		a.Notice("command killed: out of memory (limit %d MiB)", limits.MemoryBytes>>20)
-	case session.ExecQuotaKilled:
+	case sandbox.ExecQuotaKilled:
 		if res.QuotaOutside {
 			a.Notice("command killed: limit for files outside the workspace exceeded; delete files there with rm")
 			break
 		}
 		a.Notice("command killed: workspace limit exceeded; delete files with `workcell sessions rm SANDBOX:PATH`")
-	case session.ExecKilled:
+	case sandbox.ExecKilled:
 		a.Notice("command killed by another process")
 	}
 	if res.Signal != "" {
-		return app.ExitWith(app.ExitSignalBase + 1 + slices.Index(session.Signals(), res.Signal))
+		return app.ExitWith(app.ExitSignalBase + 1 + slices.Index(sandbox.Signals(), res.Signal))
 	}
 	if res.ExitCode != 0 {
 		return app.ExitWith(res.ExitCode)
@@ -213,12 +214,12 @@ func execError(err error) error {
 		return err
 	}
 	code := app.ExitExecProduct
-	var launch *session.LaunchError
+	var launch *sandbox.LaunchError
 	if errors.As(err, &launch) {
 		switch launch.Reason {
-		case session.LaunchNotFound:
+		case sandbox.LaunchNotFound:
 			code = app.ExitExecMissing
-		case session.LaunchNotExecutable:
+		case sandbox.LaunchNotExecutable:
 			code = app.ExitExecNoRun
 		}
 	}
@@ -293,7 +294,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []strin
 				return err
 			} else if execID != "" {
 				a.Notice("joined the terminal of %s; use --new to open another", execID)
-				return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+				return v.connect(ctx, func(ctx context.Context, at sandbox.TerminalStreams) (sandbox.ExecResult, error) {
 					return s.JoinTerminal(ctx, execID, tty.Size(), at)
 				})
 			}
@@ -305,8 +306,8 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []strin
 		if environment["TERM"] == "" {
 			environment["TERM"] = cmp.Or(a.Options.Env.Get("TERM"), defaultTerm)
 		}
-		return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
-			return s.Terminal(ctx, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.Size()}, at)
+		return v.connect(ctx, func(ctx context.Context, at sandbox.TerminalStreams) (sandbox.ExecResult, error) {
+			return s.Terminal(ctx, sandbox.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.Size()}, at)
 		})
 	})(cmd, args)
 }
@@ -332,16 +333,16 @@ type viewer struct {
 }
 
 // connect connects the two terminals by call, and leaves this process's as it was.
-func (v *viewer) connect(ctx context.Context, call func(context.Context, session.TerminalStreams) (session.ExecResult, error)) error {
-	res, err := func() (session.ExecResult, error) {
+func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox.TerminalStreams) (sandbox.ExecResult, error)) error {
+	res, err := func() (sandbox.ExecResult, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		v.a.Terminal.Store(v.tty)
 		defer v.a.RestoreTerminal() // a panic passes here too
 		if err := v.tty.Raw(); err != nil {
-			return session.ExecResult{}, err
+			return sandbox.ExecResult{}, err
 		}
-		res, err := call(ctx, session.TerminalStreams{
+		res, err := call(ctx, sandbox.TerminalStreams{
 			Stdin: newDetachReader(v.tty.In, v.keys), Stdout: v.tty.Out, Resize: v.tty.WatchSize(ctx),
 		})
 		if err != nil && res.ExecID != "" {
@@ -350,15 +351,15 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, session
 		return res, err
 	}()
 	comeBack := "to attach again, run: workcell sessions attach " + v.name
-	var launch *session.LaunchError
+	var launch *sandbox.LaunchError
 	switch {
-	case errors.Is(err, session.ErrDetached):
+	case errors.Is(err, sandbox.ErrDetached):
 		v.a.Notice("detached; %s", comeBack)
 		return nil
-	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
+	case errors.As(err, &launch) && launch.Reason == sandbox.LaunchNotFound:
 		return app.Fail(app.ExitExecMissing, err, "specify a program that exists in the sandbox: workcell sessions attach SANDBOX -- PROGRAM")
-	case errors.Is(err, session.ErrTakenOver):
-		return app.Fail(app.ExitExecProduct, session.ErrTakenOver, comeBack)
+	case errors.Is(err, sandbox.ErrTakenOver):
+		return app.Fail(app.ExitExecProduct, sandbox.ErrTakenOver, comeBack)
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
 		return app.Fail(app.ExitExecProduct, err, "the program keeps running as long as its sandbox does; "+comeBack)
 	case err != nil:

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -58,7 +59,7 @@ const listsCommands = "to list the commands, run `workcell sessions logs SANDBOX
 // ExecOutput is a command in the output of `sessions logs`.
 type ExecOutput struct {
 	ExecID      string            `json:"exec_id"`
-	Status      session.ExecState `json:"status"`
+	Status      sandbox.ExecState `json:"status"`
 	ExitCode    *int              `json:"exit_code,omitempty"` // absent while it runs, and when a signal ended it
 	Signal      string            `json:"signal,omitempty"`
 	DurationMS  int64             `json:"duration_ms"`        // so far, while it runs
@@ -100,7 +101,7 @@ func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 
 // printLog copies a command's recorded output, up to its present end or, with follow, up to its end.
 func (a *command) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
-	req := session.ReadExecRequest{ExecID: execID}
+	req := sandbox.ReadExecRequest{ExecID: execID}
 	for {
 		res, err := s.ReadExec(ctx, req)
 		if err != nil {
@@ -182,13 +183,13 @@ With --signal, only this signal is sent. The IDs of the commands are printed; co
 // killedExec is a command in the output of `sessions kill`.
 type killedExec struct {
 	ExecID string            `json:"exec_id"`
-	Status session.ExecState `json:"status"` // running after a signal that it takes, or when it takes a moment to end
+	Status sandbox.ExecState `json:"status"` // running after a signal that it takes, or when it takes a moment to end
 }
 
 // kill ends commands of a sandbox; a missing one is not to be taken for a missing sandbox.
 func (a *command) kill(ctx context.Context, s *session.Session, ids []string, all bool, signal string) error {
 	killed := cli.Printed[killedExec]{Command: a.Command}
-	done := func(st session.ExecStatus) { killed.Add(st.ExecID, killedExec{st.ExecID, st.Status}) }
+	done := func(st sandbox.ExecStatus) { killed.Add(st.ExecID, killedExec{st.ExecID, st.Status}) }
 	if all {
 		list := s.ListExecs
 		if signal == "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -82,7 +83,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	f.Var(cli.OneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy",
 		"stop or remove an idle sandbox (default stop, if that keeps its files)")
 	f.BoolVar(&o.rebuild, "rebuild", false, "rebuild the sandbox if its image or limits differ, and keep its workspace files")
-	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+session.DefaultExecTimeout.String()+")")
+	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+sandbox.DefaultExecTimeout.String()+")")
 	return cmd
 }
 
@@ -203,7 +204,7 @@ func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]s
 	if variables, err = cli.ParseEnv(e, o.env); err != nil {
 		return nil, err
 	}
-	if err := record.ValidateEnv(variables); err != nil {
+	if err := sandbox.ValidateEnv(variables); err != nil {
 		return nil, app.UsageError(err, "use -e NAME=VALUE or -e NAME")
 	}
 	return variables, nil

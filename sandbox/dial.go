@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 // ctx bounds the making of the connection alone. An open connection counts as use of the sandbox. It has CloseWrite; reading
 // one that the server reset is io.ErrUnexpectedEOF, and one that outlives its sandbox or session fails with backend.ErrLost,
 // backend.ErrUnavailable or backend.ErrClosed. A Write that runs out of time ends its direction.
-func (s *Session) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
-	defer func() { err = wrapError("DialContext", s.m.driver, s.id, err) }()
+func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
+	defer func() { err = WrapError("DialContext", s.b.Name(), s.o.ID, err) }()
 	if network != "tcp" {
 		return nil, fmt.Errorf("%w: network %q: must be tcp", backend.ErrUnsupported, sanitize.Message(network))
 	}
@@ -46,7 +46,7 @@ func (s *Session) DialContext(ctx context.Context, network, address string) (c n
 // dialedConn is a connection to a port of the sandbox, with the errors of a net.Conn and of a session.
 type dialedConn struct {
 	*client.Dialed
-	s     *Session
+	s     *Sandbox
 	leave func()
 }
 
@@ -77,9 +77,9 @@ func (c *dialedConn) explain(op string, err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return os.ErrDeadlineExceeded
 	case c.s.ctx.Err() != nil:
-		err = errSessionClosed
+		err = errClosed
 	case errors.Is(err, client.ErrConnLost):
 		err = c.s.verify(c.s.ctx, err) // the sandbox may be gone, or only the way to it
 	}
-	return wrapError(op, c.s.m.driver, c.s.id, err)
+	return WrapError(op, c.s.b.Name(), c.s.o.ID, err)
 }

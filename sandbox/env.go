@@ -1,20 +1,25 @@
-package session
+package sandbox
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // traceParent is the variable that hands the trace on to commands.
 const traceParent = "TRACEPARENT"
 
+// DefaultPath is the PATH of commands whose image has none.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // defaultEnv is the lowest layer of every command's environment.
 func defaultEnv(workdir string) map[string]string {
 	return map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH": DefaultPath,
 		"HOME": workdir,
 		"LANG": "C.UTF-8",
 		// Beside the modules of a read-only image nothing can be kept, and each start would compile them again.
@@ -29,7 +34,7 @@ func baseEnv(workdir string, image []string, request map[string]string) map[stri
 	for _, entry := range image {
 		name, value, ok := strings.Cut(entry, "=")
 		// An image's HOME belongs to the image's user, not ours: it is rarely writable.
-		if ok && name != "" && name != record.ExecMarker && name != "HOME" && !strings.Contains(entry, "\x00") {
+		if ok && name != "" && name != execMarker && name != "HOME" && !strings.Contains(entry, "\x00") {
 			env[name] = value
 		}
 	}
@@ -71,4 +76,35 @@ func withLists(base, request, before map[string]string) map[string]string {
 		env[name] = entries
 	}
 	return env
+}
+
+// execMarker is the variable by which the guest finds the processes of a command.
+const execMarker = "WORKCELL_EXEC"
+
+// maxEnvBytes bounds the environment of a command: Linux allows arguments and environment a quarter of the stack's
+// limit together, 2 MiB usually.
+const maxEnvBytes = 1 << 20
+
+// ValidateEnv checks names and values. Which names change a program's loading (LD_PRELOAD, …) is not its business: the
+// sandbox is the boundary, not the environment.
+func ValidateEnv(env map[string]string) error {
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		value := env[name]
+		switch {
+		case name == "":
+			return fmt.Errorf("%w: environment variable without a name", backend.ErrInvalid)
+		case strings.ContainsAny(name, "=\x00"):
+			return fmt.Errorf("%w: environment variable name %q contains = or NUL", backend.ErrInvalid, sanitize.Message(name))
+		case strings.Contains(value, "\x00"):
+			return fmt.Errorf("%w: value of environment variable %q contains NUL", backend.ErrInvalid, sanitize.Message(name))
+		case name == execMarker:
+			return fmt.Errorf("%w: environment variable %s is reserved", backend.ErrInvalid, execMarker)
+		}
+		size += len(name) + len(value) + 2
+	}
+	if size > maxEnvBytes {
+		return fmt.Errorf("%w: the environment has %d bytes, the limit is %d", backend.ErrTooLarge, size, maxEnvBytes)
+	}
+	return nil
 }

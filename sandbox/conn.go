@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"context"
@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // Bounds of the work on a connection.
 const (
 	dialTimeout    = 20 * time.Second       // engine's stream and the guest's hello
+	healthTimeout  = 15 * time.Second       // for a guest to report whether it is busy
 	verifyTimeout  = 10 * time.Second       // to learn what became of a sandbox whose stream broke
 	redialFirst    = 100 * time.Millisecond // pause between tries to reach a sandbox again, at first
 	redialLongest  = 5 * time.Second        // and at most
@@ -35,16 +36,16 @@ type redial struct {
 }
 
 // connection returns a living connection, and makes one when the last one broke.
-func (s *Session) connection(ctx context.Context) (*client.Conn, error) {
+func (s *Sandbox) connection(ctx context.Context) (*client.Conn, error) {
 	for {
 		s.mu.Lock()
-		if s.state == StateLost {
+		if s.isLost() {
 			defer s.mu.Unlock()
 			return nil, s.lost
 		}
 		if s.ctx.Err() != nil {
 			s.mu.Unlock()
-			return nil, errSessionClosed
+			return nil, errClosed
 		}
 		if s.conn != nil && !ended(s.conn) {
 			defer s.mu.Unlock()
@@ -69,22 +70,22 @@ func (s *Session) connection(ctx context.Context) (*client.Conn, error) {
 }
 
 // redial reaches the guest again, or finds that the sandbox is lost.
-func (s *Session) redial(attempt *redial) {
+func (s *Sandbox) redial(attempt *redial) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
 	conn, err := s.reach(ctx)
 	s.mu.Lock()
-	for err == nil && s.state != StateLost && len(s.strays) > 0 {
+	for err == nil && !s.isLost() && len(s.strays) > 0 {
 		s.mu.Unlock()
 		err = s.endStrays(ctx, conn)
 		s.mu.Lock()
 	}
 	s.redialing = nil
 	switch {
-	case s.state == StateLost:
+	case s.isLost():
 		err = s.lost
 	case err == nil && s.ctx.Err() != nil:
-		err = errSessionClosed // it closed meanwhile
+		err = errClosed // it closed meanwhile
 	}
 	if err == nil {
 		s.conn = conn
@@ -99,7 +100,7 @@ func (s *Session) redial(attempt *redial) {
 
 // giveUp ends a command whose call failed, because it may run and its caller may repeat it. If the call was made on the
 // current connection alone, the guest has ended the command already, or the next connection does before other calls.
-func (s *Session) giveUp(ctx context.Context, execID string, asked []*client.Conn) {
+func (s *Sandbox) giveUp(ctx context.Context, execID string, asked []*client.Conn) {
 	s.mu.Lock()
 	s.strays = append(s.strays, execID)
 	s.strays = s.strays[max(0, len(s.strays)-maxStrays):]
@@ -114,11 +115,11 @@ func (s *Session) giveUp(ctx context.Context, execID string, asked []*client.Con
 }
 
 // endStrays ends the commands whose calls were given up. A refusal means that the guest does not know the command.
-func (s *Session) endStrays(ctx context.Context, conn *client.Conn) error {
+func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
 	s.mu.Lock()
 	strays := slices.Clone(s.strays)
 	s.mu.Unlock()
-	err := errors.Join(each(killsAtOnce, strays, func(id string) error {
+	err := errors.Join(bound.Each(killsAtOnce, strays, func(id string) error {
 		if _, err := conn.Kill(ctx, wire.KillRequest{ExecID: id}); err != nil && !errors.As(err, new(*wire.Error)) {
 			return fmt.Errorf("%w: cannot end a command of a failed call: %v", backend.ErrUnavailable, err)
 		}
@@ -133,12 +134,12 @@ func (s *Session) endStrays(ctx context.Context, conn *client.Conn) error {
 }
 
 // reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.
-func (s *Session) reach(ctx context.Context) (*client.Conn, error) {
+func (s *Sandbox) reach(ctx context.Context) (*client.Conn, error) {
 	// An engine may take a moment to notice that a main process ended, longer than its stream takes to end: a sandbox
 	// whose stream ends at once although it is said to run is tried again for a while.
 	deadline := time.Now().Add(settleTime)
 	for {
-		conn, err := s.m.attach(ctx, s.engine.ID)
+		conn, err := attach(ctx, s.b, s.engine.ID)
 		if err == nil {
 			if conn.Hello().BootID != s.hello.BootID {
 				s.lose("it was restarted; its processes are lost")
@@ -147,60 +148,56 @@ func (s *Session) reach(ctx context.Context) (*client.Conn, error) {
 		}
 		again := errors.Is(err, client.ErrConnLost)
 		err = s.diagnose(ctx, err)
-		if !again || s.wasLost() || time.Now().After(deadline) || !custody.Pause(ctx, settlePause) {
+		if !again || (Control{s}).Use().Lost || time.Now().After(deadline) || !bound.Pause(ctx, settlePause) {
 			return nil, err
 		}
 	}
 }
 
 // diagnose distinguishes a sandbox that is gone from an engine that does not answer.
-func (s *Session) diagnose(ctx context.Context, err error) error {
+func (s *Sandbox) diagnose(ctx context.Context, err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
 		s.lose("it was removed")
 		return err
 	}
-	info, getErr := s.m.b.Get(ctx, s.engine.ID)
+	info, getErr := s.b.Get(ctx, s.engine.ID)
 	switch {
 	case errors.Is(getErr, backend.ErrNotFound):
 		s.lose("it was removed")
 	case getErr != nil:
-		return fmt.Errorf("%w: %v", backend.ErrUnavailable, engineError(err))
+		return fmt.Errorf("%w: %v", backend.ErrUnavailable, sanitize.EngineError(err))
 	case info.State == backend.StatePaused:
-		return custody.ErrPaused
+		return ErrPaused
 	case info.OOMKilled:
 		s.lose("its main process was killed: out of memory")
 	case info.State != backend.StateRunning || errors.Is(err, backend.ErrLost):
 		s.lose("it was stopped") // and may have been started again since it was dialled
 	default:
-		return fmt.Errorf("%w: the sandbox does not respond: %v", backend.ErrUnavailable, engineError(err))
+		return fmt.Errorf("%w: the sandbox does not respond: %v", backend.ErrUnavailable, sanitize.EngineError(err))
 	}
 	return err
 }
 
-// wasLost reports whether the session was lost before it was closed, or is.
-func (s *Session) wasLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost != nil
-}
+// isLost reports whether calls fail because the sandbox was lost; s.mu is held.
+func (s *Sandbox) isLost() bool { return s.lost != nil && !s.ended }
 
-// lose marks the session lost; the first reason stays.
-func (s *Session) lose(reason string) {
+// lose marks the sandbox as lost; the first reason stays.
+func (s *Sandbox) lose(reason string) {
 	s.mu.Lock()
-	if s.state != StateReady {
+	if s.ended || s.lost != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.state, s.lost = StateLost, fmt.Errorf("%w: %s", backend.ErrLost, reason)
-	s.lossRecorded = make(chan struct{})
-	defer close(s.lossRecorded)
+	s.lost = fmt.Errorf("%w: %s", backend.ErrLost, reason)
 	s.mu.Unlock()
-	s.m.noteLost(s, reason)
+	if s.o.OnLost != nil {
+		s.o.OnLost(reason)
+	}
 }
 
 // watch reaches the guest again when the connection breaks: the guest ends its commands when no host is there for
 // long, and callers should learn of a lost sandbox early.
-func (s *Session) watch(conn *client.Conn) {
+func (s *Sandbox) watch(conn *client.Conn) {
 	select {
 	case <-conn.Done():
 	case <-s.ctx.Done():
@@ -208,7 +205,7 @@ func (s *Session) watch(conn *client.Conn) {
 	}
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
 		_, err := s.connection(s.ctx)
-		if err == nil || errors.Is(err, backend.ErrLost) || !custody.Pause(s.ctx, interval) {
+		if err == nil || errors.Is(err, backend.ErrLost) || !bound.Pause(s.ctx, interval) {
 			return
 		}
 	}
@@ -216,7 +213,7 @@ func (s *Session) watch(conn *client.Conn) {
 
 // verify returns the error of a call whose connection broke: lost when the sandbox is, else the engine's or guest's
 // silence. It never means that the call had no effect.
-func (s *Session) verify(ctx context.Context, cause error) error {
+func (s *Sandbox) verify(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
 	if _, err := s.connection(ctx); errors.Is(err, backend.ErrLost) {
@@ -226,10 +223,10 @@ func (s *Session) verify(ctx context.Context, cause error) error {
 }
 
 // attach opens a stream to the guest of a sandbox and greets it.
-func (m *Manager) attach(ctx context.Context, engineID string) (*client.Conn, error) {
-	stream, err := m.b.Dial(ctx, engineID)
+func attach(ctx context.Context, b backend.SandboxBackend, engineID string) (*client.Conn, error) {
+	stream, err := b.Dial(ctx, engineID)
 	if err != nil {
-		return nil, engineError(err)
+		return nil, sanitize.EngineError(err)
 	}
 	return client.New(ctx, stream)
 }

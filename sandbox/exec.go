@@ -1,7 +1,8 @@
-package session
+package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +16,25 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
-	"github.com/workcell-dev/workcell/session/record"
+)
+
+// Defaults and bounds.
+const (
+	DefaultExecTimeout  = 120 * time.Second
+	MinExecTimeout      = time.Millisecond
+	MaxExecTimeout      = bound.ExecTimeout
+	DefaultMaxFileBytes = 1 << 30 // of one file transfer
+	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
+	MaxStdinBytes = 64 << 20
+	// DefaultListEntries and MaxListEntries bound ListFiles.
+	DefaultListEntries = 1000
+	MaxListEntries     = 10_000
 )
 
 // Bounds and defaults of commands.
@@ -40,7 +54,7 @@ const (
 // whole tree is ended. If the connection breaks, Exec reconnects and waits for the same command, as long as the
 // command may run, and at most ten minutes without a connection. If Exec gives up, the command ends before the next
 // call.
-func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
+func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanExec, telemetry.KeyStdinBytes.Int(len(req.Stdin)))
 	defer func() { s.end(span, "Exec", &err) }()
 	run, timeout, err := s.runRequest(ctx, req)
@@ -72,7 +86,7 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 }
 
 // runRecorded runs a command that must be on record before it starts.
-func (s *Session) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
+func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
 	services []ServiceGrant, call func() (wire.RunResult, error)) (res ExecResult, err error) {
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	settle, err := s.grant(run.ExecID, services, span.SpanContext())
@@ -93,10 +107,10 @@ func (s *Session) runRecorded(ctx context.Context, span trace.Span, run wire.Run
 	res = s.execResult(span, answer)
 	res.Timeout, res.Refused = timeout, s.refused(began)
 	if res.Done() {
-		s.m.meters.exec.Record(ctx, res.Duration.Seconds(), s.m.measured(telemetry.KeyExecStatus.String(string(res.Status))))
+		s.meters.exec.Record(ctx, res.Duration.Seconds(), s.measured(telemetry.KeyExecStatus.String(string(res.Status))))
 	}
 	if res.Status == ExecOOMKilled {
-		s.m.meters.oom.Add(ctx, 1, s.m.measured())
+		s.meters.oom.Add(ctx, 1, s.measured())
 	}
 	return res, nil
 }
@@ -109,9 +123,9 @@ func refusedAs(err error, code wire.Code) bool {
 
 // onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its error.
 // A command whose beginning cannot be recorded must not be started.
-func (s *Session) onRecord(ctx context.Context, run wire.RunRequest) (ended func(ExecStatus, error) error, err error) {
+func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest) (ended func(ExecStatus, error) error, err error) {
 	about := func(r *audit.Record) {
-		r.Run, r.Sandbox, r.Key, r.Exec = s.key.Run(), s.id, s.key.String(), run.ExecID
+		r.Run, r.Sandbox, r.Key, r.Exec = s.o.Run, s.o.ID, s.o.Key, run.ExecID
 	}
 	err = audit.Note(ctx, func(r *audit.Record) {
 		about(r)
@@ -132,7 +146,7 @@ func (s *Session) onRecord(ctx context.Context, run wire.RunRequest) (ended func
 // ctx ends before, the command's whole tree is ended, and so it is when Stdin or a writer fails, whose error is returned.
 // Stream may return while a Read of Stdin is still under way. HeadBytes, TailBytes, Stdin, StdinOpen, Yield and Background do
 // not apply and must be zero.
-func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
+func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()
 	if req.Stdin != nil || req.StdinOpen || req.Yield != 0 || req.Background || req.HeadBytes != 0 || req.TailBytes != 0 {
@@ -159,7 +173,7 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 }
 
 // ReadExec reads recorded output. It consumes nothing: the same read returns the same chunks.
-func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadExecResult, err error) {
+func (s *Sandbox) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanReadExec, req.ExecID)
 	defer func() { s.end(span, "ReadExec", &err) }()
 	if req.SinceSeq < 0 || req.MaxChunks < 0 || req.Wait < 0 || req.Wait > maxExecWait {
@@ -186,7 +200,7 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 // WaitExec waits for the end of a command, at most d; negative waits without limit. A command that still runs then is
 // a status, not an error. The output is what Exec would have returned, within its HeadBytes and TailBytes; all of it is
 // omitted when Exec returned it already, or when that was long ago.
-func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) (res ExecResult, err error) {
+func (s *Sandbox) WaitExec(ctx context.Context, execID string, d time.Duration) (res ExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanWaitExec, execID)
 	defer func() { s.end(span, "WaitExec", &err) }()
 	wait := d.Milliseconds()
@@ -206,7 +220,7 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 }
 
 // execResult converts an answer and notes it in the span.
-func (s *Session) execResult(span trace.Span, w wire.RunResult) ExecResult {
+func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
 	status := execStatus(w.ExecStatus)
 	span.SetAttributes(statusAttributes(status)...)
 	switch {
@@ -222,7 +236,7 @@ func (s *Session) execResult(span trace.Span, w wire.RunResult) ExecResult {
 
 // KillExec ends a command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
 // or "INT") to the tree. An ended command is no error.
-func (s *Session) KillExec(ctx context.Context, execID, signal string) (status ExecStatus, err error) {
+func (s *Sandbox) KillExec(ctx context.Context, execID, signal string) (status ExecStatus, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanKillExec, execID)
 	defer func() { s.end(span, "KillExec", &err) }()
 	if status, err = s.kill(ctx, execID, signal); err == nil {
@@ -233,9 +247,9 @@ func (s *Session) KillExec(ctx context.Context, execID, signal string) (status E
 
 // KillExecs ends the trees of several commands, as KillExec does without a signal, under one span. It returns an error for
 // each, in their order.
-func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
+func (s *Sandbox) KillExecs(ctx context.Context, execIDs []string) []error {
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
-	errs := each(killsAtOnce, execIDs, func(id string) error {
+	errs := bound.Each(killsAtOnce, execIDs, func(id string) error {
 		_, err := s.kill(ctx, id, "")
 		return err
 	})
@@ -245,7 +259,7 @@ func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
 }
 
 // kill is KillExec without a span.
-func (s *Session) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
+func (s *Sandbox) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
 	answer, err := askExec(ctx, s, execID, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
 		return conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
 	})
@@ -257,7 +271,7 @@ func (s *Session) kill(ctx context.Context, execID, signal string) (ExecStatus, 
 
 // WriteExec writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When
 // it fails midway, how much arrived is unknown.
-func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof bool) (err error) {
+func (s *Sandbox) WriteExec(ctx context.Context, execID string, data []byte, eof bool) (err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanWriteExec, execID)
 	defer func() { s.end(span, "WriteExec", &err) }()
 	span.SetAttributes(telemetry.KeyStdinBytes.Int(len(data)))
@@ -275,13 +289,13 @@ func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof
 
 // ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the connection
 // breaks.
-func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration,
+func ask[T any](ctx context.Context, s *Sandbox, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (T, error) {
 	return askWithin(ctx, s, again, 0, limit, fn)
 }
 
 // askWithin is ask that waits for an engine that is away.
-func askWithin[T any](ctx context.Context, s *Session, again bool, within, limit time.Duration,
+func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	err = s.callWithin(ctx, again, within, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
@@ -294,7 +308,7 @@ func askWithin[T any](ctx context.Context, s *Session, again bool, within, limit
 
 // askRun is ask for the call that starts a command, which ExtendExec gives more time. If it fails without the guest's
 // answer, the command is ended.
-func askRun[T any](ctx context.Context, s *Session, execID string, again bool, limit time.Duration,
+func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	var asked []*client.Conn
 	err = s.callWithin(ctx, again, limit, func(ctx context.Context, conn *client.Conn) (err error) {
@@ -311,7 +325,7 @@ func askRun[T any](ctx context.Context, s *Session, execID string, again bool, l
 }
 
 // askExec makes a repeatable call about a command that the guest should answer within wait.
-func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
+func askExec[T any](ctx context.Context, s *Sandbox, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validExecID(execID); err != nil {
 		return none, err
 	}
@@ -319,13 +333,13 @@ func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Du
 }
 
 // runRequest checks a command and returns it as the guest's request, with the timeout that holds.
-func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequest, time.Duration, error) {
+func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequest, time.Duration, error) {
 	var none wire.RunRequest
 	argv, err := arguments(req)
 	if err != nil {
 		return none, 0, err
 	}
-	timeout, err := execTimeout(req.Timeout, s.defaultTimeout())
+	timeout, err := ExecTimeout(req.Timeout, s.defaultTimeout())
 	if err != nil {
 		return none, 0, err
 	}
@@ -341,7 +355,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}
 	base := s.environment()
 	env := withLists(base, req.Env, req.EnvBefore)
-	if err := record.ValidateEnv(env); err != nil {
+	if err := ValidateEnv(env); err != nil {
 		return none, 0, err
 	}
 	if len(req.Stdin) > MaxStdinBytes {
@@ -358,27 +372,27 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if label, ok := ctx.Value(originKey{}).(func() string); ok {
 		origin = label()
 	}
-	limits := s.req.Limits
+	limits := s.o.Limits
 	return wire.RunRequest{
 		Spawn: wire.Spawn{
 			Argv: argv, Dir: dir, Env: execEnv(base, env, telemetry.TraceParent(ctx)),
 			TimeoutMillis: timeout.Milliseconds(), OpenFiles: limits.OpenFiles, FileBytes: limits.FileBytes,
 		},
-		ExecID: execPrefix + record.NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
+		ExecID: newExecID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
 		Services: serviceNames(req.Services), Origin: origin,
 	}, timeout, nil
 }
 
 // defaultTimeout returns the timeout of commands that name none.
-func (s *Session) defaultTimeout() time.Duration {
+func (s *Sandbox) defaultTimeout() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.timeout
 }
 
 // environment returns the environment of every command.
-func (s *Session) environment() map[string]string {
+func (s *Sandbox) environment() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.services) == 0 {
@@ -388,7 +402,7 @@ func (s *Session) environment() map[string]string {
 	for _, v := range s.services {
 		maps.Copy(env, v.env)
 	}
-	maps.Copy(env, s.req.Env)
+	maps.Copy(env, s.o.Env)
 	return env
 }
 
@@ -452,7 +466,7 @@ func validExecID(id string) error {
 }
 
 // startExec begins the span of a call about a command and links it to the span that started the command.
-func (s *Session) startExec(ctx context.Context, name, execID string) (context.Context, trace.Span) {
+func (s *Sandbox) startExec(ctx context.Context, name, execID string) (context.Context, trace.Span) {
 	ctx, span := s.start(ctx, name, telemetry.Text(telemetry.KeyExecID, execID))
 	s.mu.Lock()
 	origin, ok := s.execs[execID]
@@ -465,10 +479,10 @@ func (s *Session) startExec(ctx context.Context, name, execID string) (context.C
 
 // remember keeps the span of the call that starts a command for later calls about it, and its context's values for what comes out
 // of the sandbox and is nobody's.
-func (s *Session) remember(ctx context.Context, execID string) {
+func (s *Sandbox) remember(ctx context.Context, execID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.latest = audit.With(context.WithoutCancel(ctx), func(r *audit.Record) { r.Run, r.Key = s.key.Run(), s.key.String() })
+	s.latest = audit.With(context.WithoutCancel(ctx), func(r *audit.Record) { r.Run, r.Key = s.o.Run, s.o.Key })
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
 		return
@@ -499,23 +513,23 @@ func statusAttributes(st ExecStatus) []attribute.KeyValue {
 
 // ListExecs describes the commands that the sandbox knows, those of other processes too, in the order of their starts:
 // all that run, and the latest of those that ended. Looking changes nothing.
-func (s *Session) ListExecs(ctx context.Context) ([]ExecStatus, error) {
+func (s *Sandbox) ListExecs(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "ListExecs", (*client.Conn).Execs)
 }
 
 // KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
 // commands that it ended.
-func (s *Session) KillAll(ctx context.Context) ([]ExecStatus, error) {
+func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
 }
 
 // statuses returns the guest's answer to a question about all commands.
-func (s *Session) statuses(ctx context.Context, op string, question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
+func (s *Sandbox) statuses(ctx context.Context, op string, question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
 	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {
 		return question(conn, ctx)
 	})
 	if err != nil {
-		return nil, wrapError(op, s.m.driver, s.id, err)
+		return nil, WrapError(op, s.b.Name(), s.o.ID, err)
 	}
 	list := make([]ExecStatus, len(known))
 	for i, w := range known {
@@ -530,3 +544,26 @@ func Signals() []string {
 		SIGUSR2 SIGPIPE SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU
 		SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS`)
 }
+
+// ExecTimeout checks the timeout of a command; zero is fallback.
+func ExecTimeout(d, fallback time.Duration) (time.Duration, error) {
+	if d == 0 {
+		return fallback, nil
+	}
+	if d < MinExecTimeout || d > MaxExecTimeout {
+		return 0, fmt.Errorf("%w: timeout %v is out of range, must be %v to %v seconds", backend.ErrInvalid, d,
+			MinExecTimeout.Seconds(), MaxExecTimeout.Seconds())
+	}
+	return d, nil
+}
+
+type originKey struct{}
+
+// WithOrigin labels the commands that are started with ctx. ExecStatus.Origin is the result of origin at the
+// command's start.
+func WithOrigin(ctx context.Context, origin func() string) context.Context {
+	return context.WithValue(ctx, originKey{}, origin)
+}
+
+// newExecID returns the ID of a new command.
+func newExecID() string { return "exe_" + strings.ToLower(rand.Text()) }

@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 // failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission. Parent directories are
 // made. More than Options.MaxFileBytes is backend.ErrTooLarge. WriteFile may return while a Read of r is still under way, when
 // ctx or the session ends during that.
-func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
+func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()
 	if err := validPath(name); err != nil {
@@ -31,7 +31,7 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	if opts.Mode&^fs.ModePerm != 0 {
 		return FileInfo{}, fmt.Errorf("%w: mode %v must contain only permission bits", backend.ErrInvalid, opts.Mode)
 	}
-	limit := s.m.opts.MaxFileBytes
+	limit := s.o.MaxFileBytes
 	if opts.Size > limit {
 		return FileInfo{}, fileTooLarge(limit)
 	}
@@ -79,7 +79,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 
 // ReadFile copies a regular file below the work directory or /tmp to w and returns its true size. When it fails, w may have got
 // a part.
-func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
+func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
 	defer func() { s.end(span, "ReadFile", &err) }()
 	if err := validPath(name); err != nil {
@@ -88,7 +88,7 @@ func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 	if opts.Offset < 0 || opts.Limit < 0 {
 		return FileInfo{}, fmt.Errorf("%w: offset and limit must not be negative", backend.ErrInvalid)
 	}
-	max := s.m.opts.MaxFileBytes
+	max := s.o.MaxFileBytes
 	length := opts.Limit
 	if length > max {
 		return FileInfo{}, fileTooLarge(max)
@@ -112,7 +112,7 @@ func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 }
 
 // ReadFileBytes is ReadFile into memory.
-func (s *Session) ReadFileBytes(ctx context.Context, name string, opts ReadFileOptions) ([]byte, FileInfo, error) {
+func (s *Sandbox) ReadFileBytes(ctx context.Context, name string, opts ReadFileOptions) ([]byte, FileInfo, error) {
 	var buf bytes.Buffer
 	info, err := s.ReadFile(ctx, name, &buf, opts)
 	if err != nil {
@@ -128,12 +128,12 @@ const editAttempts = 10
 // a link is followed. What somebody else writes meanwhile is not lost: edit is then called again with the new contents,
 // and backend.ErrTimeout is returned when that happens over and over. An error of edit leaves the file as it is and can be
 // tested for. More than limit bytes before or after is backend.ErrTooLarge; zero is Options.MaxFileBytes.
-func (s *Session) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (info FileInfo, err error) {
+func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanEditFile)
 	defer func() { s.end(span, "EditFile", &err) }()
-	limit = min(cmp.Or(limit, s.m.opts.MaxFileBytes), s.m.opts.MaxFileBytes)
+	limit = min(cmp.Or(limit, s.o.MaxFileBytes), s.o.MaxFileBytes)
 	for range editAttempts {
-		old, info, err := s.ReadFileBytes(ctx, name, ReadFileOptions{Limit: min(limit+1, s.m.opts.MaxFileBytes)})
+		old, info, err := s.ReadFileBytes(ctx, name, ReadFileOptions{Limit: min(limit+1, s.o.MaxFileBytes)})
 		if err != nil {
 			return FileInfo{}, err
 		}
@@ -164,7 +164,7 @@ func (s *Session) EditFile(ctx context.Context, name string, limit int64, edit f
 }
 
 // ListFiles lists a directory below the work directory or /tmp.
-func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
+func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanListFiles)
 	defer func() { s.end(span, "ListFiles", &err) }()
 	if opts.Limit < 0 || opts.Limit > MaxListEntries {
@@ -179,7 +179,7 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 }
 
 // list is ListFiles without its span, for those who list many directories under one of their own.
-func (s *Session) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
+func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.ListResult, error) {
 		return conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
 	})
@@ -194,7 +194,7 @@ func (s *Session) list(ctx context.Context, name string, opts ListFilesOptions) 
 }
 
 // StatFile describes an entry without following a symlink at its end.
-func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
+func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
 	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
@@ -208,7 +208,7 @@ func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err
 
 // RemoveFile deletes an entry, or with recursive a whole directory, and returns how many entries were deleted. The work
 // directory itself is refused.
-func (s *Session) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
+func (s *Sandbox) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
 	defer func() { s.end(span, "RemoveFile", &err) }()
 	answer, err := askFile(ctx, s, false, name, func(ctx context.Context, conn *client.Conn) (wire.RemoveResult, error) {
@@ -222,7 +222,7 @@ func (s *Session) RemoveFile(ctx context.Context, name string, recursive bool) (
 }
 
 // MakeDir makes a directory and its parents; one that is there is no error. Mode zero is 0755.
-func (s *Session) MakeDir(ctx context.Context, name string, mode fs.FileMode) (info FileInfo, err error) {
+func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanMakeDir)
 	defer func() { s.end(span, "MakeDir", &err) }()
 	if mode&^fs.ModePerm != 0 {
@@ -238,7 +238,7 @@ func (s *Session) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 }
 
 // RenameFile moves an entry; an existing target is backend.ErrExists unless overwrite is set.
-func (s *Session) RenameFile(ctx context.Context, from, to string, overwrite bool) (err error) {
+func (s *Sandbox) RenameFile(ctx context.Context, from, to string, overwrite bool) (err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRenameFile)
 	defer func() { s.end(span, "RenameFile", &err) }()
 	if err := validPath(to); err != nil {
@@ -251,7 +251,7 @@ func (s *Session) RenameFile(ctx context.Context, from, to string, overwrite boo
 }
 
 // askFile makes a call about a path without a body, with a limit on the guest's time.
-func askFile[T any](ctx context.Context, s *Session, again bool, name string, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
+func askFile[T any](ctx context.Context, s *Sandbox, again bool, name string, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validPath(name); err != nil {
 		return none, err
 	}

@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -37,7 +38,7 @@ const SpecialFile = "neither a file nor a link"
 // ReadTree reads the files below the work directory whose path want reports true for, with the targets of such links.
 // Directories that enter reports false for are not looked into; version control's and Workcell's own never are. What
 // cannot be read, or is too much, is omitted, with the reason.
-func (s *Session) ReadTree(ctx context.Context, enter, want func(path string) bool) (tree patch.Tree, omitted []patch.Conflict, err error) {
+func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bool) (tree patch.Tree, omitted []patch.Conflict, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadTree)
 	defer func() { s.end(span, "ReadTree", &err) }()
 	r := s.treeReader()
@@ -63,7 +64,7 @@ func (s *Session) ReadTree(ctx context.Context, enter, want func(path string) bo
 // Diff returns what differs in the work directory from a tree that it began as. Files that base has not are left out where
 // .gitignore files of the work directory say so, and by toolLeftovers, unless those take them in again. What cannot be
 // read, or is too much, is in Patch.Omitted and never looks deleted.
-func (s *Session) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
+func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
 	defer func() { s.end(span, "Diff", &err) }()
 	d := &differ{treeReader: s.treeReader(), base: base, dirs: map[string]bool{}, seen: map[string]bool{}}
@@ -87,7 +88,7 @@ func (s *Session) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, er
 
 // treeReader reads files of a work directory into a tree.
 type treeReader struct {
-	s       *Session
+	s       *Sandbox
 	left    int64 // bytes that may still be read
 	tree    patch.Tree
 	omitted []patch.Conflict
@@ -96,7 +97,7 @@ type treeReader struct {
 	names   int             // bytes of their paths
 }
 
-func (s *Session) treeReader() treeReader {
+func (s *Sandbox) treeReader() treeReader {
 	return treeReader{s: s, left: maxTreeBytes, tree: patch.Tree{}, unread: map[string]bool{}}
 }
 
@@ -111,7 +112,7 @@ func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string,
 		var next []string
 		for batch := range slices.Chunk(level, readTogether) {
 			lists := make([]FileList, len(batch))
-			errs := each(readTogether, indices(batch), func(i int) (err error) {
+			errs := bound.Each(readTogether, indices(batch), func(i int) (err error) {
 				lists[i], err = r.s.list(ctx, batch[i], ListFilesOptions{Limit: MaxListEntries})
 				return err
 			})
@@ -211,7 +212,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		}
 	}
 	contents := make([][]byte, len(small))
-	errs := each(readTogether, indices(small), func(i int) (err error) {
+	errs := bound.Each(readTogether, indices(small), func(i int) (err error) {
 		contents[i], err = r.s.content(ctx, small[i])
 		return err
 	})
@@ -281,7 +282,7 @@ func indices[T any](list []T) []int {
 }
 
 // content reads a file that has not grown since it was listed.
-func (s *Session) content(ctx context.Context, e FileInfo) ([]byte, error) {
+func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	var buf bytes.Buffer
 	buf.Grow(int(e.Size)) // which is part of what may be read in all
 	dst := &cappedWriter{w: &buf, left: e.Size, limit: e.Size}

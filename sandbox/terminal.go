@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
-	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // Errors of terminals.
@@ -65,7 +65,7 @@ type TerminalStreams struct {
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a
 // Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.
-func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at TerminalStreams) (res ExecResult, err error) {
+func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanTerminal)
 	defer func() { s.end(span, "Terminal", &err) }()
 	argv := req.Argv
@@ -81,7 +81,7 @@ func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	if err != nil {
 		return ExecResult{}, err
 	}
-	timeout, err := execTimeout(req.Unattended, MaxExecTimeout)
+	timeout, err := ExecTimeout(req.Unattended, MaxExecTimeout)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -101,7 +101,7 @@ func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 
 // JoinTerminal goes to the terminal of a command that Terminal started, in this process or another one, and stays there
 // as Terminal does. The terminal gets the size, and what it showed last is shown again. Who was there is sent ErrTakenOver.
-func (s *Session) JoinTerminal(ctx context.Context, execID string, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
+func (s *Sandbox) JoinTerminal(ctx context.Context, execID string, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanJoinTerminal, execID)
 	defer func() { s.end(span, "JoinTerminal", &err) }()
 	if err := validExecID(execID); err != nil {
@@ -114,7 +114,7 @@ func (s *Session) JoinTerminal(ctx context.Context, execID string, size Terminal
 }
 
 // atTerminal keeps one at a terminal for the length of call.
-func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStreams,
+func (s *Sandbox) atTerminal(ctx context.Context, execID string, at TerminalStreams,
 	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
 	var answer wire.RunResult
 	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) (err error) {
@@ -155,7 +155,7 @@ func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan
 				return
 			}
 			req := wire.TerminalRequest{ExecID: execID, Size: wire.TerminalSize(size)}
-			for refusedAs(conn.Resize(ctx, req), wire.CodeNotFound) && custody.Pause(ctx, resizePause) {
+			for refusedAs(conn.Resize(ctx, req), wire.CodeNotFound) && bound.Pause(ctx, resizePause) {
 			}
 		}
 	}

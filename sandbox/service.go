@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"cmp"
@@ -14,10 +14,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // Times of services.
@@ -84,8 +84,8 @@ type grant struct {
 //
 // Which command a connection belongs to is known from the kernel of the sandbox. The sandbox is the boundary: of commands
 // that share one, a hostile one can pass for another.
-func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop func(), err error) {
-	defer func() { err = wrapError("Serve", s.m.driver, s.id, err) }()
+func (s *Sandbox) Serve(ctx context.Context, svc Service) (addr string, stop func(), err error) {
+	defer func() { err = WrapError("Serve", s.b.Name(), s.o.ID, err) }()
 	if err := svc.check(); err != nil {
 		return "", nil, err
 	}
@@ -111,7 +111,7 @@ func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop fun
 		s.dropService(svc.Name)
 		_ = l.Close() // it only gives the service up
 		cancel()
-		return "", nil, errSessionClosed
+		return "", nil, errClosed
 	}
 	return l.Address(), func() { cancel(); <-v.ended }, nil
 }
@@ -132,7 +132,7 @@ func (svc Service) check() error {
 func (svc Service) maxConns() int { return cmp.Or(svc.MaxConns, wire.MaxConns) }
 
 // background runs f as a goroutine of the connection, unless the session has closed.
-func (s *Session) background(f func()) bool {
+func (s *Sandbox) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -149,14 +149,14 @@ type servedService struct {
 }
 
 // served returns the address of a service that this process serves.
-func (s *Session) served(name string) (addr string, ok bool) {
+func (s *Sandbox) served(name string) (addr string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, ok := s.services[name]
 	return v.addr, ok
 }
 
-func (s *Session) addService(svc Service, addr string) {
+func (s *Sandbox) addService(svc Service, addr string) {
 	v := servedService{addr: addr}
 	if svc.Env != nil {
 		v.env = svc.Env(addr)
@@ -169,7 +169,7 @@ func (s *Session) addService(svc Service, addr string) {
 	s.services[svc.Name] = v
 }
 
-func (s *Session) dropService(name string) {
+func (s *Sandbox) dropService(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.services, name)
@@ -177,7 +177,7 @@ func (s *Session) dropService(name string) {
 
 // serviceServer serves a service.
 type serviceServer struct {
-	s     *Session
+	s     *Sandbox
 	svc   Service
 	ctx   context.Context // ends with Serve's stop and the session
 	ended chan struct{}   // closed by run
@@ -200,10 +200,10 @@ func (v *serviceServer) run(l *client.Listener) {
 		}
 		if !errors.Is(err, client.ErrConnLost) {
 			level := slog.LevelWarn
-			if v.s.m.opts.Join { // they take it over from each other
+			if v.s.o.Shared { // they take it over from each other
 				level = slog.LevelDebug
 			}
-			v.s.m.log.Log(v.ctx, level, "service ended", "sandbox", v.s.id, "service", v.svc.Name, "error", sanitize.Message(err.Error()))
+			v.s.o.Logger.Log(v.ctx, level, "service ended", "sandbox", v.s.o.ID, "service", v.svc.Name, "error", sanitize.Message(err.Error()))
 			return
 		}
 		l = v.relisten()
@@ -219,7 +219,7 @@ func (v *serviceServer) serve(l *client.Listener) error {
 		}
 		if !v.take(peer) {
 			_ = peer.Close() // it is refused
-			custody.Pause(v.ctx, refusedPause)
+			bound.Pause(v.ctx, refusedPause)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (v *serviceServer) relisten() *client.Listener {
 				return l
 			}
 		}
-		if errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol) || !custody.Pause(v.ctx, interval) {
+		if errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol) || !bound.Pause(v.ctx, interval) {
 			return nil
 		}
 	}
@@ -285,7 +285,7 @@ func (v *serviceServer) handle(life context.Context, c *ServiceConn) {
 }
 
 // latestCall returns a context with the values of the call that started the latest command, which never ends.
-func (s *Session) latestCall() context.Context {
+func (s *Sandbox) latestCall() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.latest == nil {
@@ -296,7 +296,7 @@ func (s *Session) latestCall() context.Context {
 
 // grant permits a command that is about to be started to connect to services. The caller calls settle when the call that
 // starts it has returned.
-func (s *Session) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func(), err error) {
+func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func(), err error) {
 	if len(services) == 0 {
 		return func() {}, nil
 	}
@@ -316,7 +316,7 @@ func (s *Session) grant(execID string, services []ServiceGrant, span trace.SpanC
 }
 
 // granted returns the grant of a command, and its value for a service.
-func (s *Session) granted(execID, service string) (*grant, any, bool) {
+func (s *Sandbox) granted(execID, service string) (*grant, any, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.grants[execID]
@@ -331,7 +331,7 @@ func (s *Session) granted(execID, service string) (*grant, any, bool) {
 }
 
 // outlive ends a grant when nothing is left of its command.
-func (s *Session) outlive(execID string, g *grant) {
+func (s *Sandbox) outlive(execID string, g *grant) {
 	defer g.end()
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
 		conn, err := s.connection(s.ctx)
@@ -342,12 +342,12 @@ func (s *Session) outlive(execID string, g *grant) {
 		if err == nil || errors.As(err, &refused) || errors.Is(err, client.ErrProtocol) || errors.Is(err, backend.ErrLost) {
 			break // it has ended, or never began
 		}
-		if !custody.Pause(s.ctx, interval) {
+		if !bound.Pause(s.ctx, interval) {
 			break
 		}
 	}
 	g.end()
-	custody.Pause(s.ctx, grantLinger)
+	bound.Pause(s.ctx, grantLinger)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.grants, execID)
@@ -364,8 +364,8 @@ func serviceNames(grants []ServiceGrant) []string {
 
 // ExtendExec gives a running command more time, at most 24 hours over all. A command without a timeout, and one that has
 // ended, stay as they are.
-func (s *Session) ExtendExec(ctx context.Context, execID string, by time.Duration) (err error) {
-	defer func() { err = wrapError("ExtendExec", s.m.driver, s.id, err) }()
+func (s *Sandbox) ExtendExec(ctx context.Context, execID string, by time.Duration) (err error) {
+	defer func() { err = WrapError("ExtendExec", s.b.Name(), s.o.ID, err) }()
 	if by <= 0 {
 		return fmt.Errorf("%w: invalid extension of %v", backend.ErrInvalid, by)
 	}
@@ -390,7 +390,7 @@ type patience struct {
 }
 
 // patient bounds the call that waits for a command, by limit and what ExtendExec adds to it.
-func (s *Session) patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
+func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	p := &patience{due: time.Now().Add(limit), timer: time.AfterFunc(limit, func() { cancel(errNoAnswer) })}
 	s.mu.Lock()
@@ -409,7 +409,7 @@ func (s *Session) patient(ctx context.Context, execID string, limit time.Duratio
 }
 
 // waitLonger has the call that waits for a command wait longer.
-func (s *Session) waitLonger(execID string, by time.Duration) {
+func (s *Sandbox) waitLonger(execID string, by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.waits[execID]; p != nil {

@@ -1,4 +1,4 @@
-package session
+package sandbox
 
 import (
 	"io"

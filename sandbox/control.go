@@ -1,0 +1,221 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Control is the side of a Sandbox that its owner has, such as package session: it connects the handle, watches how it is
+// used, and closes it. Programs that use a sandbox do not need it.
+type Control struct{ s *Sandbox }
+
+// Use is how a handle is used.
+type Use struct {
+	Calls   int           // under way
+	Last    time.Time     // when the last call began or ended
+	Timeout time.Duration // of commands that name none
+	Closing bool          // closed, or about to be
+	Lost    bool          // the sandbox was lost, before the handle was closed if it was
+}
+
+// Connect makes the first connection to the sandbox that engine describes. image are the variables of its image.
+func (c Control) Connect(ctx context.Context, engine backend.Info, image []string) error {
+	if err := c.Greet(ctx, engine); err != nil {
+		return err
+	}
+	c.Take(c, engine, image)
+	return nil
+}
+
+// Explain explains why a connection ended at once in a sandbox that runs, or why the engine made none for a
+// reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
+// engine may take a moment to notice that a sandbox does not run any more.
+func (c Control) Explain(ctx context.Context, err error) error {
+	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
+	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
+	if !ended && !unexplained || !bound.Pause(ctx, settleTime) {
+		return err
+	}
+	engine, getErr := c.s.b.Get(ctx, c.s.engine.ID)
+	if getErr != nil || engine.State != backend.StateRunning || engine.Limits.PIDs <= 0 {
+		return err
+	}
+	return &sanitize.Error{
+		Text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, sanitize.Message(err.Error())),
+		Err:  backend.ErrCapacity,
+	}
+}
+
+// Greet connects to a sandbox that is not in use yet: if the connection breaks, nothing makes another one.
+func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
+	defer cancel()
+	c.s.engine = engine
+	c.s.conn, err = attach(ctx, c.s.b, engine.ID)
+	return noAnswer(ctx, err)
+}
+
+// Take makes the handle use the connection of another one that was greeted.
+func (c Control) Take(from Control, engine backend.Info, image []string) {
+	s, conn := c.s, from.s.conn
+	s.engine, s.image, s.conn, s.hello = engine, image, conn, cleanHello(conn.Hello())
+	s.base = baseEnv(s.hello.Workdir, image, s.o.Env)
+	s.wg.Go(func() { s.watch(conn) })
+}
+
+// Greeted reports whether the connection that Greet made is alive.
+func (c Control) Greeted() bool { return !ended(c.s.conn) }
+
+// Claim makes the guest of a greeted sandbox forget what ran there. orphan is how long it goes on alone; zero is for ever.
+func (c Control) Claim(ctx context.Context, orphan time.Duration) error {
+	return c.s.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: orphan.Milliseconds()})
+}
+
+// Warm runs the languages that a greeted sandbox has, once: the first time, when a file system is new, takes up to three times as long.
+// When the sandbox is claimed its guest forgets what ran.
+func (c Control) Warm(ctx context.Context, timeout time.Duration) {
+	s := c.s
+	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	defer cancel()
+	hello := cleanHello(s.conn.Hello())
+	env := execEnv(baseEnv(hello.Workdir, s.engine.ImageEnv, nil), nil, "")
+	for _, argv := range [][]string{{"sh", "-c", ":"}, {"python3", "-c", ""}, {"node", "-e", ""}} {
+		if !slices.Contains(hello.Programs, argv[0]) {
+			continue
+		}
+		_, err := s.conn.Run(ctx, wire.RunRequest{ExecID: newExecID(), YieldMillis: -1, KillOnCancel: true, Spawn: wire.Spawn{
+			Argv: argv, Env: env, TimeoutMillis: timeout.Milliseconds(),
+		}})
+		if err != nil {
+			s.o.Logger.DebugContext(ctx, "cannot warm up a pooled sandbox", "sandbox", s.o.ID, "program", argv[0], "error", err)
+			return
+		}
+	}
+}
+
+// OpenEgress makes the hosts of the sandbox available before its first command.
+func (c Control) OpenEgress(ctx context.Context) error { return c.s.openEgress(ctx) }
+
+// Hosts returns the hosts that commands can reach.
+func (c Control) Hosts() Egress {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return c.s.hosts
+}
+
+// SetHosts replaces the hosts that commands can reach, unless they were opened already.
+func (c Control) SetHosts(hosts Egress) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.hosts = hosts
+}
+
+// SetDefaults replaces what Options say of commands.
+func (c Control) SetDefaults(env map[string]string, timeout time.Duration, hosts Egress) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.base, c.s.timeout, c.s.hosts = baseEnv(c.s.hello.Workdir, c.s.image, env), timeout, hosts
+}
+
+// Use returns how the handle is used.
+func (c Control) Use() Use {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return c.s.use()
+}
+
+// use is Use; s.mu is held.
+func (s *Sandbox) use() Use {
+	return Use{Calls: s.active, Last: s.lastUsed, Timeout: s.timeout, Closing: s.closing, Lost: s.lost != nil}
+}
+
+// Touch counts as use now. It reports whether the handle is open.
+func (c Control) Touch() bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if !c.s.closing {
+		c.s.lastUsed = c.s.o.Now()
+	}
+	return !c.s.closing
+}
+
+// Do runs f as a call of the handle. It fails without running f if the handle is closed or the sandbox is lost.
+func (c Control) Do(f func() error) error {
+	if err := c.s.enter(); err != nil {
+		return err
+	}
+	defer c.s.leave()
+	return f()
+}
+
+// Busy asks the guest whether commands are under way. Asking is no use of the sandbox.
+func (c Control) Busy(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	conn, err := c.s.connection(ctx)
+	if err != nil {
+		return false, err
+	}
+	health, err := conn.Health(ctx)
+	return health.Running > 0, err
+}
+
+// Lose marks the sandbox as lost; the first reason stays.
+func (c Control) Lose(reason string) { c.s.lose(reason) }
+
+// BeginClose makes the handle refuse calls and ends those under way, unless it closes already or the condition does not
+// hold. No call can begin meanwhile. It reports whether the caller is to finish the close.
+func (c Control) BeginClose(condition func(Use) bool) bool {
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing || !condition(s.use()) {
+		return false
+	}
+	s.closing = true
+	s.cancel(errClosed)
+	return true
+}
+
+// Close ends the handle's calls, connection, and goroutines. The sandbox stays as it is.
+func (c Control) Close() {
+	s := c.s
+	s.cancel(errClosed)
+	s.mu.Lock()
+	s.ended = true
+	conn := s.conn
+	s.mu.Unlock()
+	if conn != nil {
+		conn.Close() // its error has no meaning for a sandbox that goes
+	}
+	s.wg.Wait() // no redial sets a connection after s.ctx ended
+}
+
+// Health is what the guest of a sandbox reports of its use.
+type Health struct {
+	Running int // commands
+	Hosts   int // processes that are connected
+}
+
+// CheckHealth asks the guest of a sandbox to which there is no handle.
+func CheckHealth(ctx context.Context, b backend.SandboxBackend, engineID string) (Health, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := attach(ctx, b, engineID)
+	if err != nil {
+		return Health{}, noAnswer(ctx, err)
+	}
+	defer conn.Close() // nothing was asked of it but a question
+	health, err := conn.Health(ctx)
+	return Health{Running: health.Running, Hosts: health.Hosts}, noAnswer(ctx, err)
+}

@@ -1,0 +1,283 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Lock order, outermost first:
+//
+//  1. Sandbox.egress, then Sandbox.serving. They are held across calls to the guest, so that hosts are opened, and a
+//     service is started, only once.
+//  2. Sandbox.mu. It is never held across a call to the engine, the guest, or a caller's function. The one exception is
+//     the condition of Control.BeginClose, which may take no lock.
+//
+// Options.OnUse and Options.OnLost are called without a lock, so the owner of a Control may hold its own locks when it
+// calls a method that takes Sandbox.mu alone. All other locks guard the fields of one small type.
+
+// Sandbox is a handle to a running sandbox. All methods may be called concurrently. When the handle is closed, every
+// call fails with backend.ErrClosed, including calls in progress. When the sandbox ends unexpectedly, every call fails
+// with backend.ErrLost.
+type Sandbox struct {
+	b      backend.SandboxBackend
+	o      Options
+	engine backend.Info
+	image  []string   // variables of the image
+	hello  wire.Hello // of the first connection
+	meters meters
+
+	// ctx ends when the handle closes. It is kept because it is the life of the handle, not of a call.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // goroutines of the connection
+
+	serving sync.Mutex // held while a service is started
+	egress  sync.Mutex // held while hosts are opened
+
+	mu        sync.Mutex        // guards the fields below
+	base      map[string]string // environment of every command, never changed, only replaced
+	hosts     Egress            // that commands can reach
+	closing   bool              // calls are refused
+	ended     bool              // the connection was closed for good
+	lost      error             // why the sandbox was lost
+	conn      *client.Conn
+	redialing *redial
+	active    int // calls under way
+	lastUsed  time.Time
+	timeout   time.Duration   // of commands that name none
+	latest    context.Context // of the call that started the latest command; it never ends. Nil before
+	execs     map[string]trace.SpanContext
+	execOrder []string                 // keys of execs, oldest first
+	services  map[string]servedService // served by this process, by name
+	grants    map[string]*grant        // of commands that this process started, by exec
+	waits     map[string]*patience     // of calls that wait for a command, by exec
+	strays    []string                 // commands that may run though their calls failed, to be ended
+}
+
+// Options configure a handle.
+type Options struct {
+	ID       string // of the sandbox, for errors, spans, and the audit log
+	Key, Run string // names of the sandbox and its run, for spans and the audit log
+	// Limits are the limits of the sandbox. Commands get OpenFiles and FileBytes.
+	Limits backend.Limits
+	// Env are variables of every command, over those of the image.
+	Env map[string]string
+	// ExecTimeout is the timeout of commands that name none.
+	ExecTimeout time.Duration
+	// MaxFileBytes bounds one WriteFile, and one ReadFile without a limit of its own.
+	MaxFileBytes int64
+	// Egress connects commands to Hosts.
+	Egress EgressGateway
+	Hosts  Egress
+	// Shared: other processes serve the same services, so that losing one to them is expected.
+	Shared bool
+	// TracerProvider, Logger, and Now are required.
+	TracerProvider trace.TracerProvider
+	Logger         *slog.Logger
+	Now            func() time.Time
+	// OnUse is called at the beginning of each call. May be nil.
+	OnUse func(context.Context)
+	// OnLost is called once if the sandbox is lost. May be nil.
+	OnLost func(reason string)
+}
+
+// meters are the instruments of commands.
+type meters struct {
+	exec metric.Float64Histogram
+	oom  metric.Int64Counter
+}
+
+// New returns a handle to a sandbox of an engine. It accepts calls when its Control has connected it.
+func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
+	s := &Sandbox{
+		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout,
+		meters: meters{exec: telemetry.Histogram(telemetry.MetricExecDuration), oom: telemetry.Counter(telemetry.MetricOOMKills)},
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	return s, Control{s}
+}
+
+// errClosed ends the calls of a handle that closes.
+var errClosed error = &sanitize.Error{Text: "the sandbox is closed", Err: backend.ErrClosed}
+
+// ID returns the ID of the sandbox. It cannot be guessed.
+func (s *Sandbox) ID() string { return s.o.ID }
+
+// Workdir returns the work directory of commands.
+func (s *Sandbox) Workdir() string { return s.hello.Workdir }
+
+// Programs returns the interpreters that the guest found.
+func (s *Sandbox) Programs() []string { return slices.Clone(s.hello.Programs) }
+
+// enter counts a call in.
+func (s *Sandbox) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return errClosed
+	}
+	if s.isLost() {
+		return s.lost
+	}
+	s.active++
+	s.lastUsed = s.o.Now()
+	return nil
+}
+
+// leave counts a call out.
+func (s *Sandbox) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	s.lastUsed = s.o.Now()
+}
+
+// call runs fn with a connection to the guest. When the connection breaks under fn and again is set, so that fn may be
+// repeated, it runs once more on a new connection.
+func (s *Sandbox) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
+	return s.callWithin(parent, again, 0, fn)
+}
+
+// callWithin is call that waits for an engine that is away, and repeats fn on each new connection, for the given time.
+func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Duration,
+	fn func(context.Context, *client.Conn) error) error {
+	if err := parent.Err(); err != nil {
+		return err
+	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	if s.o.OnUse != nil {
+		s.o.OnUse(parent)
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	stop := context.AfterFunc(s.ctx, func() { cancel(errClosed) })
+	defer stop()
+	began, interval := time.Now(), redialFirst
+	heard, patience := began, min(within, awayBefore)
+	for broke := false; ; {
+		conn, err := s.connection(ctx)
+		if err == nil {
+			err = fn(ctx, conn)
+			if err == nil || !broken(conn, err) || s.ctx.Err() != nil || parent.Err() != nil {
+				return s.explain(parent, err)
+			}
+			if !again || broke && time.Since(began) >= within {
+				return s.explain(parent, s.verify(ctx, err))
+			}
+			heard, patience = time.Now(), min(within, awayAfter)
+			if !broke {
+				broke = true
+				continue
+			}
+		}
+		if errors.Is(err, backend.ErrLost) || time.Since(heard) >= patience || !bound.Pause(ctx, interval) {
+			return s.explain(parent, err)
+		}
+		interval = min(2*interval, redialLongest)
+	}
+}
+
+// explain returns the reason that matters most for a failed call: the caller's own context, then the end of the session.
+func (s *Sandbox) explain(parent context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case parent.Err() != nil && !errors.Is(err, parent.Err()):
+		return fmt.Errorf("%w (%v)", parent.Err(), sanitize.Message(err.Error()))
+	case parent.Err() != nil:
+		return err
+	case s.ctx.Err() != nil:
+		return errClosed
+	}
+	return err
+}
+
+// start begins the span of a call.
+func (s *Sandbox) start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	attrs = append(append(attrs, telemetry.SandboxAttributes(s.b.Name(), s.o.Key, s.o.Run)...),
+		telemetry.KeySandboxID.String(s.o.ID), telemetry.Text(telemetry.KeyImage, s.engine.Image))
+	return telemetry.StartWith(ctx, s.o.TracerProvider, name, attrs...)
+}
+
+// measured are the attributes of a measurement: few values each, and no ids.
+func (s *Sandbox) measured(attrs ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributes(append(attrs, telemetry.KeyBackend.String(s.b.Name()))...)
+}
+
+// end ends the span of a call and wraps its error.
+func (s *Sandbox) end(span trace.Span, op string, err *error) {
+	*err = WrapError(op, s.b.Name(), s.o.ID, *err)
+	telemetry.End(span, *err)
+}
+
+// Stats is what a sandbox uses now, as far as it is known.
+type Stats struct {
+	Uptime      time.Duration // of its main process
+	Running     int           // commands that run, or ended and have background processes
+	CPU         time.Duration // used since it was started; zero is unknown
+	MemoryBytes int64         // with the pages of files in memory; zero is unknown
+	PIDs        int64         // processes and threads; zero is unknown
+	// WorkspaceBytes is the size of the files below the work directory, WorkspaceMore that there are more files than
+	// were counted.
+	WorkspaceBytes int64
+	WorkspaceMore  bool
+}
+
+// Stats asks what the sandbox uses. The question does not count as use: an idle session stays idle. The numbers are the
+// guest's, which is untrusted.
+func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
+	defer func() { err = WrapError("Stats", s.b.Name(), s.o.ID, err) }()
+	if (Control{s}).Use().Closing {
+		return Stats{}, errClosed
+	}
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return Stats{}, s.explain(ctx, err)
+	}
+	h, err := conn.Health(ctx)
+	if err != nil {
+		return Stats{}, s.explain(ctx, err)
+	}
+	st = Stats{
+		Uptime: max(0, time.Duration(h.UptimeMillis)*time.Millisecond), Running: max(0, h.Running),
+		CPU: max(0, time.Duration(h.CPUMillis)*time.Millisecond), MemoryBytes: max(0, h.MemoryUsed), PIDs: max(0, h.PIDsUsed),
+	}
+	if err := st.countFiles(ctx, conn); err != nil {
+		return Stats{}, s.explain(ctx, err)
+	}
+	return st, nil
+}
+
+// countFiles adds up the sizes of the files below the work directory.
+func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
+	list, err := conn.List(ctx, wire.ListRequest{Path: ".", Recursive: true, Limit: MaxListEntries})
+	if err != nil {
+		return err
+	}
+	for _, e := range list.Entries {
+		if info := fileInfo(e); info.Type == TypeFile {
+			st.WorkspaceBytes += max(0, info.Size)
+		}
+	}
+	st.WorkspaceMore = list.Truncated
+	return nil
+}
