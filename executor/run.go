@@ -272,14 +272,14 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	// Ended by its id, the CLI may still say something, and the call waits until the tree is gone.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	var id string
+	var command *sandbox.Command
 	started, over, why := make(chan struct{}), make(chan struct{}), make(chan Outcome, 1)
 	go func() {
 		cause := r.watch(ctx, over)
 		if cause != "" {
 			select {
 			case <-started:
-				r.kill(streaming, cancel, id, over)
+				r.kill(streaming, cancel, command, over)
 			case <-over: // it never began
 			}
 		}
@@ -287,13 +287,13 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	}()
 	res, err := r.s.Stream(streaming, req, sandbox.Streams{
 		Stdin: stdin, Stdout: stdout, Stderr: &r.stderr,
-		Started: func(execID string) { id = execID; close(started) },
+		Started: func(c *sandbox.Command) { command = c; close(started) },
 	})
 	close(over)
 	cause := <-why
 	err = errors.Join(err, lines.end())
 	if err == nil { // what the CLI left running, which need not hold its output
-		if _, left := r.s.KillExec(context.WithoutCancel(ctx), res.ExecID, ""); left != nil && !errors.Is(left, backend.ErrNotFound) {
+		if _, left := r.s.Command(res.ExecID).Signal(context.WithoutCancel(ctx), ""); left != nil && !errors.Is(left, backend.ErrNotFound) {
 			r.res.HookErrors = append(r.res.HookErrors, "cannot kill its leftover processes: "+left.Error())
 		}
 	}
@@ -349,11 +349,11 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 
 // kill ends the tree of the command, unless that is over. Where it fails cancel does so: the guest ends a command whose caller has
 // gone.
-func (r *run) kill(ctx context.Context, cancel context.CancelFunc, id string, over <-chan struct{}) {
+func (r *run) kill(ctx context.Context, cancel context.CancelFunc, command *sandbox.Command, over <-chan struct{}) {
 	ctx, done := context.WithTimeout(ctx, killTime)
 	defer done()
 	for {
-		_, err := r.s.KillExec(ctx, id, "")
+		_, err := command.Signal(ctx, "")
 		if err == nil {
 			return
 		}

@@ -6,7 +6,7 @@
 // # Services
 //
 // Commands reach the host by what [Sandbox.Serve] serves, and by nothing else where the network is off: each command only what
-// its [ExecRequest] grants it. [Sandbox.ExtendExec] gives a command the time that the host took to answer.
+// its [ExecRequest] grants it. [Command.Extend] gives a command the time that the host took to answer.
 //
 // # Errors
 //

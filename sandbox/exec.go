@@ -30,7 +30,7 @@ const (
 	MinExecTimeout      = time.Millisecond
 	MaxExecTimeout      = bound.ExecTimeout
 	DefaultMaxFileBytes = 1 << 30 // of one file transfer
-	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
+	// MaxStdinBytes bounds ExecRequest.Stdin and one Command.Write; Stream takes any amount.
 	MaxStdinBytes = 64 << 20
 	// DefaultListEntries and MaxListEntries bound ListFiles.
 	DefaultListEntries = 1000
@@ -43,10 +43,10 @@ const (
 	defaultTailBytes = 24 << 10
 	maxTextBytes     = wire.MaxKeep // most of HeadBytes or TailBytes
 	maxPathBytes     = 4096
-	maxExecWait      = time.Minute      // longest Wait of ReadExec
+	maxExecWait      = time.Minute      // longest ReadRequest.Wait
 	answerMargin     = 20 * time.Second // how much later than promised the guest may answer
 	streamMargin     = 10 * time.Minute // the same for Stream, whose writers may be slow
-	killsAtOnce      = 16               // calls to the guest that KillExecs makes at a time
+	killsAtOnce      = 16               // calls to the guest that KillCommands makes at a time
 	rememberedExecs  = 1024             // execs whose spans later calls link to
 )
 
@@ -159,7 +159,7 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	return s.runRecorded(ctx, span, run, timeout, req.Services, func() (wire.RunResult, error) {
 		if streams.Started != nil {
-			streams.Started(run.ExecID)
+			streams.Started(s.Command(run.ExecID))
 		}
 		answer, err := askRun(ctx, s, run.ExecID, false, timeout+streamMargin,
 			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
@@ -170,53 +170,6 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 		answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
 		return answer, err
 	})
-}
-
-// ReadExec reads recorded output. It consumes nothing: the same read returns the same chunks.
-func (s *Sandbox) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadExecResult, err error) {
-	ctx, span := s.startExec(ctx, telemetry.SpanReadExec, req.ExecID)
-	defer func() { s.end(span, "ReadExec", &err) }()
-	if req.SinceSeq < 0 || req.MaxChunks < 0 || req.Wait < 0 || req.Wait > maxExecWait {
-		return ReadExecResult{}, fmt.Errorf("%w: since_seq and max_chunks must not be negative, the wait must be 0 to %d seconds",
-			backend.ErrInvalid, int(maxExecWait.Seconds()))
-	}
-	answer, err := askExec(ctx, s, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
-		return conn.Read(ctx, wire.ReadRequest{
-			ExecID: req.ExecID, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
-		})
-	})
-	if err != nil {
-		return ReadExecResult{}, err
-	}
-	res = ReadExecResult{NextSeq: answer.NextSeq, Dropped: answer.Dropped, Done: answer.Done,
-		Status: execStatus(answer.Status)}
-	for _, c := range answer.Chunks {
-		res.Chunks = append(res.Chunks, Chunk{Seq: c.Seq, Stream: string(c.Stream), Data: c.Data})
-	}
-	span.SetAttributes(append(statusAttributes(res.Status), telemetry.KeyChunks.Int(len(res.Chunks)))...)
-	return res, nil
-}
-
-// WaitExec waits for the end of a command, at most d; negative waits without limit. A command that still runs then is
-// a status, not an error. The output is what Exec would have returned, within its HeadBytes and TailBytes; all of it is
-// omitted when Exec returned it already, or when that was long ago.
-func (s *Sandbox) WaitExec(ctx context.Context, execID string, d time.Duration) (res ExecResult, err error) {
-	ctx, span := s.startExec(ctx, telemetry.SpanWaitExec, execID)
-	defer func() { s.end(span, "WaitExec", &err) }()
-	wait := d.Milliseconds()
-	if d < 0 {
-		wait = -1
-		d = MaxExecTimeout + maxExtended
-	}
-	answer, err := askExec(ctx, s, execID, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
-		return conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
-	})
-	if err != nil {
-		return ExecResult{}, err
-	}
-	res = s.execResult(span, answer)
-	res.Refused = s.refused(time.Now().Add(-max(res.Age, res.Duration) - answerTime))
-	return res, nil
 }
 
 // execResult converts an answer and notes it in the span.
@@ -232,59 +185,6 @@ func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
 		span.AddEvent(telemetry.EventQuota)
 	}
 	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
-}
-
-// KillExec ends a command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
-// or "INT") to the tree. An ended command is no error.
-func (s *Sandbox) KillExec(ctx context.Context, execID, signal string) (status ExecStatus, err error) {
-	ctx, span := s.startExec(ctx, telemetry.SpanKillExec, execID)
-	defer func() { s.end(span, "KillExec", &err) }()
-	if status, err = s.kill(ctx, execID, signal); err == nil {
-		span.SetAttributes(statusAttributes(status)...)
-	}
-	return status, err
-}
-
-// KillExecs ends the trees of several commands, as KillExec does without a signal, under one span. It returns an error for
-// each, in their order.
-func (s *Sandbox) KillExecs(ctx context.Context, execIDs []string) []error {
-	ctx, span := s.start(ctx, telemetry.SpanKillExec)
-	errs := bound.Each(killsAtOnce, execIDs, func(id string) error {
-		_, err := s.kill(ctx, id, "")
-		return err
-	})
-	err := errors.Join(errs...)
-	s.end(span, "KillExec", &err)
-	return errs
-}
-
-// kill is KillExec without a span.
-func (s *Sandbox) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
-	answer, err := askExec(ctx, s, execID, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
-		return conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
-	})
-	if err != nil {
-		return ExecStatus{}, err
-	}
-	return execStatus(answer), nil
-}
-
-// WriteExec writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When
-// it fails midway, how much arrived is unknown.
-func (s *Sandbox) WriteExec(ctx context.Context, execID string, data []byte, eof bool) (err error) {
-	ctx, span := s.startExec(ctx, telemetry.SpanWriteExec, execID)
-	defer func() { s.end(span, "WriteExec", &err) }()
-	span.SetAttributes(telemetry.KeyStdinBytes.Int(len(data)))
-	if len(data) > MaxStdinBytes {
-		return fmt.Errorf("%w: %d bytes of input, the limit is %d", backend.ErrTooLarge, len(data), MaxStdinBytes)
-	}
-	if err := validExecID(execID); err != nil {
-		return err
-	}
-	_, err = ask(ctx, s, false, MaxExecTimeout+answerMargin, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
-		return struct{}{}, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof})
-	})
-	return err
 }
 
 // ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the connection
@@ -306,7 +206,7 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 	return answer, err
 }
 
-// askRun is ask for the call that starts a command, which ExtendExec gives more time. If it fails without the guest's
+// askRun is ask for the call that starts a command, which Command.Extend gives more time. If it fails without the guest's
 // answer, the command is ended.
 func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
@@ -465,18 +365,6 @@ func validExecID(id string) error {
 	return nil
 }
 
-// startExec begins the span of a call about a command and links it to the span that started the command.
-func (s *Sandbox) startExec(ctx context.Context, name, execID string) (context.Context, trace.Span) {
-	ctx, span := s.start(ctx, name, telemetry.Text(telemetry.KeyExecID, execID))
-	s.mu.Lock()
-	origin, ok := s.execs[execID]
-	s.mu.Unlock()
-	if ok && origin.IsValid() {
-		span.AddLink(trace.Link{SpanContext: origin})
-	}
-	return ctx, span
-}
-
 // remember keeps the span of the call that starts a command for later calls about it, and its context's values for what comes out
 // of the sandbox and is nobody's.
 func (s *Sandbox) remember(ctx context.Context, execID string) {
@@ -509,33 +397,6 @@ func statusAttributes(st ExecStatus) []attribute.KeyValue {
 		attrs = append(attrs, telemetry.KeyExitCode.Int(st.ExitCode), semconv.ProcessExitCode.Int(st.ExitCode))
 	}
 	return attrs
-}
-
-// ListExecs describes the commands that the sandbox knows, those of other processes too, in the order of their starts:
-// all that run, and the latest of those that ended. Looking changes nothing.
-func (s *Sandbox) ListExecs(ctx context.Context) ([]ExecStatus, error) {
-	return s.statuses(ctx, "ListExecs", (*client.Conn).Execs)
-}
-
-// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
-// commands that it ended.
-func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
-	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
-}
-
-// statuses returns the guest's answer to a question about all commands.
-func (s *Sandbox) statuses(ctx context.Context, op string, question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
-	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {
-		return question(conn, ctx)
-	})
-	if err != nil {
-		return nil, WrapError(op, s.b.Name(), s.o.ID, err)
-	}
-	list := make([]ExecStatus, len(known))
-	for i, w := range known {
-		list[i] = execStatus(w)
-	}
-	return list, nil
 }
 
 // Signals returns the names of Linux signals in the order of their numbers, from SIGHUP, which is 1.

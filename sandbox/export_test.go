@@ -21,5 +21,5 @@ func (s *Sandbox) Patient(ctx context.Context, execID string, limit time.Duratio
 	return s.patient(ctx, execID, limit)
 }
 
-// WaitLonger is what ExtendExec does to the calls of this process.
+// WaitLonger is what Command.Extend does to the calls of this process.
 func (s *Sandbox) WaitLonger(execID string, by time.Duration) { s.waitLonger(execID, by) }

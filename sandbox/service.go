@@ -362,34 +362,13 @@ func serviceNames(grants []ServiceGrant) []string {
 	return names
 }
 
-// ExtendExec gives a running command more time, at most 24 hours over all. A command without a timeout, and one that has
-// ended, stay as they are.
-func (s *Sandbox) ExtendExec(ctx context.Context, execID string, by time.Duration) (err error) {
-	defer func() { err = WrapError("ExtendExec", s.b.Name(), s.o.ID, err) }()
-	if by <= 0 {
-		return fmt.Errorf("%w: invalid extension of %v", backend.ErrInvalid, by)
-	}
-	if err := validExecID(execID); err != nil {
-		return err
-	}
-	for by > 0 && err == nil {
-		step := min(max(by, time.Millisecond), maxExtension)
-		by -= step
-		s.waitLonger(execID, step) // before the guest, which may do it and not be heard
-		_, err = ask(ctx, s, false, answerMargin, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
-			return conn.Extend(ctx, wire.DeadlineRequest{ExecID: execID, AddMillis: step.Milliseconds()})
-		})
-	}
-	return err
-}
-
 // patience ends a call that the guest should have answered long ago.
 type patience struct {
 	due   time.Time
 	timer *time.Timer
 }
 
-// patient bounds the call that waits for a command, by limit and what ExtendExec adds to it.
+// patient bounds the call that waits for a command, by limit and what Command.Extend adds to it.
 func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	p := &patience{due: time.Now().Add(limit), timer: time.AfterFunc(limit, func() { cancel(errNoAnswer) })}

@@ -60,7 +60,7 @@ type TerminalStreams struct {
 
 // Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when ctx
 // ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when somebody else joins,
-// which is ErrTakenOver, the command goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was
+// which is ErrTakenOver, the command goes on, can be joined with Command.Attach, and its output is recorded. It ends when it was
 // left alone for as long as req.Unattended.
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a
@@ -96,20 +96,6 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	defer func() { err = ended(res.ExecStatus, err) }()
 	return s.atTerminal(ctx, run.ExecID, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
 		return conn.Terminal(ctx, run, in, at.Stdout)
-	})
-}
-
-// JoinTerminal goes to the terminal of a command that Terminal started, in this process or another one, and stays there
-// as Terminal does. The terminal gets the size, and what it showed last is shown again. Who was there is sent ErrTakenOver.
-func (s *Sandbox) JoinTerminal(ctx context.Context, execID string, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
-	ctx, span := s.startExec(ctx, telemetry.SpanJoinTerminal, execID)
-	defer func() { s.end(span, "JoinTerminal", &err) }()
-	if err := validExecID(execID); err != nil {
-		return ExecResult{}, err
-	}
-	req := wire.TerminalRequest{ExecID: execID, Size: wire.TerminalSize(size)}
-	return s.atTerminal(ctx, execID, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
-		return conn.Join(ctx, req, in, at.Stdout)
 	})
 }
 

@@ -33,7 +33,7 @@ type ExecRequest struct {
 	// Stdin is the whole standard input, at most MaxStdinBytes. Without it and StdinOpen the command reads end of file.
 	// It must not be changed while the command runs.
 	Stdin     []byte
-	StdinOpen bool // keep standard input open for WriteExec
+	StdinOpen bool // keep standard input open for Command.Write
 	// Timeout ends the command's whole tree; MinExecTimeout to MaxExecTimeout. Zero is the session's.
 	Timeout time.Duration
 	// Yield hands a command back as ExecRunning when it still runs after this long; it goes on in the background. Zero
@@ -43,7 +43,7 @@ type ExecRequest struct {
 	Background bool
 	// HeadBytes and TailBytes bound what is returned of each stream; both zero means 6 KiB and 24 KiB.
 	HeadBytes, TailBytes int
-	// Services are what the command's processes may connect to, see Session.Serve.
+	// Services are what the command's processes may connect to, see Sandbox.Serve.
 	Services []ServiceGrant
 }
 
@@ -77,7 +77,7 @@ type ExecStatus struct {
 	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
 	// have reported that itself, or not have noticed. QuotaOutside: not the workspace was, but what may be written outside of it.
 	QuotaExceeded, QuotaOutside bool
-	// Terminal: it runs on a terminal, see Session.JoinTerminal.
+	// Terminal: it runs on a terminal, see Command.Attach.
 	Terminal bool
 	// Age is how long ago the command was started; zero when the sandbox does not know.
 	Age time.Duration
@@ -88,11 +88,11 @@ type ExecStatus struct {
 // Done reports whether the command ended.
 func (s ExecStatus) Done() bool { return s.Status != ExecRunning }
 
-// ExecResult answers Exec, Stream and WaitExec.
+// ExecResult answers Exec, Stream and Command.Wait.
 type ExecResult struct {
 	ExecStatus
 	Stdout, Stderr Output // empty in the answer of Stream
-	// Timeout is the timeout that was applied; zero in the answer of WaitExec.
+	// Timeout is the timeout that was applied; zero in the answer of Command.Wait.
 	Timeout time.Duration
 	// Refused are the hosts that commands of the sandbox tried to reach while this one ran, and may not.
 	Refused []EgressRefusal
@@ -102,14 +102,13 @@ type ExecResult struct {
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Started, unless nil, gets the command's id just before it is started. KillExec ends the command so that Stream still returns
+	// Started, unless nil, gets the command just before it is started. Command.Signal ends the command so that Stream still returns
 	// how; when it is not started yet that is backend.ErrNotFound.
-	Started func(execID string)
+	Started func(*Command)
 }
 
-// ReadExecRequest reads recorded output after SinceSeq. Reading consumes nothing.
-type ReadExecRequest struct {
-	ExecID    string
+// ReadRequest selects recorded output after SinceSeq. Reading consumes nothing.
+type ReadRequest struct {
 	SinceSeq  int64
 	MaxChunks int           // zero is the guest's default
 	Wait      time.Duration // wait this long for a first chunk or the end; at most one minute
@@ -122,8 +121,8 @@ type Chunk struct {
 	Data   []byte
 }
 
-// ReadExecResult answers ReadExec.
-type ReadExecResult struct {
+// ReadResult answers Command.Read.
+type ReadResult struct {
 	Chunks  []Chunk
 	NextSeq int64 // pass as SinceSeq to read on
 	Dropped int64 // chunks after SinceSeq that are no longer kept

@@ -146,10 +146,10 @@ func invalidRequests(t *testing.T, s *session.Session) {
 		}
 	}
 	for _, id := range []string{"", "unknown", "a b", "../x", strings.Repeat("x", 1000), "a\x00"} {
-		_, readErr := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: id})
-		_, waitErr := s.WaitExec(t.Context(), id, 0)
-		_, killErr := s.KillExec(t.Context(), id, "")
-		writeErr := s.WriteExec(t.Context(), id, []byte("x"), false)
+		_, readErr := s.Command(id).Read(t.Context(), sandbox.ReadRequest{})
+		_, waitErr := s.Command(id).Wait(t.Context(), 0)
+		_, killErr := s.Command(id).Signal(t.Context(), "")
+		writeErr := s.Command(id).Write(t.Context(), []byte("x"), false)
 		for _, err := range []error{readErr, waitErr, killErr, writeErr} {
 			if !errors.Is(err, backend.ErrNotFound) {
 				t.Errorf("exec %.20q: %v, want ErrNotFound", id, err)
@@ -171,7 +171,7 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 			t.Errorf("%s: %+v, %v, want %v", name, res.ExecStatus, err, test.want)
 		}
 	}
-	if _, err := s.JoinTerminal(t.Context(), "nobody", sandbox.TerminalSize{}, sandbox.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
+	if _, err := s.Command("nobody").Attach(t.Context(), sandbox.TerminalSize{}, sandbox.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("joining nobody: %v", err)
 	}
 }

@@ -91,7 +91,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	background, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "sleep 100", Background: true})
+	background, err := s.Start(t.Context(), sandbox.ExecRequest{Command: "sleep 100"})
 	must(t, err)
 	readers, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -104,12 +104,12 @@ func TestCloseEndsCalls(t *testing.T) {
 			_, err := s.Stream(ctx, sandbox.ExecRequest{Command: "cat"}, sandbox.Streams{Stdin: slowReader{readers}, Stdout: io.Discard})
 			return err
 		},
-		"ReadExec": func(ctx context.Context) error {
-			_, err := s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: background.ExecID, Wait: time.Minute})
+		"Read": func(ctx context.Context) error {
+			_, err := background.Read(ctx, sandbox.ReadRequest{Wait: time.Minute})
 			return err
 		},
-		"WaitExec": func(ctx context.Context) error {
-			_, err := s.WaitExec(ctx, background.ExecID, -1)
+		"Wait": func(ctx context.Context) error {
+			_, err := background.Wait(ctx, -1)
 			return err
 		},
 		"WriteFile": func(ctx context.Context) error {

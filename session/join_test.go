@@ -53,10 +53,10 @@ func TestJoin(t *testing.T) {
 			if _, _, err := newManager(t, e, opts).Open(t.Context(), key, session.Request{Image: "test:2"}); !errors.As(err, &conflict) || !slices.Contains(conflict.Fields, "image") {
 				t.Errorf("Open of something else = %v", err)
 			}
-			background, err := a.Exec(t.Context(), sandbox.ExecRequest{Command: "read x; echo $x", Background: true, StdinOpen: true})
+			background, err := a.Start(t.Context(), sandbox.ExecRequest{Command: "read x; echo $x", StdinOpen: true})
 			must(t, err)
-			must(t, b.WriteExec(t.Context(), background.ExecID, []byte("word\n"), true))
-			if res, err := b.WaitExec(t.Context(), background.ExecID, time.Minute); err != nil || string(res.Stdout.Bytes()) != "word\n" {
+			must(t, b.Command(background.ID()).Write(t.Context(), []byte("word\n"), true))
+			if res, err := b.Command(background.ID()).Wait(t.Context(), time.Minute); err != nil || string(res.Stdout.Bytes()) != "word\n" {
 				t.Errorf("a command of another process: %+v, %v", res, err)
 			}
 			first.Die()

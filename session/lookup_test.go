@@ -154,7 +154,7 @@ func TestReconnect(t *testing.T) {
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	b, _ := e.fakeSandbox(s.Info().EngineID)
-	background, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "sleep 2; echo done", Background: true})
+	background, err := s.Start(t.Context(), sandbox.ExecRequest{Command: "sleep 2; echo done"})
 	must(t, err)
 	succeeded := 0
 	for i := range 10 {
@@ -180,7 +180,7 @@ func TestReconnect(t *testing.T) {
 	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "result is unknown") {
 		t.Errorf("the streamed command under way = %v, want ErrUnavailable", err)
 	}
-	if status, err := s.WaitExec(t.Context(), background.ExecID, -1); err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 0 {
+	if status, err := background.Wait(t.Context(), -1); err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 0 {
 		t.Errorf("the background command = %+v, %v", status, err)
 	}
 	if s.Info().State != session.StateReady {
@@ -225,7 +225,7 @@ func TestEngineAway(t *testing.T) {
 	}
 	e.setHooks(nil, nil, nil)
 	eventually(t, "the session recovers", func() bool {
-		list, err := s.ListExecs(t.Context())
+		list, err := s.Commands(t.Context())
 		if left := slices.DeleteFunc(list, sandbox.ExecStatus.Done); err == nil && len(left) != 2 {
 			t.Errorf("%d commands run, want 2: %+v", len(left), left)
 		}
@@ -240,7 +240,7 @@ func TestEngineAway(t *testing.T) {
 		t.Errorf("the command that was cancelled: %+v, %v", end.res, end.err)
 	}
 	eventually(t, "no command runs", func() bool {
-		list, err := s.ListExecs(t.Context())
+		list, err := s.Commands(t.Context())
 		return err == nil && !slices.ContainsFunc(list, func(st sandbox.ExecStatus) bool { return !st.Done() })
 	})
 }

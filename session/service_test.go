@@ -70,7 +70,7 @@ func TestServiceSurvivesBrokenLink(t *testing.T) {
 	<-began
 	for range 3 {
 		e.all()[0].process().cut()
-		_, err := s.ListExecs(t.Context()) // which reaches the sandbox again
+		_, err := s.Commands(t.Context()) // which reaches the sandbox again
 		must(t, err)
 		wantStdout(t, run(t, s, python(addr, "next")), "next\n")
 	}
@@ -102,7 +102,7 @@ func TestServiceEndsWithSession(t *testing.T) {
 	if _, _, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: func(context.Context, *sandbox.ServiceConn) {}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("a service of a closed session: %v", err)
 	}
-	if err := s.ExtendExec(t.Context(), "x", 1); !errors.Is(err, backend.ErrClosed) {
+	if err := s.Command("x").Extend(t.Context(), 1); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("more time in a closed session: %v", err)
 	}
 }

@@ -16,19 +16,19 @@ func TestStreamStarted(t *testing.T) {
 	m := newManager(t, newEngine(t), nil)
 	s, _, err := m.Open(t.Context(), session.UserKey("stream"), session.Request{Image: "x"})
 	must(t, err)
-	var id string
+	var command *sandbox.Command
 	begun := make(chan struct{})
 	output := onFirst{do: func() { close(begun) }}
 	killed := make(chan error, 1)
 	go func() {
 		<-begun
-		_, err := s.KillExec(t.Context(), id, "")
+		_, err := command.Signal(t.Context(), "")
 		killed <- err
 	}()
 	res, err := s.Stream(t.Context(), sandbox.ExecRequest{Command: "echo begun; sleep 1000"}, sandbox.Streams{
-		Stdout: &output, Started: func(execID string) { id = execID },
+		Stdout: &output, Started: func(c *sandbox.Command) { command = c },
 	})
-	if err != nil || res.Status != sandbox.ExecKilled || res.ExecID != id {
+	if err != nil || res.Status != sandbox.ExecKilled || res.ExecID != command.ID() {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if err := <-killed; err != nil {

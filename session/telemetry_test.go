@@ -41,12 +41,12 @@ func everyCall(t testing.TB, ctx context.Context, m *session.Manager, key sessio
 	must(t, err)
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "cat; exit 3", StdinOpen: true, Background: true})
 	must(t, err)
-	must(t, s.WriteExec(ctx, res.ExecID, []byte("input"), true))
-	_, err = s.WaitExec(ctx, res.ExecID, -1)
+	must(t, s.Command(res.ExecID).Write(ctx, []byte("input"), true))
+	_, err = s.Command(res.ExecID).Wait(ctx, -1)
 	must(t, err)
-	_, err = s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: res.ExecID})
+	_, err = s.Command(res.ExecID).Read(ctx, sandbox.ReadRequest{})
 	must(t, err)
-	_, err = s.KillExec(ctx, res.ExecID, "")
+	_, err = s.Command(res.ExecID).Signal(ctx, "")
 	must(t, err)
 	_, err = s.Stream(ctx, sandbox.ExecRequest{Command: "cat"}, sandbox.Streams{Stdin: strings.NewReader("x")})
 	must(t, err)
@@ -201,7 +201,7 @@ func TestFailedSpans(t *testing.T) {
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "exit 1"}); err != nil {
 		t.Error(err)
 	}
-	s.KillExecs(t.Context(), []string{"unknown"})
+	s.KillCommands(t.Context(), []string{"unknown"})
 	e.setHooks(func(context.Context, backend.Spec) error { return fmt.Errorf("%w: text", backend.ErrImage) }, nil, nil)
 	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "other"), testImage()); err == nil {
 		t.Error("no error")

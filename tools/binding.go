@@ -281,7 +281,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	}
 	b.mu.Unlock()
 	if b.shared {
-		all, err := s.ListExecs(ctx)
+		all, err := s.Commands(ctx)
 		if err != nil && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
 			return err
 		}
@@ -292,7 +292,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 		}
 	}
 	if len(ids) > 0 {
-		errs := s.KillExecs(ctx, ids)
+		errs := s.KillCommands(ctx, ids)
 		for i, err := range errs {
 			// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
 			if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) {
@@ -380,7 +380,7 @@ func (b *binding) setAside(ctx context.Context) {
 	b.mu.Unlock()
 	for _, s := range mine {
 		err := b.release(ctx, s)
-		running, lerr := s.ListExecs(ctx)
+		running, lerr := s.Commands(ctx)
 		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool { return !e.Done() }) {
 			continue // who cannot be told idle stays, until it has been idle for long enough
 		}

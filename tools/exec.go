@@ -113,9 +113,8 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadO
 	if err != nil {
 		return out, err
 	}
-	res, err := s.ReadExec(ctx, sandbox.ReadExecRequest{
-		ExecID: in.ExecID, SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
-		Wait: time.Duration(in.WaitMS) * time.Millisecond,
+	res, err := s.Command(in.ExecID).Read(ctx, sandbox.ReadRequest{
+		SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)), Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
 	out = execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
 	size := 0
@@ -141,7 +140,7 @@ func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitO
 	if err != nil {
 		return out, err
 	}
-	res, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
+	res, err := s.Command(in.ExecID).Wait(ctx, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
 	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}
 	if err == nil {
 		out.HostCalls = b.handed(ctx, b.granted(in.ExecID), res)
@@ -164,7 +163,7 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error
 	if err != nil {
 		return done{}, err
 	}
-	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
+	if err := s.Command(in.ExecID).Write(ctx, data, in.EOF); err != nil {
 		e := toolspec.ErrorOf(unknownExec(err))
 		if e.Code == toolspec.CodeInvalid || e.Code == toolspec.CodeClosed {
 			e = e.WithRemediation("Standard input is open only for a running command that was started with stream: true.")
@@ -179,7 +178,7 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 	if err != nil {
 		return out, err
 	}
-	st, err := s.KillExec(ctx, in.ExecID, signalName(in.Signal))
+	st, err := s.Command(in.ExecID).Signal(ctx, signalName(in.Signal))
 	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, unknownExec(err)
 }
 

@@ -245,7 +245,7 @@ func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
-	known, err := s.ListExecs(ctx)
+	known, err := s.Commands(ctx)
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 			ids = append(ids, st.ExecID)
 		}
 	}
-	return errors.Join(s.KillExecs(ctx, ids)...)
+	return errors.Join(s.KillCommands(ctx, ids)...)
 }
 
 // repeats reports whether the unfinished attempt started a command in its agent's latest turn, or in a lost turn, and

@@ -172,14 +172,14 @@ func testKill(t *testing.T, b user, s *session.Session, start func(command strin
 		stdout, _ = b.run(0, "sessions", "logs", "box", patient)
 	}
 	b.run(0, "sessions", "kill", "--signal", "INT", "box", patient)
-	if st, err := s.WaitExec(t.Context(), patient, 3*time.Minute); err != nil || st.ExitCode != 3 {
+	if st, err := s.Command(patient).Wait(t.Context(), 3*time.Minute); err != nil || st.ExitCode != 3 {
 		t.Errorf("after a signal: %+v, %v", st, err)
 	}
 	if stdout, _ := b.run(0, "sessions", "kill", "--all", "box", "-o", "json"); !strings.Contains(stdout, two) || strings.Contains(stdout, one) {
 		t.Errorf("kill --all says %s", stdout)
 	}
 	for _, id := range []string{one, two} {
-		if st, err := s.WaitExec(t.Context(), id, 3*time.Minute); err != nil || st.Status != sandbox.ExecKilled {
+		if st, err := s.Command(id).Wait(t.Context(), 3*time.Minute); err != nil || st.Status != sandbox.ExecKilled {
 			t.Errorf("%s: %+v, %v", id, st, err)
 		}
 	}

@@ -82,7 +82,7 @@ func serveForward(ctx context.Context, s *session.Session) (address string, end 
 	if err != nil {
 		return "", nil, err
 	}
-	read, err := s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	read, err := s.Command(res.ExecID).Read(ctx, sandbox.ReadRequest{Wait: time.Minute})
 	if err != nil || len(read.Chunks) == 0 {
 		return "", nil, fmt.Errorf("the server in the sandbox said nothing: %w", err)
 	}

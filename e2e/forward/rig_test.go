@@ -63,7 +63,7 @@ func (x *box) server(program string) string {
 	must(x.t, err)
 	out, since := "", int64(0)
 	for !strings.Contains(out, "\n") {
-		read, err := x.ReadExec(x.t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, SinceSeq: since, Wait: time.Minute})
+		read, err := x.Command(res.ExecID).Read(x.t.Context(), sandbox.ReadRequest{SinceSeq: since, Wait: time.Minute})
 		must(x.t, err)
 		for _, c := range read.Chunks {
 			out += string(c.Data)

@@ -148,7 +148,7 @@ func TestCommandEnds(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the program never called")
 			}
-			_, err := d.s.KillExec(t.Context(), res.ExecID, "")
+			_, err := d.s.Command(res.ExecID).Signal(t.Context(), "")
 			must(t, err)
 			if err := waits.end(); !errors.Is(err, context.Canceled) {
 				t.Error(err)

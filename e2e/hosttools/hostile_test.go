@@ -218,7 +218,7 @@ print(sorted(took)[len(took) // 2], len(took))`}, Background: true, Timeout: 5 *
 	f()
 	_, err = n.s.WriteFile(ctx, stop, strings.NewReader("x"), sandbox.WriteFileOptions{Size: 1})
 	must(n.t, err)
-	out, err := n.s.WaitExec(ctx, res.ExecID, patience)
+	out, err := n.s.Command(res.ExecID).Wait(ctx, patience)
 	must(n.t, err)
 	var p50 float64
 	var calls int
@@ -283,7 +283,7 @@ func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) str
 // numbers waits for the end of a program and returns what it measured.
 func (d *desk) numbers(exec string) (n numbers) {
 	d.t.Helper()
-	res, err := d.s.WaitExec(d.t.Context(), exec, patience)
+	res, err := d.s.Command(exec).Wait(d.t.Context(), patience)
 	must(d.t, err)
 	if err := json.Unmarshal(res.Stdout.Bytes(), &n); err != nil || !res.Done() {
 		d.t.Fatalf("%s %q %s: %v", res.Status, res.Stdout.Bytes(), res.Stderr.Bytes(), err)

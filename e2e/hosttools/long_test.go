@@ -90,12 +90,12 @@ func TestHostDiesDuringApproval(t *testing.T) {
 			s, err := m.Connect(t.Context(), id)
 			must(t, err)
 			t.Cleanup(func() { must(t, m.Remove(context.Background(), id, true)) })
-			execs, err := s.ListExecs(t.Context())
+			execs, err := s.Commands(t.Context())
 			must(t, err)
 			if len(execs) != 1 {
 				t.Fatalf("commands: %+v", execs)
 			}
-			res, err := s.WaitExec(t.Context(), execs[0].ExecID, patience)
+			res, err := s.Command(execs[0].ExecID).Wait(t.Context(), patience)
 			must(t, err)
 			if most := lived + deadHost + execTimeout; res.Status != sandbox.ExecTimedOut || res.Duration > most {
 				t.Errorf("%s after %v, it may last %v", res.Status, res.Duration, most)

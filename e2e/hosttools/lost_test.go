@@ -199,7 +199,7 @@ func (d *desk) starts(code string) sandbox.ExecResult {
 // ends waits for the end of a command.
 func (d *desk) ends(execID string) sandbox.ExecResult {
 	d.t.Helper()
-	res, err := d.s.WaitExec(d.t.Context(), execID, patience)
+	res, err := d.s.Command(execID).Wait(d.t.Context(), patience)
 	must(d.t, err)
 	return res
 }

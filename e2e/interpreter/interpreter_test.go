@@ -158,7 +158,7 @@ func TestNewHost(t *testing.T) {
 		must(t, err)
 		ids, err := interpreter.Running(t.Context(), s)
 		must(t, err)
-		execs, err := s.ListExecs(t.Context())
+		execs, err := s.Commands(t.Context())
 		must(t, err)
 		for _, st := range execs {
 			if !st.Done() && !slices.Contains(ids, st.ExecID) { // the resumption of a run would end it
@@ -179,7 +179,7 @@ func TestHandedBack(t *testing.T) {
 		if res.Done() {
 			d.t.Fatalf("%+v", res)
 		}
-		ended, err := d.s.WaitExec(d.t.Context(), res.ExecID, -1)
+		ended, err := d.s.Command(res.ExecID).Wait(d.t.Context(), -1)
 		must(d.t, err)
 		value, err := interpreter.Take(d.t.Context(), d.s, res.ExecID)
 		if err != nil || value.Text != "'value'" || string(ended.Stdout.Bytes()) != "late\n" {

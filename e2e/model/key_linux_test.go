@@ -45,7 +45,7 @@ func TestNoKeyInside(t *testing.T) {
 				t.Errorf("the lease's key was seen %d times, the operator's in %v", seen, found)
 			}
 		})
-		_, err = d.s.KillExec(t.Context(), res.ExecID, "")
+		_, err = d.s.Command(res.ExecID).Signal(t.Context(), "")
 		must(t, err)
 		spans, err := json.Marshal(d.spans.GetSpans())
 		must(t, err)

@@ -68,7 +68,7 @@ func TestStolenLease(t *testing.T) {
 		if out := d.python(d.lease, "anthropic", once); out != "401\n" {
 			t.Errorf("after the run: %s", out)
 		}
-		_, err = d.s.KillExec(t.Context(), res.ExecID, "")
+		_, err = d.s.Command(res.ExecID).Signal(t.Context(), "")
 		must(t, err)
 		if now := len(d.mock.Requests()); now != asked {
 			t.Errorf("%d requests after the run", now-asked)

@@ -197,7 +197,7 @@ func (b *testSandbox) background(t testing.TB, name string, args ...string) (sai
 	})
 	must(t, err)
 	t.Cleanup(func() {
-		if _, err := b.s.KillExec(context.Background(), res.ExecID, ""); err != nil {
+		if _, err := b.s.Command(res.ExecID).Signal(context.Background(), ""); err != nil {
 			t.Errorf("ending %s: %v", name, err)
 		}
 	})

@@ -83,7 +83,7 @@ func TestL3Restart(t *testing.T) {
 			return err == nil
 		})
 		check(t, s, "cat f", "kept\n")
-		status, err := s.WaitExec(t.Context(), res.ExecID, time.Millisecond)
+		status, err := s.Command(res.ExecID).Wait(t.Context(), time.Millisecond)
 		if err != nil || status.Status != sandbox.ExecRunning {
 			t.Errorf("%s: what runs in the sandbox: %+v, %v", name, status, err)
 		}

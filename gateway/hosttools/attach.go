@@ -55,7 +55,8 @@ func serve(ctx context.Context, c *sandbox.ServiceConn) {
 // Grant lets the command of req call the tools of set, and returns its access. Variables that req has win, lists go before
 // those of the sandbox. Who approves calls under ctx, if anybody, does so in the place of who approves the set's.
 func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecRequest) *Access {
-	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: a.s.ExtendExec, Approver: ApproverFromContext(ctx)})
+	extend := func(ctx context.Context, id string, by time.Duration) error { return a.s.Command(id).Extend(ctx, by) }
+	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: extend, Approver: ApproverFromContext(ctx)})
 	req.Services = append(slices.Clone(req.Services), sandbox.ServiceGrant{Name: serviceName, Value: access})
 	env := map[string]string{"WORKCELL_TOOLS": a.addr, "WORKCELL_TOOLS_DIR": set.dir()}
 	maps.Copy(env, req.Env)

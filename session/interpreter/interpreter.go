@@ -182,7 +182,7 @@ func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (sta
 		return false, false, err
 	case id.lives:
 		// It must outlive this program. One that has had all the time that a command can have ends at its timeout, as any.
-		_ = i.s.ExtendExec(ctx, id.exec, idle)
+		_ = i.s.Command(id.exec).Extend(ctx, idle)
 		return false, true, nil
 	}
 	return true, id.exec != "", i.start(ctx, exec)
@@ -203,7 +203,7 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 		return known{}, err
 	}
 	k := known{exec: string(data)}
-	st, err := i.s.WaitExec(ctx, k.exec, 0)
+	st, err := i.s.Command(k.exec).Wait(ctx, 0)
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrInvalid) { // of an earlier guest, or whatever a program wrote there
 		return k, nil
 	}
@@ -213,8 +213,8 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 
 // start starts the interpreter and waits until it answers.
 func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error {
-	res, err := i.s.Exec(ctx, sandbox.ExecRequest{
-		Argv: i.argv, Background: true, Timeout: sandbox.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
+	command, err := i.s.Start(ctx, sandbox.ExecRequest{
+		Argv: i.argv, Timeout: sandbox.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
 	})
 	if errors.Is(err, backend.ErrNotFound) {
 		return fmt.Errorf("%s not found in the image: %w", i.argv[0], backend.ErrUnsupported)
@@ -222,7 +222,7 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 	if err != nil {
 		return err
 	}
-	out, err := i.s.ReadExec(ctx, sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: startTime})
+	out, err := command.Read(ctx, sandbox.ReadRequest{Wait: startTime})
 	var words strings.Builder
 	for _, c := range out.Chunks {
 		words.Write(c.Data)
@@ -239,7 +239,7 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 // end ends an interpreter that does not answer, with what its programs started; mostly it has ended.
 func (i *interpreter) end(ctx context.Context) {
 	if k, err := i.running(ctx); err == nil && k.lives {
-		_, _ = i.s.KillExec(ctx, k.exec, "") // the next program meets what is wrong
+		_, _ = i.s.Command(k.exec).Signal(ctx, "") // the next program meets what is wrong
 	}
 }
 

@@ -19,48 +19,50 @@ func yielding(t *testing.T, s *session.Session) {
 	if out := string(res.Stdout.Bytes()); res.Status != sandbox.ExecRunning || out != "one\n" && out != "" {
 		t.Fatalf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
 	}
-	first, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	command := s.Command(res.ExecID)
+	first, err := command.Read(t.Context(), sandbox.ReadRequest{Wait: time.Minute})
 	if err != nil || len(first.Chunks) != 1 || first.Chunks[0].Seq != 1 || string(first.Chunks[0].Data) != "one\n" || first.Done {
 		t.Errorf("first read: %+v, %v", first, err)
 	}
-	status, err := s.WaitExec(t.Context(), res.ExecID, time.Millisecond)
+	status, err := command.Wait(t.Context(), time.Millisecond)
 	if err != nil || status.Done() {
 		t.Errorf("short wait: %+v, %v", status, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := s.WaitExec(ctx, res.ExecID, -1); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := command.Wait(ctx, -1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a wait whose context ended: %v", err)
 	}
 	output(t, s, "touch yield-on")
-	status, err = s.WaitExec(t.Context(), res.ExecID, -1)
+	status, err = command.Wait(t.Context(), -1)
 	if err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 7 {
 		t.Errorf("wait: %+v, %v", status, err)
 	}
 	for range 2 { // reads consume nothing
-		all, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID})
+		all, err := command.Read(t.Context(), sandbox.ReadRequest{})
 		if err != nil || !all.Done || len(all.Chunks) != 2 || string(all.Chunks[1].Data) != "two\n" {
 			t.Errorf("read of all: %+v, %v", all, err)
 		}
 	}
-	rest, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, SinceSeq: first.NextSeq})
+	rest, err := command.Read(t.Context(), sandbox.ReadRequest{SinceSeq: first.NextSeq})
 	if err != nil || !rest.Done || len(rest.Chunks) != 1 || rest.Chunks[0].Stream != "stdout" {
 		t.Errorf("read of the rest: %+v, %v", rest, err)
 	}
-	for _, req := range []sandbox.ReadExecRequest{
-		{ExecID: res.ExecID, SinceSeq: -1}, {ExecID: res.ExecID, MaxChunks: -1}, {ExecID: res.ExecID, Wait: -1}, {ExecID: res.ExecID, Wait: time.Hour},
+	for _, req := range []sandbox.ReadRequest{
+		{SinceSeq: -1}, {MaxChunks: -1}, {Wait: -1}, {Wait: time.Hour},
 	} {
-		if _, err := s.ReadExec(t.Context(), req); !errors.Is(err, backend.ErrInvalid) {
+		if _, err := command.Read(t.Context(), req); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", req, err)
 		}
 	}
 }
 
 func writeStdin(t *testing.T, s *session.Session) {
-	res := run(t, s, sandbox.ExecRequest{Argv: []string{"cat"}, Stdin: []byte("first "), StdinOpen: true, Background: true})
-	must(t, s.WriteExec(t.Context(), res.ExecID, []byte("\x00\xff "), false))
-	must(t, s.WriteExec(t.Context(), res.ExecID, []byte("last"), true))
-	if res, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || res.ExitCode != 0 || string(res.Stdout.Bytes()) != "first \x00\xff last" {
+	command, err := s.Start(t.Context(), sandbox.ExecRequest{Argv: []string{"cat"}, Stdin: []byte("first "), StdinOpen: true})
+	must(t, err)
+	must(t, command.Write(t.Context(), []byte("\x00\xff "), false))
+	must(t, command.Write(t.Context(), []byte("last"), true))
+	if res, err := command.Wait(t.Context(), patience); err != nil || res.ExitCode != 0 || string(res.Stdout.Bytes()) != "first \x00\xff last" {
 		t.Fatalf("%+v, %q, %v", res.ExecStatus, res.Stdout.Bytes(), err)
 	}
 }
@@ -70,21 +72,23 @@ func killing(t *testing.T, s *session.Session) {
 	if res.Status != sandbox.ExecRunning {
 		t.Errorf("background: %+v", res.ExecStatus)
 	}
-	_, err := s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	command := s.Command(res.ExecID)
+	_, err := command.Read(t.Context(), sandbox.ReadRequest{Wait: time.Minute})
 	must(t, err)
-	status, err := s.KillExec(t.Context(), res.ExecID, "")
+	status, err := command.Signal(t.Context(), "")
 	if err != nil || status.Status != sandbox.ExecKilled {
 		t.Errorf("kill: %+v, %v", status, err)
 	}
-	if again, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil || again.Status != sandbox.ExecKilled {
+	if again, err := command.Signal(t.Context(), ""); err != nil || again.Status != sandbox.ExecKilled {
 		t.Errorf("killing an ended command: %+v, %v", again, err)
 	}
 	res = run(t, s, sandbox.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
-	_, err = s.ReadExec(t.Context(), sandbox.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	command = s.Command(res.ExecID)
+	_, err = command.Read(t.Context(), sandbox.ReadRequest{Wait: time.Minute})
 	must(t, err)
-	_, err = s.KillExec(t.Context(), res.ExecID, "INT")
+	_, err = command.Signal(t.Context(), "INT")
 	must(t, err)
-	if status, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || status.ExitCode != 9 {
+	if status, err := command.Wait(t.Context(), patience); err != nil || status.ExitCode != 9 {
 		t.Errorf("after SIGINT: %+v, %v", status, err)
 	}
 }

@@ -187,7 +187,7 @@ func rebuilding(t *testing.T, l *life) {
 		t.Errorf("Open while a command runs: %v, want ErrExists", err)
 	}
 	output(t, again, "touch stop")
-	if status, err := again.WaitExec(t.Context(), command.ExecID, -1); err != nil || status.Status != sandbox.ExecCompleted {
+	if status, err := again.Command(command.ExecID).Wait(t.Context(), -1); err != nil || status.Status != sandbox.ExecCompleted {
 		t.Errorf("the command: %+v, %v", status, err)
 	}
 	third := l.open(t, second, key, back, false)

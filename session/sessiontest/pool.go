@@ -38,7 +38,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 			if got := output(t, s, "ls -A; echo own > file; cat file"); got != "own\n" {
 				t.Errorf("%s: output %q", s.ID(), got)
 			}
-			if execs, err := s.ListExecs(t.Context()); err != nil || len(execs) != 1 {
+			if execs, err := s.Commands(t.Context()); err != nil || len(execs) != 1 {
 				t.Errorf("commands %+v, %v, want the one", execs, err)
 			}
 		})

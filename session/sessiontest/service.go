@@ -269,7 +269,7 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	req.Background = true
 	res := run(t, on, req)
 	<-began
-	_, err := on.KillExec(t.Context(), res.ExecID, "")
+	_, err := on.Command(res.ExecID).Signal(t.Context(), "")
 	must(t, err)
 	<-ended //nolint:errcheck // the end alone is waited for
 }
@@ -279,17 +279,18 @@ func extendExec(t *testing.T, s *session.Session) {
 	for command, by := range map[string]time.Duration{"sleep 10": 90 * time.Second, "sleep 600": time.Second} {
 		const limit = 8 * time.Second // time to extend it
 		want := map[bool]sandbox.ExecState{true: sandbox.ExecTimedOut, false: sandbox.ExecCompleted}[by == time.Second]
-		begun := run(t, s, sandbox.ExecRequest{Command: command, Timeout: limit, Background: true})
-		must(t, s.ExtendExec(t.Context(), begun.ExecID, by))
-		res, err := s.WaitExec(t.Context(), begun.ExecID, -1)
+		begun, err := s.Start(t.Context(), sandbox.ExecRequest{Command: command, Timeout: limit})
+		must(t, err)
+		must(t, begun.Extend(t.Context(), by))
+		res, err := begun.Wait(t.Context(), -1)
 		if err != nil || res.Status != want || res.Duration < limit+time.Second {
 			t.Errorf("%s: %+v, %v, want %s", command, res.ExecStatus, err, want)
 		}
 	}
-	if err := s.ExtendExec(t.Context(), "nobody", time.Second); !errors.Is(err, backend.ErrNotFound) {
+	if err := s.Command("nobody").Extend(t.Context(), time.Second); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("more time for nobody: %v", err)
 	}
-	if err := s.ExtendExec(t.Context(), "nobody", 0); !errors.Is(err, backend.ErrInvalid) {
+	if err := s.Command("nobody").Extend(t.Context(), 0); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("no time: %v", err)
 	}
 }

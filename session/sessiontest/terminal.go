@@ -72,7 +72,7 @@ func terminals(t *testing.T, s *session.Session) {
 	}
 
 	b := goTo(t, func(at sandbox.TerminalStreams) (sandbox.ExecResult, error) {
-		return s.JoinTerminal(ctx, left.ExecID, req.Size, at)
+		return s.Command(left.ExecID).Attach(ctx, req.Size, at)
 	})
 	b.enter("", "status 130\r\n")                     // shown again
 	_, _ = io.WriteString(b.keys, "exit 7\nexit 7\n") // the second one where the terminal is gone already
@@ -87,7 +87,7 @@ func terminals(t *testing.T, s *session.Session) {
 // status finds a command in the list.
 func status(t *testing.T, s *session.Session, execID string) sandbox.ExecStatus {
 	t.Helper()
-	list, err := s.ListExecs(t.Context())
+	list, err := s.Commands(t.Context())
 	must(t, err)
 	for _, st := range list {
 		if st.ExecID == execID {

@@ -295,7 +295,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []strin
 			} else if execID != "" {
 				a.Notice("joined the terminal of %s; use --new to open another", execID)
 				return v.connect(ctx, func(ctx context.Context, at sandbox.TerminalStreams) (sandbox.ExecResult, error) {
-					return s.JoinTerminal(ctx, execID, tty.Size(), at)
+					return s.Command(execID).Attach(ctx, tty.Size(), at)
 				})
 			}
 		}
@@ -314,7 +314,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []strin
 
 // openTerminal returns the latest command that runs on a terminal; empty is none.
 func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
-	known, err := s.ListExecs(ctx)
+	known, err := s.Commands(ctx)
 	for _, st := range known {
 		if st.Terminal && !st.Done() {
 			execID = st.ExecID

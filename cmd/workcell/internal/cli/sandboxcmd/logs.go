@@ -70,7 +70,7 @@ type ExecOutput struct {
 }
 
 func (a *command) listExecs(ctx context.Context, s *session.Session) error {
-	known, err := s.ListExecs(ctx)
+	known, err := s.Commands(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,9 +101,9 @@ func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 
 // printLog copies a command's recorded output, up to its present end or, with follow, up to its end.
 func (a *command) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
-	req := sandbox.ReadExecRequest{ExecID: execID}
+	var req sandbox.ReadRequest
 	for {
-		res, err := s.ReadExec(ctx, req)
+		res, err := s.Command(execID).Read(ctx, req)
 		if err != nil {
 			return logsError(err)
 		}
@@ -191,7 +191,7 @@ func (a *command) kill(ctx context.Context, s *session.Session, ids []string, al
 	killed := cli.Printed[killedExec]{Command: a.Command}
 	done := func(st sandbox.ExecStatus) { killed.Add(st.ExecID, killedExec{st.ExecID, st.Status}) }
 	if all {
-		list := s.ListExecs
+		list := s.Commands
 		if signal == "" {
 			list = s.KillAll
 		}
@@ -209,7 +209,7 @@ func (a *command) kill(ctx context.Context, s *session.Session, ids []string, al
 	}
 	var errs []error
 	for _, id := range ids {
-		st, err := s.KillExec(ctx, id, signal)
+		st, err := s.Command(id).Signal(ctx, signal)
 		switch {
 		case err == nil:
 			done(st)

@@ -1,0 +1,214 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Command is a handle to a command of a sandbox. It holds only the ID, so any process can use the command.
+type Command struct {
+	s  *Sandbox
+	id string
+}
+
+// Start starts a command and returns at once. Yield and Background of the request have no effect.
+func (s *Sandbox) Start(ctx context.Context, req ExecRequest) (*Command, error) {
+	req.Background = true
+	res, err := s.Exec(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return s.Command(res.ExecID), nil
+}
+
+// Command returns a handle to the command with an ID, such as one that another process started. If the sandbox does not
+// know the command, the methods of the handle return backend.ErrNotFound.
+func (s *Sandbox) Command(id string) *Command { return &Command{s, id} }
+
+// ID returns the ID of the command, which is ExecStatus.ExecID.
+func (c *Command) ID() string { return c.id }
+
+// Wait waits for the end of the command, at most d; negative waits without limit. A command that still runs then is
+// a status, not an error. The output is what Exec would have returned, within its HeadBytes and TailBytes; all of it is
+// omitted when Exec returned it already, or when that was long ago.
+func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, err error) {
+	ctx, span := c.start(ctx, telemetry.SpanWaitExec)
+	defer func() { c.s.end(span, "Wait", &err) }()
+	wait := d.Milliseconds()
+	if d < 0 {
+		wait = -1
+		d = MaxExecTimeout + maxExtended
+	}
+	answer, err := askExec(ctx, c.s, c.id, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+		return conn.Wait(ctx, wire.WaitRequest{ExecID: c.id, WaitMillis: wait})
+	})
+	if err != nil {
+		return ExecResult{}, err
+	}
+	res = c.s.execResult(span, answer)
+	res.Refused = c.s.refused(time.Now().Add(-max(res.Age, res.Duration) - answerTime))
+	return res, nil
+}
+
+// Read reads recorded output. It consumes nothing: the same read returns the same chunks.
+func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, err error) {
+	ctx, span := c.start(ctx, telemetry.SpanReadExec)
+	defer func() { c.s.end(span, "Read", &err) }()
+	if req.SinceSeq < 0 || req.MaxChunks < 0 || req.Wait < 0 || req.Wait > maxExecWait {
+		return ReadResult{}, fmt.Errorf("%w: since_seq and max_chunks must not be negative, the wait must be 0 to %d seconds",
+			backend.ErrInvalid, int(maxExecWait.Seconds()))
+	}
+	answer, err := askExec(ctx, c.s, c.id, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
+		return conn.Read(ctx, wire.ReadRequest{
+			ExecID: c.id, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
+		})
+	})
+	if err != nil {
+		return ReadResult{}, err
+	}
+	res = ReadResult{NextSeq: answer.NextSeq, Dropped: answer.Dropped, Done: answer.Done,
+		Status: execStatus(answer.Status)}
+	for _, c := range answer.Chunks {
+		res.Chunks = append(res.Chunks, Chunk{Seq: c.Seq, Stream: string(c.Stream), Data: c.Data})
+	}
+	span.SetAttributes(append(statusAttributes(res.Status), telemetry.KeyChunks.Int(len(res.Chunks)))...)
+	return res, nil
+}
+
+// Write writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When
+// it fails midway, how much arrived is unknown.
+func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) {
+	ctx, span := c.start(ctx, telemetry.SpanWriteExec)
+	defer func() { c.s.end(span, "Write", &err) }()
+	span.SetAttributes(telemetry.KeyStdinBytes.Int(len(data)))
+	if len(data) > MaxStdinBytes {
+		return fmt.Errorf("%w: %d bytes of input, the limit is %d", backend.ErrTooLarge, len(data), MaxStdinBytes)
+	}
+	if err := validExecID(c.id); err != nil {
+		return err
+	}
+	_, err = ask(ctx, c.s, false, MaxExecTimeout+answerMargin, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
+		return struct{}{}, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: c.id, Data: data, EOF: eof})
+	})
+	return err
+}
+
+// Signal ends the command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
+// or "INT") to the tree. An ended command is no error.
+func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus, err error) {
+	ctx, span := c.start(ctx, telemetry.SpanKillExec)
+	defer func() { c.s.end(span, "Signal", &err) }()
+	if status, err = c.signal(ctx, signal); err == nil {
+		span.SetAttributes(statusAttributes(status)...)
+	}
+	return status, err
+}
+
+// signal is Signal without a span.
+func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error) {
+	answer, err := askExec(ctx, c.s, c.id, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
+		return conn.Kill(ctx, wire.KillRequest{ExecID: c.id, Signal: signal})
+	})
+	if err != nil {
+		return ExecStatus{}, err
+	}
+	return execStatus(answer), nil
+}
+
+// Extend gives a running command more time, at most 24 hours over all. A command without a timeout, and one that has
+// ended, stay as they are.
+func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
+	defer func() { err = WrapError("Extend", c.s.b.Name(), c.s.o.ID, err) }()
+	if by <= 0 {
+		return fmt.Errorf("%w: invalid extension of %v", backend.ErrInvalid, by)
+	}
+	if err := validExecID(c.id); err != nil {
+		return err
+	}
+	for by > 0 && err == nil {
+		step := min(max(by, time.Millisecond), maxExtension)
+		by -= step
+		c.s.waitLonger(c.id, step) // before the guest, which may do it and not be heard
+		_, err = ask(ctx, c.s, false, answerMargin, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
+			return conn.Extend(ctx, wire.DeadlineRequest{ExecID: c.id, AddMillis: step.Milliseconds()})
+		})
+	}
+	return err
+}
+
+// Attach goes to the terminal of a command that Terminal started, in this process or another one, and stays there
+// as Terminal does. The terminal gets the size, and what it showed last is shown again. Who was there is sent ErrTakenOver.
+func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
+	ctx, span := c.start(ctx, telemetry.SpanJoinTerminal)
+	defer func() { c.s.end(span, "Attach", &err) }()
+	if err := validExecID(c.id); err != nil {
+		return ExecResult{}, err
+	}
+	req := wire.TerminalRequest{ExecID: c.id, Size: wire.TerminalSize(size)}
+	return c.s.atTerminal(ctx, c.id, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
+		return conn.Join(ctx, req, in, at.Stdout)
+	})
+}
+
+// start begins the span of a call about the command and links it to the span that started the command.
+func (c *Command) start(ctx context.Context, name string) (context.Context, trace.Span) {
+	ctx, span := c.s.start(ctx, name, telemetry.Text(telemetry.KeyExecID, c.id))
+	c.s.mu.Lock()
+	origin, ok := c.s.execs[c.id]
+	c.s.mu.Unlock()
+	if ok && origin.IsValid() {
+		span.AddLink(trace.Link{SpanContext: origin})
+	}
+	return ctx, span
+}
+
+// Commands describes the commands that the sandbox knows, those of other processes too, in the order of their starts:
+// all that run, and the latest of those that ended. Looking changes nothing.
+func (s *Sandbox) Commands(ctx context.Context) ([]ExecStatus, error) {
+	return s.statuses(ctx, "Commands", (*client.Conn).Execs)
+}
+
+// KillCommands ends the trees of several commands, as Command.Signal does without a signal, under one span. It returns an error for
+// each, in their order.
+func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
+	ctx, span := s.start(ctx, telemetry.SpanKillExec)
+	errs := bound.Each(killsAtOnce, execIDs, func(id string) error {
+		_, err := s.Command(id).signal(ctx, "")
+		return err
+	})
+	err := errors.Join(errs...)
+	s.end(span, "KillCommands", &err)
+	return errs
+}
+
+// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
+// commands that it ended.
+func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
+	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
+}
+
+// statuses returns the guest's answer to a question about all commands.
+func (s *Sandbox) statuses(ctx context.Context, op string, question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
+	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {
+		return question(conn, ctx)
+	})
+	if err != nil {
+		return nil, WrapError(op, s.b.Name(), s.o.ID, err)
+	}
+	list := make([]ExecStatus, len(known))
+	for i, w := range known {
+		list[i] = execStatus(w)
+	}
+	return list, nil
+}
