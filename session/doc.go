@@ -2,13 +2,12 @@
 //
 // A [Manager] stands on one [backend.SandboxBackend]. [Manager.Open] is get-or-create: however many callers open one
 // [Key] at once, one sandbox is made, and callers of different keys never wait for each other. A [Session] is a
-// [sandbox.Sandbox] with a key; it lives until somebody closes it, its run ends ([Manager.CloseScope]), it was idle for too long, or
-// its sandbox is lost.
+// [sandbox.Sandbox] with a key; it lives until a caller closes it, its run ends ([Manager.CloseScope]), it was idle for
+// too long, or its sandbox is lost.
 //
-//	m, err := session.NewManager(driver, nil)
-//	s, _, err := m.Open(ctx, session.WorkflowKey(runID, "default"), session.Request{Image: "python:3.11-slim"})
-//	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", "print(6*7)"}})
-//	err = m.CloseScope(ctx, session.Run{Namespace: "workflow", ID: runID}.Scope())
+// Most programs need fifteen names of this package and of package sandbox: [NewManager], [Manager.Open], [Manager.Close],
+// [Manager.CloseScope], [Options], [Request], [UserKey], [WorkflowKey], [NewRunID] with [WithRun], [Session], its methods
+// Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult]. The example uses them all.
 //
 // # When the process dies
 //

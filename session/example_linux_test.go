@@ -35,37 +35,6 @@ func newLocal(ctx context.Context) (m *session.Manager, close func(), err error)
 	}, nil
 }
 
-// A sandbox keeps its files between commands. A command's exit code is a result, not an error.
-func Example() {
-	ctx := context.Background()
-	m, done, err := newLocal(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer done()
-	s, created, err := m.Open(ctx, session.UserKey("example"), session.Request{Image: "host"})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err := s.WriteFile(ctx, "in.txt", strings.NewReader("b\na\n"), sandbox.WriteFileOptions{}); err != nil {
-		fmt.Println(err)
-		return
-	}
-	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "sort in.txt; exit 3"})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(created, res.ExitCode)
-	fmt.Printf("%s", res.Stdout.Bytes())
-	// Output:
-	// true 3
-	// a
-	// b
-}
-
 // All sandboxes of a run go with its scope, however many callers have opened them.
 func ExampleManager_CloseScope() {
 	ctx := context.Background()
