@@ -120,7 +120,7 @@ func (r *run) furnish(ctx context.Context) error {
 		}
 	}
 	if len(r.o.Skills) > 0 {
-		return skill.Install(ctx, r.s, r.o.Skills, r.home, skill.ClientOf(r.d.Name()))
+		return skill.Install(ctx, r.s.Sandbox, r.o.Skills, r.home, skill.ClientOf(r.d.Name()))
 	}
 	return nil
 }

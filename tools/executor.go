@@ -277,7 +277,7 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 	if models == nil {
 		return nil, fmt.Errorf("tools: %w: mode executor requires a model proxy; set Plugin.Models", backend.ErrInvalid)
 	}
-	at, err := models.Attach(ctx, s)
+	at, err := models.Attach(ctx, s.Sandbox)
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}

@@ -50,7 +50,7 @@ func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *sandbox.
 	if h == nil {
 		return nil, nil
 	}
-	at, err := hosttools.Attach(ctx, s)
+	at, err := hosttools.Attach(ctx, s.Sandbox)
 	if err == nil {
 		err = h.declare(ctx, at, s.ID())
 	}

@@ -37,7 +37,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	if err != nil {
 		return out, err
 	}
-	res, err := interpreter.Run(ctx, s, req)
+	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if !res.Started {
 		b.handed(ctx, host, sandbox.ExecResult{}) // the interpreter has one already
 	}
@@ -82,7 +82,7 @@ func (b *binding) programEnded(ctx context.Context, s *session.Session, out *exe
 	if !program {
 		return nil
 	}
-	value, err := interpreter.Take(ctx, s, out.ExecID)
+	value, err := interpreter.Take(ctx, s.Sandbox, out.ExecID)
 	b.showValue(ctx, out, value)
 	return err
 }

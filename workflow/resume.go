@@ -241,7 +241,7 @@ func (ex *execution) label(ctx context.Context, rec *transcript.Recorder) contex
 // endCommands ends the commands of interrupted attempts, which are about to be repeated, and their background
 // processes. It spares interpreters, which hold the results of recorded calls.
 func (p *past) endCommands(ctx context.Context, s *session.Session) error {
-	keep, err := interpreter.Running(ctx, s)
+	keep, err := interpreter.Running(ctx, s.Sandbox)
 	if err != nil {
 		return err
 	}

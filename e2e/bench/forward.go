@@ -90,7 +90,7 @@ func serveForward(ctx context.Context, s *session.Session) (address string, end 
 	if err != nil {
 		return "", nil, err
 	}
-	f, err := forward.Listen(s, []forward.Port{{Sandbox: uint16(port)}}, nil)
+	f, err := forward.Listen(s.Sandbox, []forward.Port{{Sandbox: uint16(port)}}, nil)
 	if err != nil {
 		return "", nil, err
 	}

@@ -76,7 +76,7 @@ func (c *contest) measureHostTools(ctx context.Context) (err error) {
 	attached := map[*contender]*hosttools.Attachment{}
 	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *contender) (got map[string]float64, err error) {
 		if attached[b] == nil {
-			if attached[b], err = hosttools.Attach(ctx, b.session); err != nil {
+			if attached[b], err = hosttools.Attach(ctx, b.session.Sandbox); err != nil {
 				return nil, err
 			}
 		}

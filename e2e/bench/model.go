@@ -85,7 +85,7 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 
 // askModel runs the program in a sandbox.
 func askModel(ctx context.Context, proxy *model.Proxy, b *contender, key, n string) ([]byte, error) {
-	at, err := proxy.Attach(ctx, b.session)
+	at, err := proxy.Attach(ctx, b.session.Sandbox)
 	if err != nil {
 		return nil, err
 	}

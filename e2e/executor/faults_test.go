@@ -63,7 +63,7 @@ func newDesk(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *
 		return nil
 	}}}, nil)
 	must(t, err)
-	d.at, err = d.proxy.Attach(t.Context(), d.s)
+	d.at, err = d.proxy.Attach(t.Context(), d.s.Sandbox)
 	must(t, err)
 	return d
 }

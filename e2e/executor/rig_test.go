@@ -194,7 +194,7 @@ func (r *rig) tools() {
 	set, err := registry.Set(r.t.Context(), hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "orders.lookup"}}}})
 	must(r.t, err)
 	r.t.Cleanup(func() { must(r.t, set.Close(context.Background())) })
-	attached, err := hosttools.Attach(r.t.Context(), r.s)
+	attached, err := hosttools.Attach(r.t.Context(), r.s.Sandbox)
 	must(r.t, err)
 	r.o.HostTools = true
 	r.o.Grant = func(ctx context.Context, req *sandbox.ExecRequest) { attached.Grant(ctx, set, req) }

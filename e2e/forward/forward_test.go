@@ -295,7 +295,7 @@ func TestOnlyLoopback(t *testing.T) {
 func TestOutlives(t *testing.T) {
 	on(t, func(x *box) {
 		t, port := x.t, x.server(echo)
-		f, err := forward.Listen(x.Session, []forward.Port{{Sandbox: 80}}, nil)
+		f, err := forward.Listen(x.Session.Sandbox, []forward.Port{{Sandbox: 80}}, nil)
 		must(t, err)
 		served := make(chan error, 1)
 		go func() { served <- f.Serve(context.Background()) }()

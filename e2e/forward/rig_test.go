@@ -89,7 +89,7 @@ func (x *box) forward(port string) string {
 	x.t.Helper()
 	p, err := forward.ParsePort(":" + port)
 	must(x.t, err)
-	f, err := forward.Listen(x.Session, []forward.Port{p}, nil)
+	f, err := forward.Listen(x.Session.Sandbox, []forward.Port{p}, nil)
 	must(x.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)

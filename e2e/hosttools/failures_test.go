@@ -49,7 +49,7 @@ func openDesk(t *testing.T, m *session.Manager, name string, req session.Request
 func deskOf(t *testing.T, s *session.Session, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
 	t.Helper()
 	registry, set := freeze(t, o, rules, approver, sources...)
-	at, err := hosttools.Attach(t.Context(), s)
+	at, err := hosttools.Attach(t.Context(), s.Sandbox)
 	must(t, err)
 	return &desk{t, s, at, registry, set}
 }

@@ -171,7 +171,7 @@ func waitIn(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
-	at, err := hosttools.Attach(ctx, s)
+	at, err := hosttools.Attach(ctx, s.Sandbox)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func on(t *testing.T, lang, image string, test func(d *desk)) {
 
 func (d *desk) run(code string, timeout time.Duration) interpreter.Result {
 	d.t.Helper()
-	res, err := interpreter.Run(d.t.Context(), d.s, interpreter.Request{Language: d.lang, Code: code, Exec: sandbox.ExecRequest{Timeout: timeout}})
+	res, err := interpreter.Run(d.t.Context(), d.s.Sandbox, interpreter.Request{Language: d.lang, Code: code, Exec: sandbox.ExecRequest{Timeout: timeout}})
 	must(d.t, err)
 	return res
 }
@@ -136,7 +136,7 @@ func TestImages(t *testing.T) {
 		if len(res.Images) != 1 || string(res.Images[0]) != png || !strings.Contains(res.Text, "P object") {
 			d.t.Errorf("%+v", res.Value)
 		}
-		if again, err := interpreter.Take(d.t.Context(), d.s, res.ExecID); err != nil || again.Text != "" {
+		if again, err := interpreter.Take(d.t.Context(), d.s.Sandbox, res.ExecID); err != nil || again.Text != "" {
 			d.t.Errorf("a second time: %+v, %v", again, err)
 		}
 	})
@@ -156,7 +156,7 @@ func TestNewHost(t *testing.T) {
 		m := enginetest.Manager(t, b, &o)
 		s, _, err = m.Open(t.Context(), session.UserKey("u"), session.Request{Image: pythonImage})
 		must(t, err)
-		ids, err := interpreter.Running(t.Context(), s)
+		ids, err := interpreter.Running(t.Context(), s.Sandbox)
 		must(t, err)
 		execs, err := s.Commands(t.Context())
 		must(t, err)
@@ -172,7 +172,7 @@ func TestNewHost(t *testing.T) {
 // TestHandedBack: a program that takes longer than its caller waits has its value when it has ended.
 func TestHandedBack(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
-		res, err := interpreter.Run(d.t.Context(), d.s, interpreter.Request{
+		res, err := interpreter.Run(d.t.Context(), d.s.Sandbox, interpreter.Request{
 			Language: d.lang, Code: "import time\ntime.sleep(5)\nprint('late')\n'value'", Exec: sandbox.ExecRequest{Background: true},
 		})
 		must(d.t, err)
@@ -181,7 +181,7 @@ func TestHandedBack(t *testing.T) {
 		}
 		ended, err := d.s.Command(res.ExecID).Wait(d.t.Context(), -1)
 		must(d.t, err)
-		value, err := interpreter.Take(d.t.Context(), d.s, res.ExecID)
+		value, err := interpreter.Take(d.t.Context(), d.s.Sandbox, res.ExecID)
 		if err != nil || value.Text != "'value'" || string(ended.Stdout.Bytes()) != "late\n" {
 			d.t.Errorf("%+v, %+v, %v", ended, value, err)
 		}
@@ -194,7 +194,7 @@ func TestSideBySide(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				res, err := interpreter.Run(context.Background(), d.s, interpreter.Request{Language: d.lang, Code: "n = globals().get('n', 0) + 1"})
+				res, err := interpreter.Run(context.Background(), d.s.Sandbox, interpreter.Request{Language: d.lang, Code: "n = globals().get('n', 0) + 1"})
 				if err != nil || res.ExitCode != 0 {
 					d.t.Errorf("%+v, %v", res, err)
 				}
@@ -212,7 +212,7 @@ func TestMissing(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("u"), session.Request{Image: plainImage})
 	must(t, err)
 	for lang, want := range map[string]error{interpreter.Node: backend.ErrUnsupported, "perl": backend.ErrInvalid} {
-		if _, err := interpreter.Run(t.Context(), s, interpreter.Request{Language: lang, Code: "1"}); !errors.Is(err, want) {
+		if _, err := interpreter.Run(t.Context(), s.Sandbox, interpreter.Request{Language: lang, Code: "1"}); !errors.Is(err, want) {
 			t.Errorf("%s: %v", lang, err)
 		}
 	}

@@ -47,7 +47,7 @@ func TestStolenLease(t *testing.T) {
 		}
 		other, _, err := d.m.Open(t.Context(), session.UserKey("thief"), session.Request{Image: pythonImage})
 		must(t, err)
-		at, err := d.proxy.Attach(t.Context(), other)
+		at, err := d.proxy.Attach(t.Context(), other.Sandbox)
 		must(t, err)
 		thief := &desk{t: t, s: other, at: at}
 		if out := thief.python(d.lease, "anthropic", once); out != "401\n" {

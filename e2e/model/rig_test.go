@@ -87,7 +87,7 @@ func newDesk(t *testing.T, engine string) *desk {
 	d.m = enginetest.Manager(t, b, &session.Options{Instance: "model-" + record.NewID(), Logger: logger, TracerProvider: tracers})
 	d.s, _, err = d.m.Open(t.Context(), session.UserKey("desk"), session.Request{Image: pythonImage})
 	must(t, err)
-	d.at, err = d.proxy.Attach(t.Context(), d.s)
+	d.at, err = d.proxy.Attach(t.Context(), d.s.Sandbox)
 	must(t, err)
 	d.lease = d.issue("anthropic")
 	return d

@@ -13,7 +13,6 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // Bounds of the skills that are installed together.
@@ -86,7 +85,7 @@ var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
 // Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are kept. If
 // two skills have one name, Install copies nothing and returns ErrInvalid.
-func Install(ctx context.Context, s *session.Session, skills []Skill, home string, c Client) error {
+func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home string, c Client) error {
 	seen := map[string]bool{}
 	entries, total := 0, int64(0)
 	for _, one := range skills {

@@ -16,7 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // serviceName is the service of a session that commands reach the host's tools by.
@@ -31,13 +30,13 @@ const (
 
 // Attachment lets commands of a session call tools of the host.
 type Attachment struct {
-	s    *session.Session
+	s    *sandbox.Sandbox
 	addr string
 }
 
 // Attach has this process answer the calls that commands of s make, until s closes. What a command may call is decided by its
 // grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs nothing.
-func Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
+func Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: serve})
 	if err != nil && addr == "" {
 		return nil, fmt.Errorf("host tools: %w", err)

@@ -26,7 +26,7 @@ const (
 	resultsDir = workspace + "/.workcell/results"
 )
 
-// Files is where large results go; a *session.Session is one.
+// Files is where large results go; a *sandbox.Sandbox is one.
 type Files interface {
 	WriteFile(ctx context.Context, name string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error)
 }

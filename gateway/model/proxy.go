@@ -27,7 +27,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/httpconn"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // Provider is a model API on the network.
@@ -104,7 +103,7 @@ type Attachment struct{ addr string }
 
 // Attach has this process answer the requests of a session's commands until the session closes. Without a lease every
 // request is refused, so attaching a session twice costs nothing.
-func (p *Proxy) Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
+func (p *Proxy) Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	h := p.Handler(s.ID())
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
 		httpconn.Serve(ctx, c, h, headerTime)

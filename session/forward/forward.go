@@ -1,5 +1,5 @@
 // Package forward has ports of a sandbox listen on the host. The sandbox needs no network for that: connections go the way of
-// its commands, [session.Session.DialContext]. Nothing inside learns of the host's ports, or reaches them.
+// its commands, [sandbox.Sandbox.DialContext]. Nothing inside learns of the host's ports, or reaches them.
 package forward
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // DefaultMaxConns is how many connections of all ports are open at once; a sandbox takes 128, from all who connect.
@@ -68,7 +68,7 @@ type Options struct {
 
 // Forwarder listens on the host for a sandbox. Its methods may be called concurrently.
 type Forwarder struct {
-	s     *session.Session
+	s     *sandbox.Sandbox
 	ports []Port // as they are listened on
 	lns   []*net.TCPListener
 	slots chan struct{} // held by open connections
@@ -76,7 +76,7 @@ type Forwarder struct {
 }
 
 // Listen begins to listen; connections wait for Serve. It fails when one of the ports is taken.
-func Listen(s *session.Session, ports []Port, opts *Options) (_ *Forwarder, err error) {
+func Listen(s *sandbox.Sandbox, ports []Port, opts *Options) (_ *Forwarder, err error) {
 	var o Options
 	if opts != nil {
 		o = *opts

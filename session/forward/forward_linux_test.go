@@ -42,7 +42,7 @@ func TestMorePortsThanConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := forward.Listen(s, []forward.Port{{Sandbox: 1}, {Sandbox: 2}, {Sandbox: 3}}, &forward.Options{MaxConns: 1})
+	f, err := forward.Listen(s.Sandbox, []forward.Port{{Sandbox: 1}, {Sandbox: 2}, {Sandbox: 3}}, &forward.Options{MaxConns: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // Languages of interpreters.
@@ -74,7 +73,7 @@ type Value struct {
 
 // Run runs a program after those that the interpreter has. A program that reaches its timeout is interrupted, and the interpreter
 // keeps its variables if the program then ends within three seconds. An image without the language is backend.ErrUnsupported.
-func Run(ctx context.Context, s *session.Session, req Request) (Result, error) {
+func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	i, err := open(s, req)
 	if err != nil {
 		return Result{}, err
@@ -97,7 +96,7 @@ func Run(ctx context.Context, s *session.Session, req Request) (Result, error) {
 }
 
 // Take returns the value of a program that has ended, once.
-func Take(ctx context.Context, s *session.Session, execID string) (Value, error) {
+func Take(ctx context.Context, s *sandbox.Sandbox, execID string) (Value, error) {
 	file := path.Join(dir, "result-"+path.Base(execID))
 	data, _, err := s.ReadFileBytes(ctx, file, sandbox.ReadFileOptions{Limit: maxResult})
 	if errors.Is(err, backend.ErrNotFound) {
@@ -120,7 +119,7 @@ func Take(ctx context.Context, s *session.Session, execID string) (Value, error)
 }
 
 // Running returns the ids of the commands that a sandbox's interpreters are, or were, as far as the sandbox lets it find out.
-func Running(ctx context.Context, s *session.Session) (ids []string, err error) {
+func Running(ctx context.Context, s *sandbox.Sandbox) (ids []string, err error) {
 	list, err := s.ListFiles(ctx, dir, sandbox.ListFilesOptions{Recursive: true})
 	if isTheirs(err) {
 		return nil, nil
@@ -149,13 +148,13 @@ func isTheirs(err error) bool {
 
 // interpreter is one of a sandbox.
 type interpreter struct {
-	s    *session.Session
+	s    *sandbox.Sandbox
 	lang string
 	dir  string
 	argv []string
 }
 
-func open(s *session.Session, req Request) (*interpreter, error) {
+func open(s *sandbox.Sandbox, req Request) (*interpreter, error) {
 	i := &interpreter{s: s, lang: req.Language, dir: dir}
 	if strings.Trim(req.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "" {
 		return nil, fmt.Errorf("%w: invalid interpreter name %q", backend.ErrInvalid, req.Name)

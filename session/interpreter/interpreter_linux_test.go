@@ -56,7 +56,7 @@ mkdir D/b.exec; ln -s /etc/passwd D/c.exec; mkfifo D/d.exec; head -c 100000 /dev
 		if err != nil || res.ExitCode != 0 {
 			t.Fatalf("%s: %+v, %v", c.script, res, err)
 		}
-		ids, err := interpreter.Running(t.Context(), s)
+		ids, err := interpreter.Running(t.Context(), s.Sandbox)
 		ids = slices.DeleteFunc(ids, func(id string) bool { return len(id) > 3 || id == "\n" })
 		slices.Sort(ids)
 		if err != nil || !slices.Equal(ids, c.want) {

@@ -153,7 +153,7 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *sessio
 		}
 		args = []string{string(code)}
 	}
-	res, err := interpreter.Run(ctx, s, interpreter.Request{Language: o.language, Code: args[0], Exec: sandbox.ExecRequest{
+	res, err := interpreter.Run(ctx, s.Sandbox, interpreter.Request{Language: o.language, Code: args[0], Exec: sandbox.ExecRequest{
 		Timeout: o.timeout, Env: environment, HeadBytes: printedBytes, TailBytes: printedBytes,
 	}})
 	if err != nil {

@@ -69,7 +69,7 @@ type forwarded struct {
 
 // forward forwards ports until the command is ended or the sandbox is gone.
 func (a *command) forward(ctx context.Context, s *session.Session, at netip.Addr, ports []forward.Port) error {
-	f, err := forward.Listen(s, ports, &forward.Options{Address: at, Log: a.Logger()})
+	f, err := forward.Listen(s.Sandbox, ports, &forward.Options{Address: at, Log: a.Logger()})
 	if err != nil {
 		return app.Fail(app.ExitFailed, err, "use LOCAL:PORT for another local port, or :PORT for any free port")
 	}
