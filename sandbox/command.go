@@ -69,10 +69,11 @@ func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, er
 		return ReadResult{}, fmt.Errorf("%w: since_seq and max_chunks must not be negative, the wait must be 0 to %d seconds",
 			backend.ErrInvalid, int(maxExecWait.Seconds()))
 	}
+	question := wire.ReadRequest{
+		ExecID: c.id, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
+	}
 	answer, err := askExec(ctx, c.s, c.id, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
-		return conn.Read(ctx, wire.ReadRequest{
-			ExecID: c.id, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
-		})
+		return conn.Read(ctx, question)
 	})
 	if err != nil {
 		return ReadResult{}, err
@@ -105,7 +106,7 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 }
 
 // Signal ends the command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
-// or "INT") to the tree. An ended command is no error.
+// or "INT") to the tree. If the command has ended, Signal does nothing.
 func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanKillExec)
 	defer func() { c.s.end(span, "Signal", &err) }()
@@ -147,8 +148,9 @@ func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 	return err
 }
 
-// Attach goes to the terminal of a command that Terminal started, in this process or another one, and stays there
-// as Terminal does. The terminal gets the size, and what it showed last is shown again. Who was there is sent ErrTakenOver.
+// Attach connects to the terminal of a command that Terminal started, in this process or another, until the command
+// ends or the client leaves, as Terminal does. It sets the size and shows the latest output again. The client that
+// was connected before gets ErrTakenOver.
 func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanJoinTerminal)
 	defer func() { c.s.end(span, "Attach", &err) }()
@@ -156,9 +158,10 @@ func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStre
 		return ExecResult{}, err
 	}
 	req := wire.TerminalRequest{ExecID: c.id, Size: wire.TerminalSize(size)}
-	return c.s.atTerminal(ctx, c.id, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
+	join := func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
 		return conn.Join(ctx, req, in, at.Stdout)
-	})
+	}
+	return c.s.atTerminal(ctx, c.id, at, join)
 }
 
 // start begins the span of a call about the command and links it to the span that started the command.
@@ -179,8 +182,8 @@ func (s *Sandbox) Commands(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "Commands", (*client.Conn).Execs)
 }
 
-// KillCommands ends the trees of several commands, as Command.Signal does without a signal, under one span. It returns an error for
-// each, in their order.
+// KillCommands ends the trees of several commands, as Command.Signal does without a signal, under one span. It
+// returns an error for each, in their order.
 func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
 	errs := bound.Each(killsAtOnce, execIDs, func(id string) error {
@@ -192,14 +195,15 @@ func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	return errs
 }
 
-// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
-// commands that it ended.
+// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It
+// returns the commands that it ended.
 func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
 }
 
 // statuses returns the guest's answer to a question about all commands.
-func (s *Sandbox) statuses(ctx context.Context, op string, question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
+func (s *Sandbox) statuses(ctx context.Context, op string,
+	question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
 	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {
 		return question(conn, ctx)
 	})

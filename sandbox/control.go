@@ -15,13 +15,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Control is the side of a Sandbox that its owner has, such as package session: it connects the handle, watches how it is
-// used, and closes it. Programs that use a sandbox do not need it.
+// Control is the side of a Sandbox that its owner has, such as package session: it connects the handle, watches how
+// it is used, and closes it. Programs that use a sandbox do not need it.
 type Control struct{ s *Sandbox }
 
 // Use is how a handle is used.
 type Use struct {
-	Calls   int           // under way
+	Calls   int           // in progress
 	Last    time.Time     // when the last call began or ended
 	Timeout time.Duration // of commands that name none
 	Closing bool          // closed, or about to be
@@ -37,9 +37,8 @@ func (c Control) Connect(ctx context.Context, engine backend.Info, image []strin
 	return nil
 }
 
-// Explain explains why a connection ended at once in a sandbox that runs, or why the engine made none for a
-// reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
-// engine may take a moment to notice that a sandbox does not run any more.
+// Explain adds a likely cause to the error of Connect: if the commands use all processes of the sandbox, neither the
+// engine nor the guest can start another one. It waits first, because an engine may notice the end of a sandbox late.
 func (c Control) Explain(ctx context.Context, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
 	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
@@ -51,12 +50,13 @@ func (c Control) Explain(ctx context.Context, err error) error {
 		return err
 	}
 	return &sanitize.Error{
-		Text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, sanitize.Message(err.Error())),
-		Err:  backend.ErrCapacity,
+		Text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)",
+			engine.Limits.PIDs, sanitize.Message(err.Error())),
+		Err: backend.ErrCapacity,
 	}
 }
 
-// Greet connects to a sandbox that is not in use yet: if the connection breaks, nothing makes another one.
+// Greet connects to a sandbox that is not in use yet. If the connection breaks, the handle does not reconnect.
 func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
@@ -65,7 +65,7 @@ func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	return noAnswer(ctx, err)
 }
 
-// Take makes the handle use the connection of another one that was greeted.
+// Take makes the handle use the connection that Greet made for another handle.
 func (c Control) Take(from Control, engine backend.Info, image []string) {
 	s, conn := c.s, from.s.conn
 	s.engine, s.image, s.conn, s.hello = engine, image, conn, cleanHello(conn.Hello())
@@ -76,13 +76,14 @@ func (c Control) Take(from Control, engine backend.Info, image []string) {
 // Greeted reports whether the connection that Greet made is alive.
 func (c Control) Greeted() bool { return !ended(c.s.conn) }
 
-// Claim makes the guest of a greeted sandbox forget what ran there. orphan is how long it goes on alone; zero is for ever.
+// Claim resets the guest of a greeted sandbox before its first use. orphan is how long the guest waits for a host
+// before it ends the sandbox; zero means no limit.
 func (c Control) Claim(ctx context.Context, orphan time.Duration) error {
 	return c.s.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: orphan.Milliseconds()})
 }
 
-// Warm runs the languages that a greeted sandbox has, once: the first time, when a file system is new, takes up to three times as long.
-// When the sandbox is claimed its guest forgets what ran.
+// Warm runs each interpreter of a greeted sandbox once, because the first start on a new file system takes up to three
+// times as long. Claim removes the traces of these commands.
 func (c Control) Warm(ctx context.Context, timeout time.Duration) {
 	s := c.s
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)

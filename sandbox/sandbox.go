@@ -107,7 +107,9 @@ type meters struct {
 func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
 	s := &Sandbox{
 		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout,
-		meters: meters{exec: telemetry.Histogram(telemetry.MetricExecDuration), oom: telemetry.Counter(telemetry.MetricOOMKills)},
+		meters: meters{
+			exec: telemetry.Histogram(telemetry.MetricExecDuration), oom: telemetry.Counter(telemetry.MetricOOMKills),
+		},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s, Control{s}
@@ -196,7 +198,8 @@ func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Dur
 	}
 }
 
-// explain returns the reason that matters most for a failed call: the caller's own context, then the end of the session.
+// explain returns the reason that matters most for a failed call: the caller's own context, then the end of the
+// session.
 func (s *Sandbox) explain(parent context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -63,9 +63,9 @@ func (m *Manager) waitFor(key Key, err error) time.Duration {
 	case errors.Is(err, custody.ErrInTransition) && named:
 		return math.MaxInt64 // as long as the caller does
 	case errors.Is(err, custody.ErrInTransition):
-		return lifetimes.Transition
+		return custody.Lifetimes.Transition
 	case errors.Is(err, custody.ErrHeld) && named:
-		return lifetimes.Handover
+		return custody.Lifetimes.Handover
 	}
 	return 0
 }

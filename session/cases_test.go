@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
@@ -184,7 +185,7 @@ func TestReapedToSuspend(t *testing.T) {
 	m := newManager(t, e, opts)
 	clock := newClock(m)
 	req := testImage()
-	req.IdlePolicy = session.IdleStop
+	req.IdlePolicy = record.IdleStop
 	s, _, err := m.Open(t.Context(), session.UserKey("lab"), req)
 	must(t, err)
 	output(t, s, "echo kept > file")

@@ -5,17 +5,19 @@
 // [sandbox.Sandbox] with a key; it lives until a caller closes it, its run ends ([Manager.CloseScope]), it was idle for
 // too long, or its sandbox is lost.
 //
-// Most programs need fifteen names of this package and of package sandbox: [NewManager], [Manager.Open], [Manager.Close],
-// [Manager.CloseScope], [Options], [Request], [UserKey], [WorkflowKey], [NewRunID] with [WithRun], [Session], its methods
-// Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult]. The example uses them all.
+// Most programs need fifteen names of this package and of package sandbox: [NewManager], [Manager.Open],
+// [Manager.Close], [Manager.CloseScope], [Options], [Request], [UserKey], [WorkflowKey], [NewRunID] with [WithRun],
+// [Session], its methods Exec, Start, ReadFile, and WriteFile, and [sandbox.ExecRequest] with [sandbox.ExecResult].
+// The example uses them all.
 //
 // # When the process dies
 //
-// Sandboxes outlive the process that has them. Close the manager, or the scope, also when the program fails; what a killed
-// process has stays on the engine until another process sweeps: one with a manager of the same Options.Instance and a Store
-// that both have, such as that of package record/sqlite. Every such manager sweeps when it is made and once a minute. Without both
-// nobody knows whose those sandboxes are, and they stay until somebody removes them by hand. There is no process that does it
-// for a library, as there is for the workcell command: start the program again, or let a timer call admin.Sweep.
+// Sandboxes outlive the process that has them. Close the manager, or the scope, also when the program fails; what a
+// killed process has stays on the engine until another process sweeps: one with a manager of the same
+// Options.Instance and a Store that both have, such as that of package record/sqlite. Every such manager sweeps when
+// it is made and once a minute. Without both nobody knows whose those sandboxes are, and they stay until somebody
+// removes them by hand. There is no process that does it for a library, as there is for the workcell command: start
+// the program again, or let a timer call admin.Sweep.
 //
 // # Errors
 //
@@ -34,9 +36,9 @@ package session
 //
 //  1. Manager.mu.
 //  2. Session.mu or the lock of the pool. Neither is taken while the other is held.
-//  3. The lock of a sandbox.Sandbox, which methods of sandbox.Control take. Calls to the guest, such as Control.OpenEgress
-//     and Control.Busy, begin without any lock.
+//  3. The lock of a sandbox.Sandbox, which methods of sandbox.Control take. Calls to the guest, such as
+//     Control.OpenEgress and Control.Busy, begin without any lock.
 //
 // Manager.mu and Session.mu are never held across a call to the engine, the guest, the store, or a caller's function.
-// All other locks, such as custody.Keeper.mu, guard the fields of one small type. Code that holds one of them takes none
-// of the above. Of these, only pullRelay.mu is held while callers' functions run.
+// All other locks, such as custody.Keeper.mu, guard the fields of one small type. Code that holds one of them takes
+// none of the above. Of these, only pullRelay.mu is held while callers' functions run.

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/recipe"
 	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -121,7 +122,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 		return err
 	}
 	s := m.newSession(UserKey("environment-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
-	rec := s.recordAs(record.Creating, s.created.Add(lifetimes.Remembered))
+	rec := s.recordAs(record.Creating, s.created.Add(custody.Lifetimes.Remembered))
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return err
 	}

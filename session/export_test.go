@@ -4,13 +4,14 @@ import (
 	"context"
 	"time"
 
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Internals that tests look at.
 var (
 	ValidID     = record.ValidSandboxID
-	RememberFor = lifetimes.Remembered
+	RememberFor = custody.Lifetimes.Remembered
 )
 
 // Hash returns the hash of a request as the manager prepares it.

@@ -3,12 +3,13 @@ package session
 import (
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // on returns the state that the sandbox of an open session comes into when something happens to it.
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
-		State: owner.Ready, Kind: custody.Kind(s.key.Scope()), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
+		State: owner.Ready, Kind: custody.Kind(s.key.Scope()), Owned: true, StopIdle: s.policy == record.IdleStop, Retention: s.req.Retention,
 		Keep: s.m.keeper.KeepsFiles(s.engine.Limits, s.engine.Workspace),
 	}, e)
 	return rule.To

@@ -73,7 +73,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 		if s, err = m.joinRecorded(ctx, rec); err != nil {
 			return nil, err
 		}
-	case s == nil && rec.State == record.Ready && (rec.IdlePolicy == IdleStop || rec.KeepWorkspace):
+	case s == nil && rec.State == record.Ready && (rec.IdlePolicy == record.IdleStop || rec.KeepWorkspace):
 		return nil, &sanitize.Error{Text: "the sandbox is stopped; open it again", Err: backend.ErrClosed}
 	case s == nil || rec.State != record.Ready:
 		return nil, errGone

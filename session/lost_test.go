@@ -79,7 +79,7 @@ func TestLostOnAFullDisk(t *testing.T) {
 	opts.Store = taking
 	m := newManager(t, e, opts)
 	req := testImage()
-	req.IdlePolicy = session.IdleStop
+	req.IdlePolicy = record.IdleStop
 	s, _, err := m.Open(t.Context(), session.UserKey("lab"), req)
 	must(t, err)
 	taking.now.Store(true)

@@ -25,12 +25,6 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// storeTimeout bounds bookkeeping that must not depend on a caller's context.
-const storeTimeout = custody.StoreTimeout
-
-// lifetimes are how long what is left of a sandbox stays.
-var lifetimes = custody.Lifetimes
-
 // Manager opens sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
 // Close or Detach ends it.
 type Manager struct {
@@ -110,7 +104,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), custody.StoreTimeout)
 	defer cancel()
 	owner, leave, err := o.Store.Join(ctx)
 	if err != nil {

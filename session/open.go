@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -430,7 +431,7 @@ func (s *Session) prepare(ctx context.Context, req Request) error {
 
 // creating returns the record of a sandbox that is being made.
 func (s *Session) creating() record.Record {
-	return s.recordAs(record.Creating, s.created.Add(lifetimes.Remembered))
+	return s.recordAs(record.Creating, s.created.Add(custody.Lifetimes.Remembered))
 }
 
 // guarded turns a panic of a caller's function into an error: it runs in a goroutine of the manager, where nobody else
@@ -449,7 +450,7 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{
 		m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, idle: req.IdleTimeout,
-		policy: cmp.Or(req.IdlePolicy, IdleRemove), lossRecorded: make(chan struct{}), closing: make(chan struct{}),
+		policy: cmp.Or(req.IdlePolicy, record.IdleRemove), lossRecorded: make(chan struct{}), closing: make(chan struct{}),
 	}
 	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
 	s.Sandbox, s.control = sandbox.New(m.b, sandbox.Options{
@@ -505,7 +506,7 @@ func (m *Manager) forget(s *Session, cause error) {
 		m.keeper.Save(s.recordAs(record.Removing, m.now()))
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), custody.StoreTimeout)
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
 		m.keeper.Save(s.recordAs(record.Closed, m.now())) // at least it must not hold the key

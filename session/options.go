@@ -92,18 +92,9 @@ type Defaults struct {
 	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
 	OCIRuntime  string            `json:"oci_runtime,omitempty"` // for Request.OCIRuntime
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
-	IdlePolicy  IdlePolicy        `json:"idle_policy,omitempty"` // for new named sandboxes whose files survive a stop
+	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"` // for new named sandboxes whose files survive a stop
 	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // beside those of Request
 }
-
-// IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
-type IdlePolicy = record.IdlePolicy
-
-// Idle policies.
-const (
-	IdleRemove = record.IdleRemove
-	IdleStop   = record.IdleStop
-)
 
 // Request describes a sandbox. Only Image is required.
 //
@@ -149,7 +140,7 @@ type Request struct {
 	// IdleStop needs files that survive a stop: with a driver that cannot keep them, or
 	// not those of a workspace with a size, it is backend.ErrUnsupported. A session that idleness stopped is closed for
 	// those who have it; its sandbox belongs to nobody until it is opened again, and the end of the manager leaves it.
-	IdlePolicy IdlePolicy
+	IdlePolicy record.IdlePolicy
 	// ExecTimeout is the timeout of commands that name none, MinExecTimeout to MaxExecTimeout. Zero is
 	// DefaultExecTimeout. The first opener's holds.
 	ExecTimeout time.Duration
@@ -247,7 +238,7 @@ type Info struct {
 	LastUsed time.Time `json:"last_used,omitzero"`
 	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout holds for an open session.
 	// Negative is never.
-	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
-	IdlePolicy  IdlePolicy    `json:"idle_policy,omitempty"`
-	ExecTimeout time.Duration `json:"exec_timeout,omitempty"`
+	IdleTimeout time.Duration     `json:"idle_timeout,omitempty"`
+	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"`
+	ExecTimeout time.Duration     `json:"exec_timeout,omitempty"`
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/sandbox"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -118,7 +119,7 @@ func (m *Manager) prune(ctx context.Context) {
 	now := m.now()
 	m.mu.Lock()
 	for scope, at := range m.sealed {
-		if now.Sub(at) > lifetimes.Remembered {
+		if now.Sub(at) > custody.Lifetimes.Remembered {
 			delete(m.sealed, scope)
 		}
 	}

@@ -72,7 +72,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backen
 		}
 	}
 	// The removal and the making that follows it must not be left half done.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*lifetimes.Removal)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*custody.Lifetimes.Removal)
 	defer cancel()
 	rec.KeepWorkspace, rec.Expires = true, time.Time{}
 	if err := m.store.Update(ctx, *rec); err != nil {
@@ -108,7 +108,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 // be. If this process dies, a sweep removes the sandbox by its record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
-	rec := s.recordAs(record.Removing, s.created.Add(2*lifetimes.Removal))
+	rec := s.recordAs(record.Removing, s.created.Add(2*custody.Lifetimes.Removal))
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}

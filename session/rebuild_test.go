@@ -136,7 +136,7 @@ func TestDurableRequests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	m, alone := newManager(t, e, shared()), newManager(t, e, nil)
-	stop, rebuild := session.Request{Image: "test:1", IdlePolicy: session.IdleStop}, session.Request{Image: "test:1", Mode: session.OpenRebuild}
+	stop, rebuild := session.Request{Image: "test:1", IdlePolicy: record.IdleStop}, session.Request{Image: "test:1", Mode: session.OpenRebuild}
 	unknown := session.Request{Image: "test:1", IdlePolicy: "sleep"}
 	for name, try := range map[string]struct {
 		m   *session.Manager
@@ -169,7 +169,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	first := dying(t, e, opts)
 	clock := newClock(first)
 	req := testImage()
-	req.IdlePolicy = session.IdleStop
+	req.IdlePolicy = record.IdleStop
 	s, _, err := first.Open(t.Context(), session.UserKey("lab"), req)
 	must(t, err)
 	run(t, s, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
@@ -198,7 +198,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 		third.Reap(t.Context())
 		return b.process().state() == backend.StateStopped
 	})
-	if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Ready || !rec.Expires.IsZero() || rec.IdlePolicy != session.IdleStop {
+	if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Ready || !rec.Expires.IsZero() || rec.IdlePolicy != record.IdleStop {
 		t.Errorf("record %+v", rec)
 	}
 }
@@ -208,7 +208,7 @@ func TestStoppedWhileConnecting(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	opts := shared()
-	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
+	s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
 	var stop sync.Once
 	e.setHooks(nil, nil, func(ctx context.Context, id string) (err error) {
 		stop.Do(func() {

@@ -16,8 +16,9 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Session is a sandbox that a Manager opened for a key. All methods may be called concurrently. After Close every call fails
-// with backend.ErrClosed, calls under way too; once the sandbox died every call fails with backend.ErrLost.
+// Session is a sandbox that a Manager opened for a key. All methods may be called concurrently. After Close every
+// call fails with backend.ErrClosed, calls under way too; once the sandbox died every call fails with
+// backend.ErrLost.
 type Session struct {
 	*sandbox.Sandbox
 	control sandbox.Control
@@ -27,13 +28,13 @@ type Session struct {
 	key       Key
 	req       Request // prepared; only its shape for sandboxes of other processes
 	engine    backend.Info
-	made      string     // what the sandbox was made for, Record.Request
-	asIs      bool       // adopted with OpenAsIs, so that req has only what could be found out
-	building  bool       // an environment is installed in it, and nobody gets it
-	owned     bool       // this manager removes the sandbox; false for Connect
-	joined    bool       // it is another process's and open here all the same (Options.Join)
-	keepFresh bool       // from Connect, with uses that are recorded
-	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
+	made      string            // what the sandbox was made for, Record.Request
+	asIs      bool              // adopted with OpenAsIs, so that req has only what could be found out
+	building  bool              // an environment is installed in it, and nobody gets it
+	owned     bool              // this manager removes the sandbox; false for Connect
+	joined    bool              // it is another process's and open here all the same (Options.Join)
+	keepFresh bool              // from Connect, with uses that are recorded
+	policy    record.IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
 
 	mu       sync.Mutex    // guards the fields below; never held across a call to the engine or the guest
@@ -85,8 +86,9 @@ func (s *Session) Close(ctx context.Context) error {
 	return s.m.closeSession(ctx, s, owner.Gone, owner.Removed)
 }
 
-// Discard closes the sandbox as Close does. Where sandboxes are kept ready (Options.Pool), which is where it matters, it does not
-// wait for the removal, which the manager does, Close of it included; a failure is logged then, and the reaper tries again.
+// Discard closes the sandbox as Close does. Where sandboxes are kept ready (Options.Pool), which is where it matters,
+// it does not wait for the removal, which the manager does, Close of it included; a failure is logged then, and the
+// reaper tries again.
 func (s *Session) Discard(ctx context.Context) error {
 	if s.m.pool == nil || !s.owned {
 		return s.Close(ctx)
@@ -119,7 +121,8 @@ func (s *Session) noteLost(reason string) {
 
 // start begins the span of a call.
 func (s *Session) start(ctx context.Context, name string) (context.Context, trace.Span) {
-	attrs := append(s.m.keyAttributes(s.key), telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))
+	attrs := append(s.m.keyAttributes(s.key),
+		telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))
 	return telemetry.StartWith(ctx, s.m.tracers, name, attrs...)
 }
 

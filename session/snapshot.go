@@ -15,8 +15,9 @@ import (
 // forksTogether bounds how many sandboxes are forked at once: they read the same files.
 const forksTogether = 4
 
-// Fork makes n new sandboxes that have the files of a snapshot, and for the rest are what this one was opened as. Each has a key of
-// its own in the scope of this one's, or, for a named sandbox, a name of its own. When one cannot be made, all are removed.
+// Fork makes n new sandboxes that have the files of a snapshot, and for the rest are what this one was opened as.
+// Each has a key of its own in the scope of this one's, or, for a named sandbox, a name of its own. When one cannot
+// be made, all are removed.
 func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Session, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanFork)
 	defer func() {
@@ -51,8 +52,8 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	return forks, nil
 }
 
-// ForkAs is Fork of one sandbox, with a key that the caller chooses. When that is open already it is returned as Open does it, whatever its
-// files are; created reports whether the sandbox is new.
+// ForkAs is Fork of one sandbox, with a key that the caller chooses. When that is open already it is returned as Open
+// does it, whatever its files are; created reports whether the sandbox is new.
 func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *Session, created bool, err error) {
 	err = s.control.Do(func() error {
 		if err := backend.CheckSnapshotName(snapshot); err != nil {
@@ -72,8 +73,9 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 	return fork, created, s.wrapError("Fork", err)
 }
 
-// AdoptFiles makes the files of the work directory those of another session of the same scope, as Rollback to a snapshot of it would,
-// which both have then under that name. The other session stays as it is. Once this one has the snapshot, a Rollback does the rest.
+// AdoptFiles makes the files of the work directory those of another session of the same scope, as Rollback to a
+// snapshot of it would, which both have then under that name. The other session stays as it is. Once this one has the
+// snapshot, a Rollback does the rest.
 func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) error {
 	if from.m != s.m || from.key.Scope() != s.key.Scope() {
 		return s.wrapError("AdoptFiles", fmt.Errorf("%w: the sandbox belongs to another scope", backend.ErrInvalid))

@@ -17,10 +17,10 @@ import (
 // belongs to nobody then, does not expire.
 
 // differs reports whether a request wants another policy than the one there is. Empty wants none.
-func differs(p, have IdlePolicy) bool { return p != "" && p != have }
+func differs(p, have record.IdlePolicy) bool { return p != "" && p != have }
 
 // policyField names the difference for a ConflictError.
-func policyField(p, have IdlePolicy) []string {
+func policyField(p, have record.IdlePolicy) []string {
 	if differs(p, have) {
 		return []string{"idle policy"}
 	}
@@ -39,13 +39,13 @@ func (s *Session) byDefault(req Request, engine backend.Info) {
 // checkDurable checks what a request asks of the life of a sandbox beyond this manager's.
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {
-	case "", IdleRemove:
+	case "", record.IdleRemove:
 		if req.Mode != OpenRebuild {
 			return nil
 		}
-	case IdleStop:
+	case record.IdleStop:
 	default:
-		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q", backend.ErrInvalid, sanitize.Message(string(req.IdlePolicy)), IdleRemove, IdleStop)
+		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q", backend.ErrInvalid, sanitize.Message(string(req.IdlePolicy)), record.IdleRemove, record.IdleStop)
 	}
 	what := "idle policy stop"
 	if req.Mode == OpenRebuild {
@@ -65,8 +65,8 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 }
 
 // canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
-func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
-	if policy != IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
+func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
+	if policy != record.IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
 		return nil
 	}
 	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops", backend.ErrUnsupported)
@@ -76,7 +76,7 @@ func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement 
 // only suspended when it is idle. s.mu is held, or nobody else has s yet.
 func (s *Session) extendIdle(req Request) {
 	switch {
-	case s.policy == IdleStop && req.IdlePolicy == "":
+	case s.policy == record.IdleStop && req.IdlePolicy == "":
 	case s.idle < 0 || req.IdleTimeout < 0:
 		s.idle = -1
 	default:
@@ -86,7 +86,7 @@ func (s *Session) extendIdle(req Request) {
 
 // follow returns a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
 func (s *Session) follow(rec record.Record, req Request) {
-	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, IdleRemove), rec.Idle
+	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, record.IdleRemove), rec.Idle
 	s.extendIdle(req)
 }
 
@@ -96,12 +96,12 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	rec := s.recordAs(record.Ready, s.expiry())
 	if to == owner.WorkspaceOnly {
 		if s.outlives() || rec.Expires.IsZero() {
-			rec.LastUsed, rec.Expires = now, now.Add(max(lifetimes.Workspace, s.req.Retention))
+			rec.LastUsed, rec.Expires = now, now.Add(max(custody.Lifetimes.Workspace, s.req.Retention))
 		}
 		rec.KeepWorkspace, rec.Reason = true, string(owner.EngineLost)
 	}
 	rec.Owner, rec.LastUsed = "", rec.LastUsed.Truncate(time.Microsecond) // stores keep no less
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), custody.StoreTimeout)
 	defer cancel()
 	if m.store.Update(ctx, rec) == nil {
 		s.disowned = rec

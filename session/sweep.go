@@ -41,7 +41,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	for _, rec := range plan.Unrecorded {
 		err := m.store.Insert(ctx, rec)
 		if errors.Is(err, backend.ErrExists) { // its key has another sandbox, or it has a record by now
-			rec.State, rec.Expires = record.Removing, m.now().Add(lifetimes.Unrecorded)
+			rec.State, rec.Expires = record.Removing, m.now().Add(custody.Lifetimes.Unrecorded)
 			err = m.store.Insert(ctx, rec)
 		}
 		if err != nil && !errors.Is(err, backend.ErrExists) {
@@ -71,7 +71,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	late, cancel := context.WithCancel(untraced(context.WithoutCancel(ctx)))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(lifetimes.SweepGrace, cancel)
+		timer := time.AfterFunc(custody.Lifetimes.SweepGrace, cancel)
 		context.AfterFunc(late, func() { timer.Stop() })
 	})
 	return late, func() {
@@ -113,7 +113,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 	case !now.Expires.Equal(taken.Expires): // used just now
 		taken, use = now, used
 	}
-	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+lifetimes.Silent)) {
+	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+custody.Lifetimes.Silent)) {
 		use = unused
 	}
 	if use != unused || ctx.Err() != nil {
@@ -207,5 +207,5 @@ func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	return max(s.idle, s.req.Retention, custody.SecondaryIdle(record.Record{Idle: s.idle})) + lifetimes.OrphanMargin
+	return max(s.idle, s.req.Retention, custody.SecondaryIdle(record.Record{Idle: s.idle})) + custody.Lifetimes.OrphanMargin
 }

@@ -477,7 +477,7 @@ func (s *lapsing) Get(ctx context.Context, id string) (record.Record, error) {
 func TestSweepOvertaken(t *testing.T) {
 	t.Parallel()
 	for name, lapse := range map[string]*lapsing{"dead": {dead: true}, "blind": {blind: true}} {
-		for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
+		for _, policy := range []record.IdlePolicy{record.IdleRemove, record.IdleStop} {
 			t.Run(name+"/"+string(policy), func(t *testing.T) {
 				t.Parallel()
 				e := newEngine(t)

@@ -17,7 +17,7 @@ import (
 )
 
 // left opens a named sandbox, puts a file into it and leaves it to other processes.
-func left(t *testing.T, e *engine, opts *session.Options, key session.Key, policy session.IdlePolicy) *session.Session {
+func left(t *testing.T, e *engine, opts *session.Options, key session.Key, policy record.IdlePolicy) *session.Session {
 	t.Helper()
 	m := dying(t, e, opts)
 	req := testImage()
@@ -56,7 +56,7 @@ func (e *engine) hasFiles(t *testing.T, id string) bool {
 // again with the workspace that is still there.
 func TestVanished(t *testing.T) {
 	t.Parallel()
-	for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
+	for _, policy := range []record.IdlePolicy{record.IdleRemove, record.IdleStop} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
@@ -88,7 +88,7 @@ func TestVanishedAltogether(t *testing.T) {
 		e := newEngine(t)
 		opts := shared()
 		key := session.UserKey("lab")
-		s := left(t, e, opts, key, session.IdleRemove)
+		s := left(t, e, opts, key, record.IdleRemove)
 		e.remove(s.Info().EngineID)
 		must(t, os.RemoveAll(e.workspace(s.ID())))
 		m := newManager(t, e, opts)
@@ -108,8 +108,8 @@ func TestVanishedWhileIdle(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	opts := shared()
-	stopped := left(t, e, opts, session.UserKey("stopped"), session.IdleStop)
-	removed := left(t, e, opts, session.UserKey("removed"), session.IdleRemove)
+	stopped := left(t, e, opts, session.UserKey("stopped"), record.IdleStop)
+	removed := left(t, e, opts, session.UserKey("removed"), record.IdleRemove)
 	e.remove(stopped.Info().EngineID)
 	e.remove(removed.Info().EngineID)
 	m := newManager(t, e, opts)
@@ -132,7 +132,7 @@ func TestRemoveVanished(t *testing.T) {
 			e := newEngine(t)
 			opts := shared()
 			key := session.UserKey("lab")
-			s := left(t, e, opts, key, session.IdleStop)
+			s := left(t, e, opts, key, record.IdleStop)
 			e.remove(s.Info().EngineID)
 			m := newManager(t, e, opts)
 			if !volumes {
@@ -163,7 +163,7 @@ func TestKeptWorkspace(t *testing.T) {
 	key := session.UserKey("lab")
 	for name, remove := range map[string]func(*testing.T, *engine, *session.Options) *session.Session{
 		"left": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
-			s := left(t, e, opts, key, session.IdleStop)
+			s := left(t, e, opts, key, record.IdleStop)
 			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
 			return s
 		},
@@ -249,7 +249,7 @@ func TestRemoveSaysSoBefore(t *testing.T) {
 func removeSaysSoBefore(t *testing.T, volumes bool) {
 	e := newEngine(t)
 	opts := shared()
-	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
+	s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
 	before := recordOf(t, opts.Store, s.ID())
 	var during record.Record
 	e.setHooks(nil, func(string) (err error) {
@@ -311,7 +311,7 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
 			opts := shared()
-			s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
+			s := left(t, e, opts, session.UserKey("lab"), record.IdleStop)
 			m := newManager(t, e, opts)
 			clock := newClock(m)
 			b, _ := e.fakeSandbox(s.Info().EngineID)
@@ -399,7 +399,7 @@ func TestLostAndRemoved(t *testing.T) {
 func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, key session.Key) *session.Session {
 	t.Helper()
 	req := testImage()
-	req.IdlePolicy = session.IdleStop
+	req.IdlePolicy = record.IdleStop
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
 	output(t, s, "echo kept > file")

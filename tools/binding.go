@@ -100,7 +100,7 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	cfg := b.cfg
 	req = wish.Request(cfg)
 	if cfg.Keep == frontmatter.KeepWorkspace { // nor is it to go while it is idle, should this process die
-		req.IdlePolicy = session.IdleStop
+		req.IdlePolicy = record.IdleStop
 	}
 	if cfg.Mode == frontmatter.ModeExecutor && req.Image == "" {
 		if image := b.box.executorImage(cfg.Executor); image != "" { // else it is a program of any image

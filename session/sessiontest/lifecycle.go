@@ -87,7 +87,7 @@ func (l *life) remove(t *testing.T, id string) {
 // idle returns a request for a sandbox that is idle at once, and then stopped.
 func (l *life) idle() session.Request {
 	req := l.req
-	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, session.IdleStop
+	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, record.IdleStop
 	return req
 }
 
@@ -117,7 +117,7 @@ func suspending(t *testing.T, l *life) {
 	l.sweep(t, s.ID())
 	second := l.process(t, -1)
 	again := l.open(t, second, key, plain, false) // who says nothing of the policy leaves it as it is
-	if again.ID() != s.ID() || again.Info().IdlePolicy != session.IdleStop || l.state(t, second, s.ID()) != session.StateReady {
+	if again.ID() != s.ID() || again.Info().IdlePolicy != record.IdleStop || l.state(t, second, s.ID()) != session.StateReady {
 		t.Errorf("opened again: %+v", again.Info())
 	}
 	if got := read(t, again, "kept.txt", sandbox.ReadFileOptions{}); string(got) != "kept" {

@@ -31,11 +31,11 @@ func (a *App) Engines() engines.Set {
 // Use configures a manager for a command.
 type Use struct {
 	State      StateUse
-	Backend    string             // default: the configured backend
-	Sandboxes  []string           // sandboxes that the command names
-	IdlePolicy session.IdlePolicy // default for new sandboxes
-	Pool       *session.Request   // request for pooled sandboxes, without their image; nil disables the pool
-	Join       bool               // several servers share the sandboxes (session.Options.Join)
+	Backend    string            // default: the configured backend
+	Sandboxes  []string          // sandboxes that the command names
+	IdlePolicy record.IdlePolicy // default for new sandboxes
+	Pool       *session.Request  // request for pooled sandboxes, without their image; nil disables the pool
+	Join       bool              // several servers share the sandboxes (session.Options.Join)
 }
 
 // Manager is a session.Manager with the records of its sandboxes.

@@ -204,7 +204,7 @@ type SandboxOutput struct {
 	Backend         string              `json:"backend"`
 	EngineID        string              `json:"engine_id"`
 
-	IdlePolicy session.IdlePolicy `json:"idle_policy,omitempty"`
+	IdlePolicy record.IdlePolicy `json:"idle_policy,omitempty"`
 }
 
 func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
@@ -255,7 +255,7 @@ func ends(i session.Info, left []record.Record) string {
 	switch {
 	case i.IdleTimeout <= 0:
 		return what
-	case i.IdlePolicy == session.IdleStop:
+	case i.IdlePolicy == record.IdleStop:
 		return "stops" + idle
 	}
 	return what + ", or" + idle

@@ -54,7 +54,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.req.IdlePolicy == session.IdleStop && !cmd.Flags().Changed("idle-timeout") {
+			if o.req.IdlePolicy == record.IdleStop && !cmd.Flags().Changed("idle-timeout") {
 				o.idle = session.DefaultIdleTimeout
 			}
 			o.req.Match, o.req.OCIRuntime = shapeFlags(cmd), a.Options.OCIRuntime
@@ -80,7 +80,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	o.limits.addTo(cmd)
 	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
-	f.Var(cli.OneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy",
+	f.Var(cli.OneOf(&o.req.IdlePolicy, record.IdleRemove, record.IdleStop), "idle-policy",
 		"stop or remove an idle sandbox (default stop, if that keeps its files)")
 	f.BoolVar(&o.rebuild, "rebuild", false, "rebuild the sandbox if its image or limits differ, and keep its workspace files")
 	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+sandbox.DefaultExecTimeout.String()+")")
@@ -103,7 +103,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *command) error {
 	if err != nil {
 		return err
 	}
-	use := app.Use{IdlePolicy: session.IdleStop}
+	use := app.Use{IdlePolicy: record.IdleStop}
 	if o.name != "" && conf.Backend == engines.Auto {
 		use.Sandboxes = []string{key.String()} // auto makes no second sandbox of a name
 	}
