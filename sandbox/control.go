@@ -24,6 +24,7 @@ type Use struct {
 	Calls   int           // in progress
 	Last    time.Time     // when the last call began or ended
 	Timeout time.Duration // of commands that name none
+	Hosts   Egress        // that commands can reach
 	Closing bool          // closed, or about to be
 	Lost    bool          // the sandbox was lost, before the handle was closed if it was
 }
@@ -107,13 +108,6 @@ func (c Control) Warm(ctx context.Context, timeout time.Duration) {
 // OpenEgress makes the hosts of the sandbox available before its first command.
 func (c Control) OpenEgress(ctx context.Context) error { return c.s.openEgress(ctx) }
 
-// Hosts returns the hosts that commands can reach.
-func (c Control) Hosts() Egress {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	return c.s.hosts
-}
-
 // SetHosts replaces the hosts that commands can reach, unless they were opened already.
 func (c Control) SetHosts(hosts Egress) {
 	c.s.mu.Lock()
@@ -137,7 +131,7 @@ func (c Control) Use() Use {
 
 // use is Use; s.mu is held.
 func (s *Sandbox) use() Use {
-	return Use{Calls: s.active, Last: s.lastUsed, Timeout: s.timeout, Closing: s.closing, Lost: s.lost != nil}
+	return Use{Calls: s.active, Last: s.lastUsed, Timeout: s.timeout, Hosts: s.hosts, Closing: s.closing, Lost: s.lost != nil}
 }
 
 // Touch counts as use now. It reports whether the handle is open.

@@ -95,7 +95,7 @@ func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) er
 // again returns the request for another sandbox like this one.
 func (s *Session) again(ctx context.Context) (Request, error) {
 	req := s.req
-	req.Egress = s.control.Hosts()
+	req.Egress = s.control.Use().Hosts
 	if s.owned && !s.asIs {
 		return req, nil
 	}
@@ -114,18 +114,6 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	}
 	req.Mode, req.IdleTimeout, req.IdlePolicy, req.Retention = OpenShared, rec.Idle, rec.IdlePolicy, rec.Retention
 	return req, engineError(err)
-}
-
-// CountSnapshots is admin.CountSnapshots.
-func (m operations) CountSnapshots(ctx context.Context, rec record.Record) (int, error) {
-	if rec.EngineID == "" {
-		return 0, nil
-	}
-	list, _, err := m.b.Snapshots(ctx, rec.EngineID)
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrUnsupported) {
-		return 0, nil
-	}
-	return len(list), engineError(err)
 }
 
 // forkKey returns a key for a fork, which nobody has.

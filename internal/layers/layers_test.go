@@ -129,7 +129,7 @@ func layers() []layer {
 		{dir: "sandbox", may: above("backend", "internal/netrule", "internal/guest", "patch")},
 		{dir: "session", may: above("backend", "sandbox", "session/record", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
-		{dir: "session/admin", may: []string{"internal/bound", "backend", "session", "session/record"}, only: []string{}},
+		{dir: "session/admin", may: []string{"internal/bound", "internal/sanitize", "backend", "session", "session/record"}, only: []string{}},
 		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/sanitize"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "sandbox", "internal/guest"}},

@@ -4,8 +4,11 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
@@ -49,7 +52,14 @@ func RemoveAbandoned(ctx context.Context, m *session.Manager, rec record.Record)
 // CountSnapshots returns the number of snapshots of a record's sandbox. It is zero if the engine does not have the
 // sandbox.
 func CountSnapshots(ctx context.Context, m *session.Manager, rec record.Record) (int, error) {
-	return custody.Of(m).CountSnapshots(ctx, rec)
+	if rec.EngineID == "" {
+		return 0, nil
+	}
+	list, _, err := m.Backend().Snapshots(ctx, rec.EngineID)
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrUnsupported) {
+		return 0, nil
+	}
+	return len(list), sanitize.EngineError(err)
 }
 
 // ReclaimAt returns when the next sweep stops or removes the sandbox of a record, if no running process has it then

@@ -13,7 +13,6 @@ type Operations interface {
 	RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error)
 	Abandoned(ctx context.Context) ([]record.Record, error)
 	RemoveAbandoned(ctx context.Context, rec record.Record) error
-	CountSnapshots(ctx context.Context, rec record.Record) (int, error)
 	// EnvironmentUsed returns when a sandbox last had the environment of a recipe. The time is zero if that is unknown.
 	EnvironmentUsed(recipe string) time.Time
 	Store() record.Store
