@@ -25,7 +25,7 @@ const (
 	awayAfter      = 10 * time.Minute       // and while it runs
 	settleTime     = 5 * time.Second        // how late an engine may be to see that a sandbox ended
 	settlePause    = 50 * time.Millisecond  // between tries in that time
-	maxStrays      = 256                    // commands that a session keeps to end them
+	maxStrays      = 256                    // commands that a handle keeps to end them
 	connectionGone = "the connection to the sandbox was lost; the result is unknown"
 )
 
@@ -133,7 +133,7 @@ func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
 	return err
 }
 
-// reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.
+// reach makes a connection to the guest that we knew. It marks the sandbox as lost if that guest is gone.
 func (s *Sandbox) reach(ctx context.Context) (*client.Conn, error) {
 	// An engine may take a moment to notice that a main process ended, longer than its stream takes to end: a sandbox
 	// whose stream ends at once although it is said to run is tried again for a while.

@@ -21,7 +21,7 @@ import (
 // listens on is backend.ErrNotFound, more than 128 connections to a sandbox at once are backend.ErrCapacity.
 //
 // ctx bounds the making of the connection alone. An open connection counts as use of the sandbox. It has CloseWrite; reading
-// one that the server reset is io.ErrUnexpectedEOF, and one that outlives its sandbox or session fails with backend.ErrLost,
+// one that the server reset is io.ErrUnexpectedEOF, and one that outlives its sandbox or handle fails with backend.ErrLost,
 // backend.ErrUnavailable or backend.ErrClosed. A Write that runs out of time ends its direction.
 func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	defer func() { err = WrapError("DialContext", s.b.Name(), s.o.ID, err) }()
@@ -43,7 +43,7 @@ func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c n
 	return &dialedConn{Dialed: d, s: s, leave: sync.OnceFunc(s.leave)}, nil
 }
 
-// dialedConn is a connection to a port of the sandbox, with the errors of a net.Conn and of a session.
+// dialedConn is a connection to a port of the sandbox, with the errors of a net.Conn and of a Sandbox.
 type dialedConn struct {
 	*client.Dialed
 	s     *Sandbox

@@ -12,7 +12,7 @@ type Egress = netrule.List
 
 // EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
 type EgressGateway interface {
-	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its session has
+	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its handle has
 	// ended, which may be after the sandbox was opened again.
 	Open(sandbox string, list Egress) (svc Service, end func(), err error)
 	// Refused must return what the sandbox was refused since a time.

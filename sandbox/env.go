@@ -27,7 +27,7 @@ func defaultEnv(workdir string) map[string]string {
 	}
 }
 
-// baseEnv layers the environment of a session: request over image over defaults. The image's entries come as
+// baseEnv layers the environment of a sandbox: request over image over defaults. The image's entries come as
 // "NAME=value"; those that are none are passed over, as an image is not ours to complain about.
 func baseEnv(workdir string, image []string, request map[string]string) map[string]string {
 	env := defaultEnv(workdir)

@@ -21,7 +21,7 @@ import (
 // WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new one, and a
 // failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission. Parent directories are
 // made. More than Options.MaxFileBytes is backend.ErrTooLarge. WriteFile may return while a Read of r is still under way, when
-// ctx or the session ends during that.
+// ctx or the handle ends during that.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()

@@ -199,7 +199,7 @@ func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Dur
 }
 
 // explain returns the reason that matters most for a failed call: the caller's own context, then the end of the
-// session.
+// handle.
 func (s *Sandbox) explain(parent context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -245,7 +245,7 @@ type Stats struct {
 	WorkspaceMore  bool
 }
 
-// Stats asks what the sandbox uses. The question does not count as use: an idle session stays idle. The numbers are the
+// Stats asks what the sandbox uses. The question does not count as use: an idle sandbox stays idle. The numbers are the
 // guest's, which is untrusted.
 func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
 	defer func() { err = WrapError("Stats", s.b.Name(), s.o.ID, err) }()

@@ -38,8 +38,8 @@ type Service struct {
 	// MaxConns bounds the connections that are open at once, 1 to 128. Zero is 128. A command has 16 at most.
 	MaxConns int
 	// Handle serves a connection, in a goroutine of its own. Its context ends with the command, Serve's stop, or the
-	// session; the connection is closed when it returns. Of a TCP port, whose commands are not known, it has the values of the
-	// call that started the session's latest command: its trace and its record.
+	// handle; the connection is closed when it returns. Of a TCP port, whose commands are not known, it has the values of the
+	// call that started the sandbox's latest command: its trace and its record.
 	Handle func(context.Context, *ServiceConn)
 	// Env returns variables of every command that this process starts while it serves, from the address to connect to. Those
 	// of Request.Env and of the command go before them. May be nil.
@@ -76,10 +76,10 @@ type grant struct {
 	end      context.CancelFunc
 }
 
-// Serve has this process answer the connections to a service until stop is called or the session closes, over broken links
+// Serve has this process answer the connections to a service until stop is called or the handle closes, over broken links
 // too. Neither waits for Handle to return. It returns the address to connect to inside the sandbox, "@NAME" or "HOST:PORT".
 // If this process serves the name already, Serve returns its address and backend.ErrExists.
-// Another process that serves the same name takes it over for good. A connection does not count as use of the session, as the
+// Another process that serves the same name takes it over for good. A connection does not count as use of the sandbox, as the
 // command that makes it does.
 //
 // Which command a connection belongs to is known from the kernel of the sandbox. The sandbox is the boundary: of commands
@@ -131,7 +131,7 @@ func (svc Service) check() error {
 
 func (svc Service) maxConns() int { return cmp.Or(svc.MaxConns, wire.MaxConns) }
 
-// background runs f as a goroutine of the connection, unless the session has closed.
+// background runs f as a goroutine of the connection, unless the handle has closed.
 func (s *Sandbox) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Sandbox) dropService(name string) {
 type serviceServer struct {
 	s     *Sandbox
 	svc   Service
-	ctx   context.Context // ends with Serve's stop and the session
+	ctx   context.Context // ends with Serve's stop and the handle
 	ended chan struct{}   // closed by run
 	slots chan struct{}   // held by open connections: the guest keeps count, but is not trusted to
 }

@@ -54,7 +54,7 @@ func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 	})
 }
 
-// withSnapshots runs a call of the driver as one of the session. A name begins a span.
+// withSnapshots runs a call of the driver as one of the handle. A name begins a span.
 func (s *Sandbox) withSnapshots(ctx context.Context, span, op string, f func(context.Context) error) (err error) {
 	defer func() { err = WrapError(op, s.b.Name(), s.o.ID, err) }()
 	if span != "" {

@@ -44,7 +44,7 @@ type TerminalRequest struct {
 	// ash and sh.
 	Argv []string
 	Dir  string            // empty is the work directory; a relative one lies below it
-	Env  map[string]string // over the session's and the image's environment; TERM is the caller's to give
+	Env  map[string]string // over the sandbox's and the image's environment; TERM is the caller's to give
 	Size TerminalSize
 	// Unattended is how long the command goes on while nobody is at its terminal; MinExecTimeout to MaxExecTimeout. Zero
 	// is MaxExecTimeout.

@@ -26,7 +26,7 @@ type ExecRequest struct {
 	Argv    []string // delivered verbatim; or
 	Command string   // one line for /bin/sh -c
 	Dir     string   // empty is the work directory; a relative one lies below it
-	// Env goes over the session's and the image's environment.
+	// Env goes over the sandbox's and the image's environment.
 	Env map[string]string
 	// EnvBefore are entries that go before those which a variable has that is a list, such as PATH.
 	EnvBefore map[string]string
@@ -34,7 +34,7 @@ type ExecRequest struct {
 	// It must not be changed while the command runs.
 	Stdin     []byte
 	StdinOpen bool // keep standard input open for Command.Write
-	// Timeout ends the command's whole tree; MinExecTimeout to MaxExecTimeout. Zero is the session's.
+	// Timeout ends the command's whole tree; MinExecTimeout to MaxExecTimeout. Zero is the sandbox's.
 	Timeout time.Duration
 	// Yield hands a command back as ExecRunning when it still runs after this long; it goes on in the background. Zero
 	// and negative values wait for the end.
