@@ -20,6 +20,7 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -39,7 +40,7 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"echo", "light"}})
+	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"echo", "light"}})
 	if err != nil {
 		panic(err)
 	}

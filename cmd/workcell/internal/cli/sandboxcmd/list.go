@@ -239,7 +239,7 @@ func ends(i session.Info, left []record.Record) string {
 		if wait <= 0 { // its processes are use
 			when = "when idle"
 		}
-		if i.IdlePolicy == session.IdleStop && i.State == session.StateReady {
+		if i.IdlePolicy == record.IdleStop && i.State == session.StateReady {
 			return "stops " + when
 		}
 		return when

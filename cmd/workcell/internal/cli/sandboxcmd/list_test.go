@@ -16,7 +16,7 @@ func TestEndsWithoutOwner(t *testing.T) {
 	now := time.Now()
 	at := func(d time.Duration) time.Time { return now.Add(d + time.Second) }
 	hour := at(time.Hour)
-	const day, ready, removing, stop = 24 * time.Hour, record.Ready, record.Removing, session.IdleStop
+	const day, ready, removing, stop = 24 * time.Hour, record.Ready, record.Removing, record.IdleStop
 	const running, stopped, kept, closed = session.StateReady, session.StateStopped, session.StateKept, session.StateClosed
 	agent, named, run := record.AgentKey("run_1", "a"), session.UserKey("lab"), session.WorkflowKey("run_1", "a")
 	for want, test := range map[string]struct {
