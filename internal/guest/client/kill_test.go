@@ -97,6 +97,29 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 	}
 }
 
+// TestDeadLeader verifies that a process whose first thread ended is ended with its command.
+func TestDeadLeader(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("")
+	req.Argv = []string{"python3", "-c", `
+import ctypes, platform, threading, time
+def beat():
+    while True:
+        open("beat", "a").write("x")
+        time.sleep(0.02)
+threading.Thread(target=beat).start()
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)`}
+	req.TimeoutMillis, req.GraceMillis = 2000, 300
+	if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
+		t.Errorf("got %v", brief(res))
+	}
+	res := mustRun(t, c, sh("stat -c %s beat; sleep 0.5; stat -c %s beat"))
+	if sizes := strings.Fields(string(res.Stdout.Head)); len(sizes) != 2 || sizes[0] != sizes[1] {
+		t.Errorf("it runs on: %q", sizes)
+	}
+}
+
 // eventually waits for something that happens apart from the test.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()

@@ -78,7 +78,7 @@ func (p *Protection) RefuseAllocation() { p.writes = true }
 // guard installs the filters. The guest must be the init of its pid namespace: only then are the ids of its threads,
 // which must all have been started, the lowest and never another process's.
 func (p *Protection) guard() {
-	if os.Getpid() != 1 || p.err != nil {
+	if os.Getpid() != 1 || p.key == (limitKey{}) || p.err != nil {
 		return
 	}
 	var last uint32

@@ -47,7 +47,7 @@ func tagLimit() (int, error) {
 func newTracker(p *Protection) *tracker {
 	t := &tracker{own: os.Getpid(), alone: os.Getpid() == 1, key: p.key, limit: p.tag}
 	var old unix.Rlimit
-	if unix.Prlimit(0, t.limit, nil, &old) != nil || old.Max < tagFloor {
+	if p.err != nil || unix.Prlimit(0, t.limit, nil, &old) != nil || old.Max < tagFloor {
 		return t // no command starts, see Await
 	}
 	// A random start keeps two guests in one pid namespace from giving the same tags.

@@ -42,6 +42,7 @@ type Tree struct {
 type proc struct {
 	pid, ppid int
 	state     byte
+	threads   int
 	start     string // start time: with the pid, what names a process for good
 }
 
@@ -206,10 +207,11 @@ func AllPIDs() []int {
 	}
 }
 
-// readProc reads /proc/PID/stat; false for what is gone or a zombie.
+// readProc reads /proc/PID/stat; false for what is gone or a zombie. A process whose first thread ended looks like a zombie,
+// but lives as long as its other threads.
 func readProc(pid int) (proc, bool) {
 	p, ok := readStat(pid)
-	return p, ok && p.state != 'Z' && p.state != 'X'
+	return p, ok && (p.state != 'Z' && p.state != 'X' || p.threads > 1)
 }
 
 func readStat(pid int) (proc, bool) {
@@ -229,6 +231,7 @@ func readStat(pid int) (proc, bool) {
 	}
 	p := proc{pid: pid, state: f[0][0], start: string(f[19])}
 	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
+	p.threads, _ = strconv.Atoi(string(f[17]))
 	return p, true
 }
 
