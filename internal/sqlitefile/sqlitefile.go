@@ -232,7 +232,11 @@ func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, erro
 		return 0, err
 	}
 	defer func() { <-f.turn }()
-	res, err := f.db.ExecContext(ctx, query, args...)
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	// A context that ends during the statement makes the driver report its error, even if the statement has an effect.
+	res, err := f.db.ExecContext(context.WithoutCancel(ctx), query, args...)
 	if err != nil {
 		return 0, f.Error(err)
 	}
