@@ -216,7 +216,8 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	}
 }
 
-// removeOwed removes what this manager could not remove so far, but for what is retained.
+// removeOwed removes what this manager could not remove so far, but for what is retained. Without a shared store, nobody else
+// can open the workspaces of lost sandboxes, and they go, too.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing)
@@ -224,6 +225,15 @@ func (m *Manager) removeOwed(ctx context.Context) error {
 		return sandbox.WrapError("Close", m.driver, "", err)
 	}
 	var errs []error
+	if !m.shared {
+		kept, err := m.store.List(ctx, record.Ready)
+		errs = append(errs, err)
+		for _, rec := range kept {
+			if rec.WorkspaceOnly() && rec.Owner == "" {
+				errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.keeper.Delete(ctx, rec)))
+			}
+		}
+	}
 	for _, rec := range recs {
 		if rule, due := custody.Due(rec, m.now(), ""); due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)) {
 			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))

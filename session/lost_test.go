@@ -139,6 +139,25 @@ func TestLostLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestLostGoesWithItsManager verifies that Close of a manager without a store removes a lost sandbox that could not be opened again.
+func TestLostGoesWithItsManager(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m, key := newManager(t, e, &session.Options{ReapEvery: -1}), record.AgentKey("run_1", "default")
+	s := mustOpen(t, m, key)
+	output(t, s, "echo kept > file")
+	e.remove(s.Info().EngineID)
+	eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
+	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrImage) || !e.hasFiles(t, s.ID()) {
+		t.Errorf("opened again: %v, files %v", err, e.hasFiles(t, s.ID()))
+	}
+	must(t, m.Close(t.Context()))
+	if e.hasFiles(t, s.ID()) {
+		t.Error("its files are left")
+	}
+}
+
 // TestExpiredIsMissed: who resumes a run hears for a month that its sandbox has expired, also when it took several
 // rounds to remove that.
 func TestExpiredIsMissed(t *testing.T) {

@@ -71,7 +71,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		switch {
 		case rec.Engine != k.Engine && !onEngine, unreadable[rec.ID]:
 			continue // another engine's, or for somebody to look at
-		case !k.Shared && rec.Owner != k.Owner:
+		case !k.Shared && rec.Owner != k.Owner && rec.Owner != "":
 			continue // its owner is unknown
 		}
 		rule, isDue := Due(rec, now, engine.State)
