@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -137,6 +138,7 @@ type applier struct {
 	root  *os.Root
 	parts map[string]bool // paths of gitParts that will be there, as gitPath has them
 	repos map[string]bool // directories, and whether they are or become repositories
+	swept map[string]bool // directories without the files of killed writers
 	left  int             // bytes of paths that may still be looked up for links
 }
 
@@ -145,7 +147,7 @@ var gitParts = []string{"head", "commondir", "objects", "refs"}
 
 // newApplier returns an applier that is about to make files and links.
 func newApplier(root *os.Root, files iter.Seq[string]) *applier {
-	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, left: maxFollow}
+	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, swept: map[string]bool{}, left: maxFollow}
 	for name := range files {
 		for at := name; at != "." && at != "/"; at = path.Dir(at) {
 			if folded := gitPath(at); slices.Contains(gitParts, path.Base(folded)) {
@@ -157,7 +159,6 @@ func newApplier(root *os.Root, files iter.Seq[string]) *applier {
 }
 
 // isRepository reports whether Git takes a directory for a bare repository, or will: its configuration names programs.
-// The first look at a directory also sweeps it.
 func (a *applier) isRepository(dir string) bool {
 	is, known := a.repos[dir]
 	if !known {
@@ -167,7 +168,6 @@ func (a *applier) isRepository(dir string) bool {
 		}
 		is = has("HEAD") && (has("commondir") || has("objects") && has("refs"))
 		a.repos[dir] = is
-		a.lock(dir, true).Close()
 	}
 	return is
 }
@@ -353,7 +353,7 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 			return err
 		}
 	}
-	defer a.lock(path.Dir(name), false).Close()
+	defer a.lock(path.Dir(name)).Close()
 	temp := filepath.FromSlash(path.Join(path.Dir(name), tempPrefix+rand.Text()))
 	defer func() {
 		if err == nil {
@@ -374,19 +374,27 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 
 const tempPrefix = ".workcell-"
 
-// lock opens a directory and locks it until it is closed, to protect temporary files from sweeps. A sweep removes the
-// files that killed writers left, unless another process has the lock. If locks fail, nothing is swept. The result may
-// be nil.
-func (a *applier) lock(dir string, sweep bool) *os.File {
+// isTemp matches what tempPrefix and rand.Text make.
+var isTemp = regexp.MustCompile(`^\.workcell-[A-Z2-7]{26}$`)
+
+// lock opens a directory and locks it until it is closed, to protect temporary files from sweeps. The first lock of a
+// directory removes the files that killed writers left, unless another process has the lock. If locks fail, nothing is
+// swept. The result may be nil.
+func (a *applier) lock(dir string) *os.File {
 	f, _ := a.root.OpenFile(filepath.FromSlash(dir), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if sweep && lockDir(f, alone) {
+	if !a.swept[dir] && lockDir(f, alone) {
 		names, _ := f.Readdirnames(-1)
 		for _, name := range names {
-			if strings.HasPrefix(name, tempPrefix) && len(name) == len(tempPrefix+rand.Text()) {
-				_ = a.root.Remove(filepath.Join(filepath.FromSlash(dir), name)) // or the next apply does
+			name = filepath.Join(filepath.FromSlash(dir), name)
+			if !isTemp.MatchString(filepath.Base(name)) {
+				continue
+			}
+			if info, err := a.root.Lstat(name); err == nil && info.Mode().Type()&^fs.ModeSymlink == 0 {
+				_ = a.root.Remove(name) // or the next apply does
 			}
 		}
 	}
+	a.swept[dir] = true
 	lockDir(f, shared)
 	return f
 }

@@ -71,7 +71,7 @@ func TestKilledApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mine := filepath.Join(dir, "sub", ".workcell-mine")
+	mine := filepath.Join(dir, "sub", ".workcell-integration-test-env-local")
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o755), os.WriteFile(mine, nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +105,11 @@ func TestKilledApply(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+	round := 0
 	apply := func() {
 		t.Helper()
-		small := patch.Tree{"sub/small": {Mode: 0o644, Content: []byte("x")}}
+		round++
+		small := patch.Tree{"sub/small": {Mode: 0o644, Content: fmt.Append(nil, round)}}
 		if r, err := small.Write(dir, nil, true); err != nil || len(r.Conflicts) > 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
