@@ -40,6 +40,9 @@ var (
 	ErrEnvironment = errors.New("environment not built")
 	// ErrProtocol: host and guest did not understand each other.
 	ErrProtocol = errors.New("guest protocol error")
+	// ErrVersion: another version of Workcell made the sandbox, whose guest this version does not understand. It is an
+	// ErrProtocol.
+	ErrVersion = fmt.Errorf("the sandbox is of another version: %w", ErrProtocol)
 )
 
 // Error is a failed operation of a backend on a sandbox. Package session builds it; drivers return plain

@@ -76,8 +76,12 @@ func publicError(err error) error {
 		return guestError(fromGuest)
 	}
 	switch {
+	case errors.Is(err, client.ErrConnLost) && errors.Is(err, backend.ErrLost): // a driver's stream says so
+		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrLost}
 	case errors.Is(err, client.ErrTakenOver):
 		return ErrTakenOver
+	case errors.Is(err, client.ErrVersion):
+		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrVersion}
 	case errors.Is(err, client.ErrProtocol):
 		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):

@@ -340,7 +340,7 @@ func TestCrowdedSandbox(t *testing.T) {
 		"ended":     {nil, nil, backend.ErrCapacity},
 		"none":      {errors.New("unable to start container process"), nil, backend.ErrCapacity},
 		"down":      {fmt.Errorf("connect: %w", backend.ErrUnavailable), nil, backend.ErrUnavailable},
-		"old guest": {nil, wire.AppendMarker(nil, wire.FromGuest, 1), backend.ErrProtocol},
+		"old guest": {nil, wire.AppendMarker(nil, wire.FromGuest, 1), backend.ErrVersion},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

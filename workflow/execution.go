@@ -300,7 +300,7 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 // handle it. They may not if another process has the sandbox.
 func outage(err error, handled bool) bool {
 	full := errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrNoRoom)
-	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrProtocol) // for this version of Workcell
+	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrVersion)
 	return (full || away) && !handled || errors.Is(err, record.ErrHeld)
 }
 

@@ -135,7 +135,7 @@ func TestOutage(t *testing.T) {
 		output    any
 	}{
 		"full disk":            {step, backend.ErrNoRoom, true, "ok"},
-		"another version":      {step, backend.ErrProtocol, true, "ok"},
+		"another version":      {step, backend.ErrVersion, true, "ok"},
 		"full":                 {step, backend.ErrCapacity, true, "ok"},
 		"held elsewhere":       {retried, record.ErrHeld, true, "handled"},
 		"lost":                 {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrLost, false, "handled"},

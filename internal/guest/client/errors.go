@@ -14,6 +14,8 @@ var (
 	ErrNoAnswer = fmt.Errorf("%w: no response", ErrConnLost)
 	// ErrProtocol: the guest sent something that it must not send.
 	ErrProtocol = errors.New("protocol error of the guest agent")
+	// ErrVersion: the guest speaks another version of the protocol. It is an ErrProtocol.
+	ErrVersion = fmt.Errorf("%w", ErrProtocol)
 
 	// ErrTakenOver: another host took over a terminal, whose command runs on.
 	ErrTakenOver = errors.New("detached from the terminal: another host took it over")

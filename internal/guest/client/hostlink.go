@@ -41,8 +41,8 @@ func (l *hostLink) awaitAck() error {
 	case err != nil: // a driver's stream may say that the sandbox is lost
 		return fmt.Errorf("%w: %w", ErrConnLost, err)
 	case version != wire.ProtocolVersion:
-		return protocolErrorf("it speaks version %d of the protocol, this host version %d; remove the sandbox with "+
-			"--keep-workspace and open it again, or use the Workcell that created it", version, wire.ProtocolVersion)
+		return fmt.Errorf("%w: it speaks version %d of the protocol, this host version %d; remove the sandbox with "+
+			"--keep-workspace and open it again, or use the Workcell that created it", ErrVersion, version, wire.ProtocolVersion)
 	}
 	return nil
 }
