@@ -30,16 +30,23 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 		return schema, err
 	}
 	properties := map[string]any{}
-	for _, m := range variables.FindAllStringSubmatch(doc.Text(), -1) {
-		if name, _, _ := strings.Cut(m[1], "."); !slices.Contains([]string{"else", "this", "history"}, name) {
+	for _, tag := range tags.FindAllString(doc.Text(), -1) {
+		m := plainTag.FindStringSubmatch(tag)
+		if m == nil { // a helper may read any
+			return nil, nil
+		}
+		if name, _, _ := strings.Cut(m[1], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
 			properties[name] = map[string]any{}
 		}
 	}
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
 
-// variables matches what templates read, as in {{x}}, {{{x.y}}}, {{#each x}}, and {{media url=x}}.
-var variables = regexp.MustCompile(`\{\{[^{}/!>]*?([\w.]+)\s*~?\}\}`)
+// tags matches the tags of templates, and plainTag those that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and {{/if}}.
+var (
+	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
+	plainTag = regexp.MustCompile(`^\{\{~?\s*(?:[#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
+)
 
 // ParseInput returns the values of named inputs and of a bare text, by the types of a schema's fields.
 func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text string) (map[string]any, error) {

@@ -54,8 +54,9 @@ func TestUnusedInput(t *testing.T) {
 		"reads.yaml":   "id: reads\nsteps: [{id: a, type: end, output: \"${ input.goal }\"}]\n",
 		"whole.yaml":   "id: whole\nsteps: [{id: a, type: end, output: \"${ input }\"}]\n",
 		"plain.prompt": "---\nmodel: x/y\n---\nWork.", "topic.prompt": "---\nmodel: x/y\n---\n{{role \"user\"}}{{#if topic}}{{{topic}}}{{/if}}",
-		"short.prompt": "---\nmodel: x/y\ninput: {schema: {task: \"string, what\", \"path?\": string}}\n---\nx",
-		"part.prompt":  "---\nmodel: x/y\n---\n{{>other}}", "_other.prompt": "{{task}}",
+		"short.prompt":  "---\nmodel: x/y\ninput: {schema: {task: \"string, what\", \"path?\": string}}\n---\nx",
+		"helper.prompt": "---\nmodel: x/y\n---\n{{topic}}{{#ifEquals kind \"bug\"}}b{{/ifEquals}}",
+		"part.prompt":   "---\nmodel: x/y\n---\n{{>other}}", "_other.prompt": "{{task}}",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -66,12 +67,13 @@ func TestUnusedInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct{ text, field string }{
-		"none":  {"no input is used", "unknown input goal, no input is used"},
-		"reads": {"map[input:x]", "map[goal:x]"},
-		"whole": {"map[input:x]", "map[goal:x]"},
-		"plain": {"no input is used", "unknown input goal, no input is used"},
-		"topic": {"map[topic:x]", "unknown input goal, available inputs are topic"},
-		"part":  {"map[input:x]", "map[goal:x]"},
+		"none":   {"no input is used", "unknown input goal, no input is used"},
+		"reads":  {"map[input:x]", "map[goal:x]"},
+		"whole":  {"map[input:x]", "map[goal:x]"},
+		"plain":  {"no input is used", "unknown input goal, no input is used"},
+		"topic":  {"map[topic:x]", "unknown input goal, available inputs are topic"},
+		"part":   {"map[input:x]", "map[goal:x]"},
+		"helper": {"map[input:x]", "map[goal:x]"},
 	} {
 		for want, req := range map[string]mcpserver.TaskRequest{
 			tc.text: {Text: "x"}, tc.field + " ": {Fields: map[string]string{"goal": "x"}},
