@@ -51,6 +51,9 @@ func (d *Decoder) Fail(n *Node, advice, format string, args ...any) {
 
 // FailInside adds a problem with the text at an offset of a scalar.
 func (d *Decoder) FailInside(n *Node, offset int, advice, format string, args ...any) {
+	if len(d.Problems) > maxProblems { // to find a place in a long line takes time
+		return
+	}
 	line, column := d.Place(n, offset)
 	d.failAt(line, column, advice, format, args...)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -87,7 +88,7 @@ func dialError(target netip.AddrPort, err error) error {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return wire.Errorf(wire.CodeNotFound, "nothing listens on %s", target)
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.ETIMEDOUT):
 		return wire.Errorf(wire.CodeTimeout, "connection to %s not accepted", target)
 	}
 	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)

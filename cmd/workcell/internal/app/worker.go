@@ -97,7 +97,9 @@ func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 			fmt.Fprintf(log, "hint: %s\n", todo)
 		}
 	}
-	if now, err := w.q.Journal().Run(ctx, r.ID); err == nil && !now.Finished.IsZero() {
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second) // it may have ended with the worker
+	defer cancel()
+	if now, err := w.q.Journal().Run(look, r.ID); err == nil && !now.Finished.IsZero() {
 		w.Notice("run %s %s", r.ID, now.Outcome)
 		w.mu.Lock()
 		delete(w.said, r.ID)
