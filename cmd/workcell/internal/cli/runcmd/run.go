@@ -63,8 +63,9 @@ func newRunCmd(a *command) *cobra.Command {
 		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
 workflow share one sandbox. Workcell removes it when the run ends, even if the run fails, unless you pass --keep or the
 workflow sets retention. If the workflow sets checkpoints: true, the sandbox of a failed run is also kept. Progress is
-printed to standard error. To stop the run, press Ctrl-C, or use ` + "`workcell runs cancel`" + ` in another
-terminal. The exit code is 1 if the run fails, and 4 if an API key is missing; workcell --help lists the others.
+printed to standard error, the result to standard output. To stop the run, press Ctrl-C, or use
+` + "`workcell runs cancel`" + ` in another terminal. The exit code is 1 if the run fails, and 4 if an API key
+is missing; workcell --help lists the others.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
 run in the same sandbox with ` + "`workcell runs resume`" + `, until its idle timeout (default 15 minutes).
