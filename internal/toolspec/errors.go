@@ -129,6 +129,7 @@ func sentinels() []sentinel {
 		{backend.ErrTimeout, CodeTimeout},
 		{backend.ErrUnavailable, CodeUnavailable},
 		{backend.ErrEnvironment, CodeUnavailable},
+		{backend.ErrVersion, CodeInternal},
 		{backend.ErrProtocol, CodeInternal},
 		{context.DeadlineExceeded, CodeTimeout},
 	}
