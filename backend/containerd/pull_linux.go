@@ -32,7 +32,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 	})
 	silent := errors.Is(context.Cause(cctx), kit.ErrSilent) || cerrdefs.IsUnavailable(err)
 	failed := b.calls.Fail(ctx, what, err) // which logs all of it
-	// An error about containerd or the caller says so. Every other error is about the image.
+	// Errors of containerd and of the caller keep their kind. All other errors become errors of the image.
 	switch {
 	case err == nil:
 		report(backend.PullProgress{Image: p.Image, Status: "Downloaded"})

@@ -28,7 +28,7 @@ type gatherer struct {
 	short bool // the last read left room for more
 }
 
-// newGatherer reads r. The reads should have room for several small steps, as those of a bufio.Reader of 64 KiB.
+// newGatherer reads r. Callers should pass buffers for several small steps, for example with a bufio.Reader of 64 KiB.
 func newGatherer(r io.Reader) *gatherer { return &gatherer{r: r, since: time.Now()} }
 
 // Read reads at most len(p) bytes, as the stream's own Read does.

@@ -34,10 +34,10 @@ type lineLog struct {
 
 func newLineLog(w io.Writer) *lineLog { return &lineLog{mu: &sync.Mutex{}, w: w} }
 
-// Enabled is for warnings and what is worse.
+// Enabled reports whether a record is a warning or an error.
 func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
-// WithAttrs returns a log that says more.
+// WithAttrs returns a log that adds attributes to each record.
 func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
 }

@@ -163,7 +163,7 @@ func runError(err error) error {
 	}
 }
 
-// showKept names the sandboxes of a run that were left.
+// showKept lists the sandboxes that a run keeps.
 func (h *Host) showKept(ctx context.Context, run string) {
 	if !h.opts.Keep {
 		return
