@@ -23,17 +23,17 @@ func newInputPipe(fd int, terminal bool) *InputPipe {
 	return &InputPipe{f: os.NewFile(uintptr(fd), "input"), terminal: terminal, lock: make(chan struct{}, 1)}
 }
 
-// Write passes p to the command, waiting until it takes it or stop is closed. A command that closed its input
-// swallows all.
-func (in *InputPipe) Write(p []byte, stop <-chan struct{}) {
+// Write passes p to the command, waiting until it takes it or stop is closed, and reports whether it took it. A command
+// that closed its input swallows all.
+func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	select {
 	case in.lock <- struct{}{}:
 	case <-stop:
-		return
+		return false
 	}
 	defer func() { <-in.lock }()
 	if p = in.TryWrite(p); len(p) == 0 {
-		return
+		return true
 	}
 	done := make(chan struct{})
 	go func() {
@@ -42,10 +42,12 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) {
 	}()
 	select {
 	case <-done:
+		return true
 	case <-stop:
 		_ = in.f.SetWriteDeadline(time.Unix(1, 0)) // works on every pipe, and a closed one needs none
 		<-done
 		_ = in.f.SetWriteDeadline(time.Time{})
+		return false
 	}
 }
 

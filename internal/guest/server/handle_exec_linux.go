@@ -194,8 +194,8 @@ func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 	}
 	left := r.watch(nil)
 	defer r.Release()
-	if len(req.Data) > 0 {
-		e.proc.Stdin.Write(req.Data, left)
+	if len(req.Data) > 0 && !e.proc.Stdin.Write(req.Data, left) {
+		return wire.Errorf(wire.CodeTimeout, "the host stopped waiting before the command took its input")
 	}
 	if req.EOF {
 		e.proc.Stdin.End(left)
