@@ -25,7 +25,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
@@ -112,7 +112,7 @@ func parseSource(preset, address string) (source, error) {
 	if u.Scheme == "http" {
 		s.plain = u.Host
 	}
-	if problems := (netrule.List{Allow: []string{s.rule}}).Problems(); problems != nil {
+	if problems := (rules.Hosts{Allow: []string{s.rule}}).Problems(); problems != nil {
 		return source{}, fmt.Errorf("environment: the address of %s: %w: %w", preset, problems[0], backend.ErrInvalid)
 	}
 	return s, nil

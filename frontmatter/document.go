@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -131,7 +131,7 @@ func (d decoder) document(doc *Document) {
 func (doc *Document) outputs(d decoder, n *yamlnode.Node) {
 	doc.named = []string{}
 	d.Decode(n, "outputs", &doc.named)
-	d.AddBelow("", outputs.Globs(doc.named).Problems())
+	d.AddBelow("", rules.Globs(doc.named).Problems())
 }
 
 // placeOutputs makes `outputs:` part of the sandbox, as it may also be written.

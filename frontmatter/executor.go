@@ -3,8 +3,8 @@ package frontmatter
 import (
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/argv"
 	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
 // Executor is the value of `executor:`: the coding agent, a program in the sandbox, that does the agent's work.
@@ -101,7 +101,7 @@ func (c *checker) commandLine(x *Executor) {
 	case generic && len(x.Argv) == 0:
 		c.Add("executor.command", "add argv: [PROGRAM, ARGUMENT, …]", "command %s requires argv", x.Command)
 	case generic:
-		if err := argv.Check(x.Argv); err != nil {
+		if err := rules.CheckArgs(x.Argv); err != nil {
 			c.Add("executor.argv", "", "executor.argv: %v", err)
 		}
 	}

@@ -13,10 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
-	"github.com/workcell-dev/workcell/internal/isolated"
-	"github.com/workcell-dev/workcell/internal/netrule"
-	"github.com/workcell-dev/workcell/internal/outputs"
-	"github.com/workcell-dev/workcell/internal/recipe"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
@@ -249,7 +246,7 @@ type Network struct {
 }
 
 // Hosts returns the hosts that are reached without a network.
-func (n Network) Hosts() netrule.List { return netrule.List{Allow: n.Allow, Deny: n.Deny} }
+func (n Network) Hosts() rules.Hosts { return rules.Hosts{Allow: n.Allow, Deny: n.Deny} }
 
 // Allowed reports whether the sandbox is to reach the network.
 func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
@@ -258,12 +255,12 @@ func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 type Setup struct {
 	Run []string `json:"run,omitzero" jsonschema_description:"shell lines, which run once"`
 	// Network are the hosts that they reach, and pip and npm beside their registries.
-	Network netrule.List `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
+	Network rules.Hosts `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
 }
 
 // Environment returns what is to be installed.
-func (s Sandbox) Environment() recipe.Environment {
-	e := recipe.Environment{Pip: s.PipPackages, Npm: s.NpmPackages}
+func (s Sandbox) Environment() rules.Environment {
+	e := rules.Environment{Pip: s.PipPackages, Npm: s.NpmPackages}
 	if s.Setup != nil {
 		e.Setup, e.Network = s.Setup.Run, s.Setup.Network
 	}
@@ -373,7 +370,7 @@ func (c *checker) names(s Sandbox) {
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
 		c.Add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", sanitize.Clip(s.Session))
 	}
-	if isolated.Is(s.Session) {
+	if rules.IsIsolated(s.Session) {
 		c.Add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", sanitize.Clip(s.Session))
 	}
 }
@@ -419,7 +416,7 @@ func (c *checker) caches(s Sandbox) {
 }
 
 func (c *checker) outputs(s Sandbox) {
-	c.AddBelow("", outputs.Globs(s.Outputs).Problems())
+	c.AddBelow("", rules.Globs(s.Outputs).Problems())
 	if s.Outputs != nil && !s.Mode.Lasting() {
 		c.Add("outputs", "add mode: code, or remove it", "outputs require code mode; in compute mode every call has a fresh sandbox")
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
 // Egress lists the hosts that a sandbox reaches though it has no network; the zero value is none. See docs/network.md.
-type Egress = netrule.List
+type Egress = rules.Hosts
 
 // EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
 type EgressGateway interface {

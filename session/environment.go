@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/recipe"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Environment is what a sandbox finds installed; the zero value is nothing. See docs/packages.md.
-type Environment = recipe.Environment
+type Environment = rules.Environment
 
 // EnvironmentBuilder installs environments. Package environment has one.
 type EnvironmentBuilder interface {

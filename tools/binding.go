@@ -13,7 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
@@ -61,7 +61,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars), mine: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{}, programs: map[string]bool{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
-		b.isolated = isolated.Name(record.NewID())
+		b.isolated = rules.IsolatedName(record.NewID())
 	}
 	return b
 }
@@ -91,7 +91,7 @@ func (b *binding) name(ctx context.Context) string {
 // isolated, any other too.
 func (b *binding) reaches(ctx context.Context, name string) bool {
 	own := b.name(ctx)
-	return name == own || b.cfg.Session != frontmatter.SessionUser && !isolated.Is(own) && !isolated.Is(name)
+	return name == own || b.cfg.Session != frontmatter.SessionUser && !rules.IsIsolated(own) && !rules.IsIsolated(name)
 }
 
 // request returns what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this

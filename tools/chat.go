@@ -13,7 +13,7 @@ import (
 	"github.com/firebase/genkit/go/core/tracing"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -103,7 +103,7 @@ func (b *binding) chatIn(ctx context.Context) error {
 		return nil
 	}
 	if b.chat = id; id != "" && b.isolated != "" {
-		b.isolated = isolated.Name(id)
+		b.isolated = rules.IsolatedName(id)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -70,7 +70,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	}
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
-	s, _, err := b.openAs(ctx, run.Key(isolated.Name("run-"+record.NewID())), req)
+	s, _, err := b.openAs(ctx, run.Key(rules.IsolatedName("run-"+record.NewID())), req)
 	if runtime == own {
 		noteOpened(ctx, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -15,7 +15,7 @@ func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotO
 	if err != nil {
 		return out, err
 	}
-	if isolated.IsSnapshot(in.Name) {
+	if rules.IsRunSnapshot(in.Name) {
 		return out, fmt.Errorf("%w: names like %.80q are reserved for snapshots of runs; choose another name", backend.ErrInvalid, in.Name)
 	}
 	if _, err := s.Snapshot(ctx, in.Name); err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -32,10 +32,10 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	if !r.wf.Checkpoints || r.manager == nil || r.opts.Within != nil || ex.seq.outer != nil || ctx.Err() != nil {
 		return nil, nil
 	}
-	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", isolated.Checkpoint, ex.id, ex.visit)}
+	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", rules.Checkpoint, ex.id, ex.visit)}
 	for _, s := range r.manager.InScope(r.scope().Scope()) {
 		name := s.Key().Name
-		if isolated.Is(name) { // it belongs to one step alone, which is over
+		if rules.IsIsolated(name) { // it belongs to one step alone, which is over
 			continue
 		}
 		if err := keepSnapshot(ctx, s, c.Name); err != nil {
@@ -70,7 +70,7 @@ func makeRoom(ctx context.Context, s *session.Session, name string) error {
 	if err != nil || len(list) < backend.MaxSnapshots {
 		return err
 	}
-	i := slices.IndexFunc(list, func(s backend.Snapshot) bool { return isolated.IsSnapshot(s.Name) })
+	i := slices.IndexFunc(list, func(s backend.Snapshot) bool { return rules.IsRunSnapshot(s.Name) })
 	if i < 0 {
 		return fmt.Errorf("the sandbox has %d other snapshots: %w", len(list), backend.ErrCapacity)
 	}
@@ -244,7 +244,7 @@ func dropLater(ctx context.Context, s *session.Session, name string) error {
 	}
 	later := false
 	for _, snap := range list {
-		if later && isolated.IsSnapshot(snap.Name) {
+		if later && rules.IsRunSnapshot(snap.Name) {
 			if err := s.RemoveSnapshot(ctx, snap.Name); err != nil {
 				return err
 			}

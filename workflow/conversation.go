@@ -9,7 +9,7 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
@@ -61,5 +61,5 @@ const smallPart = 1 << 10
 // isolatedName returns the name of the sandbox of an agent that has its own, in this attempt, in whichever process.
 func (ex *execution) isolatedName() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", ex.path, ex.visit, ex.attempts))
-	return isolated.Name("agent-" + hex.EncodeToString(sum[:10]))
+	return rules.IsolatedName("agent-" + hex.EncodeToString(sum[:10]))
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -44,10 +44,10 @@ func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(list, func(s backend.Snapshot) bool { return s.Name == name })
 	}
-	if a.decided = has(isolated.ForkKept + a.place); a.decided || has(isolated.ForkBase+a.place) { // the run was interrupted since
+	if a.decided = has(rules.ForkKept + a.place); a.decided || has(rules.ForkBase+a.place) { // the run was interrupted since
 		return a, nil
 	}
-	return a, keepSnapshot(ctx, origin, isolated.ForkBase+a.place)
+	return a, keepSnapshot(ctx, origin, rules.ForkBase+a.place)
 }
 
 // begin makes the sandbox of an item.
@@ -58,7 +58,7 @@ func (a *attempts) begin(ctx context.Context, name string) error {
 	a.mu.Lock()
 	a.names = append(a.names, name)
 	a.mu.Unlock()
-	_, _, err := a.origin.ForkAs(ctx, isolated.ForkBase+a.place, a.ex.run.scope().Key(name))
+	_, _, err := a.origin.ForkAs(ctx, rules.ForkBase+a.place, a.ex.run.scope().Key(name))
 	return err
 }
 
@@ -79,18 +79,18 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 	}
 	if kept := slices.Sorted(maps.Keys(a.kept)); len(kept) > 0 {
 		if a.decided {
-			return a.origin.Rollback(ctx, isolated.ForkKept+a.place)
+			return a.origin.Rollback(ctx, rules.ForkKept+a.place)
 		}
 		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.kept[kept[0]]))
 		if err != nil {
 			return err
 		}
 		for _, s := range []*session.Session{winner, a.origin} { // a process may have died at it
-			if err := makeRoom(ctx, s, isolated.ForkKept+a.place); err != nil {
+			if err := makeRoom(ctx, s, rules.ForkKept+a.place); err != nil {
 				return err
 			}
 		}
-		return a.origin.AdoptFiles(ctx, winner, isolated.ForkKept+a.place)
+		return a.origin.AdoptFiles(ctx, winner, rules.ForkKept+a.place)
 	}
 	if failed != nil {
 		return failed
@@ -118,7 +118,7 @@ func (ex *execution) dropForks(ctx context.Context) {
 		return
 	}
 	for attempt := 1; attempt <= ex.attempts; attempt++ {
-		for _, prefix := range []string{isolated.ForkBase, isolated.ForkKept} {
+		for _, prefix := range []string{rules.ForkBase, rules.ForkKept} {
 			if err == nil {
 				err = origin.RemoveSnapshot(ctx, prefix+ex.digest(attempt))
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -63,7 +63,7 @@ type Workflow struct {
 	workspace string                    // directory of the host to begin with, as the file has it
 	asRoot    bool                      // the file asks for sandboxes that run as root
 	sandboxAt map[string]*yamlnode.Node // their nodes, by path
-	outputs   outputs.Globs             // files to collect
+	outputs   rules.Globs               // files to collect
 	outputsAt []*yamlnode.Node          // each where the file has it
 	input     *schema
 	// readsInput: an expression reads the input.

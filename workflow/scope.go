@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -120,5 +120,5 @@ func (ref sandboxRef) in(around, id, path string, visit int) string {
 		sum := sha256.Sum256([]byte(path))
 		owner += "." + hex.EncodeToString(sum[:6])
 	}
-	return strings.ToValidUTF8(isolated.Name(owner), "_")
+	return strings.ToValidUTF8(rules.IsolatedName(owner), "_")
 }

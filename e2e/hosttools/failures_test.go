@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -78,7 +78,7 @@ func freeze(t *testing.T, o *hosttools.Options, rules hosttools.Rules, approver 
 
 func allow(tools ...string) (r hosttools.Rules) {
 	for _, tool := range tools {
-		r.Allow = append(r.Allow, toolrule.Rule{Tool: tool})
+		r.Allow = append(r.Allow, rules.Tool{Tool: tool})
 	}
 	return r
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/buffertest"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -29,9 +29,9 @@ const (
 
 // refunds lets refunds be approved.
 func refunds() hosttools.Rules {
-	rules := allow("orders.lookup")
-	rules.Allow = append(rules.Allow, toolrule.Rule{Tool: "orders.refund", Ask: "true"})
-	return rules
+	granted := allow("orders.lookup")
+	granted.Allow = append(granted.Allow, rules.Tool{Tool: "orders.refund", Ask: "true"})
+	return granted
 }
 
 // A command waits for an approval for several times its own timeout, over more than one extension, and has its time afterwards.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/internal/argv"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -39,8 +39,8 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 		}
 		deny = value == "deny"
 	}
-	for _, name := range []string{argv.Prompt, argv.System, argv.Schema, argv.MaxTurns, argv.Resume} {
-		if argv.Has(d.Argv, name) {
+	for _, name := range []string{rules.ArgPrompt, rules.ArgSystem, rules.ArgSchema, rules.ArgMaxTurns, rules.ArgResume} {
+		if rules.HasArg(d.Argv, name) {
 			return executor.Invocation{}, fmt.Errorf("%w: {%s} cannot be used in the command line of acp, whose protocol sends it", backend.ErrInvalid, name)
 		}
 	}
@@ -48,8 +48,8 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	if err != nil {
 		return inv, err
 	}
-	inv.Argv, err = argv.Fill(slices.Concat(d.Argv, inv.Safe),
-		map[string]string{argv.Model: t.Model, argv.Workdir: in.Workdir, argv.Home: in.Home})
+	inv.Argv, err = rules.FillArgs(slices.Concat(d.Argv, inv.Safe),
+		map[string]string{rules.ArgModel: t.Model, rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Home})
 	if err != nil {
 		return inv, fmt.Errorf("%w: acp: %v", backend.ErrInvalid, err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/internal/argv"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -33,24 +33,24 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	for name := range t.Args {
 		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; add it to argv", backend.ErrInvalid, name)
 	}
-	if t.MaxTurns > 0 && !d.JSON && !argv.Has(d.Argv, argv.MaxTurns) {
+	if t.MaxTurns > 0 && !d.JSON && !rules.HasArg(d.Argv, rules.ArgMaxTurns) {
 		return executor.Invocation{}, fmt.Errorf("%w: max_turns requires {max_turns} in argv or json events", backend.ErrUnsupported)
 	}
 	prompt := t.Prompt
-	if !argv.Has(d.Argv, argv.Schema) {
+	if !rules.HasArg(d.Argv, rules.ArgSchema) {
 		prompt = executor.WithSchema(prompt, t.Schema)
 	}
-	if !argv.Has(d.Argv, argv.System) {
+	if !rules.HasArg(d.Argv, rules.ArgSystem) {
 		prompt = executor.WithSystem(t.System, prompt)
 	}
 	values := map[string]string{
-		argv.Prompt: prompt, argv.System: t.System, argv.Model: t.Model, argv.Schema: string(t.Schema), argv.Resume: t.ResumeID,
-		argv.Workdir: in.Workdir, argv.Home: in.Home,
+		rules.ArgPrompt: prompt, rules.ArgSystem: t.System, rules.ArgModel: t.Model, rules.ArgSchema: string(t.Schema), rules.ArgResume: t.ResumeID,
+		rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Home,
 	}
 	if t.MaxTurns > 0 {
-		values[argv.MaxTurns] = strconv.Itoa(t.MaxTurns)
+		values[rules.ArgMaxTurns] = strconv.Itoa(t.MaxTurns)
 	}
-	line, err := argv.Fill(d.Argv, values)
+	line, err := rules.FillArgs(d.Argv, values)
 	if err != nil {
 		return executor.Invocation{}, fmt.Errorf("%w: custom: %v", backend.ErrInvalid, err)
 	}
@@ -58,7 +58,7 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	env["WORKCELL_RESUME"], env["WORKCELL_MCP"] = t.ResumeID, strings.Join(in.MCP, " ")
 	inv := executor.Invocation{Argv: line, Env: env, Keep: []string{".sessions"}, Late: true, CountTurns: d.JSON}
 	inv.Text = !d.JSON && d.Like == nil
-	if !argv.Has(d.Argv, argv.Prompt) {
+	if !rules.HasArg(d.Argv, rules.ArgPrompt) {
 		inv.Stdin = []byte(prompt)
 	}
 	return inv, nil

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/audit"
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -31,7 +31,7 @@ const (
 
 // target is where code inside wants to connect to.
 type target struct {
-	host string // as netrule.Host returns it
+	host string // as rules.Host returns it
 	port uint16
 }
 
@@ -46,7 +46,7 @@ func (t target) addr() (netip.Addr, bool) {
 // newTarget reads a host and a port as clients write them.
 func newTarget(host, port string) (target, bool) {
 	n, err := strconv.ParseUint(port, 10, 16)
-	name, ok := netrule.Host(host)
+	name, ok := rules.Host(host)
 	return target{name, uint16(n)}, ok && err == nil && n > 0
 }
 
@@ -134,7 +134,7 @@ func (a *attempt) record(decision, rule string) error {
 }
 
 // match returns by which rule a host may be reached.
-func (d *door) match(to target) (netrule.Match, *refusal) {
+func (d *door) match(to target) (rules.HostMatch, *refusal) {
 	m, why := d.set.Match(to.host, to.port, d.g.granted(d.sandbox)...)
 	if why == "" {
 		return m, nil

@@ -22,7 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -98,7 +98,7 @@ const maxConns = 128
 type door struct {
 	g       *Gateway
 	sandbox string
-	set     *netrule.Set
+	set     *rules.HostSet
 	bytes   atomic.Int64 // that may still pass
 
 	mu      sync.Mutex // guards refused

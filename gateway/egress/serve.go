@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
 // serve answers a connection of code inside. It closes connections that do not begin with a method of HTTP.
@@ -35,7 +35,7 @@ func grantFile(dir, id string) string { return filepath.Join(dir, filepath.Base(
 // Allow lets a sandbox reach hosts that its list does not name, as far as it does not deny them: the gateway of dir (Options.Grants),
 // in whichever process it is, goes by that from its next connection on. The sandbox must have a list.
 func Allow(dir, id string, hosts ...string) error {
-	if err := (netrule.List{Allow: hosts}).Problems(); err != nil {
+	if err := (rules.Hosts{Allow: hosts}).Problems(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err[0])
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -53,7 +53,7 @@ func Allow(dir, id string, hosts ...string) error {
 }
 
 // granted returns what an operator allows a sandbox.
-func (g *Gateway) granted(id string) []netrule.Rule {
+func (g *Gateway) granted(id string) []rules.HostRule {
 	if g.o.Grants == "" {
 		return nil
 	}
@@ -67,11 +67,11 @@ func (g *Gateway) granted(id string) []netrule.Rule {
 		g.o.Log.Warn("egress: cannot read the operator's rules", "sandbox", id, "error", err)
 		return nil
 	}
-	var rules []netrule.Rule
+	var allowed []rules.HostRule
 	for _, line := range strings.Fields(string(text)) {
-		if r, problem := netrule.Parse(line); problem == nil {
-			rules = append(rules, r)
+		if r, problem := rules.ParseHost(line); problem == nil {
+			allowed = append(allowed, r)
 		}
 	}
-	return rules
+	return allowed
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
 // Bounds of the evaluation of a condition.
@@ -54,7 +54,7 @@ func (c *condition) holds(ctx context.Context, vars map[string]any, otherwise bo
 
 // ConditionProblems returns the conditions of rules that do not compile. Rules.Problems returns all other problems.
 func ConditionProblems(r Rules) (found Problems) {
-	if len(r.Allow) > toolrule.MaxRules {
+	if len(r.Allow) > rules.MaxTools {
 		return nil // one problem is enough
 	}
 	env := conditionEnv()

@@ -23,7 +23,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
 // A call that is wrong in every way fails at the first check; with each mended, at the next one.
@@ -34,7 +34,7 @@ func TestChecksComeInOrder(t *testing.T) {
 	refund.Handle = func(context.Context, hosttools.Call) (hosttools.Result, error) {
 		return hosttools.Result{Data: json.RawMessage(`"` + strings.Repeat("x", 70<<20) + `"`)}, nil
 	}
-	rules := func(rule toolrule.Rule, limits hosttools.Limits) hosttools.Rules {
+	grant := func(rule rules.Tool, limits hosttools.Limits) hosttools.Rules {
 		rule.Tool = "orders.refund"
 		return hosttools.Rules{Allow: []hosttools.Rule{rule}, Limits: limits}
 	}
@@ -47,16 +47,16 @@ func TestChecksComeInOrder(t *testing.T) {
 		want   string
 		text   string
 	}{
-		{"not granted", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_other", strings.Repeat("x", 4000), "not_found", "unknown tool"},
-		{"too large", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", strings.Repeat("x", 4000), "too_large", "4000 bytes"},
-		{"no JSON", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", "xxx", "invalid_argument", "JSON"},
-		{"schema", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"amount":"x","more":1}`, "invalid_argument", `id is missing; amount: type: x has type "string", want "number"; unknown argument "more"`},
-		{"denied", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "policy denies"},
-		{"when", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "not allowed with these"},
-		{"when without its argument", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "cannot evaluate the condition"},
-		{"ask", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 11", Ask: "args.amount > 9"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "no approver is available"},
-		{"the operator asks", hosttools.Policy{Ask: []string{"*.refund"}}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "no approver is available"},
-		{"result", hosttools.Policy{}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "too_large", "the limit is"},
+		{"not granted", hosttools.Policy{Deny: []string{"orders.*"}}, grant(rules.Tool{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_other", strings.Repeat("x", 4000), "not_found", "unknown tool"},
+		{"too large", hosttools.Policy{Deny: []string{"orders.*"}}, grant(rules.Tool{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", strings.Repeat("x", 4000), "too_large", "4000 bytes"},
+		{"no JSON", hosttools.Policy{Deny: []string{"orders.*"}}, grant(rules.Tool{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", "xxx", "invalid_argument", "JSON"},
+		{"schema", hosttools.Policy{Deny: []string{"orders.*"}}, grant(rules.Tool{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"amount":"x","more":1}`, "invalid_argument", `id is missing; amount: type: x has type "string", want "number"; unknown argument "more"`},
+		{"denied", hosttools.Policy{Deny: []string{"orders.*"}}, grant(rules.Tool{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "policy denies"},
+		{"when", hosttools.Policy{}, grant(rules.Tool{When: "args.amount < 10", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "not allowed with these"},
+		{"when without its argument", hosttools.Policy{}, grant(rules.Tool{When: "args.amount < 10"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "cannot evaluate the condition"},
+		{"ask", hosttools.Policy{}, grant(rules.Tool{When: "args.amount < 11", Ask: "args.amount > 9"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "no approver is available"},
+		{"the operator asks", hosttools.Policy{Ask: []string{"*.refund"}}, grant(rules.Tool{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "no approver is available"},
+		{"result", hosttools.Policy{}, grant(rules.Tool{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "too_large", "the limit is"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

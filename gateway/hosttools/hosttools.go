@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -15,9 +15,9 @@ import (
 type (
 	Definition = toolspec.Definition
 	Error      = toolspec.Error
-	Rules      = toolrule.Rules
-	Rule       = toolrule.Rule
-	Limits     = toolrule.Limits
+	Rules      = rules.Tools
+	Rule       = rules.Tool
+	Limits     = rules.ToolLimits
 	Problems   = hint.Problems
 )
 

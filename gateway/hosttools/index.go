@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
 const (
@@ -34,7 +34,7 @@ func (s *Set) Index() string {
 		full.WriteString(declare.Index(e.tool.declared()) + "\n")
 	}
 	index := s.grant.Rules.Index
-	if index == toolrule.IndexFull || index != toolrule.IndexSearch && full.Len() <= maxIndex {
+	if index == rules.IndexFull || index != rules.IndexSearch && full.Len() <= maxIndex {
 		return full.String()
 	}
 	var servers []string

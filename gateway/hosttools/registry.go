@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/suggest"
-	"github.com/workcell-dev/workcell/internal/toolrule"
 )
 
 // Registry has the tools of a program and the operator's policy. It is safe for concurrent use.
@@ -50,9 +50,9 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) { // one that matches nothing would deny nothing
-		problem := toolrule.Pattern(p).Check()
-		if problem == nil && len(sources) > 0 && !r.hasServerOf(toolrule.Pattern(p)) {
-			problem = r.unknownServer(toolrule.Pattern(p))
+		problem := rules.ToolPattern(p).Check()
+		if problem == nil && len(sources) > 0 && !r.hasServerOf(rules.ToolPattern(p)) {
+			problem = r.unknownServer(rules.ToolPattern(p))
 		}
 		if problem != nil {
 			return nil, fmt.Errorf("host tools: the policy's pattern %q: %s; %s", plain(p, 80), problem.Message, problem.Hint)
@@ -63,7 +63,7 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	}
 	seen := map[string]bool{}
 	for _, s := range sources {
-		if problem := toolrule.ServerProblem(s.Name()); problem != "" {
+		if problem := rules.ServerProblem(s.Name()); problem != "" {
 			return nil, fmt.Errorf("host tools: server %q: %s", plain(s.Name(), 80), problem)
 		}
 		if seen[s.Name()] {
@@ -94,22 +94,22 @@ func (r *Registry) Servers() []string {
 
 // Check returns what is wrong with rules that are valid by themselves: servers and tools that are not there, two tools with
 // one name. It starts the servers that the rules name. The error is that of a server that cannot be asked.
-func (r *Registry) Check(ctx context.Context, rules Rules) (Problems, error) {
-	_, problems, err := r.granted(ctx, rules)
+func (r *Registry) Check(ctx context.Context, wanted Rules) (Problems, error) {
+	_, problems, err := r.granted(ctx, wanted)
 	return problems, err
 }
 
 // granted returns the tools that rules allow, sorted by their names inside, and what is wrong with the rules.
-func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, Problems, error) {
-	known, err := r.known(ctx, rules)
+func (r *Registry) granted(ctx context.Context, wanted Rules) ([]*entry, Problems, error) {
+	known, err := r.known(ctx, wanted)
 	if err != nil {
 		return nil, nil, err
 	}
-	problems := r.unmatched(known, rules)
+	problems := r.unmatched(known, wanted)
 	var granted []*entry
 	byName := map[string]*entry{}
 	for _, e := range known {
-		if e.rule = ruleOf(rules, e.tool); e.rule < 0 || e.left != nil {
+		if e.rule = ruleOf(wanted, e.tool); e.rule < 0 || e.left != nil {
 			continue
 		}
 		if other := byName[e.tool.MCPName()]; other != nil {
@@ -139,10 +139,10 @@ func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, Problems
 }
 
 // known returns the tools of the servers that rules name.
-func (r *Registry) known(ctx context.Context, rules Rules) ([]*entry, error) {
+func (r *Registry) known(ctx context.Context, wanted Rules) ([]*entry, error) {
 	var all []*entry
 	for _, s := range r.sources {
-		if !slices.ContainsFunc(rules.Allow, func(rule toolrule.Rule) bool { return toolrule.Pattern(rule.Tool).OfServer(s.Name()) }) {
+		if !slices.ContainsFunc(wanted.Allow, func(rule rules.Tool) bool { return rules.ToolPattern(rule.Tool).OfServer(s.Name()) }) {
 			continue
 		}
 		tools, err := s.Tools(ctx)
@@ -168,10 +168,10 @@ func (r *Registry) known(ctx context.Context, rules Rules) ([]*entry, error) {
 }
 
 // unmatched finds the rules that match nothing, and those that name what was left out.
-func (r *Registry) unmatched(known []*entry, rules Rules) Problems {
+func (r *Registry) unmatched(known []*entry, wanted Rules) Problems {
 	var problems Problems
-	for i, rule := range rules.Allow {
-		field, p := fmt.Sprintf("allow[%d].tool", i), toolrule.Pattern(rule.Tool)
+	for i, rule := range wanted.Allow {
+		field, p := fmt.Sprintf("allow[%d].tool", i), rules.ToolPattern(rule.Tool)
 		if !r.hasServerOf(p) {
 			problem := r.unknownServer(p)
 			problem.Field = field
@@ -200,11 +200,11 @@ func (r *Registry) unmatched(known []*entry, rules Rules) Problems {
 }
 
 // hasServerOf reports whether a pattern may match tools of a source.
-func (r *Registry) hasServerOf(p toolrule.Pattern) bool {
+func (r *Registry) hasServerOf(p rules.ToolPattern) bool {
 	return slices.ContainsFunc(r.Servers(), p.OfServer)
 }
 
-func (r *Registry) unknownServer(p toolrule.Pattern) *hint.Problem {
+func (r *Registry) unknownServer(p rules.ToolPattern) *hint.Problem {
 	known := r.Servers()
 	todo := "add a server to the --host-tools file"
 	if len(known) > 0 {
@@ -214,22 +214,22 @@ func (r *Registry) unknownServer(p toolrule.Pattern) *hint.Problem {
 }
 
 // ruleOf returns the index of the rule that counts for a tool: the exact one, else the first that matches; -1 for none.
-func ruleOf(rules Rules, t Tool) int {
-	matches := func(exact bool) func(toolrule.Rule) bool {
-		return func(rule toolrule.Rule) bool {
-			p := toolrule.Pattern(rule.Tool)
+func ruleOf(wanted Rules, t Tool) int {
+	matches := func(exact bool) func(rules.Tool) bool {
+		return func(rule rules.Tool) bool {
+			p := rules.ToolPattern(rule.Tool)
 			return p.Exact() == exact && p.Match(t.Server, t.Name)
 		}
 	}
-	if i := slices.IndexFunc(rules.Allow, matches(true)); i >= 0 {
+	if i := slices.IndexFunc(wanted.Allow, matches(true)); i >= 0 {
 		return i
 	}
-	return slices.IndexFunc(rules.Allow, matches(false))
+	return slices.IndexFunc(wanted.Allow, matches(false))
 }
 
 // matchAny reports whether a pattern of the list matches a tool.
 func matchAny(patterns []string, t Tool) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool { return toolrule.Pattern(p).Match(t.Server, t.Name) })
+	return slices.ContainsFunc(patterns, func(p string) bool { return rules.ToolPattern(p).Match(t.Server, t.Name) })
 }
 
 // entry is a tool as a set has it.
@@ -257,7 +257,7 @@ func freeze(t Tool) *entry {
 	switch name := t.MCPName(); {
 	case t.Name == "" || len(name) > maxNameBytes:
 		return fail("its name in the sandbox has %d characters, must have 1 to %d", len(name), maxNameBytes)
-	case toolrule.Reserved(t.Name) || toolrule.Reserved(name):
+	case rules.ReservedTool(t.Name) || rules.ReservedTool(name):
 		return fail("a tool with this name cannot be called from a sandbox")
 	case t.Handle == nil:
 		return fail("it has no handler")

@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
@@ -42,7 +42,7 @@ func tool(name string, handle hosttools.Handler) hosttools.Tool {
 func allow(patterns ...string) hosttools.Rules {
 	var r hosttools.Rules
 	for _, p := range patterns {
-		r.Allow = append(r.Allow, toolrule.Rule{Tool: p})
+		r.Allow = append(r.Allow, rules.Tool{Tool: p})
 	}
 	return r
 }

@@ -79,30 +79,26 @@ func layers() []layer {
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/textedit", only: []string{}},
 		{dir: "internal/yamlnode", may: []string{"internal/suggest", "internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
-		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "sandbox", "session")},
 		// Conversations of agents, as a journal keeps them.
 		{dir: "internal/transcript", may: []string{"internal/toolspec"}, genkit: true},
 		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
-		// What code inside may call on the host; what it is and how it gets there.
-		// Which hosts code inside may reach, and the way there.
-		{dir: "internal/netrule", may: []string{"internal/sanitize", "internal/hint", "internal/suggest"}, only: []string{}},
+		// What files say of hosts, host tools, packages, outputs, command lines, and names.
+		{dir: "internal/rules", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
-		{dir: "internal/recipe", may: []string{"internal/sanitize", "internal/hint", "internal/netrule"}, only: []string{}},
-		{dir: "environment", may: above("backend", "sandbox", "session", "session/admin", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
-		{dir: "gateway/egress", may: above("backend", "sandbox", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
-		{dir: "internal/toolrule", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{}},
-		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
+		{dir: "internal/rules", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{"github.com/bmatcuk/doublestar"}},
+		{dir: "environment", may: above("backend", "sandbox", "session", "session/admin", "internal/rules", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
+		{dir: "gateway/egress", may: above("backend", "sandbox", "internal/guest", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel"}},
+		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
 		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
-		{dir: "gateway/hosttools/serverfile", may: []string{"internal/hint", "gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{}},
+		{dir: "gateway/hosttools/serverfile", may: []string{"internal/hint", "gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/rules", "internal/yamlnode"}, only: []string{}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
-		{dir: "internal/argv", may: []string{"internal/suggest"}, only: []string{}},
-		{dir: "executor", may: above("backend", "sandbox", "session", "session/record", "executor/skill", "gateway/model", "internal/argv", "internal/guest", "internal/sanitize")},
+		{dir: "executor", may: above("backend", "sandbox", "session", "session/record", "executor/skill", "gateway/model", "internal/rules", "internal/guest", "internal/sanitize")},
 		{dir: "executor/skill", may: []string{"internal/hint", "sandbox", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync"}},
 		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
 		{dir: "internal/layers"},
@@ -126,22 +122,21 @@ func layers() []layer {
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "workflow/runstore", "internal/sqlitefile"), genkit: true},
 		{dir: "workflow/journaltest", may: []string{"backend", "session", "session/record", "workflow", "workflow/runstore"}, genkit: true},
 		// A handle to a running sandbox, which knows neither managers nor stores.
-		{dir: "sandbox", may: above("backend", "internal/netrule", "internal/guest", "patch")},
-		{dir: "session", may: above("backend", "sandbox", "session/record", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
+		{dir: "sandbox", may: above("backend", "internal/rules", "internal/guest", "patch")},
+		{dir: "session", may: above("backend", "sandbox", "session/record", "internal/rules", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
 		{dir: "session/admin", may: []string{"internal/bound", "internal/sanitize", "backend", "session", "session/record"}, only: []string{}},
 		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/sanitize"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "sandbox", "internal/guest"}},
-		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/outputs", "patch"}},
+		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/rules", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "sandbox", "session", "session/record", "session/admin", "patch"), sdk: true},
-		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}, only: []string{"github.com/goccy/go-yaml"}},
-		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
-		{dir: "workflow", may: above("backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
+		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/rules", "internal/bound", "internal/sanitize", "internal/suggest", "internal/yamlnode"}, only: []string{"github.com/goccy/go-yaml"}},
+		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/rules", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
+		{dir: "workflow", may: above("backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/rules", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
 		{dir: "mcpserver", may: above("internal/yamlnode", "backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar", "golang.org/x/sys"}},
-		{dir: "internal/outputs", may: []string{"internal/hint"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "cmd/workcell/internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
 		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
 		// What the command is made of. Commands alone read the environment.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -59,7 +59,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 	if len(want) == 0 {
 		return m, err
 	}
-	globs := outputs.Globs(want)
+	globs := rules.Globs(want)
 	if box != nil {
 		found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
 		if readErr != nil {

@@ -15,9 +15,9 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
-	"github.com/workcell-dev/workcell/internal/toolrule"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -136,7 +136,7 @@ func Parse(name string, src []byte, lookup func(name string) (string, bool)) (*C
 	wrong.AddBelow("policy.limits.", f.Policy.Limits.Problems())
 	for field, patterns := range map[string][]string{"deny": f.Policy.Deny, "ask": f.Policy.Ask} {
 		for i, pattern := range patterns {
-			if p := toolrule.Pattern(pattern).Check(); p != nil {
+			if p := rules.ToolPattern(pattern).Check(); p != nil {
 				wrong.Add(fmt.Sprintf("policy.%s[%d]", field, i), p.Hint, "%s", p.Message)
 			}
 		}
@@ -157,7 +157,7 @@ func check(wrong *hint.Problems, name string, f server) Server {
 	s, at := f.Server, "servers."+name
 	if s.Name = name; name == hosttools.AppServer {
 		wrong.Add(at, "use another name", "%q is reserved for the program's own tools", name)
-	} else if problem := toolrule.ServerProblem(name); problem != "" {
+	} else if problem := rules.ServerProblem(name); problem != "" {
 		wrong.Add(at, "", "invalid server name %q: %s", sanitize.Clip(name), problem)
 	}
 	switch {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session/transfer"
@@ -106,7 +106,7 @@ func (a *App) checkHome(want []string, workspace string) (dir string, before pat
 	if dir, err = WithoutLinks(a.opts.Out); err != nil { // a link that replaces it during the run is not followed
 		return "", nil, UsageError(fmt.Errorf("--out: %w", err), "")
 	}
-	return dir, patch.Stamp(dir, outputs.Globs(want).In(os.DirFS(dir))), nil
+	return dir, patch.Stamp(dir, rules.Globs(want).In(os.DirFS(dir))), nil
 }
 
 // WithoutLinks returns the path of a directory with its links resolved. The directory need not exist.

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
-	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
@@ -286,7 +286,7 @@ func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 	}
 	var names []string
 	for _, key := range gone {
-		if !isolated.Is(key.Name) {
+		if !rules.IsIsolated(key.Name) {
 			names = append(names, key.Name)
 		}
 	}

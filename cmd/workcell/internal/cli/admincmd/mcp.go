@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
@@ -233,7 +233,7 @@ func (o *mcpOptions) reach() frontmatter.Network {
 }
 
 func (o *mcpOptions) check(a *command) error {
-	problems := netrule.List{Allow: o.hosts}.Problems()
+	problems := rules.Hosts{Allow: o.hosts}.Problems()
 	switch {
 	case len(problems) > 0:
 		return app.UsageError(fmt.Errorf("--network-allow: %w", problems[0]), "use example.org, *.example.org, example.org:8443, or registry:npm")

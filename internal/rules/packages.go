@@ -1,4 +1,4 @@
-package recipe
+package rules
 
 import (
 	"fmt"
@@ -10,19 +10,19 @@ import (
 
 // Bounds of lists of packages.
 const (
-	maxPackages = 200
-	maxLength   = 200 // of one
+	maxPackages    = 200
+	maxPackageName = 200 // of one
 )
 
 var (
 	// Names and versions of Python's packaging standards (PEP 508, PEP 440), without markers and URLs.
-	pip = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?` +
+	pipForm = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?` +
 		`(?:\[[A-Za-z0-9](?:[A-Za-z0-9._, -]*[A-Za-z0-9])?\])?` +
 		`(?: *` + pipVersion + `(?: *, *` + pipVersion + `)*)?$`)
 	// A name of npm's, in a scope or in none, and a range of versions or a tag.
-	npm = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(?:@(?:` + npmRange + `(?: *\|\| *` + npmRange + `)*|[a-z][a-z0-9-]*))?$`)
+	npmForm = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(?:@(?:` + npmRange + `(?: *\|\| *` + npmRange + `)*|[a-z][a-z0-9-]*))?$`)
 	// What pip and npm take for a file.
-	archive = regexp.MustCompile(`(?i)\.(?:whl|zip|egg|tgz|tar|gz|bz2|tbz|xz|txz|tlz|lz|lzma)$`)
+	archiveForm = regexp.MustCompile(`(?i)\.(?:whl|zip|egg|tgz|tar|gz|bz2|tbz|xz|txz|tlz|lz|lzma)$`)
 )
 
 const (
@@ -31,15 +31,15 @@ const (
 	npmRange   = npmVersion + `(?: +(?:- +)?` + npmVersion + `)*`
 )
 
-// packages adds the problems of a list of packages. Only names of registries with versions are allowed, no other forms
+// checkPackages adds the problems of a list of packages. Only names of registries with versions are allowed, no other forms
 // of pip and npm, such as options, addresses, paths and archives.
-func packages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
+func checkPackages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
 	if len(list) > maxPackages {
 		const todo = "list only packages that are not dependencies of others"
 		found.Add(field, todo, "%d packages, the limit is %d", len(list), maxPackages)
 	}
 	for i, name := range list {
-		if len(name) > maxLength || !form.MatchString(name) || archive.MatchString(name) {
+		if len(name) > maxPackageName || !form.MatchString(name) || archiveForm.MatchString(name) {
 			found.Add(fmt.Sprintf("%s[%d]", field, i), advice, "%q is not a package name", sanitize.Clip(name))
 		}
 	}

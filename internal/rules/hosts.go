@@ -1,6 +1,4 @@
-// Package netrule says which hosts code inside a sandbox may connect to through the host: the lists of `network:` in an agent's
-// file, and what an operator adds to them.
-package netrule
+package rules
 
 import (
 	_ "embed"
@@ -20,7 +18,7 @@ const presetPrefix = "registry:"
 
 // Bounds of lists.
 const (
-	MaxRules = 256
+	maxHosts = 256
 	maxHost  = 253
 	maxLabel = 63
 )
@@ -28,32 +26,32 @@ const (
 //go:embed presets.txt
 var presetText string
 
-// List is what may be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
+// Hosts is what may be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
 // 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
-type List struct {
-	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
+type Hosts struct {
+	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or hostPresets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
 }
 
 // IsZero reports whether the list allows nothing.
-func (l List) IsZero() bool { return len(l.Allow) == 0 }
+func (l Hosts) IsZero() bool { return len(l.Allow) == 0 }
 
 // Equal reports whether two lists say the same in the same order.
-func (l List) Equal(o List) bool {
+func (l Hosts) Equal(o Hosts) bool {
 	return slices.Equal(l.Allow, o.Allow) && slices.Equal(l.Deny, o.Deny)
 }
 
 // Problems returns what is wrong with the list.
-func (l List) Problems() (found hint.Problems) {
+func (l Hosts) Problems() (found hint.Problems) {
 	for _, part := range []struct {
 		name  string
 		rules []string
 	}{{"allow", l.Allow}, {"deny", l.Deny}} {
-		if len(part.rules) > MaxRules {
-			found.Add(part.name, "", "%s has %d hosts, the limit is %d", part.name, len(part.rules), MaxRules)
+		if len(part.rules) > maxHosts {
+			found.Add(part.name, "", "%s has %d hosts, the limit is %d", part.name, len(part.rules), maxHosts)
 		}
 		for i, text := range part.rules {
-			if _, err := Parse(text); err != nil {
+			if _, err := ParseHost(text); err != nil {
 				err.Field = fmt.Sprintf("%s[%d]", part.name, i)
 				found = append(found, err)
 			}
@@ -65,40 +63,40 @@ func (l List) Problems() (found hint.Problems) {
 	return found
 }
 
-// Rule is one entry of a list.
-type Rule struct {
+// HostRule is one entry of a list.
+type HostRule struct {
 	text  string
-	hosts []pattern
+	hosts []hostPattern
 }
 
 // String returns the rule as it was written.
-func (r Rule) String() string { return r.text }
+func (r HostRule) String() string { return r.text }
 
-// pattern matches hosts.
-type pattern struct {
+// hostPattern matches hosts.
+type hostPattern struct {
 	name string // without the leading "*." of a wildcard, lower case
 	wild bool
 	port uint16 // zero is 80 and 443
 }
 
-// Match is how a rule matches a host.
-type Match struct {
+// HostMatch is how a rule matches a host.
+type HostMatch struct {
 	Rule  string
 	Named bool // the rule names the port
 }
 
-// Presets returns the names of the presets, as rules write them.
-func Presets() []string {
+// HostPresets returns the names of the presets, as rules write them.
+func HostPresets() []string {
 	var names []string
-	for name := range presets() {
+	for name := range hostPresets() {
 		names = append(names, presetPrefix+name)
 	}
 	slices.Sort(names)
 	return names
 }
 
-// presets reads presets.txt.
-func presets() map[string][]string {
+// hostPresets reads presets.txt.
+func hostPresets() map[string][]string {
 	out, name := map[string][]string{}, ""
 	for line := range strings.Lines(presetText) {
 		line = strings.TrimSpace(line)
@@ -113,28 +111,28 @@ func presets() map[string][]string {
 	return out
 }
 
-// Parse reads a rule.
-func Parse(text string) (Rule, *hint.Problem) {
-	r := Rule{text: text}
+// ParseHost reads a rule.
+func ParseHost(text string) (HostRule, *hint.Problem) {
+	r := HostRule{text: text}
 	if name, ok := strings.CutPrefix(text, presetPrefix); ok {
-		hosts := presets()[name]
+		hosts := hostPresets()[name]
 		if hosts == nil {
-			return r, &hint.Problem{Message: fmt.Sprintf("unknown preset %q", sanitize.Clip(text)), Hint: suggest.Hint(text, Presets())}
+			return r, &hint.Problem{Message: fmt.Sprintf("unknown preset %q", sanitize.Clip(text)), Hint: suggest.Hint(text, HostPresets())}
 		}
 		for _, h := range hosts {
-			p, _ := parsePattern(h) // a test reads them all
+			p, _ := parseHostPattern(h) // a test reads them all
 			r.hosts = append(r.hosts, p)
 		}
 		return r, nil
 	}
-	p, err := parsePattern(text)
-	r.hosts = []pattern{p}
+	p, err := parseHostPattern(text)
+	r.hosts = []hostPattern{p}
 	return r, err
 }
 
-func parsePattern(text string) (p pattern, _ *hint.Problem) {
-	refuse := func(advice string) (pattern, *hint.Problem) {
-		return pattern{}, &hint.Problem{Message: fmt.Sprintf("%q is not a host", sanitize.Clip(text)), Hint: advice}
+func parseHostPattern(text string) (p hostPattern, _ *hint.Problem) {
+	refuse := func(advice string) (hostPattern, *hint.Problem) {
+		return hostPattern{}, &hint.Problem{Message: fmt.Sprintf("%q is not a host", sanitize.Clip(text)), Hint: advice}
 	}
 	if strings.Contains(text, "/") {
 		return refuse("use the host name without scheme and path")
@@ -144,7 +142,7 @@ func parsePattern(text string) (p pattern, _ *hint.Problem) {
 		n, err := strconv.ParseUint(port, 10, 16)
 		switch {
 		case err == nil && n > 0:
-		case presets()[port] != nil:
+		case hostPresets()[port] != nil:
 			return refuse("did you mean " + presetPrefix + port + "?")
 		default:
 			return refuse("a port is a number, 1 to 65535")
@@ -214,7 +212,7 @@ func labelRune(r rune) bool {
 }
 
 // match reports whether the rule is about a host, which is as Host returns it.
-func (r Rule) match(host string, port uint16) (named, ok bool) {
+func (r HostRule) match(host string, port uint16) (named, ok bool) {
 	for _, p := range r.hosts {
 		switch {
 		case !p.about(host):
@@ -228,11 +226,11 @@ func (r Rule) match(host string, port uint16) (named, ok bool) {
 }
 
 // about reports whether the rule names a host, whatever the port.
-func (r Rule) about(host string) bool {
-	return slices.ContainsFunc(r.hosts, func(p pattern) bool { return p.about(host) })
+func (r HostRule) about(host string) bool {
+	return slices.ContainsFunc(r.hosts, func(p hostPattern) bool { return p.about(host) })
 }
 
-func (p pattern) about(host string) bool {
+func (p hostPattern) about(host string) bool {
 	if p.wild {
 		return strings.HasSuffix(host, "."+p.name)
 	}
@@ -240,25 +238,25 @@ func (p pattern) about(host string) bool {
 }
 
 // denies reports whether a rule of deny is about a host and a port: one without a port is about all.
-func (r Rule) denies(host string, port uint16) bool {
-	return slices.ContainsFunc(r.hosts, func(p pattern) bool { return (p.port == 0 || p.port == port) && p.about(host) })
+func (r HostRule) denies(host string, port uint16) bool {
+	return slices.ContainsFunc(r.hosts, func(p hostPattern) bool { return (p.port == 0 || p.port == port) && p.about(host) })
 }
 
-// Set is a list that was read.
-type Set struct{ allow, deny []Rule }
+// HostSet is a list that was read.
+type HostSet struct{ allow, deny []HostRule }
 
 // Compile reads a list; its first problem is the error.
-func (l List) Compile() (*Set, error) {
+func (l Hosts) Compile() (*HostSet, error) {
 	if problems := l.Problems(); problems != nil {
 		return nil, problems[0]
 	}
-	s := &Set{}
+	s := &HostSet{}
 	for _, text := range l.Allow {
-		r, _ := Parse(text)
+		r, _ := ParseHost(text)
 		s.allow = append(s.allow, r)
 	}
 	for _, text := range l.Deny {
-		r, _ := Parse(text)
+		r, _ := ParseHost(text)
 		s.deny = append(s.deny, r)
 	}
 	return s, nil
@@ -266,21 +264,21 @@ func (l List) Compile() (*Set, error) {
 
 // Match looks for the rule by which a host, as Host returns it, may be reached. Without one, why says which rule refuses it; more
 // are further rules that allow.
-func (s *Set) Match(host string, port uint16, more ...Rule) (m Match, why string) {
+func (s *HostSet) Match(host string, port uint16, more ...HostRule) (m HostMatch, why string) {
 	for _, r := range s.deny {
 		if r.denies(host, port) {
-			return Match{}, "network.deny: " + r.text
+			return HostMatch{}, "network.deny: " + r.text
 		}
 	}
 	about := false
 	for _, r := range slices.Concat(s.allow, more) {
 		if named, ok := r.match(host, port); ok {
-			return Match{Rule: r.text, Named: named}, ""
+			return HostMatch{Rule: r.text, Named: named}, ""
 		}
 		about = about || r.about(host)
 	}
 	if about {
-		return Match{}, fmt.Sprintf("network.allow does not name port %d of it", port)
+		return HostMatch{}, fmt.Sprintf("network.allow does not name port %d of it", port)
 	}
-	return Match{}, "network.allow does not name it"
+	return HostMatch{}, "network.allow does not name it"
 }

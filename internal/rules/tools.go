@@ -1,6 +1,4 @@
-// Package toolrule says which of the host's tools code inside a sandbox may call, when, and how often: the value of
-// `host_tools:` in an agent's file, and the policy of an operator's.
-package toolrule
+package rules
 
 import (
 	"cmp"
@@ -14,31 +12,31 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Rules is the value of `host_tools:`. In a file a limit of zero is refused; in a value made by Go code a zero field means
+// Tools is the value of `host_tools:`. In a file a limit of zero is refused; in a value made by Go code a zero field means
 // the default.
-type Rules struct {
-	Allow  []Rule `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
-	Limits Limits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`
-	Index  string `json:"index,omitempty" jsonschema:"enum=auto,enum=full,enum=search" jsonschema_description:"how models see the tools: full lists all, search only describes how to find them; auto, the default, is full while it is short"`
+type Tools struct {
+	Allow  []Tool     `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
+	Limits ToolLimits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`
+	Index  string     `json:"index,omitempty" jsonschema:"enum=auto,enum=full,enum=search" jsonschema_description:"how models see the tools: full lists all, search only describes how to find them; auto, the default, is full while it is short"`
 }
 
-// Rule lets tools be called. Of several rules that match a tool the exact one counts, else the first.
-type Rule struct {
+// Tool lets tools be called. Of several rules that match a tool the exact one counts, else the first.
+type Tool struct {
 	Tool     string `json:"tool" jsonschema_description:"server.tool; a * stands for any text on its side of the dot"`
 	When     string `json:"when,omitempty" jsonschema_description:"condition in CEL; a call for which it is false is refused"`
 	Ask      string `json:"ask,omitempty" jsonschema_description:"condition in CEL, or true; a call for which it is true requires approval"`
 	MaxCalls int64  `json:"max_calls,omitempty" jsonschema_description:"calls of each tool in a run"`
 }
 
-// Values of Rules.Index.
+// Values of Tools.Index.
 const (
-	IndexAuto   = "auto"
+	indexAuto   = "auto"
 	IndexFull   = "full"
 	IndexSearch = "search"
 )
 
-// Limits bound the calls of a run. A zero field means the default.
-type Limits struct {
+// ToolLimits bound the calls of a run. A zero field means the default.
+type ToolLimits struct {
 	Calls      int64 `json:"calls,omitempty" jsonschema_description:"calls of a run"`
 	Concurrent int64 `json:"concurrent,omitempty" jsonschema_description:"calls at once"`
 	PerSecond  int64 `json:"per_second,omitempty" jsonschema_description:"calls a second"`
@@ -47,16 +45,16 @@ type Limits struct {
 	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; larger results are files"`
 }
 
-// Bound is a limit with what it may be.
-type Bound struct {
+// toolBound is a limit with what it may be.
+type toolBound struct {
 	Name                 string
 	Value                *int64
 	Least, Most, Default int64
 }
 
 // Bounds returns the limits as files name them.
-func (l *Limits) Bounds() []Bound {
-	return []Bound{
+func (l *ToolLimits) Bounds() []toolBound {
+	return []toolBound{
 		{"calls", &l.Calls, 1, 1_000_000, 1000},
 		{"concurrent", &l.Concurrent, 1, 256, 16},
 		{"per_second", &l.PerSecond, 1, 10_000, 50},
@@ -67,7 +65,7 @@ func (l *Limits) Bounds() []Bound {
 }
 
 // WithDefaults returns the limits with the defaults filled in.
-func (l Limits) WithDefaults() Limits {
+func (l ToolLimits) WithDefaults() ToolLimits {
 	for _, b := range l.Bounds() {
 		*b.Value = cmp.Or(*b.Value, b.Default)
 	}
@@ -75,7 +73,7 @@ func (l Limits) WithDefaults() Limits {
 }
 
 // Under returns the limits, none above one that most sets.
-func (l Limits) Under(most Limits) Limits {
+func (l ToolLimits) Under(most ToolLimits) ToolLimits {
 	above := most.Bounds()
 	for i, b := range l.Bounds() {
 		if m := *above[i].Value; m > 0 {
@@ -85,19 +83,19 @@ func (l Limits) Under(most Limits) Limits {
 	return l
 }
 
-// MaxRules is how many rules a file may have.
-const MaxRules = 500
+// MaxTools is how many rules a file may have.
+const MaxTools = 500
 
 // Problems lists the problems of r that need neither the tools nor compiled conditions.
-func (r Rules) Problems() (found hint.Problems) {
+func (r Tools) Problems() (found hint.Problems) {
 	if len(r.Allow) == 0 {
 		found.Add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
 	}
-	if len(r.Allow) > MaxRules {
-		found.Add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxRules)
+	if len(r.Allow) > MaxTools {
+		found.Add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxTools)
 		return found
 	}
-	if known := []string{IndexAuto, IndexFull, IndexSearch}; r.Index != "" && !slices.Contains(known, r.Index) {
+	if known := []string{indexAuto, IndexFull, IndexSearch}; r.Index != "" && !slices.Contains(known, r.Index) {
 		found.Add("index", suggest.Hint(r.Index, known), "unknown index %q", sanitize.Clip(r.Index))
 	}
 	for _, p := range r.Limits.Problems() {
@@ -105,7 +103,7 @@ func (r Rules) Problems() (found hint.Problems) {
 	}
 	for i, rule := range r.Allow {
 		field := fmt.Sprintf("allow[%d]", i)
-		if p := Pattern(rule.Tool).Check(); p != nil {
+		if p := ToolPattern(rule.Tool).Check(); p != nil {
 			found.Add(field+".tool", p.Hint, "%s", p.Message)
 		}
 		if rule.MaxCalls < 0 || rule.MaxCalls > 1_000_000 {
@@ -116,7 +114,7 @@ func (r Rules) Problems() (found hint.Problems) {
 }
 
 // Problems lists the limits that are out of bounds.
-func (l Limits) Problems() (found hint.Problems) {
+func (l ToolLimits) Problems() (found hint.Problems) {
 	for _, b := range l.Bounds() {
 		if v := *b.Value; v != 0 && (v < b.Least || v > b.Most) {
 			found.Add(b.Name, "", "%s must be %d to %d, not %d", b.Name, b.Least, b.Most, v)
@@ -125,8 +123,8 @@ func (l Limits) Problems() (found hint.Problems) {
 	return found
 }
 
-// Pattern names tools: "server.tool", where a * stands for any text on its side of the dot.
-type Pattern string
+// ToolPattern names tools: "server.tool", where a * stands for any text on its side of the dot.
+type ToolPattern string
 
 var (
 	serverPattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,31}$`)
@@ -144,20 +142,20 @@ func ServerProblem(name string) string {
 	return ""
 }
 
-// Reserved reports whether a tool of that name is never offered: the sandbox's own and agents would call themselves.
-func Reserved(tool string) bool {
+// ReservedTool reports whether a tool of that name is never offered: the sandbox's own and agents would call themselves.
+func ReservedTool(tool string) bool {
 	return strings.HasPrefix(tool, "sandbox_") || tool == "execute_task"
 }
 
 // Check returns the first problem of the pattern, or nil.
-func (p Pattern) Check() *hint.Problem {
+func (p ToolPattern) Check() *hint.Problem {
 	switch {
 	case p == "":
 		return &hint.Problem{Message: "a rule requires a tool", Hint: "for example tool: orders.lookup"}
 	case !patternPattern.MatchString(string(p)):
 		message := fmt.Sprintf("%q is not a tool name", sanitize.Clip(string(p)))
 		return &hint.Problem{Message: message, Hint: "use server.tool, such as orders.lookup or github.get_*"}
-	case Reserved(p.Tool()):
+	case ReservedTool(p.Tool()):
 		message := fmt.Sprintf("tool %q cannot be called from a sandbox", sanitize.Clip(p.Tool()))
 		return &hint.Problem{Message: message, Hint: "remove it"}
 	}
@@ -165,28 +163,30 @@ func (p Pattern) Check() *hint.Problem {
 }
 
 // Server returns the part before the dot.
-func (p Pattern) Server() string {
+func (p ToolPattern) Server() string {
 	server, _, _ := strings.Cut(string(p), ".")
 	return server
 }
 
 // Tool returns the part behind the dot.
-func (p Pattern) Tool() string {
+func (p ToolPattern) Tool() string {
 	_, tool, _ := strings.Cut(string(p), ".")
 	return tool
 }
 
 // Exact reports whether the pattern names one tool.
-func (p Pattern) Exact() bool { return !strings.Contains(string(p), "*") }
+func (p ToolPattern) Exact() bool { return !strings.Contains(string(p), "*") }
 
 // OfServer reports whether the pattern may match tools of a server.
-func (p Pattern) OfServer(server string) bool { return glob(p.Server(), server) }
+func (p ToolPattern) OfServer(server string) bool { return matchStars(p.Server(), server) }
 
 // Match reports whether the pattern matches a tool.
-func (p Pattern) Match(server, tool string) bool { return p.OfServer(server) && glob(p.Tool(), tool) }
+func (p ToolPattern) Match(server, tool string) bool {
+	return p.OfServer(server) && matchStars(p.Tool(), tool)
+}
 
-// glob matches text against a pattern in which each * stands for any text, in time linear to both for each star.
-func glob(pattern, text string) bool {
+// matchStars matches text against a pattern in which each * stands for any text, in time linear to both for each star.
+func matchStars(pattern, text string) bool {
 	head, rest, star := strings.Cut(pattern, "*")
 	if !star {
 		return pattern == text

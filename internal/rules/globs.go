@@ -1,5 +1,4 @@
-// Package outputs is what `outputs:` of a workflow or an agent says: which files below the work directory are brought home.
-package outputs
+package rules
 
 import (
 	"fmt"
@@ -13,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// maxPatterns bounds a list.
-const maxPatterns = 100
+// maxGlobs bounds a list.
+const maxGlobs = 100
 
 // Globs are patterns of paths below the work directory: `*`, `?`, `[…]` and `{…}` as in shells, `**` for any number of
 // directories. A question mark at the end of one says that it may be missing.
@@ -22,12 +21,12 @@ type Globs []string
 
 // Problems returns everything that is wrong with the patterns. Fields are outputs, and outputs[N] for a pattern.
 func (g Globs) Problems() (list hint.Problems) {
-	if len(g) > maxPatterns {
-		list.Add("outputs", "", "outputs has %d entries, the limit is %d", len(g), maxPatterns)
+	if len(g) > maxGlobs {
+		list.Add("outputs", "", "outputs has %d entries, the limit is %d", len(g), maxGlobs)
 		return list
 	}
 	for i, text := range g {
-		glob, _ := split(text)
+		glob, _ := splitGlob(text)
 		field := fmt.Sprintf("outputs[%d]", i)
 		switch {
 		case path.IsAbs(glob):
@@ -43,18 +42,18 @@ func (g Globs) Problems() (list hint.Problems) {
 	return list
 }
 
-// split returns the pattern of an entry, and whether it may be missing.
-func split(text string) (glob string, optional bool) {
+// splitGlob returns the pattern of an entry, and whether it may be missing.
+func splitGlob(text string) (glob string, optional bool) {
 	return strings.CutSuffix(text, "?")
 }
 
 // Match reports whether a path is an output. A pattern that names a directory means all that is in it.
 func (g Globs) Match(name string) bool {
-	return slices.ContainsFunc(g, func(text string) bool { return match(text, name) })
+	return slices.ContainsFunc(g, func(text string) bool { return matchGlob(text, name) })
 }
 
-func match(text, name string) bool {
-	glob, _ := split(text)
+func matchGlob(text, name string) bool {
+	glob, _ := splitGlob(text)
 	for ; name != "."; name = path.Dir(name) {
 		if doublestar.MatchUnvalidated(glob, name) {
 			return true
@@ -66,13 +65,13 @@ func match(text, name string) bool {
 // Enter reports whether there may be outputs in a directory.
 func (g Globs) Enter(dir string) bool {
 	return slices.ContainsFunc(g, func(text string) bool {
-		glob, _ := split(text)
-		return enter(strings.Split(glob, "/"), strings.Split(dir, "/"))
+		glob, _ := splitGlob(text)
+		return enterGlob(strings.Split(glob, "/"), strings.Split(dir, "/"))
 	})
 }
 
-// enter reports whether a pattern, by its parts, may match what lies in a directory.
-func enter(glob, dir []string) bool {
+// enterGlob reports whether a pattern, by its parts, may match what lies in a directory.
+func enterGlob(glob, dir []string) bool {
 	for i, name := range dir {
 		if i == len(glob) || glob[i] == "**" || strings.ContainsAny(glob[i], "{\\") { // braces and backslashes may reach over slashes
 			return true
@@ -87,10 +86,10 @@ func enter(glob, dir []string) bool {
 // Missing returns the indices of the patterns that none of the paths matches, those of patterns that may be missing apart.
 func (g Globs) Missing(names []string) (missing, optional []int) {
 	for i, text := range g {
-		if slices.ContainsFunc(names, func(name string) bool { return match(text, name) }) {
+		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(text, name) }) {
 			continue
 		}
-		if _, ok := split(text); ok {
+		if _, ok := splitGlob(text); ok {
 			optional = append(optional, i)
 		} else {
 			missing = append(missing, i)
@@ -102,7 +101,7 @@ func (g Globs) Missing(names []string) (missing, optional []int) {
 // Pick returns the patterns at some indices, without the mark of those that may be missing.
 func (g Globs) Pick(at []int) (list []string) {
 	for _, i := range at {
-		glob, _ := split(g[i])
+		glob, _ := splitGlob(g[i])
 		list = append(list, glob)
 	}
 	return list

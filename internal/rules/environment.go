@@ -1,5 +1,4 @@
-// Package recipe says what is to be installed for a sandbox: the packages and the setup of an agent's file.
-package recipe
+package rules
 
 import (
 	"fmt"
@@ -7,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/netrule"
 )
 
 // Bounds of Environment.Setup.
@@ -23,7 +21,7 @@ type Environment struct {
 	Npm   []string `json:"npm,omitempty"`   // packages of npm's registry, with or without versions
 	Setup []string `json:"setup,omitempty"` // lines of shell, which run before packages are installed
 	// Network are the hosts that Setup, pip and npm reach beside the registries of the packages.
-	Network netrule.List `json:"network,omitzero"`
+	Network Hosts `json:"network,omitzero"`
 }
 
 // IsZero reports whether there is nothing to install.
@@ -38,14 +36,14 @@ func (e Environment) Equal(o Environment) bool {
 func (e Environment) Clone() Environment {
 	return Environment{
 		Pip: slices.Clone(e.Pip), Npm: slices.Clone(e.Npm), Setup: slices.Clone(e.Setup),
-		Network: netrule.List{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)},
+		Network: Hosts{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)},
 	}
 }
 
 // Problems returns the problems of the environment. Fields are as files name them.
 func (e Environment) Problems() (found hint.Problems) {
-	packages(&found, "pip_packages", e.Pip, pip, "write a name with or without versions, for example requests>=2.31,<3")
-	packages(&found, "npm_packages", e.Npm, npm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")
+	checkPackages(&found, "pip_packages", e.Pip, pipForm, "write a name with or without versions, for example requests>=2.31,<3")
+	checkPackages(&found, "npm_packages", e.Npm, npmForm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")
 	size := 0
 	for i, line := range e.Setup {
 		size += len(line)

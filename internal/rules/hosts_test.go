@@ -1,15 +1,15 @@
-package netrule_test
+package rules_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-func TestMatch(t *testing.T) {
+func TestHostMatch(t *testing.T) {
 	t.Parallel()
-	set, err := netrule.List{
+	set, err := rules.Hosts{
 		Allow: []string{"Example.org.", "*.cdn.example.org", "git.example.org:22", "10.0.0.7:8080", "[2001:db8::1]:443", "registry:pypi", "registry:github"},
 		Deny:  []string{"bad.cdn.example.org", "example.org:80", "*.evil.cdn.example.org"},
 	}.Compile()
@@ -50,7 +50,7 @@ func TestMatch(t *testing.T) {
 			t.Errorf("%s:%d: named is %v", tt.host, tt.port, m.Named)
 		}
 	}
-	more, problem := netrule.Parse("www.example.org")
+	more, problem := rules.ParseHost("www.example.org")
 	if problem != nil {
 		t.Fatal(problem)
 	}
@@ -59,7 +59,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestProblems(t *testing.T) {
+func TestHostProblems(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":                      "is not a host",
@@ -87,36 +87,36 @@ func TestProblems(t *testing.T) {
 		"fe80::1%eth0":          "is not a host",
 		strings.Repeat("a", 64): "is not a host",
 	} {
-		_, err := netrule.Parse(text)
+		_, err := rules.ParseHost(text)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	for _, name := range netrule.Presets() {
-		if _, err := (netrule.List{Allow: []string{name}}).Compile(); err != nil {
+	for _, name := range rules.HostPresets() {
+		if _, err := (rules.Hosts{Allow: []string{name}}).Compile(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := len(netrule.Presets()); n != 6 {
+	if n := len(rules.HostPresets()); n != 6 {
 		t.Errorf("%d presets", n)
 	}
 }
 
-// FuzzParse: what is taken as a rule matches nothing but what its words say.
-func FuzzParse(f *testing.F) {
+// FuzzParseHost: what is taken as a rule matches nothing but what its words say.
+func FuzzParseHost(f *testing.F) {
 	for _, seed := range []string{"a.org", "*.a.org:443", "[::1]:80", "::1", "registry:go", "1.2.3.4", "a.org.", "A.ORG:1", "["} {
 		f.Add(seed, "a.org")
 	}
 	f.Fuzz(func(t *testing.T, rule, host string) {
-		r, err := netrule.Parse(rule)
-		name, ok := netrule.Host(host)
-		if again, ok2 := netrule.Host(name); ok && (!ok2 || again != name) && !strings.HasPrefix(host, "[") {
+		r, err := rules.ParseHost(rule)
+		name, ok := rules.Host(host)
+		if again, ok2 := rules.Host(name); ok && (!ok2 || again != name) && !strings.HasPrefix(host, "[") {
 			t.Errorf("%q is %q, which is %q, %v", host, name, again, ok2)
 		}
 		if err != nil || !ok || strings.HasPrefix(rule, "registry:") {
 			return
 		}
-		set, cerr := netrule.List{Allow: []string{rule}}.Compile()
+		set, cerr := rules.Hosts{Allow: []string{rule}}.Compile()
 		if cerr != nil {
 			t.Fatalf("%q: %v", rule, cerr)
 		}

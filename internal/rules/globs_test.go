@@ -1,4 +1,4 @@
-package outputs_test
+package rules_test
 
 import (
 	"io/fs"
@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-func TestMatch(t *testing.T) {
+func TestGlobMatch(t *testing.T) {
 	t.Parallel()
 	for glob, c := range map[string]struct{ match, enter, no, pass []string }{
 		"report.csv":   {match: []string{"report.csv", "report.csv/in/it"}, enter: []string{"report.csv"}, no: []string{"d/report.csv", "report.csvx"}, pass: []string{"d"}},
@@ -23,7 +23,7 @@ func TestMatch(t *testing.T) {
 		"[ab].c?":      {match: []string{"a.c"}, no: []string{"c.c"}, pass: []string{"d"}},
 		`\[draft\].md`: {match: []string{"[draft].md"}, no: []string{"d.md"}},
 	} {
-		g := outputs.Globs{glob}
+		g := rules.Globs{glob}
 		if p := g.Problems(); p != nil {
 			t.Errorf("%s: %v", glob, p)
 		}
@@ -51,9 +51,9 @@ func expect(yes, no []string) map[string]bool {
 	return out
 }
 
-func TestProblems(t *testing.T) {
+func TestGlobProblems(t *testing.T) {
 	t.Parallel()
-	bad := outputs.Globs{"/etc/passwd", "../x", "a/../b", "./a", "a//b", "", "?", ".", "a[", "{a", "ok", "ok"}
+	bad := rules.Globs{"/etc/passwd", "../x", "a/../b", "./a", "a//b", "", "?", ".", "a[", "{a", "ok", "ok"}
 	var at []string
 	for _, p := range bad.Problems() {
 		at = append(at, strings.Trim(p.Field, "outps[]"))
@@ -61,36 +61,36 @@ func TestProblems(t *testing.T) {
 	if diff := cmp.Diff(strings.Fields("0 1 2 3 4 5 6 7 8 9 11"), at); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
 	}
-	if p := make(outputs.Globs, 101).Problems(); len(p) != 1 || p[0].Field != "outputs" {
+	if p := make(rules.Globs, 101).Problems(); len(p) != 1 || p[0].Field != "outputs" {
 		t.Errorf("101 of them: %v", p)
 	}
 }
 
-func TestMissing(t *testing.T) {
+func TestGlobMissing(t *testing.T) {
 	t.Parallel()
-	missing, optional := outputs.Globs{"a", "b?", "c", "d/**?", "e"}.Missing([]string{"a", "e/f"})
+	missing, optional := rules.Globs{"a", "b?", "c", "d/**?", "e"}.Missing([]string{"a", "e/f"})
 	if !slices.Equal(missing, []int{2}) || !slices.Equal(optional, []int{1, 3}) {
 		t.Errorf("missing %v, may be missing %v", missing, optional)
 	}
 }
 
-func TestIn(t *testing.T) {
+func TestGlobFiles(t *testing.T) {
 	t.Parallel()
-	names := outputs.Globs{"d/**", "r.txt"}.In(fstest.MapFS{"d/e/f": {}, "r.txt": {}, "other/r.txt": {}, "d/g": {}})
+	names := rules.Globs{"d/**", "r.txt"}.In(fstest.MapFS{"d/e/f": {}, "r.txt": {}, "other/r.txt": {}, "d/g": {}})
 	if diff := cmp.Diff([]string{"d/e/f", "d/g", "r.txt"}, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if names := (outputs.Globs{"**"}).In(fstest.MapFS{}); names != nil {
+	if names := (rules.Globs{"**"}).In(fstest.MapFS{}); names != nil {
 		t.Errorf("of nothing: %v", names)
 	}
 }
 
-// FuzzMatch: no pattern and no path is a reason to panic, and what matches is entered.
-func FuzzMatch(f *testing.F) {
+// FuzzGlob: no pattern and no path is a reason to panic, and what matches is entered.
+func FuzzGlob(f *testing.F) {
 	f.Add("dist/**", "dist/a/b")
 	f.Add("{a,b/c}/*?", "b/c/d")
 	f.Fuzz(func(t *testing.T, glob, name string) {
-		g := outputs.Globs{glob}
+		g := rules.Globs{glob}
 		if g.Problems() != nil || !fs.ValidPath(name) || !g.Match("d/"+name) {
 			return
 		}

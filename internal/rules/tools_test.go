@@ -1,4 +1,4 @@
-package toolrule_test
+package rules_test
 
 import (
 	"regexp"
@@ -6,10 +6,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-func TestPattern(t *testing.T) {
+func TestToolPattern(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		pattern, server, tool string
@@ -25,14 +25,14 @@ func TestPattern(t *testing.T) {
 		{"a.*x*x", "a", "x", false},
 		{"a.*", "b", "a", false},
 	} {
-		if got := toolrule.Pattern(tc.pattern).Match(tc.server, tc.tool); got != tc.want {
+		if got := rules.ToolPattern(tc.pattern).Match(tc.server, tc.tool); got != tc.want {
 			t.Errorf("%s matches %s.%s: %t", tc.pattern, tc.server, tc.tool, got)
 		}
 	}
 }
 
 // A * is any text, as in a regular expression.
-func FuzzPattern(f *testing.F) {
+func FuzzToolPattern(f *testing.F) {
 	f.Add("get_*_by*", "get_issue_by_id")
 	f.Add("*a*aa", "aaa")
 	f.Fuzz(func(t *testing.T, pattern, tool string) {
@@ -40,17 +40,17 @@ func FuzzPattern(f *testing.F) {
 			return // what a regular expression cannot say, and what is not the tool's part
 		}
 		like := regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$")
-		if got := toolrule.Pattern("s."+pattern).Match("s", tool); got != like.MatchString(tool) {
+		if got := rules.ToolPattern("s."+pattern).Match("s", tool); got != like.MatchString(tool) {
 			t.Errorf("%q matches %q: %t", pattern, tool, got)
 		}
 	})
 }
 
-func TestLimits(t *testing.T) {
+func TestToolLimits(t *testing.T) {
 	t.Parallel()
-	most := toolrule.Limits{Calls: 10, Seconds: 600}
-	got := toolrule.Limits{Calls: 500}.WithDefaults().Under(most)
-	want := toolrule.Limits{Calls: 10, Concurrent: 16, PerSecond: 50, Seconds: 60, ArgKB: 1024, ResultKB: 64}
+	most := rules.ToolLimits{Calls: 10, Seconds: 600}
+	got := rules.ToolLimits{Calls: 500}.WithDefaults().Under(most)
+	want := rules.ToolLimits{Calls: 10, Concurrent: 16, PerSecond: 50, Seconds: 60, ArgKB: 1024, ResultKB: 64}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -1,0 +1,97 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/suggest"
+)
+
+// Placeholders of arguments.
+const (
+	ArgPrompt   = "prompt"
+	ArgSystem   = "system"
+	ArgModel    = "model"
+	ArgSchema   = "schema"
+	ArgMaxTurns = "max_turns"
+	ArgResume   = "resume"
+	ArgWorkdir  = "workdir"
+	ArgHome     = "home"
+)
+
+// Bounds of a command line.
+const (
+	maxArgs = 100
+	// maxArg is the longest argument, below what Linux takes, 128 KiB.
+	maxArg = 120 << 10
+)
+
+// errInvalidArgs is returned for a command line that cannot be run.
+var errInvalidArgs = errors.New("invalid command line")
+
+// placeholders returns all placeholders.
+func placeholders() []string {
+	return []string{ArgHome, ArgMaxTurns, ArgModel, ArgPrompt, ArgResume, ArgSchema, ArgSystem, ArgWorkdir}
+}
+
+// placeholder matches {name}, and {{name}}, which stands for {name} itself.
+var placeholder = regexp.MustCompile(`\{\{[a-z_]+\}\}|\{[a-z_]+\}`)
+
+// CheckArgs returns what is wrong with a command line before it is filled in.
+func CheckArgs(args []string) error {
+	switch {
+	case len(args) == 0 || args[0] == "":
+		return fmt.Errorf("no program specified: %w", errInvalidArgs)
+	case len(args) > maxArgs:
+		return fmt.Errorf("it has %d arguments, the limit is %d: %w", len(args), maxArgs, errInvalidArgs)
+	case placeholder.MatchString(args[0]):
+		return fmt.Errorf("the program %q contains a placeholder: %w", args[0], errInvalidArgs)
+	}
+	for _, arg := range args {
+		for _, found := range placeholder.FindAllString(arg, -1) {
+			name := strings.Trim(found, "{}")
+			if strings.HasPrefix(found, "{{") || slices.Contains(placeholders(), name) {
+				continue
+			}
+			return fmt.Errorf("unknown placeholder {%s}, %s write {{%s}} for literal text: %w", name, suggest.Hint(name, placeholders()), name, errInvalidArgs)
+		}
+		if strings.ContainsRune(arg, 0) {
+			return fmt.Errorf("an argument contains NUL: %w", errInvalidArgs)
+		}
+	}
+	return nil
+}
+
+// HasArg reports whether a command line has a placeholder.
+func HasArg(args []string, name string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool {
+		return slices.Contains(placeholder.FindAllString(arg, -1), "{"+name+"}")
+	})
+}
+
+// FillArgs returns a command line with its placeholders replaced. An argument that is nothing but a placeholder without a value stays, as
+// an empty one.
+func FillArgs(args []string, values map[string]string) ([]string, error) {
+	if err := CheckArgs(args); err != nil {
+		return nil, err
+	}
+	filled := make([]string, len(args))
+	for i, arg := range args {
+		filled[i] = placeholder.ReplaceAllStringFunc(arg, func(found string) string {
+			if strings.HasPrefix(found, "{{") {
+				return found[1 : len(found)-1]
+			}
+			return values[strings.Trim(found, "{}")]
+		})
+		switch {
+		case len(filled[i]) > maxArg:
+			return nil, fmt.Errorf("argument %d has %d bytes, the limit is %d; remove {prompt} for a program that reads it from standard input: %w", i, len(filled[i]), maxArg, errInvalidArgs)
+		case strings.ContainsRune(filled[i], 0):
+			return nil, fmt.Errorf("argument %d contains NUL: %w", i, errInvalidArgs)
+		}
+	}
+	return filled, nil
+}
