@@ -77,7 +77,6 @@ func layers() []layer {
 		// For any program with Genkit, which it knows by its spans alone.
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
-		{dir: "internal/textedit", only: []string{}},
 		{dir: "internal/yamlnode", may: []string{"internal/suggest", "internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "sandbox", "session")},
@@ -132,7 +131,7 @@ func layers() []layer {
 		{dir: "session/transfer", may: []string{"backend", "sandbox", "session", "session/record", "internal/hint", "internal/rules", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "sandbox", "session", "session/record", "session/admin", "patch"), sdk: true},
 		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/rules", "internal/bound", "internal/sanitize", "internal/suggest", "internal/yamlnode"}, only: []string{"github.com/goccy/go-yaml"}},
-		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/rules", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
+		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/rules", "internal/sanitize", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/rules", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
 		{dir: "mcpserver", may: above("internal/yamlnode", "backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.

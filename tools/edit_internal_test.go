@@ -1,4 +1,4 @@
-package textedit
+package tools
 
 import (
 	"errors"
@@ -9,12 +9,12 @@ import (
 
 // replaceAll replaces every occurrence of a text.
 func replaceAll(file []byte, old, with string) (data []byte, lines []int64, err error) {
-	s := Find(file, old)
+	s := findText(file, old)
 	data, err = s.Replace(with, 1<<24)
 	return data, s.Lines(20), err
 }
 
-func TestReplace(t *testing.T) {
+func TestReplaceText(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		text, old, with string
@@ -48,7 +48,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-func TestCount(t *testing.T) {
+func TestFindText(t *testing.T) {
 	t.Parallel()
 	file := []byte("if a:\r\n    b()\r\n\r\nif c:\n\tb()\n")
 	for text, want := range map[string]struct {
@@ -64,31 +64,31 @@ func TestCount(t *testing.T) {
 		" \n\t\n":              {0, "[]", 0},
 		"\n":                   {5, "[1 2 3]", 0},
 	} {
-		s := Find(file, text)
+		s := findText(file, text)
 		if s.Count() != want.count || fmt.Sprint(s.Lines(3)) != want.lines || want.count == 0 && s.Near() != want.near {
 			t.Errorf("%q: %d times, at lines %v, near %d; want %+v", text, s.Count(), s.Lines(3), s.Near(), want)
 		}
 	}
 }
 
-func TestReplaceTooLarge(t *testing.T) {
+func TestReplaceTextTooLarge(t *testing.T) {
 	t.Parallel()
-	s := Find([]byte("aaaa"), "a")
+	s := findText([]byte("aaaa"), "a")
 	if got, err := s.Replace("bb", 8); err != nil || len(got) != 8 {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, limit := range []int{0, 7} {
-		if _, err := s.Replace("bb", limit); !errors.Is(err, ErrTooLarge) {
+		if _, err := s.Replace("bb", limit); !errors.Is(err, errTextTooLarge) {
 			t.Errorf("a limit of %d: %v", limit, err)
 		}
 	}
-	if _, err := s.Replace(strings.Repeat("b", 1<<20), 1<<20); !errors.Is(err, ErrTooLarge) {
+	if _, err := s.Replace(strings.Repeat("b", 1<<20), 1<<20); !errors.Is(err, errTextTooLarge) {
 		t.Error(err)
 	}
 }
 
-// FuzzReplace: but for line ends, an edit does what replacing every occurrence does, and a file of one kind of line end keeps it.
-func FuzzReplace(f *testing.F) {
+// FuzzReplaceText: but for line ends, an edit does what replacing every occurrence does, and a file of one kind of line end keeps it.
+func FuzzReplaceText(f *testing.F) {
 	for _, seed := range [][3]string{{"a\r\nb\r\n", "a\nb", "x\ny"}, {"a\nb", "\n", "\r\n"}, {"aaa", "aa", ""}, {"\r\n\r\n", "\n", "x"}, {"\xff\r\n", "\n", "\n\n"}} {
 		f.Add([]byte(seed[0]), seed[1], seed[2])
 	}
