@@ -35,7 +35,7 @@ main() {
   echo "$version" >"$dir/version.txt"
   for arch in $arches; do
     GOARCH=$arch go build "${flags[@]}" -ldflags "-s -w -buildid= -X main.version=$version" -o "$dir/guest" $pkg
-    GOOS="" GOARCH="" go run ./internal/guest/embed/pack <"$dir/guest" >"$dir/guest_linux_$arch.gz"
+    GOOS="" GOARCH="" go run ./internal/guest/embed/pack.go <"$dir/guest" >"$dir/guest_linux_$arch.gz"
     rm "$dir/guest"
     for f in version.txt "guest_linux_$arch.gz"; do
       cmp -s "$dir/$f" "$embed/$f" ||

@@ -1,4 +1,6 @@
-// Command mknumbers writes the tables of system call numbers that package seccomp embeds, from those of x/sys.
+//go:build ignore
+
+// Mknumbers writes the tables of system call numbers that package seccomp embeds, from those of x/sys.
 package main
 
 import (

@@ -1,4 +1,6 @@
-// Command pack compresses standard input to standard output, with the same result for the same input and toolchain.
+//go:build ignore
+
+// Pack compresses standard input to standard output, with the same result for the same input and toolchain.
 package main
 
 import (
