@@ -14,7 +14,6 @@ import (
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -26,7 +25,7 @@ const secret = "canary-4711-not-to-be-seen"
 // operator makes sources of an operator's file, and returns what they log.
 func operator(t *testing.T, file string) ([]hosttools.Source, *buffertest.Buffer) {
 	t.Helper()
-	config, err := serverfile.Parse("host-tools.yaml", []byte(file), func(name string) (string, bool) { return secret, name == "SECRET" })
+	config, err := mcpsource.ParseConfig("host-tools.yaml", []byte(file), func(name string) (string, bool) { return secret, name == "SECRET" })
 	must(t, err)
 	log := &buffertest.Buffer{}
 	o := &mcpsource.Options{

@@ -93,9 +93,8 @@ func layers() []layer {
 		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
 		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
-		{dir: "gateway/hosttools/serverfile", may: []string{"internal/hint", "gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/rules", "internal/yamlnode"}, only: []string{}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
-		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
+		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "internal/rules", "internal/toolspec", "internal/yamlnode")},
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
 		{dir: "executor", may: above("backend", "sandbox", "session", "session/record", "executor/skill", "gateway/model", "internal/rules", "internal/guest", "internal/sanitize")},
 		{dir: "executor/skill", may: []string{"internal/hint", "sandbox", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync"}},

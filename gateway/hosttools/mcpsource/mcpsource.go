@@ -21,7 +21,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -45,7 +44,7 @@ type Options struct {
 }
 
 // New returns the tools of a server, which is started or connected to when they are first asked for.
-func New(server serverfile.Server, o *Options) hosttools.Source {
+func New(server Server, o *Options) hosttools.Source {
 	s := &source{server: server, redact: server.Redactor(), turn: make(chan struct{}, 1)}
 	if o != nil {
 		s.o = *o
@@ -56,7 +55,7 @@ func New(server serverfile.Server, o *Options) hosttools.Source {
 }
 
 type source struct {
-	server serverfile.Server
+	server Server
 	o      Options
 	redact func(string) string
 	stale  atomic.Bool // the server said that its list has changed

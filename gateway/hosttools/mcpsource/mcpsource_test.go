@@ -21,7 +21,6 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -111,14 +110,14 @@ func newServer() *mcp.Server {
 
 const token = "tok-8c1d0f5e6b"
 
-func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *buffertest.Buffer) {
+func program(t *testing.T, change func(*mcpsource.Server)) (hosttools.Source, *buffertest.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := serverfile.Server{Name: "test", Command: []string{self}, Env: map[string]serverfile.Secret{
-		asServer: serverfile.NewSecret("1"), "TOKEN": serverfile.NewSecret(token),
+	server := mcpsource.Server{Name: "test", Command: []string{self}, Env: map[string]mcpsource.Secret{
+		asServer: mcpsource.NewSecret("1"), "TOKEN": mcpsource.NewSecret(token),
 	}}
 	if change != nil {
 		change(&server)
@@ -144,13 +143,13 @@ func TestStartsBesideItsFile(t *testing.T) {
 	if err = errors.Join(err, os.Symlink(relative, "link.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	config, err := serverfile.Read("link.yaml", os.LookupEnv)
+	config, err := mcpsource.ReadConfig("link.yaml", os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	withoutFile := config.Servers[0]
 	withoutFile.Command, withoutFile.Dir = []string{self}, ""
-	for want, server := range map[string]serverfile.Server{own: config.Servers[0], string(filepath.Separator): withoutFile} {
+	for want, server := range map[string]mcpsource.Server{own: config.Servers[0], string(filepath.Separator): withoutFile} {
 		s := mcpsource.New(server, nil)
 		if res, err := call(t, s, "where"); err != nil || res.Text != want {
 			t.Errorf("started in %v, %v, want %s", res, err, want)
@@ -211,7 +210,7 @@ func TestSecretsStay(t *testing.T) {
 
 func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
 	t.Parallel()
-	s, _ := program(t, func(s *serverfile.Server) { s.Timeout = time.Minute })
+	s, _ := program(t, func(s *mcpsource.Server) { s.Timeout = time.Minute })
 	for range 4 {
 		if _, err := call(t, s, "die"); code(err) != toolspec.CodeToolFailed {
 			t.Fatalf("a call of a server that dies: %v", err)
@@ -224,7 +223,7 @@ func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
 
 func TestServerThatHangs(t *testing.T) {
 	t.Parallel()
-	s, _ := program(t, func(s *serverfile.Server) { s.Timeout = 15 * time.Second })
+	s, _ := program(t, func(s *mcpsource.Server) { s.Timeout = 15 * time.Second })
 	if _, err := call(t, s, "hang"); code(err) != toolspec.CodeTimeout {
 		t.Errorf("a call of a server that hangs: %v", err)
 	}
@@ -237,7 +236,7 @@ func TestServerThatHangs(t *testing.T) {
 func TestServerThatFloods(t *testing.T) {
 	for name, want := range map[string]toolspec.Code{"large": toolspec.CodeTooLarge, "flood": toolspec.CodeToolFailed} {
 		t.Run(name, func(t *testing.T) {
-			s, _ := program(t, func(s *serverfile.Server) { s.Timeout = 2 * time.Minute })
+			s, _ := program(t, func(s *mcpsource.Server) { s.Timeout = 2 * time.Minute })
 			if _, err := s.Tools(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -312,11 +311,11 @@ func TestPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pinned, _ := program(t, func(s *serverfile.Server) { s.Pin = "sha256:" + digest })
+	pinned, _ := program(t, func(s *mcpsource.Server) { s.Pin = "sha256:" + digest })
 	if _, err := pinned.Tools(t.Context()); err != nil {
 		t.Errorf("with its own digest: %v", err)
 	}
-	other, _ := program(t, func(s *serverfile.Server) { s.Pin = "sha256:" + strings.Repeat("0", 64) })
+	other, _ := program(t, func(s *mcpsource.Server) { s.Pin = "sha256:" + strings.Repeat("0", 64) })
 	if _, err := other.Tools(t.Context()); code(err) != toolspec.CodeUnavailable || !strings.Contains(err.Error(), digest) {
 		t.Errorf("with another digest: %v", err)
 	}
@@ -324,7 +323,7 @@ func TestPin(t *testing.T) {
 
 func TestNoSuchProgram(t *testing.T) {
 	t.Parallel()
-	s, _ := program(t, func(s *serverfile.Server) { s.Command = []string{"/no/such/program"} })
+	s, _ := program(t, func(s *mcpsource.Server) { s.Command = []string{"/no/such/program"} })
 	if _, err := s.Tools(t.Context()); code(err) != toolspec.CodeUnavailable || strings.Contains(err.Error(), "/no/such") {
 		t.Errorf("%v", err)
 	}
@@ -345,7 +344,7 @@ func TestHTTP(t *testing.T) {
 	moved := httptest.NewServer(http.RedirectHandler(web.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(moved.Close)
 	source := func(url string) hosttools.Source {
-		s := mcpsource.New(serverfile.Server{Name: "web", URL: url, Headers: map[string]serverfile.Secret{"Authorization": serverfile.NewSecret("Bearer " + token)}},
+		s := mcpsource.New(mcpsource.Server{Name: "web", URL: url, Headers: map[string]mcpsource.Secret{"Authorization": mcpsource.NewSecret("Bearer " + token)}},
 			&mcpsource.Options{Log: slog.New(slog.DiscardHandler)})
 		t.Cleanup(func() { s.Close() })
 		return s

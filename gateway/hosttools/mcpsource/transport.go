@@ -17,7 +17,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -44,7 +43,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, func(), error) {
 // headers adds headers to requests and bounds the answers.
 type headers struct {
 	next http.RoundTripper
-	add  map[string]serverfile.Secret
+	add  map[string]Secret
 }
 
 func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -67,7 +66,7 @@ const stopWait = 500 * time.Millisecond
 // program starts the server in a process group of its own.
 func (s *source) program() (mcp.Transport, func(), error) {
 	cmd := exec.Command(s.server.Command[0], s.server.Command[1:]...)
-	cmd.Dir = cmp.Or(s.server.Dir, string(filepath.Separator)) // never the working directory, see serverfile.Read
+	cmd.Dir = cmp.Or(s.server.Dir, string(filepath.Separator)) // never the working directory, see ReadConfig
 	cmd.Env = append([]string{}, s.o.Environ...)               // not nil, which is this process's own
 	for name, value := range s.server.Env {
 		cmd.Env = append(cmd.Env, name+"="+value.Reveal())

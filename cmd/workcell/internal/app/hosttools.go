@@ -10,7 +10,6 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 )
 
 // StartHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are eager.
@@ -44,7 +43,7 @@ func (a *App) OpenHostTools(ctx context.Context, eager bool) (*hosttools.Registr
 	if file == "" {
 		return nil, nil
 	}
-	c, err := serverfile.Read(file, a.opts.Env)
+	c, err := mcpsource.ReadConfig(file, a.opts.Env)
 	if err != nil {
 		return nil, Fail(ExitInvalid, err, "")
 	}

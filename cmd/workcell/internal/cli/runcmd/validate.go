@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -202,7 +202,7 @@ func (c *checker) check(ctx context.Context, path string) {
 		wrong = append(wrong, tools.CheckPartial(path))
 	case app.HasKey(path, app.ServersKey):
 		kind = "host tools"
-		_, err := serverfile.Read(path, func(string) (string, bool) { return "unknown", true }) // secrets are not asked for
+		_, err := mcpsource.ReadConfig(path, func(string) (string, bool) { return "unknown", true }) // secrets are not asked for
 		wrong = append(wrong, err)
 	case app.HasKey(path, app.ScriptKey):
 		kind = "script"

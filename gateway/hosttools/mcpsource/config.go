@@ -1,6 +1,4 @@
-// Package serverfile reads the operator's file of host tools: the MCP servers whose tools agents may be granted, and the
-// policy over all of them. Only this file names programs, so that a prompt cannot start one on the host.
-package serverfile
+package mcpsource
 
 import (
 	"fmt"
@@ -21,7 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Config is what the file says.
+// A Config is the content of the operator's file of host tools: MCP servers, and the policy for all their tools. Only this file
+// names programs, so that a prompt cannot start a program on the host.
 type Config struct {
 	Servers []Server // sorted by name
 	Policy  hosttools.Policy
@@ -78,16 +77,16 @@ const (
 	maxServers     = 100
 )
 
-// Read reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
+// ReadConfig reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
 // every problem, by line and column, and no secret. Programs start in the directory of the file, with links resolved,
 // or in the root directory if the file is a pipe. The working directory or the directory of a link may be a hostile
 // repository, and npx, python -m, and make run code from the directory where they start.
-func Read(path string, lookup func(name string) (string, bool)) (*Config, error) {
+func ReadConfig(path string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(path, maxConfigBytes)
 	if err != nil {
 		return nil, err
 	}
-	c, err := Parse(path, src, lookup)
+	c, err := ParseConfig(path, src, lookup)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +114,8 @@ type server struct {
 	TimeoutSeconds int64  `yaml:"timeout_seconds"`
 }
 
-// Parse is Read for a file's contents; name is used in errors only.
-func Parse(name string, src []byte, lookup func(name string) (string, bool)) (*Config, error) {
+// ParseConfig is ReadConfig for a file's contents; name is used in errors only.
+func ParseConfig(name string, src []byte, lookup func(name string) (string, bool)) (*Config, error) {
 	format := yamlnode.Format{Single: "remove the second one", MaxBytes: maxConfigBytes, MaxDepth: 16, MaxValues: 20_000}
 	d, root := format.Read(name, src)
 	r := &reader{d, lookup}

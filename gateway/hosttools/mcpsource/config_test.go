@@ -1,4 +1,4 @@
-package serverfile_test
+package mcpsource_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 )
 
 func variables(name string) (string, bool) {
@@ -18,9 +18,9 @@ func variables(name string) (string, bool) {
 	return v, ok
 }
 
-func TestParse(t *testing.T) {
+func TestParseConfig(t *testing.T) {
 	t.Parallel()
-	c, err := serverfile.Parse("f.yaml", []byte(`
+	c, err := mcpsource.ParseConfig("f.yaml", []byte(`
 servers:
   github:
     command: [npx, -y, "@modelcontextprotocol/server-github@2025.4.8"]
@@ -87,18 +87,18 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"policy:":                                                                    "f.yaml:1:8: policy is empty; set a value or remove the key",
 		"a: 1\n---\nb: 2":                                                            "f.yaml:2: more than one YAML document; remove the second one",
 	} {
-		_, err := serverfile.Parse("f.yaml", []byte(src), variables)
+		_, err := mcpsource.ParseConfig("f.yaml", []byte(src), variables)
 		if err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant\n%s", src, err, want)
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseConfig(f *testing.F) {
 	f.Add("servers:\n  a: {command: [b], env: {C: '${GITHUB_TOKEN}'}}\npolicy: {deny: ['*.x'], limits: {calls: 3}}")
 	f.Add("servers: {a: &x {url: http://x, headers: {B: '${GITHUB_TOKEN'}}, b: *x}")
 	f.Fuzz(func(t *testing.T, src string) {
-		c, err := serverfile.Parse("f.yaml", []byte(src), variables)
+		c, err := mcpsource.ParseConfig("f.yaml", []byte(src), variables)
 		if err != nil {
 			if strings.Contains(err.Error(), "ghp_0123456789") && !strings.Contains(src, "ghp_0123456789") {
 				t.Errorf("the error has a secret: %v", err)
