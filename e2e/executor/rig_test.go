@@ -25,7 +25,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/acp"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
@@ -72,12 +71,12 @@ func speakers() []agent {
 }
 
 func speak(argv ...string) speaker {
-	return speaker{drivers.Of("acp", argv, "").Driver.(acp.Driver), argv[0]}
+	return speaker{drivers.Of("acp", argv, "").Driver.(drivers.ACP), argv[0]}
 }
 
 // speaker is called by the name of its CLI, as which the tests know what it asks for.
 type speaker struct {
-	acp.Driver
+	drivers.ACP
 	name string
 }
 
@@ -214,7 +213,7 @@ func (r *rig) run(ctx context.Context, name string, task executor.Task) (executo
 	if *recording && name != "" {
 		dir := filepath.Join("..", "..", "executor", "drivers", "testdata", r.a.Name())
 		if s, ok := r.a.Driver.(speaker); ok {
-			dir, name = filepath.Join("..", "..", "executor", s.Driver.Name(), "testdata"), s.name+"-"+name
+			dir, name = filepath.Join(filepath.Dir(dir), s.ACP.Name()), s.name+"-"+name
 		}
 		must(r.t, os.MkdirAll(dir, 0o755))
 		must(r.t, os.WriteFile(filepath.Join(dir, name+".jsonl"), r.output.Bytes(), 0o644))

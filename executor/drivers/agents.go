@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/acp"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -26,7 +25,7 @@ type Agent struct {
 func Of(command string, argv []string, events string) Agent {
 	switch command {
 	case "acp":
-		a, d := Agent{}, acp.Driver{Argv: argv}
+		a, d := Agent{}, ACP{Argv: argv}
 		if m := speaks.FindStringSubmatch(strings.Join(argv, "\n")); m != nil {
 			a = named(m[1] + m[2])
 			d.Settings = a.Driver

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/executor/acp"
 	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
@@ -28,7 +27,7 @@ func TestOf(t *testing.T) {
 		if a.Driver.Name() != test.driver || a.Name != test.program || (a.Image == "") != (test.program == "") || (a.Version == "") != (test.program == "") {
 			t.Errorf("%s: %+v", name, a)
 		}
-		if d, ok := a.Driver.(acp.Driver); ok && (d.Settings != nil) != test.settings {
+		if d, ok := a.Driver.(drivers.ACP); ok && (d.Settings != nil) != test.settings {
 			t.Errorf("%s: %+v", name, d)
 		}
 		if d, ok := a.Driver.(drivers.Custom); ok && (d.Like != nil) != test.like {
@@ -49,7 +48,7 @@ func TestOf(t *testing.T) {
 		"/opt/gemini/agent":                           "",
 		"claude --acp":                                "",
 	} {
-		d := drivers.Of("acp", strings.Fields(line), "").Driver.(acp.Driver)
+		d := drivers.Of("acp", strings.Fields(line), "").Driver.(drivers.ACP)
 		if got := d.Settings; (got == nil) != (want == "") || got != nil && got.Name() != want {
 			t.Errorf("%s: settings of %v, want %q", line, got, want)
 		}

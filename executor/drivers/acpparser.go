@@ -1,4 +1,4 @@
-package acp
+package drivers
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// protocol is the version of the protocol.
-const protocol = 1
+// acpVersion is the version of the protocol.
+const acpVersion = 1
 
 // The requests to the agent, in their order; the number of each is the id of its message.
 const (
@@ -23,11 +23,11 @@ const (
 	askPrompt
 )
 
-// maxTools is how many calls of tools are known that have not ended.
-const maxTools = 1000
+// acpMaxTools is how many calls of tools are known that have not ended.
+const acpMaxTools = 1000
 
-// parser speaks with an agent: it reads what the agent says, answers its requests, and asks the next thing.
-type parser struct {
+// acpParser speaks with an agent: it reads what the agent says, answers its requests, and asks the next thing.
+type acpParser struct {
 	out             io.Writer
 	prompt, workdir string
 	resume          string // the session to go on with
@@ -40,25 +40,25 @@ type parser struct {
 	began   bool   // the last text goes on
 	ended   bool
 	lost    error // of out
-	tools   map[string]*tool
+	tools   map[string]*acpTool
 }
 
 // begin asks the agent who it is.
-func (p *parser) begin() {
-	p.tools = map[string]*tool{}
+func (p *acpParser) begin() {
+	p.tools = map[string]*acpTool{}
 	p.ask(askInitialize, "initialize", object{
-		"protocolVersion":    protocol,
+		"protocolVersion":    acpVersion,
 		"clientInfo":         object{"name": "workcell", "version": "1"},
 		"clientCapabilities": object{"fs": object{"readTextFile": false, "writeTextFile": false}, "terminal": false},
 	})
 }
 
-func (p *parser) ask(id int, method string, params object) {
+func (p *acpParser) ask(id int, method string, params object) {
 	p.asked = id
-	p.send(message{ID: fmt.Append(nil, id), Method: method, Params: params})
+	p.send(acpMessage{ID: fmt.Append(nil, id), Method: method, Params: params})
 }
 
-func (p *parser) send(m message) {
+func (p *acpParser) send(m acpMessage) {
 	m.Version = "2.0"
 	b, err := json.Marshal(m)
 	if err == nil {
@@ -68,8 +68,8 @@ func (p *parser) send(m message) {
 }
 
 // Line implements executor.Parser.
-func (p *parser) Line(b []byte) []executor.Event {
-	var l line
+func (p *acpParser) Line(b []byte) []executor.Event {
+	var l acpLine
 	if json.Unmarshal(b, &l) != nil {
 		return []executor.Event{executor.Raw(b)}
 	}
@@ -93,14 +93,14 @@ func (p *parser) Line(b []byte) []executor.Event {
 }
 
 // serve answers a request of the agent's.
-func (p *parser) serve(l line) []executor.Event {
+func (p *acpParser) serve(l acpLine) []executor.Event {
 	if l.Method != "session/request_permission" {
-		p.send(message{ID: l.ID, Error: &failure{Code: codeNoMethod, Message: "the client does not support this method"}})
+		p.send(acpMessage{ID: l.ID, Error: &acpFailure{Code: codeNoMethod, Message: "the client does not support this method"}})
 		return nil
 	}
-	var q permission
+	var q acpPermission
 	if json.Unmarshal(l.Params, &q) != nil {
-		q = permission{}
+		q = acpPermission{}
 	}
 	kind := q.ToolCall.Kind
 	if t := p.tools[q.ToolCall.ID]; t != nil {
@@ -108,22 +108,22 @@ func (p *parser) serve(l line) []executor.Event {
 		kind = t.kind
 	}
 	if p.deny || kind == "fetch" && !p.web {
-		p.send(message{ID: l.ID, Result: q.choose("reject_once", "reject_always")})
+		p.send(acpMessage{ID: l.ID, Result: q.choose("reject_once", "reject_always")})
 		return []executor.Event{{Kind: executor.KindNotice, Text: "refused: " + cut(q.ToolCall.Title)}}
 	}
-	p.send(message{ID: l.ID, Result: q.choose("allow_once", "allow_always")})
+	p.send(acpMessage{ID: l.ID, Result: q.choose("allow_once", "allow_always")})
 	return nil
 }
 
 func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), 200)], "") }
 
-func (p *parser) end(o executor.Outcome, detail string) executor.Event {
+func (p *acpParser) end(o executor.Outcome, detail string) executor.Event {
 	p.ended = true
 	return executor.Event{Kind: executor.KindEnd, End: &executor.End{Outcome: o, Detail: executor.CutText(detail)}}
 }
 
 // answered takes the agent's answer to the last request.
-func (p *parser) answered(l line) []executor.Event {
+func (p *acpParser) answered(l acpLine) []executor.Event {
 	asked := p.asked
 	p.asked = 0
 	if l.Error != nil {
@@ -147,10 +147,10 @@ func (p *parser) answered(l line) []executor.Event {
 }
 
 // open begins a session, or goes on with one.
-func (p *parser) open(answer json.RawMessage) error {
-	var c capabilities
-	if err := json.Unmarshal(answer, &c); err != nil || c.Protocol != protocol {
-		return fmt.Errorf("it does not support version %d of the protocol: %s", protocol, cut(string(answer)))
+func (p *acpParser) open(answer json.RawMessage) error {
+	var c acpCapabilities
+	if err := json.Unmarshal(answer, &c); err != nil || c.Protocol != acpVersion {
+		return fmt.Errorf("it does not support version %d of the protocol: %s", acpVersion, cut(string(answer)))
 	}
 	servers := []object{}
 	if len(p.mcp) > 0 {
@@ -171,7 +171,7 @@ func (p *parser) open(answer json.RawMessage) error {
 }
 
 // opened hands over the task.
-func (p *parser) opened(answer json.RawMessage) error {
+func (p *acpParser) opened(answer json.RawMessage) error {
 	var a struct {
 		Session string `json:"sessionId"`
 	}
@@ -186,11 +186,11 @@ func (p *parser) opened(answer json.RawMessage) error {
 }
 
 // finished takes the answer to the task.
-func (p *parser) finished(answer json.RawMessage) (events []executor.Event) {
+func (p *acpParser) finished(answer json.RawMessage) (events []executor.Event) {
 	for _, id := range slices.Sorted(maps.Keys(p.tools)) { // of which it did not tell the end
-		events = append(events, p.stop(id, update{toolCall: toolCall{Status: "failed"}})...)
+		events = append(events, p.stop(id, acpUpdate{acpToolCall: acpToolCall{Status: "failed"}})...)
 	}
-	var r result
+	var r acpResult
 	if err := json.Unmarshal(answer, &r); err != nil {
 		return append(events, p.end(executor.ModelError, "unknown result: "+cut(string(answer))))
 	}
@@ -209,8 +209,8 @@ func (p *parser) finished(answer json.RawMessage) (events []executor.Event) {
 }
 
 // update takes what happens while the agent works. What it tells before it has the task is of an earlier one.
-func (p *parser) update(params json.RawMessage) []executor.Event {
-	var n struct{ Update update }
+func (p *acpParser) update(params json.RawMessage) []executor.Event {
+	var n struct{ Update acpUpdate }
 	if p.asked != askPrompt || json.Unmarshal(params, &n) != nil {
 		return nil
 	}
@@ -233,16 +233,16 @@ func (p *parser) update(params json.RawMessage) []executor.Event {
 }
 
 // tool takes what an update tells of a call of a tool. Its start is told when its input is known.
-func (p *parser) tool(u update) []executor.Event {
+func (p *acpParser) tool(u acpUpdate) []executor.Event {
 	t := p.tools[u.ID]
 	if t == nil {
-		if u.ID == "" || len(u.ID) > 200 || u.Update != "tool_call" || len(p.tools) >= maxTools {
+		if u.ID == "" || len(u.ID) > 200 || u.Update != "tool_call" || len(p.tools) >= acpMaxTools {
 			return nil
 		}
-		t = &tool{ToolUse: executor.ToolUse{ID: u.ID}}
+		t = &acpTool{ToolUse: executor.ToolUse{ID: u.ID}}
 		p.tools[u.ID] = t
 	}
-	t.learn(u.toolCall)
+	t.learn(u.acpToolCall)
 	switch u.Status {
 	case "completed", "failed":
 		return p.stop(u.ID, u)
@@ -253,7 +253,7 @@ func (p *parser) tool(u update) []executor.Event {
 }
 
 // start returns the start of a call, once.
-func (t *tool) start() []executor.Event {
+func (t *acpTool) start() []executor.Event {
 	if t.started {
 		return nil
 	}
@@ -263,7 +263,7 @@ func (t *tool) start() []executor.Event {
 }
 
 // stop returns the end of a call.
-func (p *parser) stop(id string, u update) []executor.Event {
+func (p *acpParser) stop(id string, u acpUpdate) []executor.Event {
 	t := p.tools[id]
 	delete(p.tools, id)
 	end := executor.ToolUse{ID: id, Output: executor.CutText(u.output()), Failed: u.Status == "failed"}

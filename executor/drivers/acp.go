@@ -1,9 +1,4 @@
-// Package acp calls coding agents that speak the Agent Client Protocol (https://agentclientprotocol.com), version 1, on their standard
-// input and output.
-//
-// An agent is offered neither files nor terminals of the client: it has those of its sandbox, and requests for others are refused. What
-// it asks permission for it gets, since the sandbox is what bounds it, but for the web, which the task permits or does not.
-package acp
+package drivers
 
 import (
 	"fmt"
@@ -18,8 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Driver calls the agent of a command line. Task.Args are: permissions, allow or deny.
-type Driver struct {
+// ACP calls a coding agent that speaks the Agent Client Protocol (https://agentclientprotocol.com), version 1, on its standard
+// input and output. Task.Args are: permissions, allow or deny.
+//
+// The agent is offered neither files nor terminals of the client, because it has the files and terminals of its sandbox. It gets
+// every permission it requests, because the sandbox limits it. Only access to the web depends on the task.
+type ACP struct {
 	// Argv is the command line, with the placeholders {model}, {workdir} and {home}.
 	Argv []string
 	// Settings, if not nil, is the driver of the CLI that speaks: the agent gets its environment, its files, and the protection
@@ -28,10 +27,10 @@ type Driver struct {
 }
 
 // Name returns "acp".
-func (Driver) Name() string { return "acp" }
+func (ACP) Name() string { return "acp" }
 
 // Prepare implements executor.Driver.
-func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
+func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
 	deny := false
 	for name, value := range t.Args {
 		if name != "permissions" || value != "allow" && value != "deny" {
@@ -55,7 +54,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	}
 	prompt := sanitize.Prompt(executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema)))
 	inv.Talk = func(stdin io.Writer) executor.Parser {
-		p := &parser{
+		p := &acpParser{
 			out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny,
 		}
 		p.begin()
@@ -65,7 +64,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 }
 
 // settings returns the environment and the files of a call, and what of the system prompt is not among them.
-func (d Driver) settings(t executor.Task, in executor.Inside) (inv executor.Invocation, system string, err error) {
+func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocation, system string, err error) {
 	if t.MaxTurns > 0 {
 		return inv, "", fmt.Errorf("%w: acp cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
 	}
@@ -82,7 +81,7 @@ func (d Driver) settings(t executor.Task, in executor.Inside) (inv executor.Invo
 }
 
 // Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says nothing.
-func (Driver) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
+func (ACP) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if seen.End != nil {
 		return seen.End.Outcome
 	}
@@ -93,8 +92,8 @@ func (Driver) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outc
 }
 
 // Parser implements executor.Driver. It answers nobody: Run takes that of Invocation.Talk.
-func (Driver) Parser() executor.Parser {
-	p := &parser{out: io.Discard}
+func (ACP) Parser() executor.Parser {
+	p := &acpParser{out: io.Discard}
 	p.begin()
 	return p
 }

@@ -1,4 +1,4 @@
-package acp_test
+package drivers_test
 
 import (
 	"bufio"
@@ -11,23 +11,22 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/acp"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-func driver() acp.Driver {
-	return acp.Driver{Argv: []string{"agent", "--acp", "--model={model}", "{workdir}"}}
+func acpDriver() drivers.ACP {
+	return drivers.ACP{Argv: []string{"agent", "--acp", "--model={model}", "{workdir}"}}
 }
 
-func TestPrepare(t *testing.T) {
-	drivertest.Prepared(t, "testdata", driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
+func TestACPPrepare(t *testing.T) {
+	drivertest.Prepared(t, "testdata/acp", acpDriver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
 }
 
-// TestSettings verifies that an agent with a driver gets the protection from the files of a repository: its environment, its
+// TestACPSettings verifies that an agent with a driver gets the protection from the files of a repository: its environment, its
 // files, the safe flags, and the _meta of its session. The system prompt is among them, the host's MCP server is not.
-func TestSettings(t *testing.T) {
+func TestACPSettings(t *testing.T) {
 	for _, test := range []struct {
 		d    executor.Driver
 		want []string // in the command line, the environment, the files, or the request for a session
@@ -45,7 +44,7 @@ func TestSettings(t *testing.T) {
 			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=if", "system.md=terse",
 		}},
 	} {
-		d := acp.Driver{Argv: []string{"agent", "acp"}, Settings: test.d}
+		d := drivers.ACP{Argv: []string{"agent", "acp"}, Settings: test.d}
 		inv, err := d.Prepare(executor.Task{Prompt: "x", Model: "anthropic/m", System: "terse"}, drivertest.Inside())
 		if err != nil {
 			t.Fatal(err)
@@ -74,37 +73,37 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestRefusedTasks: what the protocol has no place for is an error and not left out.
-func TestRefusedTasks(t *testing.T) {
+// TestACPRefusedTasks: what the protocol has no place for is an error and not left out.
+func TestACPRefusedTasks(t *testing.T) {
 	for name, test := range map[string]struct {
 		argv []string
 		task executor.Task
 		want error
 	}{
-		"turns":            {driver().Argv, executor.Task{Prompt: "x", MaxTurns: 3}, backend.ErrUnsupported},
-		"unknown argument": {driver().Argv, executor.Task{Prompt: "x", Args: map[string]string{"x": "y"}}, backend.ErrInvalid},
+		"turns":            {acpDriver().Argv, executor.Task{Prompt: "x", MaxTurns: 3}, backend.ErrUnsupported},
+		"unknown argument": {acpDriver().Argv, executor.Task{Prompt: "x", Args: map[string]string{"x": "y"}}, backend.ErrInvalid},
 		"no program":       {nil, executor.Task{Prompt: "x"}, backend.ErrInvalid},
 		"a prompt":         {[]string{"agent", "{prompt}"}, executor.Task{Prompt: "x"}, backend.ErrInvalid},
 	} {
-		if _, err := (acp.Driver{Argv: test.argv}).Prepare(test.task, drivertest.Inside()); !errors.Is(err, test.want) {
+		if _, err := (drivers.ACP{Argv: test.argv}).Prepare(test.task, drivertest.Inside()); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestRecorded(t *testing.T) {
-	drivertest.Recorded(t, "testdata", driver(), map[string]executor.Outcome{
+func TestACPRecorded(t *testing.T) {
+	drivertest.Recorded(t, "testdata/acp", acpDriver(), map[string]executor.Outcome{
 		"opencode-tool": executor.Completed, "opencode-refused": executor.ModelError,
 		"gemini-tool": executor.Completed, "gemini-refused": executor.AuthError,
 	}, nil)
 }
 
-func FuzzParser(f *testing.F) { drivertest.Fuzz(f, "testdata", driver()) }
+func FuzzACP(f *testing.F) { drivertest.Fuzz(f, "testdata/acp", acpDriver()) }
 
 // conversation plays an agent: each line of it is said to the parser, and what the parser says is returned.
 func conversation(t *testing.T, task executor.Task, lines ...string) (said []map[string]any, events []executor.Event) {
 	t.Helper()
-	inv, err := driver().Prepare(task, drivertest.Inside())
+	inv, err := acpDriver().Prepare(task, drivertest.Inside())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,9 +131,9 @@ func update(what string) string {
 	return `{"method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":` + what + `}}}`
 }
 
-// TestPermissions: an agent gets what it asks for once, but the web unless the task permits it, and nothing where nothing is permitted.
+// TestACPPermissions: an agent gets what it asks for once, but the web unless the task permits it, and nothing where nothing is permitted.
 // A question without a fitting answer is cancelled.
-func TestPermissions(t *testing.T) {
+func TestACPPermissions(t *testing.T) {
 	ask := func(kind, options string) string {
 		return `{"id":"q","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"1","title":"x","kind":"` + kind + `"},"options":` + options + `}}`
 	}
@@ -169,8 +168,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestRequests: what an agent asks of its client's files and terminals is refused, whatever it sends along.
-func TestRequests(t *testing.T) {
+// TestACPRequests: what an agent asks of its client's files and terminals is refused, whatever it sends along.
+func TestACPRequests(t *testing.T) {
 	for _, method := range []string{"fs/read_text_file", "fs/write_text_file", "terminal/create", "_x/y", "elicitation/create"} {
 		said, _ := conversation(t, executor.Task{Prompt: "x"}, hello, begun, `{"id":7,"method":"`+method+`","params":{"path":"/etc/passwd","options":3}}`)
 		last := said[len(said)-1]
@@ -184,9 +183,9 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestSessions: a session is begun with our one server, or gone on with in the way that the agent has; what it says of earlier tasks is
+// TestACPSessions: a session is begun with our one server, or gone on with in the way that the agent has; what it says of earlier tasks is
 // not told.
-func TestSessions(t *testing.T) {
+func TestACPSessions(t *testing.T) {
 	resumes := `{"id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}}`
 	for name, test := range map[string]struct {
 		hello, id, method string
@@ -206,7 +205,7 @@ func TestSessions(t *testing.T) {
 		if test.method != "" && (last["method"] != test.method || !strings.Contains(fmt.Sprint(last["params"]), "workcell-guest")) {
 			t.Errorf("%s: %v", name, last)
 		}
-		if test.want != "" && (end == nil || end.Outcome != test.want || (acp.Driver{}).Outcome(executor.Seen{End: end}, sandbox.ExecStatus{}) != test.want) {
+		if test.want != "" && (end == nil || end.Outcome != test.want || (drivers.ACP{}).Outcome(executor.Seen{End: end}, sandbox.ExecStatus{}) != test.want) {
 			t.Errorf("%s: %+v", name, events)
 		}
 		for _, e := range events {
@@ -217,8 +216,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestEnds: how an agent stops, and what it leaves open.
-func TestEnds(t *testing.T) {
+// TestACPEnds: how an agent stops, and what it leaves open.
+func TestACPEnds(t *testing.T) {
 	for answer, want := range map[string]executor.Outcome{
 		`"result":{"stopReason":"end_turn"}`:          executor.Completed,
 		`"result":{"stopReason":"refusal"}`:           executor.Refused,
@@ -255,9 +254,9 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("full") }
 
-// TestUnheard: an agent that takes no answer has crashed.
-func TestUnheard(t *testing.T) {
-	inv, err := driver().Prepare(executor.Task{Prompt: "x"}, drivertest.Inside())
+// TestACPUnheard: an agent that takes no answer has crashed.
+func TestACPUnheard(t *testing.T) {
+	inv, err := acpDriver().Prepare(executor.Task{Prompt: "x"}, drivertest.Inside())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package acp
+package drivers
 
 import (
 	"bytes"
@@ -19,34 +19,34 @@ const (
 
 type object = map[string]any
 
-// message is what is said to the agent: a request, or without a method the answer to one.
-type message struct {
+// acpMessage is what is said to the agent: a request, or without a method the answer to one.
+type acpMessage struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
 	Method  string          `json:"method,omitempty"`
 	Params  any             `json:"params,omitempty"`
 	Result  any             `json:"result,omitempty"`
-	Error   *failure        `json:"error,omitempty"`
+	Error   *acpFailure     `json:"error,omitempty"`
 }
 
-// line is what the agent says. Params and Result are parsed by the method that they belong to: one that is not as expected must not
+// acpLine is what the agent says. Params and Result are parsed by the method that they belong to: one that is not as expected must not
 // keep a request from its answer.
-type line struct {
+type acpLine struct {
 	ID             json.RawMessage
 	Method         string
 	Params, Result json.RawMessage
-	Error          *failure
+	Error          *acpFailure
 }
 
-// failure is an error of JSON-RPC.
-type failure struct {
+// acpFailure is an error of JSON-RPC.
+type acpFailure struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
 // text returns all that the agent says of a failure.
-func (f *failure) text() string {
+func (f *acpFailure) text() string {
 	data := string(bytes.TrimSpace(f.Data))
 	if data == "null" {
 		data = ""
@@ -58,7 +58,7 @@ func (f *failure) text() string {
 var refusedKey = regexp.MustCompile(`\b40[13]\b|(?i:unauthorized|forbidden|invalid[ _-]api[ _-]key|authentication[ _]error|permission[ _]denied)`)
 
 // outcome returns what a failure of a request means: before there is a session the agent is to blame, then its model.
-func (f *failure) outcome(prompted bool) executor.Outcome {
+func (f *acpFailure) outcome(prompted bool) executor.Outcome {
 	switch {
 	case f.Code == codeAuthRequired, f.Code == 401, f.Code == 403, prompted && refusedKey.MatchString(f.text()):
 		return executor.AuthError
@@ -68,8 +68,8 @@ func (f *failure) outcome(prompted bool) executor.Outcome {
 	return executor.Crashed
 }
 
-// capabilities are what the agent says of itself.
-type capabilities struct {
+// acpCapabilities are what the agent says of itself.
+type acpCapabilities struct {
 	Protocol     int `json:"protocolVersion"`
 	Capabilities struct {
 		Load     bool `json:"loadSession"`
@@ -80,7 +80,7 @@ type capabilities struct {
 }
 
 // opener returns the method that goes on with a session, empty when there is none.
-func (c capabilities) opener() string {
+func (c acpCapabilities) opener() string {
 	resume := string(bytes.TrimSpace(c.Capabilities.Sessions.Resume))
 	switch {
 	case resume != "" && resume != "null" && resume != "false":
@@ -91,8 +91,8 @@ func (c capabilities) opener() string {
 	return ""
 }
 
-// result is the answer to a prompt.
-type result struct {
+// acpResult is the answer to a prompt.
+type acpResult struct {
 	Reason string `json:"stopReason"`
 	Usage  *struct {
 		Input  int64 `json:"inputTokens"`
@@ -111,7 +111,7 @@ type result struct {
 }
 
 // usage returns what the agent tells of tokens: by the protocol, or as Gemini CLI does.
-func (r result) usage() *executor.Usage {
+func (r acpResult) usage() *executor.Usage {
 	if u := r.Usage; u != nil {
 		return &executor.Usage{Input: u.Input, Output: u.Output, CacheRead: u.Read, CacheWrite: u.Write}
 	}
@@ -121,29 +121,29 @@ func (r result) usage() *executor.Usage {
 	return nil
 }
 
-// permission is a question whether a tool may be called.
-type permission struct {
-	ToolCall toolCall
-	Options  []option
+// acpPermission is a question whether a tool may be called.
+type acpPermission struct {
+	ToolCall acpToolCall
+	Options  []acpOption
 }
 
-type option struct {
+type acpOption struct {
 	ID   string `json:"optionId"`
 	Kind string
 }
 
 // choose returns the answer: the first option of the kinds, which stand in the order in which they are preferred.
-func (p permission) choose(kinds ...string) object {
+func (p acpPermission) choose(kinds ...string) object {
 	for _, kind := range kinds {
-		if i := slices.IndexFunc(p.Options, func(o option) bool { return o.Kind == kind }); i >= 0 {
+		if i := slices.IndexFunc(p.Options, func(o acpOption) bool { return o.Kind == kind }); i >= 0 {
 			return object{"outcome": object{"outcome": "selected", "optionId": p.Options[i].ID}}
 		}
 	}
 	return object{"outcome": object{"outcome": "cancelled"}}
 }
 
-// toolCall is a call of a tool, or what changed of one.
-type toolCall struct {
+// acpToolCall is a call of a tool, or what changed of one.
+type acpToolCall struct {
 	ID        string `json:"toolCallId"`
 	Title     string
 	Kind      string
@@ -152,15 +152,15 @@ type toolCall struct {
 	RawOutput json.RawMessage `json:"rawOutput"`
 }
 
-// update is what happens in a session.
-type update struct {
+// acpUpdate is what happens in a session.
+type acpUpdate struct {
 	Update string `json:"sessionUpdate"`
-	toolCall
+	acpToolCall
 	Content json.RawMessage // a block of a message, or a list of what a tool gave
 }
 
 // text returns the text of a block of a message.
-func (u update) text() string {
+func (u acpUpdate) text() string {
 	var block struct{ Text string }
 	if json.Unmarshal(u.Content, &block) != nil {
 		return ""
@@ -169,7 +169,7 @@ func (u update) text() string {
 }
 
 // output returns what a tool gave.
-func (u update) output() string {
+func (u acpUpdate) output() string {
 	var parts []struct {
 		Content struct{ Text string }
 	}
@@ -191,30 +191,30 @@ func (u update) output() string {
 	return string(u.RawOutput)
 }
 
-// tool is a call of a tool that has not ended.
-type tool struct {
+// acpTool is a call of a tool that has not ended.
+type acpTool struct {
 	executor.ToolUse
 	kind    string
 	started bool
 }
 
 // learn takes what an update tells of a call. Titles and input are told when they are known, and may be told again.
-func (t *tool) learn(c toolCall) {
+func (t *acpTool) learn(c acpToolCall) {
 	t.kind = cmp.Or(c.Kind, t.kind)
 	if len(c.Input) > 0 && string(c.Input) != "null" && string(c.Input) != "{}" {
 		t.Input = executor.CutInput(c.Input)
 	}
 	if t.Server == "" {
-		server, name := named(c.Title)
+		server, name := acpToolName(c.Title)
 		if t.Server = server; server != "" || t.Name == "" {
 			t.Name = name
 		}
 	}
 }
 
-// named returns which tool a title means: the protocol has no names of tools, and agents write those of a server into titles in forms
+// acpToolName returns which tool a title means: the protocol has no names of tools, and agents write those of a server into titles in forms
 // of their own.
-func named(title string) (server, name string) {
+func acpToolName(title string) (server, name string) {
 	title = cut(title)
 	for _, form := range []struct{ before, after string }{
 		{executor.Server + "_", ""},                   // OpenCode
