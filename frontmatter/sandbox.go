@@ -245,8 +245,14 @@ type Network struct {
 	Deny  []string `json:"deny,omitzero" jsonschema_description:"exceptions to allow"`
 }
 
+// Hosts lists hosts that sandboxed code can connect to through the host. It is the same type as sandbox.Egress.
+type Hosts = rules.Hosts
+
+// Environment is the software to install in a sandbox. It is the same type as session.Environment.
+type Environment = rules.Environment
+
 // Hosts returns the hosts that are reached without a network.
-func (n Network) Hosts() rules.Hosts { return rules.Hosts{Allow: n.Allow, Deny: n.Deny} }
+func (n Network) Hosts() Hosts { return Hosts{Allow: n.Allow, Deny: n.Deny} }
 
 // Allowed reports whether the sandbox is to reach the network.
 func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
@@ -255,12 +261,12 @@ func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 type Setup struct {
 	Run []string `json:"run,omitzero" jsonschema_description:"shell lines, which run once"`
 	// Network are the hosts that they reach, and pip and npm beside their registries.
-	Network rules.Hosts `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
+	Network Hosts `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
 }
 
 // Environment returns what is to be installed.
-func (s Sandbox) Environment() rules.Environment {
-	e := rules.Environment{Pip: s.PipPackages, Npm: s.NpmPackages}
+func (s Sandbox) Environment() Environment {
+	e := Environment{Pip: s.PipPackages, Npm: s.NpmPackages}
 	if s.Setup != nil {
 		e.Setup, e.Network = s.Setup.Run, s.Setup.Network
 	}

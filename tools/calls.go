@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
@@ -23,11 +24,14 @@ type Calls struct {
 	sorted []*tool
 }
 
+// CallArgs are the arguments of a tool call that CallOptions.Check can refuse.
+type CallArgs = toolspec.Args
+
 // CallOptions refine Plugin.Calls. The zero value of a field means what its comment says.
 type CallOptions struct {
 	// Check is called before a tool runs, and again when a file was read and its size is known. A failure that it returns
 	// is the answer of the call. Nil allows everything.
-	Check func(ctx context.Context, args toolspec.Args) *toolspec.Error
+	Check func(ctx context.Context, args CallArgs) *hosttools.Error
 	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that neither schemas nor notes
 	// name a longer one. Zero is that of session.MaxExecTimeout.
 	MaxSeconds int64
@@ -70,8 +74,8 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 }
 
 // Definitions returns what a host shows of the tools, sorted by name.
-func (c *Calls) Definitions() []toolspec.Definition {
-	list := make([]toolspec.Definition, len(c.sorted))
+func (c *Calls) Definitions() []hosttools.Definition {
+	list := make([]hosttools.Definition, len(c.sorted))
 	for i, t := range c.sorted {
 		list[i] = t.def
 	}
