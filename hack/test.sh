@@ -194,6 +194,7 @@ sources() {
   go run ./hack/house . hack/house/bounds.txt >/dev/null
   go run ./hack/words . >/dev/null
   go run ./hack/tiers check
+  go run ./hack/api | diff -U 0 hack/api/api.txt - || die "the public API has changed" "go run ./hack/api >hack/api/api.txt"
   hack/build-guest.sh --version
 }
 
