@@ -1,0 +1,18 @@
+package drivers_test
+
+import (
+	"fmt"
+
+	"github.com/workcell-dev/workcell/executor/drivers"
+)
+
+// Of finds the driver for the command of a prompt file.
+func ExampleOf() {
+	gemini := drivers.Of("gemini", nil, "")
+	fmt.Println(gemini.Driver.Name(), gemini.Name)
+	other := drivers.Of("acp", []string{"gemini", "--acp"}, "")
+	fmt.Println(other.Driver.Name(), other.Name)
+	// Output:
+	// gemini gemini
+	// acp gemini
+}

@@ -1,0 +1,19 @@
+package mcpsource_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+)
+
+// The file of host tools names MCP servers. Variables provide the secrets, which are never printed.
+func ExampleParseConfig() {
+	file := "servers:\n  github: {command: [github-mcp], env: {TOKEN: \"${TOKEN}\"}}\n"
+	c, err := mcpsource.ParseConfig("host-tools.yaml", []byte(file), func(string) (string, bool) { return "s3cret", true })
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(c.Servers[0].Name, c.Servers[0].Command, c.Servers[0].Env["TOKEN"])
+	// Output: github [github-mcp] [redacted]
+}
