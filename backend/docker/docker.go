@@ -2,7 +2,11 @@
 //
 // Everything goes through the Engine API: no command, no bind mount, no socket shared with a sandbox. A sandbox is one
 // container whose main process is the Workcell guest, delivered through a read-only volume that is filled once per
-// engine and guest version, and one workspace volume.
+// engine and guest version, and one workspace volume. The engine keeps the labels.
+//
+// Dial connects to the guest's Unix socket in the sandbox's network namespace. If this process cannot enter the
+// namespace, for example because the engine is on another host, Dial runs `workcell-guest connect` with the engine's
+// exec.
 //
 // What every container gets, whatever its image says: a numeric non-root user, no capabilities, no-new-privileges, the
 // engine's seccomp filter, a read-only root (unless the Spec asks for a writable one), private namespaces, limits on
