@@ -10,6 +10,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
+// What declares tools.
+var (
+	Declarations = declarations
+	IndexLine    = indexLine
+)
+
 // ReadBehindClose reads a request of a connection that is closed while it is being read, as the library of MCP does when it
 // cannot write, and reports whether the bounds of the set are free again.
 func (a *Access) ReadBehindClose(line string) error {

@@ -15,7 +15,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
@@ -93,7 +92,7 @@ func mediaType(name string) string {
 func mcpTool(t Tool) *mcp.Tool {
 	tool := &mcp.Tool{
 		Name: t.MCPName(), Title: t.Title, Description: t.Description, InputSchema: t.Input,
-		Meta:        mcp.Meta{wire.MetaIndex: declare.Index(t.declared())},
+		Meta:        mcp.Meta{wire.MetaIndex: indexLine(t)},
 		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: t.ReadOnly, DestructiveHint: &t.Destructive, IdempotentHint: t.Idempotent, OpenWorldHint: &t.Network},
 	}
 	if t.Output != nil {

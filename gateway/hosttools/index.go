@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
@@ -13,25 +12,12 @@ const (
 	maxIndex  = 6000 // bytes of the full index where it is chosen by its length
 )
 
-// declarations returns the files that tell code inside about tools.
-func declarations(tools []Tool) map[string]string {
-	list := make([]declare.Tool, len(tools))
-	for i, t := range tools {
-		list[i] = t.declared()
-	}
-	return declare.Files(list)
-}
-
-func (t Tool) declared() declare.Tool {
-	return declare.Tool{Server: t.Server, Name: t.Name, Title: t.Title, Description: t.Description, Input: t.Input, Output: t.Output}
-}
-
 // Index returns what a model is told of the tools: a line for each, or where that would be long, or the rules say so, a line
 // for each server and how to search.
 func (s *Set) Index() string {
 	var full strings.Builder
 	for _, e := range s.sorted {
-		full.WriteString(declare.Index(e.tool.declared()) + "\n")
+		full.WriteString(indexLine(e.tool) + "\n")
 	}
 	index := s.grant.Rules.Index
 	if index == rules.IndexFull || index != rules.IndexSearch && full.Len() <= maxIndex {

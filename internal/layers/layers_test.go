@@ -57,8 +57,6 @@ func layers() []layer {
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
-		// What code inside reads of the host's tools.
-		{dir: "gateway/hosttools/declare", may: []string{"internal/sanitize"}, only: []string{}},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
 		{dir: "internal/guest/disk", may: []string{"internal/guest", "internal/guest/proc"}},
@@ -90,7 +88,7 @@ func layers() []layer {
 		{dir: "internal/rules", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "environment", may: above("backend", "sandbox", "session", "session/admin", "internal/rules", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
 		{dir: "gateway/egress", may: above("backend", "sandbox", "internal/guest", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel"}},
-		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
+		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
 		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},

@@ -15,7 +15,6 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -172,9 +171,8 @@ func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) e
 		if err != nil {
 			return err
 		}
-		d := declare.Tool{Server: t.Server, Name: t.Name, Title: t.Title, Description: t.Description, Input: t.Input, Output: t.Output}
-		write := map[toolLanguage]func(declare.Tool) string{asPython: declare.Python, asJSON: declare.JSON}[as]
-		_, err = fmt.Fprintln(o.Stdout, strings.TrimRight(write(d), "\n"))
+		write := map[toolLanguage]func(hosttools.Tool) string{asPython: hosttools.Tool.Python, asJSON: hosttools.Tool.JSON}[as]
+		_, err = fmt.Fprintln(o.Stdout, strings.TrimRight(write(t), "\n"))
 		return err
 	})
 }

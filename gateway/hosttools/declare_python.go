@@ -1,4 +1,4 @@
-package declare
+package hosttools
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func pythonKeywords() map[string]bool {
 
 // Python returns the signature of the tool as code inside calls it. The type of an object is a dict display; "?" ends the
 // names of properties that may be missing.
-func Python(t Tool) string {
+func (t Tool) Python() string {
 	keywords := pythonKeywords()
 	in, results := newReader(t.Input), "Any"
 	if t.Output != nil {
@@ -33,7 +33,7 @@ func Python(t Tool) string {
 			id, ok := argument(f.name, keywords)
 			switch {
 			case !ok:
-				others += "# By tools.call alone: " + encode(oneLine(f.name, 80)) + ": " + of + "\n"
+				others += "# By tools.call alone: " + encodeJSON(oneLine(f.name, 80)) + ": " + of + "\n"
 			case f.required:
 				named = append(named, id+": "+of)
 			default:
@@ -59,7 +59,7 @@ func pythonCall(t Tool, keywords map[string]bool) string {
 	if server[0] != '_' && name[0] != '_' && t.Server != "call" { // tools.call is a function
 		return "from workcell import tools; tools." + server + "." + name + "(...)"
 	}
-	return "from workcell import tools; tools.call(" + encode(oneLine(t.fullName(), 200)) + ", {...})"
+	return "from workcell import tools; tools.call(" + encodeJSON(oneLine(t.FullName(), 200)) + ", {...})"
 }
 
 func docstring(texts ...string) string {

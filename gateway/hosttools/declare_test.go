@@ -1,4 +1,4 @@
-package declare_test
+package hosttools_test
 
 import (
 	"encoding/json"
@@ -14,25 +14,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // corpus are the definitions of testdata: ordinary ones of well-known servers, and hostile ones.
-func corpus(t testing.TB) []declare.Tool {
+func corpus(t testing.TB) []hosttools.Tool {
 	t.Helper()
-	names, err := filepath.Glob("testdata/*.json")
+	names, err := filepath.Glob("testdata/declare/*.json")
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no corpus: %v", err)
 	}
-	var all []declare.Tool
+	var all []hosttools.Tool
 	for _, name := range names {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var tools []declare.Tool
+		var tools []hosttools.Tool
 		if err := json.Unmarshal(b, &tools); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -41,16 +41,16 @@ func corpus(t testing.TB) []declare.Tool {
 	return all
 }
 
-func TestFiles(t *testing.T) {
+func TestDeclarations(t *testing.T) {
 	t.Parallel()
-	files := declare.Files(corpus(t))
+	files := hosttools.Declarations(corpus(t))
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !strings.HasPrefix(name, "json/") {
 			fmt.Fprintf(&b, "-- %s --\n%s", name, files[name])
 		}
 	}
-	const golden = "testdata/golden.txt"
+	const golden = "testdata/declare/golden.txt"
 	if *update {
 		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestFiles(t *testing.T) {
 // Signatures are for people and models that know Python.
 func TestPythonParses(t *testing.T) {
 	t.Parallel()
-	files := declare.Files(corpus(t))
+	files := hosttools.Declarations(corpus(t))
 	maps.DeleteFunc(files, func(name, _ string) bool { return !strings.HasSuffix(name, ".pyi") })
 	in, err := json.Marshal(files)
 	if err != nil || len(files) < 10 {
@@ -91,13 +91,13 @@ for name, text in json.load(sys.stdin).items():
 }
 
 // Definitions that grow when their references are followed stay bounded.
-func TestBounds(t *testing.T) {
+func TestDeclarationBounds(t *testing.T) {
 	t.Parallel()
 	for name, schema := range map[string]map[string]any{
 		"doubling": doubling(60), "deep": deep(5000), "wide": wide(100_000), "long": {"type": "string", "enum": []any{strings.Repeat("x", 1<<20)}},
 		"long names": {"type": "object", "properties": map[string]any{strings.Repeat("x", 1<<20): true}},
 	} {
-		for file, text := range declare.Files([]declare.Tool{{Server: "s", Name: "t", Input: schema, Output: schema}}) {
+		for file, text := range hosttools.Declarations([]hosttools.Tool{{Server: "s", Definition: hosttools.Definition{Name: "t", Input: schema, Output: schema}}}) {
 			if len(text) > 200<<10 {
 				t.Errorf("%s: %s has %d bytes", name, file, len(text))
 			}
@@ -135,17 +135,17 @@ func wide(n int) map[string]any {
 	return map[string]any{"type": "object", "properties": properties}
 }
 
-func FuzzFiles(f *testing.F) {
+func FuzzDeclarations(f *testing.F) {
 	for _, t := range corpus(f) {
 		in, _ := json.Marshal(t.Input)
 		out, _ := json.Marshal(t.Output)
 		f.Add(t.Server, t.Name, t.Description, in, out)
 	}
 	f.Fuzz(func(t *testing.T, server, name, description string, in, out []byte) {
-		tool := declare.Tool{Server: server, Name: name, Description: description}
+		tool := hosttools.Tool{Server: server, Definition: hosttools.Definition{Name: name, Description: description}}
 		_ = json.Unmarshal(in, &tool.Input)   // what is no object is a tool
 		_ = json.Unmarshal(out, &tool.Output) // without a schema
-		files := declare.Files([]declare.Tool{tool})
+		files := hosttools.Declarations([]hosttools.Tool{tool})
 		if len(files) != 3 {
 			t.Errorf("%d files", len(files))
 		}
@@ -157,7 +157,7 @@ func FuzzFiles(f *testing.F) {
 				t.Errorf("%s has %d bytes", file, len(text))
 			}
 		}
-		if line := declare.Index(tool); strings.ContainsAny(line, "\n\r\x00\u2028\u202e") || len(line) > 8192 {
+		if line := hosttools.IndexLine(tool); strings.ContainsAny(line, "\n\r\x00\u2028\u202e") || len(line) > 8192 {
 			t.Errorf("the line of the index is %q", line)
 		}
 	})

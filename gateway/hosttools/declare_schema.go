@@ -1,4 +1,4 @@
-package declare
+package hosttools
 
 import (
 	"cmp"
@@ -11,14 +11,14 @@ import (
 
 // Bounds of what is read of a schema.
 const (
-	maxDepth    = 10        // nested schemas; below it is Any
-	maxFields   = 200       // of an object
-	maxLiterals = 50        // of an enumeration
-	maxLiteral  = 200       // bytes of one
-	maxUnion    = 20        // alternatives
-	maxName     = 200       // bytes of a property's name
-	schemaCost  = 64        // bytes that reading a schema counts for
-	maxRead     = 256 << 10 // bytes of all schemas that a reference or the document leads to
+	maxTypeDepth = 10        // nested schemas; below it is Any
+	maxFields    = 200       // of an object
+	maxLiterals  = 50        // of an enumeration
+	maxLiteral   = 200       // bytes of one
+	maxUnion     = 20        // alternatives
+	maxName      = 200       // bytes of a property's name
+	schemaCost   = 64        // bytes that reading a schema counts for
+	maxRead      = 256 << 10 // bytes of all schemas that a reference or the document leads to
 )
 
 // field is a property of an object.
@@ -44,7 +44,7 @@ func (r *reader) enter(schema any, depth int) (s map[string]any, leave func()) {
 	s, _ = schema.(map[string]any)
 	leave = func() {}
 	for hops := depth; s != nil; hops++ {
-		if r.left -= schemaCost; r.left < 0 || hops > maxDepth {
+		if r.left -= schemaCost; r.left < 0 || hops > maxTypeDepth {
 			return nil, leave
 		}
 		ref, ok := s["$ref"].(string)
@@ -131,7 +131,7 @@ func (r *reader) typ(schema any, depth int) string {
 			if !f.required {
 				f.name += "?"
 			}
-			properties[i] = encode(f.name) + ": " + r.typ(f.schema, depth+1)
+			properties[i] = encodeJSON(f.name) + ": " + r.typ(f.schema, depth+1)
 		}
 		return "{" + strings.Join(properties, ", ") + "}"
 	}
@@ -181,7 +181,7 @@ func (r *reader) literals(list []any) string {
 	values := make([]string, len(list))
 	for i, v := range list {
 		text, isText := v.(string)
-		values[i] = encode(v)
+		values[i] = encodeJSON(v)
 		r.left -= len(values[i])
 		switch {
 		case isText && len(text) > maxLiteral, sanitize.Strip(text) != text, strings.Contains(text, "\n"):

@@ -1,9 +1,4 @@
-// Package declare writes down for code inside a sandbox what tools of the host take and return: signatures in
-// Python, the definition as JSON, and a line of the index for each tool. Calls do not depend on them.
-//
-// Definitions come from strangers. Whatever they hold, the text is bounded and parses, and what has no place in a language
-// is any.
-package declare
+package hosttools
 
 import (
 	"cmp"
@@ -13,30 +8,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Tool is the definition of a tool.
-type Tool struct {
-	Server, Name, Title, Description string
-	Input                            map[string]any // JSON Schema of an object
-	Output                           map[string]any // JSON Schema; nil when it is not known
-}
-
 // maxText bounds each declaration.
 const maxText = 128 << 10
 
-// Files returns the declarations of tools by file name: INDEX.md, and below python and json a file for each tool.
-func Files(tools []Tool) map[string]string {
+// declarations returns files that describe tools to code in a sandbox: INDEX.md, and below python and json a file for each tool.
+// Calls do not depend on them. Definitions come from strangers: every file is bounded and parses, whatever they contain.
+func declarations(tools []Tool) map[string]string {
 	tools = slices.Clone(tools)
-	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.fullName(), b.fullName()) })
-	files := map[string]string{"INDEX.md": indexFile(tools)}
+	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.FullName(), b.FullName()) })
+	files := map[string]string{indexName: indexFile(tools)}
 	for _, t := range tools {
 		name := fileName(t.Server) + "/" + fileName(t.Name)
-		files["python/tools/"+name+".pyi"] = Python(t)
-		files["json/"+name+".json"] = JSON(t)
+		files["python/tools/"+name+".pyi"] = t.Python()
+		files["json/"+name+".json"] = t.JSON()
 	}
 	return files
 }
-
-func (t Tool) fullName() string { return t.Server + "." + t.Name }
 
 // fileName returns a name as an element of a path.
 func fileName(name string) string {
@@ -76,7 +63,7 @@ func indexFile(tools []Tool) string {
 	var b strings.Builder
 	b.WriteString("# Host tools\n\nPython: `from workcell import tools`, `tools.server.name(argument=value)`. Shell: `tools call server.name JSON`.\n\n")
 	for _, t := range tools {
-		b.WriteString(Index(t))
+		b.WriteString(indexLine(t))
 		b.WriteByte('\n')
 	}
 	return b.String()
@@ -88,8 +75,8 @@ const (
 	maxIndexWords = 120 // characters of a sentence
 )
 
-// Index returns the tool's line of the index: server.tool(argument, optional?) - Sentence.
-func Index(t Tool) string {
+// indexLine returns the tool's line of the index: server.tool(argument, optional?) - Sentence.
+func indexLine(t Tool) string {
 	var args []string
 	for _, f := range newReader(t.Input).fields(t.Input, 1) {
 		if len(args) == maxIndexArgs {
@@ -102,7 +89,7 @@ func Index(t Tool) string {
 		}
 		args = append(args, name)
 	}
-	line := oneLine(t.fullName(), 200) + "(" + strings.Join(args, ", ") + ")"
+	line := oneLine(t.FullName(), 200) + "(" + strings.Join(args, ", ") + ")"
 	if s := sentence(t); s != "" {
 		line += " - " + s
 	}
@@ -126,24 +113,24 @@ func sentence(t Tool) string {
 // oneLine returns text without what moves or hides other text, of at most so many characters.
 func oneLine(text string, most int) string { return sanitize.OneLine(sanitize.Strip(text), most) }
 
-// JSON returns the definition as it is, for those who need what stubs leave out.
-func JSON(t Tool) string {
+// JSON returns the whole definition, which includes what Python leaves out.
+func (t Tool) JSON() string {
 	definition := struct {
 		Name        string         `json:"name"`
 		Title       string         `json:"title,omitempty"`
 		Description string         `json:"description,omitempty"`
 		Input       map[string]any `json:"input"`
 		Output      map[string]any `json:"output,omitempty"`
-	}{t.fullName(), t.Title, t.Description, t.Input, t.Output}
-	if b := encode(definition); len(b) > 0 && len(b) <= maxText {
+	}{t.FullName(), t.Title, t.Description, t.Input, t.Output}
+	if b := encodeJSON(definition); len(b) > 0 && len(b) <= maxText {
 		return b + "\n"
 	}
 	definition.Input, definition.Output, definition.Description = map[string]any{}, nil, oneLine(t.Description, 2048)
-	return encode(definition) + "\n"
+	return encodeJSON(definition) + "\n"
 }
 
-// encode returns v as one line of JSON, without HTML's escapes; empty when it has none.
-func encode(v any) string {
+// encodeJSON returns v as one line of JSON, without HTML's escapes; empty when it has none.
+func encodeJSON(v any) string {
 	b, _ := sanitize.JSON(v) // of what is none it is empty
 	return string(b)
 }
