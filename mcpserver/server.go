@@ -46,8 +46,8 @@ type Options struct {
 	// Tasks are what execute_task can run, sorted by name. Without any there is no such tool.
 	Tasks []Task
 	// RunTask runs a task to its end, or to that of ctx, which carries the run whose sandboxes the task is to use
-	// (session.RunFromContext) and leave open. What the caller can do something about must be a *hosttools.Error. It may be
-	// called concurrently, and must not be nil when there are Tasks.
+	// (session.RunFromContext) and leave open. If the caller can correct a failure, it must be a *hosttools.Error.
+	// RunTask may be called concurrently, and must not be nil when there are Tasks.
 	RunTask func(ctx context.Context, req TaskRequest) (TaskResult, error)
 	// Diff returns what changed in a sandbox since it began with a copy of a directory; nil when it began with none. Nil
 	// stands for a function that always returns that.

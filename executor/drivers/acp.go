@@ -13,11 +13,11 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// ACP calls a coding agent that speaks the Agent Client Protocol (https://agentclientprotocol.com), version 1, on its standard
+// ACP calls a coding agent with the Agent Client Protocol (https://agentclientprotocol.com), version 1, on its standard
 // input and output. Task.Args are: permissions, allow or deny.
 //
-// The agent is offered neither files nor terminals of the client, because it has the files and terminals of its sandbox. It gets
-// every permission it requests, because the sandbox limits it. Only access to the web depends on the task.
+// The client offers neither files nor terminals, because the agent has those of its sandbox. The agent gets every
+// permission that it requests, because the sandbox limits it. Only access to the web depends on the task.
 type ACP struct {
 	// Argv is the command line, with the placeholders {model}, {workdir} and {home}.
 	Argv []string

@@ -168,7 +168,7 @@ func TestACPPermissions(t *testing.T) {
 	}
 }
 
-// TestACPRequests: what an agent asks of its client's files and terminals is refused, whatever it sends along.
+// TestACPRequests verifies that requests for the client's files and terminals are refused.
 func TestACPRequests(t *testing.T) {
 	for _, method := range []string{"fs/read_text_file", "fs/write_text_file", "terminal/create", "_x/y", "elicitation/create"} {
 		said, _ := conversation(t, executor.Task{Prompt: "x"}, hello, begun, `{"id":7,"method":"`+method+`","params":{"path":"/etc/passwd","options":3}}`)
@@ -216,7 +216,7 @@ func TestACPSessions(t *testing.T) {
 	}
 }
 
-// TestACPEnds: how an agent stops, and what it leaves open.
+// TestACPEnds verifies the outcome for each way in which an agent stops, and that open tool calls fail.
 func TestACPEnds(t *testing.T) {
 	for answer, want := range map[string]executor.Outcome{
 		`"result":{"stopReason":"end_turn"}`:          executor.Completed,

@@ -19,7 +19,7 @@ const (
 
 type object = map[string]any
 
-// acpMessage is what is said to the agent: a request, or without a method the answer to one.
+// acpMessage is a message to the agent: a request, or a response if it has no method.
 type acpMessage struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -29,8 +29,8 @@ type acpMessage struct {
 	Error   *acpFailure     `json:"error,omitempty"`
 }
 
-// acpLine is what the agent says. Params and Result are parsed by the method that they belong to: one that is not as expected must not
-// keep a request from its answer.
+// acpLine is a message from the agent. Params and Result are parsed by method, so that unexpected content does not
+// prevent the response to a request.
 type acpLine struct {
 	ID             json.RawMessage
 	Method         string
@@ -68,7 +68,7 @@ func (f *acpFailure) outcome(prompted bool) executor.Outcome {
 	return executor.Crashed
 }
 
-// acpCapabilities are what the agent says of itself.
+// acpCapabilities are the capabilities of the agent.
 type acpCapabilities struct {
 	Protocol     int `json:"protocolVersion"`
 	Capabilities struct {
@@ -212,8 +212,8 @@ func (t *acpTool) learn(c acpToolCall) {
 	}
 }
 
-// acpToolName returns which tool a title means: the protocol has no names of tools, and agents write those of a server into titles in forms
-// of their own.
+// acpToolName returns the tool that a title names. The protocol has no tool names, and each agent writes the tools of a
+// server in its own form.
 func acpToolName(title string) (server, name string) {
 	title = cut(title)
 	for _, form := range []struct{ before, after string }{

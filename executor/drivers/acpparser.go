@@ -26,7 +26,7 @@ const (
 // acpMaxTools is how many calls of tools are known that have not ended.
 const acpMaxTools = 1000
 
-// acpParser speaks with an agent: it reads what the agent says, answers its requests, and asks the next thing.
+// acpParser reads the messages of an agent, responds to its requests, and sends the next request.
 type acpParser struct {
 	out             io.Writer
 	prompt, workdir string

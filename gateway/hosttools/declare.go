@@ -11,8 +11,8 @@ import (
 // maxText bounds each declaration.
 const maxText = 128 << 10
 
-// declarations returns files that describe tools to code in a sandbox: INDEX.md, and below python and json a file for each tool.
-// Calls do not depend on them. Definitions come from strangers: every file is bounded and parses, whatever they contain.
+// declarations returns files that describe tools to code in a sandbox: INDEX.md, and a file for each tool below python
+// and json. Calls don't need these files. Definitions are untrusted: every file is bounded and parses for any definition.
 func declarations(tools []Tool) map[string]string {
 	tools = slices.Clone(tools)
 	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.FullName(), b.FullName()) })

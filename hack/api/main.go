@@ -1,6 +1,7 @@
-// Api prints the exported API of the module's public packages, sorted, with one line for each constant, variable, function,
-// type, field, and method. The file api.txt contains the current list. Api reads the sources of all platforms. It prints the
-// path of internal packages, so that "internal/" in the list shows a signature that users of the module cannot write.
+// Api prints the exported API of the module's public packages, sorted, with one line for each constant, variable,
+// function, type, field, and method. The file api.txt contains the current list. Api reads the sources of all
+// platforms. It prints the path of internal packages: "internal/" in the list shows a signature that other modules
+// cannot write.
 package main
 
 import (

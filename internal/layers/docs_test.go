@@ -40,8 +40,8 @@ func TestGuaranteesNameTests(t *testing.T) {
 	}
 }
 
-// TestArchitectureNamesPackages: the map in ARCHITECTURE.md has every package, and no name without packages. A package belongs to
-// the longest name that fits; "x/..." is x and everything below it.
+// TestArchitectureNamesPackages verifies that the map in ARCHITECTURE.md has every package, and no name without
+// packages. A package belongs to the longest name that fits; "x/..." is x and everything below it.
 func TestArchitectureNamesPackages(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -81,7 +81,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 }
 
-// packages returns the directories of the module's packages, those with tests alone included.
+// packages returns the directories of the module's packages, including packages that have only tests.
 func packages(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}

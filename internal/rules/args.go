@@ -40,7 +40,7 @@ func placeholders() []string {
 // placeholder matches {name}, and {{name}}, which stands for {name} itself.
 var placeholder = regexp.MustCompile(`\{\{[a-z_]+\}\}|\{[a-z_]+\}`)
 
-// CheckArgs returns what is wrong with a command line before it is filled in.
+// CheckArgs returns the first problem of a command line with placeholders.
 func CheckArgs(args []string) error {
 	switch {
 	case len(args) == 0 || args[0] == "":
@@ -72,8 +72,8 @@ func HasArg(args []string, name string) bool {
 	})
 }
 
-// FillArgs returns a command line with its placeholders replaced. An argument that is nothing but a placeholder without a value stays, as
-// an empty one.
+// FillArgs returns a command line with its placeholders replaced. A placeholder without a value becomes an empty text,
+// and its argument stays.
 func FillArgs(args []string, values map[string]string) ([]string, error) {
 	if err := CheckArgs(args); err != nil {
 		return nil, err

@@ -1,12 +1,13 @@
-// Package rules holds the small languages of prompt and workflow files that several packages read. The host decides with them;
-// nothing here runs in a sandbox.
+// Package rules holds the small languages of prompt and workflow files that several packages read. The host decides
+// with them; nothing here runs in a sandbox.
 //
 //   - Hosts: `network:`, the hosts that code in a sandbox may connect to, and the presets of package registries.
 //   - Tools: `host_tools:`, the host tools that code in a sandbox may call, when, and how often.
-//   - Environment: `setup:`, `pip_packages:`, and `npm_packages:`, which are installed once for all sandboxes that need them.
+//   - Environment: `setup:`, `pip_packages:`, and `npm_packages:`, which are installed once for all sandboxes that
+//     need them.
 //   - Globs: `outputs:`, the files below the work directory that a run collects.
-//   - Arguments: command lines of user-defined programs. A placeholder such as {model} becomes part of one argument, whatever
-//     its value contains, because there is no shell.
-//   - Names: reserved names of isolated sandboxes, which only one agent, step, branch, or item of a run can use and which are
-//     removed with it; and reserved names of the snapshots that a run creates.
+//   - Arguments: command lines of user-defined programs. A placeholder such as {model} becomes part of one argument,
+//     whatever its value contains, because there is no shell.
+//   - Names: reserved names of isolated sandboxes, which only one agent, step, branch, or item of a run can use and
+//     which are removed with it; and reserved names of the snapshots that a run creates.
 package rules

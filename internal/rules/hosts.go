@@ -26,10 +26,10 @@ const (
 //go:embed presets.txt
 var presetText string
 
-// Hosts is what may be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
+// Hosts lists hosts that can be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
 // 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
 type Hosts struct {
-	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or hostPresets such as registry:pypi"`
+	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
 }
 
@@ -239,7 +239,9 @@ func (p hostPattern) about(host string) bool {
 
 // denies reports whether a rule of deny is about a host and a port: one without a port is about all.
 func (r HostRule) denies(host string, port uint16) bool {
-	return slices.ContainsFunc(r.hosts, func(p hostPattern) bool { return (p.port == 0 || p.port == port) && p.about(host) })
+	return slices.ContainsFunc(r.hosts, func(p hostPattern) bool {
+		return (p.port == 0 || p.port == port) && p.about(host)
+	})
 }
 
 // HostSet is a list that was read.

@@ -45,7 +45,7 @@ type ToolLimits struct {
 	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; larger results are files"`
 }
 
-// toolBound is a limit with what it may be.
+// toolBound is a limit with its range and default.
 type toolBound struct {
 	Name                 string
 	Value                *int64
@@ -142,7 +142,7 @@ func ServerProblem(name string) string {
 	return ""
 }
 
-// ReservedTool reports whether a tool of that name is never offered: the sandbox's own and agents would call themselves.
+// ReservedTool reports whether a tool with this name is never offered: sandbox tools and agents would call themselves.
 func ReservedTool(tool string) bool {
 	return strings.HasPrefix(tool, "sandbox_") || tool == "execute_task"
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// A Config is the content of the operator's file of host tools: MCP servers, and the policy for all their tools. Only this file
-// names programs, so that a prompt cannot start a program on the host.
+// A Config is the content of the operator's file of host tools: MCP servers, and the policy for all their tools. Only
+// this file names programs, so that a prompt cannot start a program on the host.
 type Config struct {
 	Servers []Server // sorted by name
 	Policy  hosttools.Policy

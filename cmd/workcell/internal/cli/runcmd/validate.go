@@ -202,7 +202,8 @@ func (c *checker) check(ctx context.Context, path string) {
 		wrong = append(wrong, tools.CheckPartial(path))
 	case app.HasKey(path, app.ServersKey):
 		kind = "host tools"
-		_, err := mcpsource.ReadConfig(path, func(string) (string, bool) { return "unknown", true }) // secrets are not asked for
+		// Validation needs no secrets.
+		_, err := mcpsource.ReadConfig(path, func(string) (string, bool) { return "unknown", true })
 		wrong = append(wrong, err)
 	case app.HasKey(path, app.ScriptKey):
 		kind = "script"
