@@ -49,12 +49,8 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
 	client := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	credentials := func(host string) (string, string, error) {
-		a, err := registryauth.Lookup(ctx, b.opts.ConfigDir, host)
-		switch {
-		case err != nil:
-			b.log.Warn("containerd: registry credentials", "registry", host, "error", err)
-			return "", "", errors.New("cannot read the registry credentials")
-		case a.IdentityToken != "":
+		a := registryauth.Lookup(ctx, b.log, b.opts.ConfigDir, host)
+		if a.IdentityToken != "" {
 			return "", a.IdentityToken, nil // without a user
 		}
 		return a.Username, a.Password, nil

@@ -13,14 +13,14 @@ import (
 
 // registryAuth returns the credentials for the registry of ref in the form that the engine takes; empty when there are
 // none.
-func registryAuth(ctx context.Context, dir, ref string) (string, error) {
+func (b *driver) registryAuth(ctx context.Context, ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		return "", fmt.Errorf("reference: %w", err)
 	}
-	a, err := registryauth.Lookup(ctx, dir, reference.Domain(named))
-	if err != nil || a == (types.AuthConfig{}) {
-		return "", err
+	a := registryauth.Lookup(ctx, b.log, b.opts.ConfigDir, reference.Domain(named))
+	if a == (types.AuthConfig{}) {
+		return "", nil
 	}
 	return registry.EncodeAuthConfig(registry.AuthConfig{
 		Username: a.Username, Password: a.Password, Auth: a.Auth,

@@ -30,10 +30,9 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 		return err
 	}
 	what := "pull " + p.Image
-	auth, err := registryAuth(ctx, b.opts.ConfigDir, p.Ref)
+	auth, err := b.registryAuth(ctx, p.Ref)
 	if err != nil {
-		b.log.Warn("docker: registry credentials", "image", p.Image, "error", err)
-		return b.calls.Error(what, backend.ErrImage, "cannot read the registry credentials")
+		return b.calls.Error(what, backend.ErrImage, kit.Scrub(err.Error()))
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()

@@ -4,7 +4,9 @@ package registryauth
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
+	"log/slog"
 	"os/exec"
 	"time"
 
@@ -19,12 +21,24 @@ const (
 	tokenUser = "<token>"                     // a user whose password is an identity token, in the protocol of credential helpers
 )
 
-// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. A credential helper
-// ends with ctx, and starts in dir: the working directory may be a hostile repository.
-func Lookup(ctx context.Context, dir, host string) (types.AuthConfig, error) {
+// helperTime is how long a credential helper may take: a pull waits for it.
+const helperTime = 5 * time.Second
+
+// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. If they cannot be
+// read, Lookup logs a warning and returns none, because public images need none. A credential helper ends with ctx, and starts
+// in dir: the working directory may be a hostile repository.
+func Lookup(ctx context.Context, log *slog.Logger, dir, host string) types.AuthConfig {
 	if dir == "" {
-		return types.AuthConfig{}, nil
+		return types.AuthConfig{}
 	}
+	a, err := lookup(ctx, dir, host)
+	if err != nil && ctx.Err() == nil {
+		log.WarnContext(ctx, "cannot read registry credentials, pulling without them", "registry", host, "error", err)
+	}
+	return a
+}
+
+func lookup(ctx context.Context, dir, host string) (types.AuthConfig, error) {
 	switch host {
 	case "docker.io", "registry-1.docker.io", "index.docker.io":
 		host = hubKey
@@ -37,18 +51,19 @@ func Lookup(ctx context.Context, dir, host string) (types.AuthConfig, error) {
 	if name == "" {
 		return file.GetAuthConfig(host)
 	}
+	ctx, cancel := context.WithTimeout(ctx, helperTime)
+	defer cancel()
+	program := "docker-credential-" + name
 	found, err := client.Get(func(args ...string) client.Program {
-		h := helper{exec.CommandContext(ctx, "docker-credential-"+name, args...)}
+		h := helper{exec.CommandContext(ctx, program, args...)}
 		h.Dir, h.WaitDelay = dir, time.Second
 		return h
 	}, host)
 	switch {
-	case ctx.Err() != nil:
-		return types.AuthConfig{}, ctx.Err()
 	case credentials.IsErrCredentialsNotFound(err):
 		return types.AuthConfig{}, nil
 	case err != nil:
-		return types.AuthConfig{}, err
+		return types.AuthConfig{}, fmt.Errorf("%s: %w", program, cmp.Or(ctx.Err(), err))
 	case found.Username == tokenUser:
 		return types.AuthConfig{IdentityToken: found.Secret, ServerAddress: found.ServerURL}, nil
 	}
