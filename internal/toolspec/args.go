@@ -79,7 +79,7 @@ func aliases() map[string]string {
 	return map[string]string{
 		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds", "timeout_s": "timeout_seconds",
 		"argv": "cmd", "shell_command": "command", "workdir": "cwd", "working_directory": "cwd", "working_dir": "cwd",
-		"environment": "env", "content": "contents", "content_b64": "contents_b64", "base64": "contents_b64",
+		"environment": "env", "content": "contents", "data": "text", "content_b64": "contents_b64", "base64": "contents_b64",
 		"file_path": "path", "filepath": "path", "filename": "path", "directory": "path", "dir": "path",
 		"source": "code", "language": "runtime", "lang": "runtime", "arguments": "args", "sandbox": "sandbox_id",
 		"background": "stream", "session": "session_key", "session_name": "session_key", "since": "since_seq",
@@ -274,7 +274,7 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 	case reflect.Slice:
 		var list []any
 		want = "a list of strings"
-		list, ok = v.([]any)
+		list, ok = listOf(v)
 		texts := make([]string, len(list))
 		for i, item := range list {
 			text, isText := scalarText(item)
@@ -291,6 +291,18 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 		return wrongType(name, want, v)
 	}
 	return nil
+}
+
+// listOf accepts a list, also one that some models write as text.
+func listOf(v any) (list []any, ok bool) {
+	if text, isText := v.(string); isText {
+		if decodeNumber([]byte(text), &list) != nil {
+			return nil, false
+		}
+		v = list
+	}
+	list, ok = v.([]any)
+	return list, ok && list != nil
 }
 
 // put returns a function that sets a value that is one, and reports whether it is.
@@ -310,6 +322,8 @@ func wrongType(name, want string, got any) error {
 	switch {
 	case name == "cmd" && isText:
 		hint = `; pass one line for the shell as command, or a list, for example ["ls", "-l"]`
+	case want == "a list of strings" && isText:
+		hint = `; for example ["a", "b"]`
 	case name == "command" && isList:
 		hint = "; pass a list of arguments as cmd"
 	case want == "text":

@@ -18,6 +18,7 @@ type input struct {
 	common
 	Path           string   `json:"path"`
 	Cmd            []string `json:"cmd,omitempty"`
+	Paths          []string `json:"paths,omitempty"`
 	Command        string   `json:"command,omitempty"`
 	Cwd            string   `json:"cwd,omitempty"`
 	Env            TextMap  `json:"env,omitempty"`
@@ -25,6 +26,7 @@ type input struct {
 	TimeoutSeconds int64    `json:"timeout_seconds,omitempty"`
 	YieldMS        *int64   `json:"yield_ms,omitempty"`
 	Stream         bool     `json:"stream,omitempty"`
+	Text           string   `json:"text,omitempty"`
 }
 
 func TestDecodeInput(t *testing.T) {
@@ -35,7 +37,7 @@ func TestDecodeInput(t *testing.T) {
 	}{
 		"null field":        {`{"env":null}`, input{}},
 		"plain":             {`{"cmd":["a","b"],"env":{"A":"1"},"timeout_seconds":3,"yield_ms":5,"stream":true,"stdin":"","sandbox_id":"s"}`, input{common: common{"s"}, Cmd: []string{"a", "b"}, Env: TextMap{"A": "1"}, TimeoutSeconds: 3, YieldMS: new(int64(5)), Stream: true, Stdin: new("")}},
-		"aliases":           {`{"argv":["a"],"timeout":3,"workdir":"/x"}`, input{Cmd: []string{"a"}, TimeoutSeconds: 3, Cwd: "/x"}},
+		"aliases":           {`{"argv":["a"],"timeout":3,"workdir":"/x","data":"y"}`, input{Cmd: []string{"a"}, TimeoutSeconds: 3, Cwd: "/x", Text: "y"}},
 		"numbers as text":   {`{"timeout_seconds":"30","stream":"true"}`, input{TimeoutSeconds: 30, Stream: true}},
 		"whole float":       {`{"timeout_seconds":30.0}`, input{TimeoutSeconds: 30}},
 		"text from scalars": {`{"cmd":["sleep",1,true]}`, input{Cmd: []string{"sleep", "1", "true"}}},
@@ -43,6 +45,8 @@ func TestDecodeInput(t *testing.T) {
 		"env as list":       {`{"env":["A=b=c","D="]}`, input{Env: TextMap{"A": "b=c", "D": ""}}},
 		"env as pairs":      {`{"env":[{"name":"A","value":"b"},{"key":"C","value":1}]}`, input{Env: TextMap{"A": "b", "C": "1"}}},
 		"env as text":       {`{"env":"{\"A\":\"b\"}"}`, input{Env: TextMap{"A": "b"}}},
+		"list as text":      {`{"cmd":" [\"python3\",1]"}`, input{Cmd: []string{"python3", "1"}}},
+		"JSON in a text":    {`{"command":"[\"a\"]","stdin":"{}"}`, input{Command: `["a"]`, Stdin: new("{}")}},
 		"arguments as text": {`"{\"command\":\"x\"}"`, input{Command: "x"}},
 	} {
 		tt.args = strings.Replace(tt.args, "{", `{"path":"p",`, 1)
@@ -72,8 +76,11 @@ func TestDecodeInputErrors(t *testing.T) {
 		"missing":          {`{}`, `path is required`},
 		"empty":            {`{"path":""}`, `path is empty`},
 		"unknown":          {`{"comand":"x"}`, `unknown argument "comand", did you mean "command"?`},
-		"unknown far":      {`{"colour":"x"}`, `unknown argument "colour", available: sandbox_id, path, cmd, command`},
+		"unknown far":      {`{"colour":"x"}`, `unknown argument "colour", available: sandbox_id, path, cmd, paths, command`},
 		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, not text; pass one line for the shell as command, or a list, for example ["ls", "-l"]`},
+		"half a list":      {`{"argv":"[\"a\""}`, `cmd must be a list of strings, not text; pass one line for the shell`},
+		"list and more":    {`{"cmd":"[\"a\"] b"}`, `cmd must be a list of strings, not text`},
+		"paths as text":    {`{"paths":"a"}`, `paths must be a list of strings, not text; for example ["a", "b"]`},
 		"command as list":  {`{"command":["ls"]}`, `command must be text, not a list; pass a list of arguments as cmd`},
 		"object as text":   {`{"path":{"a":1}}`, `path must be text, not an object; write it as a JSON string`},
 		"wrong number":     {`{"timeout_seconds":"soon"}`, `timeout_seconds must be a whole number, not text`},
