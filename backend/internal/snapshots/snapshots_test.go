@@ -211,6 +211,30 @@ func TestCopiesOfEachOther(t *testing.T) {
 	wg.Wait()
 }
 
+// TestCopyHasItsOwnMechanism verifies that a copied snapshot has the mechanism of its copy and not the mechanism of the origin.
+func TestCopyHasItsOwnMechanism(t *testing.T) {
+	t.Parallel()
+	var all [2]*snapshots.Workspace
+	var want backend.Snapshot
+	for i := range all {
+		dir := t.TempDir()
+		all[i] = &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+		tree(t, all[i].Files, "f")
+		var err error
+		want, err = all[i].Take(t.Context(), "s")
+		must(t, err)
+	}
+	file := filepath.Join(all[0].Dir, "snapshots", "s", "snapshot.json")
+	text, err := os.ReadFile(file)
+	must(t, err)
+	must(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte(want.Mechanism), []byte("origin's")), 0o600))
+	must(t, all[1].Remove(t.Context(), "s"))
+	must(t, all[1].Copy(t.Context(), all[0], "s"))
+	if list, _, err := all[1].List(); err != nil || len(list) != 1 || list[0].Mechanism != want.Mechanism {
+		t.Errorf("%+v, %v, want %s", list, err, want.Mechanism)
+	}
+}
+
 // TestForkOfRemoved: a fork beside the removal of its origin has all files, or fails.
 func TestForkOfRemoved(t *testing.T) {
 	t.Parallel()

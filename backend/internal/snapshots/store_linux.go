@@ -168,7 +168,7 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 	return w.add(ctx, name, func(dir string) error {
 		err := os.Mkdir(filepath.Join(dir, filesDir), 0o700)
 		if err == nil {
-			err = from.copyFiles(ctx, rec, filepath.Join(dir, filesDir), w.Base, true)
+			rec.Mechanism, err = from.copyFiles(ctx, rec, filepath.Join(dir, filesDir), w.Base, true)
 		}
 		if err == nil {
 			rec.Base, rec.Created = w.Base, time.Now().UTC()
@@ -554,7 +554,8 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 		return nil, err
 	}
 	if to.Image == "" {
-		return io.NopCloser(nil), w.copyFiles(ctx, rec, to.Files, to.Base, false)
+		_, err := w.copyFiles(ctx, rec, to.Files, to.Base, false)
+		return io.NopCloser(nil), err
 	}
 	if err := os.Remove(to.Image); err != nil && !errors.Is(err, os.ErrNotExist) { // what a dead process left
 		return nil, classed(err)
@@ -564,9 +565,10 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 }
 
 // copyFiles makes a directory what a snapshot is: a workspace, or another snapshot, which is kept here.
-func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) error {
+func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) (backend.SnapshotMechanism, error) {
 	m := &mirror{ctx: ctx, shift: base - rec.Base, fromKept: true, toKept: kept, keepFree: true}
-	return classed(m.between(w.path(rec.Name, filesDir), dir, m.run))
+	err := m.between(w.path(rec.Name, filesDir), dir, m.run)
+	return m.mechanism(), classed(err)
 }
 
 // fillImage makes a file system with the files of a snapshot in it. It is mounted until what is returned is closed.
