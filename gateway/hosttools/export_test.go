@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // What declares tools.
@@ -15,6 +17,9 @@ var (
 	Declarations = declarations
 	IndexLine    = indexLine
 )
+
+// NewAttachment returns an attachment to a sandbox without a connection.
+func NewAttachment(s *sandbox.Sandbox) *Attachment { return &Attachment{s: s} }
 
 // ReadBehindClose reads a request of a connection that is closed while it is being read, as the library of MCP does when it
 // cannot write, and reports whether the bounds of the set are free again.

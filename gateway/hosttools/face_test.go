@@ -18,7 +18,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/sandbox"
 )
+
+// TestGrantKeepsTheRequest verifies that a grant adds to the variables and lists of a request and replaces none.
+func TestGrantKeepsTheRequest(t *testing.T) {
+	t.Parallel()
+	given := map[string]string{"PATH": "/mine", "MANPATH": "/man"}
+	req := sandbox.ExecRequest{Env: map[string]string{"WORKCELL_TOOLS": "own"}, EnvBefore: given}
+	s := set(t, registry(t, nil, hosttools.Static("orders", lookup())), hosttools.Grant{Rules: allow("orders.*")})
+	hosttools.NewAttachment(new(sandbox.Sandbox)).Grant(t.Context(), s, &req)
+	want := map[string]string{
+		"PATH": "/mine:/.workcell/bin", "MANPATH": "/man", "PYTHONPATH": "/.workcell/lib/python", "NODE_PATH": "/.workcell/lib/node",
+	}
+	if diff := cmp.Diff(want, req.EnvBefore); diff != "" || len(given) != 2 || req.Env["WORKCELL_TOOLS"] != "own" {
+		t.Errorf("%v, lists (-want +got):\n%s", req.Env, diff)
+	}
+}
 
 func TestClientSeesWhatIsGranted(t *testing.T) {
 	t.Parallel()
