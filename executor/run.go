@@ -220,6 +220,7 @@ func (r *run) forget() {
 	r.event(Event{Kind: KindNotice, Text: "cannot resume the session, starting a new one: " + r.res.Detail})
 	r.t.ResumeID, r.state = "", state{}
 	r.seen, r.res, r.stderr, r.whole, r.text = Seen{}, Result{}, tail{}, nil, nil
+	r.turns, r.fresh = 0, false
 }
 
 // call runs the CLI.

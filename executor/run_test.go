@@ -224,7 +224,8 @@ func TestLostSession(t *testing.T) {
 	s, dir := newSandbox(t)
 	_, err := run(t, s, begin+done, executor.Options{})
 	must(t, err)
-	const script = `echo "[$RESUME]" >> calls; if [ -n "$RESUME" ]; then echo 'no such session' >&2; exit 1; fi;`
+	const usage = `echo '{"kind":"usage","usage":{"input":1,"output":1}}';`
+	const script = `echo "[$RESUME]" >> calls; if [ -n "$RESUME" ]; then ` + usage + `echo 'no such session' >&2; exit 1; fi;`
 	var notice string
 	o := executor.Options{Resume: executor.ResumeSession, Before: []string{"echo before >> calls"}, OnEvent: func(e executor.Event) {
 		if e.Kind == executor.KindNotice {
@@ -238,6 +239,11 @@ func TestLostSession(t *testing.T) {
 	}
 	if got := file(dir, "calls"); got != "before\n[s1]\n[]\n" {
 		t.Error(got)
+	}
+	res, err = executor.Run(t.Context(), s, cli{}, executor.Task{Prompt: script + begin + usage + done, MaxTurns: 2}, &o)
+	must(t, err)
+	if res.Outcome != executor.Completed || res.Turns != 1 {
+		t.Errorf("with a turn that the lost session spent: %+v", res)
 	}
 	res, err = run(t, s, "exit 1", o)
 	must(t, err)
