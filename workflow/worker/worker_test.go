@@ -415,6 +415,29 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestPruneOfParts verifies that parts of an interrupted Put are deleted although their run is known, and that its files stay.
+func TestPruneOfParts(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	_, id := add(t, q)
+	for _, name := range []string{"made", "made~PART"} {
+		if err := q.Put(t.Context(), id, name, strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Exec(t, url, `UPDATE workcell.run_file SET added = added - interval '2 days'`)
+	if err := q.Prune(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Get(t.Context(), id, "made", io.Discard); err != nil {
+		t.Error(err)
+	}
+	if err := q.Get(t.Context(), id, "made~PART", io.Discard); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("the parts: %v, want ErrNotFound", err)
+	}
+}
+
 var errFailing = errors.New("cannot be read")
 
 type writerFunc func(p []byte) (int, error)
