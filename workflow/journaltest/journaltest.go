@@ -58,7 +58,7 @@ func entries(run string) []workflow.Entry {
 		{RunID: run, Seq: 1, Time: at, Kind: workflow.EventRunStarted, Workflow: "w", Hash: "h", Input: map[string]any{"a": 1.5, "b": []any{"x", nil}}},
 		{RunID: run, Seq: 2, Time: at.Add(1), Kind: workflow.EventStepStarted, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusRunning},
 		{RunID: run, Seq: 3, Time: at.Add(2), Kind: workflow.EventStepFinished, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusFailed,
-			Output: map[string]any{"exit_code": int64(1)}, Error: &workflow.Error{Code: "internal", Message: "it \x00 broke"}, Retry: true},
+			Output: map[string]any{"exit_code": int64(1), "stdout": "a\x00b\u2028"}, Error: &workflow.Error{Code: "internal", Message: "it \x00 broke"}, Retry: true},
 		{RunID: run, Seq: 4, Time: at.Add(time.Second), Kind: workflow.EventRunFinished, Outcome: workflow.Failed},
 	}
 }
@@ -297,7 +297,7 @@ func take(t *testing.T, p Place) {
 func conversations(t *testing.T, p Place) {
 	j := p.Open(t)
 	part := func(seq int64, path string) workflow.Entry {
-		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(fmt.Sprintf(`{"part":%d}`, seq))}
+		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(fmt.Sprintf(`{"part":%d,"nul":"\u0000"}`, seq))}
 	}
 	kept := func() (parts string) {
 		t.Helper()
@@ -314,11 +314,11 @@ func conversations(t *testing.T, p Place) {
 		return parts
 	}
 	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}, part(2, "a"), part(3, "b"), part(4, "a"))
-	if got := kept(); got != `{"part":2}{"part":3}{"part":4}` {
+	if got := kept(); got != `{"part":2,"nul":"\u0000"}{"part":3,"nul":"\u0000"}{"part":4,"nul":"\u0000"}` {
 		t.Errorf("kept: %s", got)
 	}
 	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true}, part(6, "a"))
-	if got := kept(); got != `{"part":3}{"part":6}` {
+	if got := kept(); got != `{"part":3,"nul":"\u0000"}{"part":6,"nul":"\u0000"}` {
 		t.Errorf("kept of the attempts under way: %s", got)
 	}
 	p.Exec(t, `UPDATE conversation SET data = '{' WHERE seq = 3`)
