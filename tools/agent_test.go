@@ -379,6 +379,49 @@ func TestDataIsNeverATemplate(t *testing.T) {
 	}
 }
 
+// TestOnePromptAtOnce verifies that runs of one agent at the same time, with partials and helpers, have their own prompts.
+func TestOnePromptAtOnce(t *testing.T) {
+	t.Parallel()
+	const runs = 32
+	r := newRig(t)
+	model, seen := r.model(slices.Repeat([]turn{say("x")}, runs)...)
+	agents, err := tools.LoadAgentsFS(r.g, fstest.MapFS{
+		"a.prompt":    {Data: []byte("---\nmodel: " + model + "\n---\n{{>who}}{{#ifEquals k \"3\"}} three{{/ifEquals}}{{role \"system\"}}{{json deep}}")},
+		"_who.prompt": {Data: []byte("you {{#unlessEquals k \"1\"}}{{k}}{{/unlessEquals}}{{>more}}")}, "_more.prompt": {Data: []byte(".")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	want := map[string]bool{}
+	for n := range runs {
+		text := fmt.Sprintf(`you %d. {"n":%d}`, n, n)
+		switch n {
+		case 1:
+			text = `you . {"n":1}`
+		case 3:
+			text = `you 3. three {"n":3}`
+		}
+		want[text] = true
+		wg.Go(func() {
+			if _, err := agents["a"].Run(t.Context(), obj{"k": fmt.Sprint(n), "deep": obj{"n": n}}, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, req := range seen.list {
+		text := req.Messages[0].Text() + " " + req.Messages[1].Text()
+		if !want[text] {
+			t.Errorf("prompt %q", text)
+		}
+		delete(want, text)
+	}
+	if len(want) > 0 {
+		t.Errorf("%d prompts are missing", len(want))
+	}
+}
+
 func TestLoadAgents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -89,7 +89,7 @@ func TestExecTimeout(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
 	out := set.ok("sandbox_exec", obj{"command": "echo before; sleep 60 & wait", "timeout_seconds": 4})
-	if out["status"] != "timed_out" || out["stdout"] != "before\n" || !strings.Contains(str(out["stderr"]), "after 4 seconds, its timeout") {
+	if out["status"] != "timed_out" || out["stdout"] != "before\n" || !strings.Contains(str(out["stderr"]), "after its timeout of 4s") {
 		t.Errorf("%v", out)
 	}
 }

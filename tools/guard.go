@@ -45,7 +45,11 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 		return toolspec.Result{}, e.WithRemediation("There are no tools: answer without one.")
 	}
 	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
-	if near, ok := suggest.Closest(in.Tool, in.Known); ok {
+	near, ok := suggest.Closest(in.Tool, in.Known)
+	if exec := "sandbox_exec"; in.Tool == "sandbox_run" && slices.Contains(in.Known, exec) { // the tool of the other modes
+		near = exec
+	}
+	if ok {
 		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
 	}
 	return toolspec.Result{}, e.WithRemediation(hint)

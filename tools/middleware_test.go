@@ -88,7 +88,7 @@ func TestModelMistakes(t *testing.T) {
 		panic("boom /var/lib/secret")
 	})
 	name, seen := r.model(
-		call("sandbox_execute", obj{"command": "ls"}, "dangerous", obj{}, "rm -rf /", nil, "", obj{"a": "b"}, "sandbox_unknown_tool", obj{"tool": "x"}),
+		call("sandbox_execute", obj{"command": "ls"}, "sandbox_run", obj{}, "dangerous", obj{}, "rm -rf /", nil, "", obj{"a": "b"}, "sandbox_unknown_tool", obj{"tool": "x"}),
 		call("sandbox_exec", obj{"cmdd": []string{"ls"}}, "sandbox_exec", nil, "sandbox_exec", "text", "sandbox_exec", []any{1}, "sandbox_fs_read", obj{"path": obj{}}),
 		call("bomb", obj{"n": 1}, "bomb", obj{"n": "one"}, "bomb", obj{"n": 1, "extra": 2}),
 		call("sandbox_exec", obj{"command": "echo still alive"}),
@@ -102,6 +102,7 @@ func TestModelMistakes(t *testing.T) {
 	out := seen.outputs()
 	for i, want := range []struct{ code, text string }{
 		{"not_found", `unknown tool "sandbox_execute"; Did you mean sandbox_exec? Call one of: bomb, sandbox_close, sandbox_exec,`},
+		{"not_found", `unknown tool "sandbox_run"; Did you mean sandbox_exec?`},
 		{"not_found", `unknown tool "dangerous"`},
 		{"not_found", `unknown tool "rm -rf /"`},
 		{"not_found", `unknown tool ""`},
@@ -119,8 +120,8 @@ func TestModelMistakes(t *testing.T) {
 			t.Errorf("output %d: %v, want %v", i, out[i], want)
 		}
 	}
-	if out[13]["stdout"] != "still alive\n" {
-		t.Errorf("%v", out[13])
+	if out[14]["stdout"] != "still alive\n" {
+		t.Errorf("%v", out[14])
 	}
 	if !strings.Contains(r.log.String(), "boom") {
 		t.Error("operators are not told of the panic")

@@ -127,7 +127,7 @@ func outcomeNotice(res sandbox.ExecResult, info session.Info) string {
 	case sandbox.ExecTimedOut:
 		after := "at its timeout"
 		if res.Timeout > 0 {
-			after = fmt.Sprintf("after %d seconds, its timeout", int64(res.Timeout.Seconds()))
+			after = fmt.Sprintf("after its timeout of %v", res.Timeout)
 		}
 		return "[workcell: killed with all its children " + after + "; files it wrote are kept]\n"
 	case sandbox.ExecQuotaKilled:
