@@ -77,6 +77,7 @@ func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflow
 		errs = append(errs, r.addWorkflows(workflows, agents))
 	}
 	if err := errors.Join(errs...); err != nil {
+		err = errors.Join(err, os.RemoveAll(r.prompts))
 		return nil, Fail(ExitInvalid, err, "task names (file names of agents, ids of workflows) must be unique; to see other problems, run `workcell validate`")
 	}
 	return r, nil
@@ -129,6 +130,11 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			continue
 		}
 		wf, files, err := LoadWorkflow(path, agents)
+		if err != nil && agents != "" { // the workflow may have its own agents
+			if own, beside, ownErr := LoadWorkflow(path, ""); ownErr == nil {
+				wf, files, err = own, beside, nil
+			}
+		}
 		if err != nil {
 			r.leaveOut(path, err)
 			continue

@@ -45,6 +45,48 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 	}
 }
 
+// TestTasksOfSeveralDirectories verifies that a workflow can use the agents of --agents, or agents beside it as with `workcell run`,
+// and that a name that is used twice leaves no temporary files.
+func TestTasksOfSeveralDirectories(t *testing.T) {
+	temp, agents, flows := t.TempDir(), t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	const prompt = "---\nmodel: x/y\n---\nWork."
+	for path, text := range map[string]string{
+		filepath.Join(agents, "claude.prompt"): prompt,
+		filepath.Join(agents, "one.prompt"):    prompt,
+		filepath.Join(flows, "two.prompt"):     prompt,
+		filepath.Join(flows, "first.yaml"):     "id: first\nsteps: [{id: a, type: agent, agent: one}]\n",
+		filepath.Join(flows, "second.yaml"):    "id: second\nsteps: [{id: a, type: agent, agent: two}]\n",
+		filepath.Join(flows, "other.yaml"):     "id: other\nsteps: [{id: a, type: agent, agent: three}]\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stderr strings.Builder
+	a := New(Options{Env: os.LookupEnv, Stderr: &stderr})
+	r, err := a.TaskRunner(nil, nil, agents, flows, CodingTasks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, task := range r.List() {
+		names = append(names, task.Name)
+	}
+	if got := strings.Join(names, " "); got != "claude first one second" || strings.Count(stderr.String(), "skipped") != 1 {
+		t.Errorf("tasks %s\n%s", got, stderr.String())
+	}
+	if own := r.tasks["second"].agents["two"]; own != filepath.Join(flows, "two.prompt") {
+		t.Errorf("its agent is %q", own)
+	}
+	if _, err := a.TaskRunner(nil, nil, agents, flows, CodingTasks{Agents: []string{"claude"}}); err == nil {
+		t.Error("two tasks have one name")
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // TestUnusedInput verifies that input that a file does not use is an error, and that text goes to the only name in a template.
 func TestUnusedInput(t *testing.T) {
 	t.Parallel()
