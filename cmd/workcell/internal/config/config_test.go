@@ -204,6 +204,7 @@ func TestStrict(t *testing.T) {
 		"backend: [docker]":                           `1:10: backend must be text, not a list`,
 		"backend: &b docker\nimages: {python: *b}":    ``,
 		"allow_images: python":                        `1:15: allow_images must be a list, not text`,
+		"allow_images: ['']":                          `1:16: allow_images[0] is empty`,
 		"allow_images: [PYTHON]":                      `1:15: image pattern "PYTHON"`,
 		"images: {python: UPPER}":                     `1:18: image reference "UPPER"`,
 		"images: {ruby: ruby:3}":                      `1:10: unknown key "ruby" in images`,

@@ -3,7 +3,7 @@ package admincmd
 import (
 	"cmp"
 	"fmt"
-	"strings"
+	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,7 +54,15 @@ func (a *command) showConfig(values []config.Value, origin bool) error {
 		}
 	}
 	return cli.PrintList(a.Command, values, head, func(v config.Value) []string {
-		text := strings.Trim(fmt.Sprint(v.Value), "[]") // of a list
-		return []string{v.Key, cmp.Or(text, "-"), v.Origin}[:len(head)]
+		return []string{v.Key, cmp.Or(cell(v.Value), "-"), v.Origin}[:len(head)]
 	})
+}
+
+// cell returns a value for the table; empty if it is not set. An empty list is not a missing one: it can forbid everything.
+func cell(value any) string {
+	text := fmt.Sprint(value)
+	if list := reflect.ValueOf(value); list.Kind() == reflect.Slice && (list.Len() > 0 || list.IsNil()) {
+		return text[1 : len(text)-1]
+	}
+	return text
 }
