@@ -88,7 +88,11 @@ With --interpreter, COMMAND is the source code of a program. If you omit COMMAND
 keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
 		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if o.language != "" {
+			switch {
+			case o.language != "" && (o.dir != "" || o.env != nil):
+				return app.Fail(app.ExitExecProduct, errors.New("--interpreter cannot be used with --workdir or --env"),
+					"the interpreter keeps both between calls; change them in the program, for example with os.chdir and os.environ")
+			case o.language != "":
 				return cobra.RangeArgs(1, 2)(cmd, args)
 			}
 			if dash := cmd.ArgsLenAtDash(); len(args) < 2 || dash > 1 || dash == 0 {
