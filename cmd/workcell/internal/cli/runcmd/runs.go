@@ -269,6 +269,9 @@ func (s shownRun) steps() [][]string {
 	for _, e := range s.Entries {
 		switch e.Kind {
 		case workflow.EventStepStarted:
+			if cut, ok := began[e.Path]; ok && e.Repeats { // its process was killed
+				rows = append(rows, row(cut, app.RunInterrupted, "", ""))
+			}
 			began[e.Path] = e
 		case workflow.EventStepFinished:
 			took, text := "", ""

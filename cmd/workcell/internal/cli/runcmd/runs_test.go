@@ -30,6 +30,26 @@ func TestRunsShowWholeError(t *testing.T) {
 	}
 }
 
+// TestRunsShowInterruptedAttempt verifies that an attempt that was cut off by the end of its process has a row, too.
+func TestRunsShowInterruptedAttempt(t *testing.T) {
+	t.Parallel()
+	at := func(kind workflow.EventKind, repeats bool, status workflow.Status) workflow.Entry {
+		return workflow.Entry{Kind: kind, Path: "build", Type: workflow.TypeExec, Visit: 1, Attempt: 1, Repeats: repeats, Status: status}
+	}
+	shown := shownRun{Entries: []workflow.Entry{
+		at(workflow.EventStepStarted, false, workflow.StatusRunning),
+		at(workflow.EventStepStarted, true, workflow.StatusRunning),
+		at(workflow.EventStepFinished, false, workflow.StatusSucceeded),
+	}}
+	var got []string
+	for _, row := range shown.steps() {
+		got = append(got, row[4])
+	}
+	if strings.Join(got, " ") != "interrupted succeeded" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestRunsShowCost: what coding agents cost is shown for each attempt, failed ones too, and for the run; nothing where it is not known.
 func TestRunsShowCost(t *testing.T) {
 	t.Parallel()
