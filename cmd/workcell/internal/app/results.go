@@ -142,7 +142,7 @@ func (h *Host) bringHome(home homecoming) error {
 	case h.opts.Out != "":
 		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force)
 	default:
-		h.p.Line("%s collected; to list them, run: workcell runs files %s", counted(n, "output"), home.run)
+		h.p.Line("%s collected; to list them, run: workcell runs files %s", Counted(n, "output"), home.run)
 	}
 	switch {
 	case home.Patch == nil && h.opts.Apply && home.succeeded:
@@ -164,7 +164,8 @@ func (h *Host) bringHome(home homecoming) error {
 	return err
 }
 
-func counted(n int, what string) string {
+// Counted returns a number with its noun.
+func Counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
@@ -175,7 +176,7 @@ func counted(n int, what string) string {
 func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force bool) error {
 	res, err := made.Write(dir, before, force)
 	if len(res.Applied) > 0 {
-		a.Notice("%s written to %s", counted(len(res.Applied), "file"), dir)
+		a.Notice("%s written to %s", Counted(len(res.Applied), "file"), dir)
 	}
 	if err != nil {
 		return err
@@ -187,7 +188,7 @@ func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force
 func (a *App) Apply(run string, p *patch.Patch, dir string) error {
 	res, err := p.Apply(dir)
 	if n := len(res.Applied) + len(res.Merged); n > 0 {
-		a.Notice("%s changed in %s", counted(n, "file"), dir)
+		a.Notice("%s changed in %s", Counted(n, "file"), dir)
 	} else if err == nil && len(res.Conflicts) == 0 {
 		a.Notice("nothing to change: %s already has the changes", dir)
 	}
@@ -206,7 +207,7 @@ func (a *App) conflicts(res patch.Result, dir, todo string) error {
 		return nil
 	}
 	ListFew(res.Conflicts, a.Notice, "skipped: %s: %s")
-	return Fail(ExitConflict, fmt.Errorf("%s in %s skipped", counted(len(res.Conflicts), "file"), dir), todo)
+	return Fail(ExitConflict, fmt.Errorf("%s in %s skipped", Counted(len(res.Conflicts), "file"), dir), todo)
 }
 
 // ListFew writes a line for each of the first files of a list; how many there are may be a sandbox's doing.

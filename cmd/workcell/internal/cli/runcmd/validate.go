@@ -114,16 +114,13 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	}
 	warned := ""
 	if c.warnings > 0 {
-		warned = fmt.Sprintf(" and %d warning(s)", c.warnings)
+		warned = " and " + app.Counted(c.warnings, "warning")
 	}
-	switch {
-	case c.errors > 0, strict && c.warnings > 0:
-		return app.Fail(app.ExitInvalid, fmt.Errorf("%d problem(s)%s in %d file(s)", c.errors, warned, len(c.files)), "")
-	case c.warnings > 0:
-		a.Notice("%d file(s) are valid, with %d warning(s)", len(c.files), c.warnings)
-	default:
-		a.Notice("%d file(s) are valid", len(c.files))
+	found := fmt.Sprintf("%s%s in %s", app.Counted(c.errors, "problem"), warned, app.Counted(len(c.files), "file"))
+	if c.errors > 0 || strict && c.warnings > 0 {
+		return app.Fail(app.ExitInvalid, errors.New(found), "")
 	}
+	a.Notice("%s", found)
 	return nil
 }
 
