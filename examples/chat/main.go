@@ -76,6 +76,7 @@ func run(ctx context.Context, args []string) (err error) {
 	addr := flags.String("addr", "127.0.0.1:8080", "address to serve on")
 	state := flags.String("state", ".chat", "directory for conversations and records of sandboxes")
 	engine := flags.String("backend", "docker", "docker or local")
+	image := flags.String("image", "", "image of sandboxes, for example from a mirror; default python:3.11-slim")
 	grace := flags.Duration("grace", 10*time.Second, "how long turns may take to end after a signal")
 	model := flags.String("model", "googleai/gemini-2.5-flash", "googleai/NAME or openai/NAME")
 	tokens := flags.String("tokens", "", "file with a line `TOKEN NAME` for each user; without one only this machine is served")
@@ -89,7 +90,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if at, err := net.ResolveTCPAddr("tcp", *addr); err != nil || users == nil && !at.IP.IsLoopback() {
 		return errors.Join(fmt.Errorf("-addr %s: other hosts require -tokens", *addr), err)
 	}
-	manager, end, err := openManager(ctx, *state, *engine)
+	manager, end, err := openManager(ctx, *state, *engine, *image)
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func bounded(next http.Handler) http.Handler {
 }
 
 // openManager opens the manager of the sandboxes, with records in a file. end leaves the sandboxes for the next process.
-func openManager(ctx context.Context, state, engine string) (_ *session.Manager, end func() error, err error) {
+func openManager(ctx context.Context, state, engine, image string) (_ *session.Manager, end func() error, err error) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, nil, err
 	}
@@ -237,7 +238,11 @@ func openManager(ctx context.Context, state, engine string) (_ *session.Manager,
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close(), driver.Close())
 	}
-	manager, err := session.NewManager(driver, &session.Options{Instance: instance, Store: store, IdleTimeout: idle})
+	opts := &session.Options{Instance: instance, Store: store, IdleTimeout: idle}
+	if image != "" {
+		opts.Defaults.Images = map[string]string{string(frontmatter.RuntimePython): image}
+	}
+	manager, err := session.NewManager(driver, opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close(), driver.Close())
 	}

@@ -318,7 +318,7 @@ func TestTooLarge(t *testing.T) {
 func removeAll(t *testing.T, state string, want int) {
 	t.Helper()
 	ctx := context.Background()
-	m, end, err := openManager(ctx, state, "local")
+	m, end, err := openManager(ctx, state, "local", "")
 	if err != nil {
 		t.Error(err)
 		return

@@ -369,8 +369,9 @@ func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string,
 	return id, err
 }
 
-// fetch returns how to get an image that is not there.
+// fetch returns how to get an image that is not there, or another in its place.
 func (r *engineReport) fetch(ref string) string {
+	mirrored := "; to use an image of a mirror, pass --map-image " + ref + "=IMAGE"
 	switch r.Name {
 	case engines.Local:
 		return "install it, for example with apt-get install python3 or nodejs"
@@ -378,9 +379,9 @@ func (r *engineReport) fetch(ref string) string {
 		if full, err := backend.NormalizeImage(ref); err == nil {
 			ref = full
 		}
-		return "ctr --namespace workcell images pull " + ref
+		return "ctr --namespace workcell images pull " + ref + mirrored
 	}
-	return "docker pull " + ref
+	return "docker pull " + ref + mirrored
 }
 
 // network tests whether an engine isolates a sandbox without a network.
