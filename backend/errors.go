@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Sentinels that drivers and sessions wrap. Test with errors.Is.
@@ -54,12 +55,13 @@ type Error struct {
 	Err     error
 }
 
-// Error returns one line without host paths.
+// Error returns one line without host paths. It names the sandbox or else the driver, but not Op, which users do not know.
 func (e *Error) Error() string {
-	if e.ID == "" {
-		return fmt.Sprintf("%s on %s: %v", e.Op, e.Backend, e.Err)
+	about, text := e.Backend+": ", e.Err.Error()
+	if e.ID != "" {
+		about = "sandbox " + e.ID + ": "
 	}
-	return fmt.Sprintf("%s on %s sandbox %s: %v", e.Op, e.Backend, e.ID, e.Err)
+	return about + strings.TrimPrefix(text, e.Backend+": ")
 }
 
 // Unwrap returns the cause.

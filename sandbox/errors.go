@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"regexp"
 	"strings"
@@ -34,7 +33,7 @@ type LaunchError struct {
 
 // Error returns one line.
 func (e *LaunchError) Error() string {
-	return fmt.Sprintf("cannot start the command (%s): %s", e.Reason, e.Message)
+	return "cannot start the command: " + e.Message
 }
 
 // Unwrap returns the sentinel.

@@ -82,8 +82,8 @@ func TestErrorOf(t *testing.T) {
 			fmt.Errorf("%w: pull 10.1.2.3:5000/x: lookup r.example on 10.0.0.2:53: read udp 172.17.0.1:3->[fd00::2]:53: i/o timeout", backend.ErrImage), CodeUnavailable,
 			"image unavailable: pull 10.1.2.3:5000/x: lookup r.example on <address>: read udp <address>-><address>: i/o timeout", false,
 		},
-		{&sandbox.LaunchError{Reason: sandbox.LaunchNotFound, Message: "foo"}, CodeNotFound, "cannot start the command (not_found): foo", false},
-		{&sandbox.LaunchError{Reason: sandbox.LaunchNoResources, Message: "foo"}, CodeCapacity, "cannot start the command (no_resources): foo", true},
+		{&sandbox.LaunchError{Reason: sandbox.LaunchNotFound, Message: "foo"}, CodeNotFound, "cannot start the command: foo", false},
+		{&sandbox.LaunchError{Reason: sandbox.LaunchNoResources, Message: "foo"}, CodeCapacity, "cannot start the command: foo", true},
 		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, CodeExists, `the sandbox "n" of this run already exists with a different image, env`, false},
 		{&Error{Code: CodeQuota, Message: "m"}, CodeQuota, "m", false},
 	} {
