@@ -208,12 +208,24 @@ func TestSecretsStay(t *testing.T) {
 	}
 }
 
+// TestServerThatDiesIsStartedAgainThreeTimes also verifies that a caller who does not wait for a restart uses up none.
 func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
 	t.Parallel()
 	s, _ := program(t, func(s *mcpsource.Server) { s.Timeout = time.Minute })
+	list, err := s.Tools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
 	for range 4 {
 		if _, err := call(t, s, "die"); code(err) != toolspec.CodeToolFailed {
 			t.Fatalf("a call of a server that dies: %v", err)
+		}
+		for range 3 {
+			if _, err := list[0].Handle(over, hosttools.Call{Args: json.RawMessage("{}")}); err == nil {
+				t.Error("a call that is over succeeded")
+			}
 		}
 	}
 	if _, err := s.Tools(t.Context()); code(err) != toolspec.CodeUnavailable {
