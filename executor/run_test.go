@@ -240,7 +240,8 @@ func TestLostSession(t *testing.T) {
 	if got := file(dir, "calls"); got != "before\n[s1]\n[]\n" {
 		t.Error(got)
 	}
-	res, err = executor.Run(t.Context(), s, cli{}, executor.Task{Prompt: script + begin + usage + done, MaxTurns: 2}, &o)
+	task := executor.Task{Prompt: script + begin + usage + done, MaxTurns: 2}
+	res, err = executor.Run(t.Context(), s, cli{}, task, &o)
 	must(t, err)
 	if res.Outcome != executor.Completed || res.Turns != 1 {
 		t.Errorf("with a turn that the lost session spent: %+v", res)

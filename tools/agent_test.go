@@ -386,8 +386,10 @@ func TestOnePromptAtOnce(t *testing.T) {
 	r := newRig(t)
 	model, seen := r.model(slices.Repeat([]turn{say("x")}, runs)...)
 	agents, err := tools.LoadAgentsFS(r.g, fstest.MapFS{
-		"a.prompt":    {Data: []byte("---\nmodel: " + model + "\n---\n{{>who}}{{#ifEquals k \"3\"}} three{{/ifEquals}}{{role \"system\"}}{{json deep}}")},
-		"_who.prompt": {Data: []byte("you {{#unlessEquals k \"1\"}}{{k}}{{/unlessEquals}}{{>more}}")}, "_more.prompt": {Data: []byte(".")},
+		"a.prompt": {Data: []byte("---\nmodel: " + model + "\n---\n" +
+			`{{>who}}{{#ifEquals k "3"}} three{{/ifEquals}}{{role "system"}}{{json deep}}`)},
+		"_who.prompt":  {Data: []byte(`you {{#unlessEquals k "1"}}{{k}}{{/unlessEquals}}{{>more}}`)},
+		"_more.prompt": {Data: []byte(".")},
 	})
 	if err != nil {
 		t.Fatal(err)

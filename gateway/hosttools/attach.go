@@ -51,8 +51,8 @@ func serve(ctx context.Context, c *sandbox.ServiceConn) {
 	}
 }
 
-// Grant lets the command of req call the tools of set, and returns its access. Variables that req has win, and its lists go
-// before those that Grant adds, which go before those of the sandbox. Who approves calls under ctx, if anybody, does so in the place of who approves the set's.
+// Grant lets the command of req call the tools of set, and returns its access. Grant overrides no variables of req. It
+// adds to req.EnvBefore behind existing entries. An approver in ctx replaces the approver of the set.
 func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecRequest) *Access {
 	extend := func(ctx context.Context, id string, by time.Duration) error { return a.s.Command(id).Extend(ctx, by) }
 	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: extend, Approver: ApproverFromContext(ctx)})
@@ -60,7 +60,9 @@ func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecReque
 	env := map[string]string{"WORKCELL_TOOLS": a.addr, "WORKCELL_TOOLS_DIR": set.dir()}
 	maps.Copy(env, req.Env)
 	req.Env = env
-	before := map[string]string{"PATH": embed.Dir + "/bin", "PYTHONPATH": embed.Dir + "/lib/python", "NODE_PATH": embed.Dir + "/lib/node"}
+	before := map[string]string{
+		"PATH": embed.Dir + "/bin", "PYTHONPATH": embed.Dir + "/lib/python", "NODE_PATH": embed.Dir + "/lib/node",
+	}
 	for name, list := range req.EnvBefore {
 		before[name] = strings.TrimSuffix(list+":"+before[name], ":")
 	}

@@ -29,7 +29,8 @@ func TestGrantKeepsTheRequest(t *testing.T) {
 	s := set(t, registry(t, nil, hosttools.Static("orders", lookup())), hosttools.Grant{Rules: allow("orders.*")})
 	hosttools.NewAttachment(new(sandbox.Sandbox)).Grant(t.Context(), s, &req)
 	want := map[string]string{
-		"PATH": "/mine:/.workcell/bin", "MANPATH": "/man", "PYTHONPATH": "/.workcell/lib/python", "NODE_PATH": "/.workcell/lib/node",
+		"PATH": "/mine:/.workcell/bin", "MANPATH": "/man",
+		"PYTHONPATH": "/.workcell/lib/python", "NODE_PATH": "/.workcell/lib/node",
 	}
 	if diff := cmp.Diff(want, req.EnvBefore); diff != "" || len(given) != 2 || req.Env["WORKCELL_TOOLS"] != "own" {
 		t.Errorf("%v, lists (-want +got):\n%s", req.Env, diff)

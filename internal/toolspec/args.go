@@ -293,7 +293,7 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 	return nil
 }
 
-// listOf accepts a list, also one that some models write as text.
+// listOf accepts a list and JSON text of a list, which some models write.
 func listOf(v any) (list []any, ok bool) {
 	if text, isText := v.(string); isText {
 		if decodeNumber([]byte(text), &list) != nil {

@@ -297,7 +297,8 @@ func take(t *testing.T, p Place) {
 func conversations(t *testing.T, p Place) {
 	j := p.Open(t)
 	part := func(seq int64, path string) workflow.Entry {
-		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(fmt.Sprintf(`{"part":%d,"nul":"\u0000"}`, seq))}
+		text := fmt.Sprintf(`{"part":%d,"nul":"\u0000"}`, seq)
+		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(text)}
 	}
 	kept := func() (parts string) {
 		t.Helper()

@@ -108,7 +108,7 @@ func (q *Queue) Drop(ctx context.Context, runID, name string) error {
 	return q.exec(ctx, `DELETE FROM workcell.run_file WHERE run = $1 AND $2 IN ('', name)`, runID, name)
 }
 
-// Prune deletes the files of runs that are not known any more, or never were, and the parts of a Put that was interrupted.
+// Prune deletes the files of unknown runs, and the parts of interrupted uploads.
 func (q *Queue) Prune(ctx context.Context) error {
 	return q.exec(ctx, `DELETE FROM workcell.run_file f WHERE added < now() - interval '1 day'
 AND (position('~' IN name) > 0 OR NOT EXISTS (SELECT FROM workcell.run WHERE id = f.run))`)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -415,7 +416,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestPruneOfParts verifies that parts of an interrupted Put are deleted although their run is known, and that its files stay.
+// TestPruneOfParts verifies that Prune deletes the parts of an interrupted upload, even if the run is known.
 func TestPruneOfParts(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

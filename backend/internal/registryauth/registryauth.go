@@ -24,16 +24,17 @@ const (
 // helperTime is how long a credential helper may take: a pull waits for it.
 const helperTime = 5 * time.Second
 
-// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. If they cannot be
-// read, Lookup logs a warning and returns none, because public images need none. A credential helper ends with ctx, and starts
-// in dir: the working directory may be a hostile repository.
+// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. If they
+// cannot be read, Lookup logs a warning and returns none, because public images need none. A credential helper ends
+// with ctx, and starts in dir: the working directory may be a hostile repository.
 func Lookup(ctx context.Context, log *slog.Logger, dir, host string) types.AuthConfig {
 	if dir == "" {
 		return types.AuthConfig{}
 	}
 	a, err := lookup(ctx, dir, host)
 	if err != nil && ctx.Err() == nil {
-		log.WarnContext(ctx, "cannot read registry credentials, pulling without them", "registry", host, "error", err)
+		log.WarnContext(ctx, "cannot read registry credentials, pulling without them",
+			"registry", host, "error", err)
 	}
 	return a
 }

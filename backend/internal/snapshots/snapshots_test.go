@@ -211,7 +211,7 @@ func TestCopiesOfEachOther(t *testing.T) {
 	wg.Wait()
 }
 
-// TestCopyHasItsOwnMechanism verifies that a copied snapshot has the mechanism of its copy and not the mechanism of the origin.
+// TestCopyHasItsOwnMechanism verifies that a copied snapshot records how it was copied, not how the origin was created.
 func TestCopyHasItsOwnMechanism(t *testing.T) {
 	t.Parallel()
 	var all [2]*snapshots.Workspace

@@ -565,7 +565,9 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 }
 
 // copyFiles makes a directory what a snapshot is: a workspace, or another snapshot, which is kept here.
-func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) (backend.SnapshotMechanism, error) {
+func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) (
+	backend.SnapshotMechanism, error,
+) {
 	m := &mirror{ctx: ctx, shift: base - rec.Base, fromKept: true, toKept: kept, keepFree: true}
 	err := m.between(w.path(rec.Name, filesDir), dir, m.run)
 	return m.mechanism(), classed(err)

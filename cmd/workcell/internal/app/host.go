@@ -38,7 +38,8 @@ func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) err
 			return Fail(ExitInvalid, err, "")
 		}
 	}
-	h.Notice("serving %s and %s; press Ctrl-C to stop", Counted(len(workflows), "workflow"), Counted(len(h.agents), "agent"))
+	h.Notice("serving %s and %s; press Ctrl-C to stop",
+		Counted(len(workflows), "workflow"), Counted(len(h.agents), "agent"))
 	var lost error
 	state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(err error) { lost = err })
 	return lost

@@ -131,8 +131,8 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 		}
 		wf, files, err := LoadWorkflow(path, agents)
 		if err != nil && agents != "" { // the workflow may have its own agents
-			if own, beside, ownErr := LoadWorkflow(path, ""); ownErr == nil {
-				wf, files, err = own, beside, nil
+			if own, near, ownErr := LoadWorkflow(path, ""); ownErr == nil {
+				wf, files, err = own, near, nil
 			}
 		}
 		if err != nil {

@@ -45,8 +45,8 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 	}
 }
 
-// TestTasksOfSeveralDirectories verifies that a workflow can use the agents of --agents, or agents beside it as with `workcell run`,
-// and that a name that is used twice leaves no temporary files.
+// TestTasksOfSeveralDirectories verifies that a workflow can use the agents of --agents, or the agents in its own
+// directory, as with `workcell run`. A duplicate name leaves no temporary files.
 func TestTasksOfSeveralDirectories(t *testing.T) {
 	temp, agents, flows := t.TempDir(), t.TempDir(), t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -73,7 +73,8 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 	for _, task := range r.List() {
 		names = append(names, task.Name)
 	}
-	if got := strings.Join(names, " "); got != "claude first one second" || strings.Count(stderr.String(), "skipped") != 1 {
+	skipped := strings.Count(stderr.String(), "skipped")
+	if got := strings.Join(names, " "); got != "claude first one second" || skipped != 1 {
 		t.Errorf("tasks %s\n%s", got, stderr.String())
 	}
 	if own := r.tasks["second"].agents["two"]; own != filepath.Join(flows, "two.prompt") {

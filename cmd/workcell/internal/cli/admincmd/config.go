@@ -58,7 +58,8 @@ func (a *command) showConfig(values []config.Value, origin bool) error {
 	})
 }
 
-// cell returns a value for the table; empty if it is not set. An empty list is not a missing one: it can forbid everything.
+// cell returns a value for the table; empty if it is not set. An empty list differs from a missing list, because it can
+// forbid everything.
 func cell(value any) string {
 	text := fmt.Sprint(value)
 	if list := reflect.ValueOf(value); list.Kind() == reflect.Slice && (list.Len() > 0 || list.IsNil()) {

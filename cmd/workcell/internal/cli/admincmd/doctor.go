@@ -369,7 +369,7 @@ func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string,
 	return id, err
 }
 
-// fetch returns how to get an image that is not there, or another in its place.
+// fetch returns the remedy for a missing image.
 func (r *engineReport) fetch(ref string) string {
 	mirrored := "; to use an image of a mirror, pass --map-image " + ref + "=IMAGE"
 	switch r.Name {

@@ -30,11 +30,11 @@ func TestRunsShowWholeError(t *testing.T) {
 	}
 }
 
-// TestRunsShowInterruptedAttempt verifies that an attempt that was cut off by the end of its process has a row, too.
+// TestRunsShowInterruptedAttempt verifies that the table has a row for an attempt whose process was killed.
 func TestRunsShowInterruptedAttempt(t *testing.T) {
 	t.Parallel()
 	at := func(kind workflow.EventKind, repeats bool, status workflow.Status) workflow.Entry {
-		return workflow.Entry{Kind: kind, Path: "build", Type: workflow.TypeExec, Visit: 1, Attempt: 1, Repeats: repeats, Status: status}
+		return workflow.Entry{Kind: kind, Path: "build", Visit: 1, Attempt: 1, Repeats: repeats, Status: status}
 	}
 	shown := shownRun{Entries: []workflow.Entry{
 		at(workflow.EventStepStarted, false, workflow.StatusRunning),
