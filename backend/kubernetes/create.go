@@ -49,6 +49,9 @@ func (p *plan) id() string { return p.name + "." + p.nonce }
 func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	s := p.Spec
 	switch {
+	case s.OCIRuntime != "" && !slices.Contains(d.opts.RuntimeClasses, s.OCIRuntime):
+		return nil, fmt.Errorf("kubernetes: %.40q is not in kubernetes.runtime_classes (Options.RuntimeClasses): %w",
+			s.OCIRuntime, backend.ErrUnsupported)
 	case p.Asked.PIDs > 0:
 		return nil, fmt.Errorf("kubernetes: the process limit of a pod is set on its node (podPidsLimit), not per sandbox: %w", backend.ErrUnsupported)
 	case s.Fork != nil:

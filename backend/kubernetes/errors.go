@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // classify returns the sentinel for what only the API server reports. A refusal for lack of a permission names the verb and
@@ -51,7 +53,8 @@ func trouble(pod *corev1.Pod, image string) error {
 		if w := s.State.Waiting; w != nil {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-				return fmt.Errorf("kubernetes: the node cannot pull image %s: %w", named(&s, image), backend.ErrImage)
+				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
+					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %.200s: %w", w.Reason, w.Message, backend.ErrInvalid)
 			}
@@ -64,6 +67,22 @@ func trouble(pod *corev1.Pod, image string) error {
 		return endOf(pod, nil)
 	}
 	return nil
+}
+
+// unpulled returns the kubelet's reason, without the layers that only repeat the image.
+func unpulled(w *corev1.ContainerStateWaiting) string {
+	text := w.Message
+	if at := strings.LastIndex(text, " desc = "); at >= 0 {
+		text = text[at+len(" desc = "):]
+	}
+	for strings.HasPrefix(text, "failed to ") {
+		_, reason, ok := strings.Cut(text, `": `)
+		if !ok {
+			break
+		}
+		text = reason
+	}
+	return kit.Scrub(cmp.Or(text, w.Reason))
 }
 
 // troubleSince is trouble for a pod that was made at a time: where nodes are added on demand, one may come.
@@ -83,7 +102,8 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	case pod.Status.Reason == "OutOfcpu" || pod.Status.Reason == "OutOfmemory" || pod.Status.Reason == "OutOfpods":
 		return fmt.Errorf("kubernetes: the node has too few resources: %s: %w", pod.Status.Reason, backend.ErrCapacity)
 	case t != nil && t.Reason == "StartError":
-		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set Options.GuestImage: %w", backend.ErrInvalid)
+		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set kubernetes.guest_image "+
+			"(Options.GuestImage): %w", backend.ErrInvalid)
 	case t != nil:
 		return fmt.Errorf("kubernetes: the sandbox exited: %s, exit code %d: %w", t.Reason, t.ExitCode, backend.ErrLost)
 	}

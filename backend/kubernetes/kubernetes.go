@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -71,9 +72,13 @@ type Options struct {
 	RuntimeClasses []string
 	// NetworkPolicyEnforced declares that the cluster enforces NetworkPolicies. Without it, no sandbox is created.
 	NetworkPolicyEnforced bool
-	// NodeSelector and ImagePullSecrets are those of every pod.
+	// NodeSelector, Tolerations, PriorityClass, and ImagePullSecrets are those of every pod.
 	NodeSelector     map[string]string
+	Tolerations      []corev1.Toleration
+	PriorityClass    string
 	ImagePullSecrets []string
+	// Labels and Annotations are added to every pod. New refuses keys that the driver sets.
+	Labels, Annotations map[string]string
 
 	// Images are those that may be used; nil allows all.
 	Images *backend.ImagePolicy
@@ -132,6 +137,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	o := &d.opts
 	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
 	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)
+	o.Tolerations, o.Labels, o.Annotations = slices.Clone(o.Tolerations), maps.Clone(o.Labels), maps.Clone(o.Annotations)
 	if err := kit.Defaults(name, o.Limits, &o.Guest, &o.Logger); err != nil {
 		return nil, err
 	}
@@ -140,6 +146,9 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	if slices.ContainsFunc(o.AllowNets, func(n netip.Prefix) bool { return !n.IsValid() }) {
 		return nil, fmt.Errorf("kubernetes: invalid address in Options.AllowNets: %w", backend.ErrInvalid)
+	}
+	if err := errors.Join(checkKeys("label", o.Labels), checkKeys("annotation", o.Annotations)); err != nil {
+		return nil, err
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	d.log = o.Logger
@@ -172,13 +181,13 @@ func (d *driver) configure() error {
 	}
 	// Certificates that are files are read once: the client would watch them for as long as the process lives.
 	if err = rest.LoadTLSFiles(d.config); err != nil {
-		return fmt.Errorf("kubernetes: cannot read the cluster's certificates: %w", backend.ErrInvalid)
+		return fmt.Errorf("kubernetes: cannot read the cluster's certificates: %.300v: %w", err, backend.ErrInvalid)
 	}
 	if d.http, err = rest.HTTPClientFor(d.config); err == nil {
 		d.api, err = newClients(d.config, d.http, d.opts.Namespace)
 	}
-	if err != nil { // its text may name files
-		return fmt.Errorf("kubernetes: invalid cluster configuration: %w", backend.ErrInvalid)
+	if err != nil {
+		return fmt.Errorf("kubernetes: invalid cluster configuration: %.300v: %w", err, backend.ErrInvalid)
 	}
 	return nil
 }
@@ -205,8 +214,8 @@ func load(o *Options) (*rest.Config, string, error) {
 	case err == nil:
 	case clientcmd.IsEmptyConfig(err) && o.Kubeconfig == "":
 		return nil, "", fmt.Errorf("kubernetes: no kubeconfig found, and the program does not run in a pod: %w", backend.ErrUnavailable)
-	default:
-		return nil, "", fmt.Errorf("kubernetes: invalid kubeconfig: %s: %w", kit.Scrub(err.Error()), backend.ErrInvalid)
+	default: // with the path, because the user set it
+		return nil, "", fmt.Errorf("kubernetes: invalid kubeconfig: %.300v: %w", err, backend.ErrInvalid)
 	}
 	if config.ExecProvider != nil {
 		if err := startInRoot(config.ExecProvider); err != nil {

@@ -4,9 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +65,25 @@ func labelValue(v string) string {
 	}
 	sum := sha256.Sum256([]byte(v))
 	return "h-" + hex.EncodeToString(sum[:16])
+}
+
+// checkKeys checks labels or annotations of Options.
+func checkKeys(what string, all map[string]string) error {
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		problems := validation.IsQualifiedName(key)
+		if what == "label" {
+			problems = append(problems, validation.IsValidLabelValue(all[key])...)
+		}
+		if strings.HasPrefix(key, backend.LabelPrefix) || strings.HasPrefix(key, "app.kubernetes.io/") || key == annotationContainer {
+			problems = append(problems, "Workcell sets this key; use another one")
+		}
+		if problems != nil {
+			errs = append(errs, fmt.Errorf("kubernetes: invalid %s %.80q of pods in kubernetes.%[1]ss: %[3]s: %[4]w",
+				what, key, problems[0], backend.ErrInvalid))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // metaOf returns the name, labels and annotations of an object of a planned sandbox.

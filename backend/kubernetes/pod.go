@@ -36,6 +36,8 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 		return nil, err
 	}
 	l := p.Spec.Limits
+	maps.Copy(meta.Labels, d.opts.Labels)
+	maps.Copy(meta.Annotations, d.opts.Annotations)
 	pod := &corev1.Pod{ObjectMeta: meta, Spec: d.podSpec(p.User)}
 	s := &pod.Spec
 	s.Containers = []corev1.Container{{
@@ -81,8 +83,9 @@ func (d *driver) podSpec(u kit.User) corev1.PodSpec {
 	s := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
 		TerminationGracePeriodSeconds: new(int64(1)), // the guest has nothing to save
-		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector,
-		DNSPolicy: corev1.DNSDefault, // there is nothing to resolve
+		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector, Tolerations: d.opts.Tolerations,
+		PriorityClassName: d.opts.PriorityClass,
+		DNSPolicy:         corev1.DNSDefault, // there is nothing to resolve
 		SecurityContext: &corev1.PodSecurityContext{
 			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: new(uid != 0),
 			FSGroup: &gid, FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
@@ -219,7 +222,8 @@ func imageEnv(env []string) []string {
 // again returns the manifest of a pod that is there, for another pod of the same sandbox.
 func again(pod *corev1.Pod) *corev1.Pod {
 	next := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}
-	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.Tolerations = "", nil, nil, nil
+	// The server computes the number from the class.
+	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.PreemptionPolicy = "", nil, nil, nil
 	next.Spec.EphemeralContainers, next.Spec.Overhead = nil, nil // those of `kubectl debug`, which no new pod may have
 	return next
 }

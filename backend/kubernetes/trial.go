@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -56,6 +57,7 @@ func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string
 		}
 		pod := map[string]string{labelName: "workcell", labelManagedBy: "workcell", labelComponent: backend.RoleSandbox,
 			backend.LabelRole: backend.RoleSandbox, labelNetwork: string(backend.NetworkNone)}
+		maps.Copy(pod, b.d.opts.Labels)
 		if err := b.d.ensurePolicy(ctx, backend.NetworkNone, pod); err != nil {
 			return nil, err
 		}
@@ -150,12 +152,13 @@ func (t *trial) dial(ctx context.Context, network string, targets []target) (rea
 func (t *trial) start(ctx context.Context, network string, args ...string) (string, error) {
 	name := namePre + "trial-" + strings.ToLower(rand.Text())[:12]
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: t.d.opts.Annotations, Labels: map[string]string{
 			labelName: "workcell", labelManagedBy: "workcell", labelComponent: roleTrial, labelNetwork: network,
 			backend.LabelRole: roleTrial,
 		}},
 		Spec: t.d.podSpec(t.p.User),
 	}
+	maps.Copy(pod.Labels, t.d.opts.Labels)
 	pod.Spec.ActiveDeadlineSeconds = new(int64(trialLife / time.Second))
 	pod.Spec.NodeName, pod.Spec.DNSPolicy = t.node, corev1.DNSClusterFirst
 	limits := backend.Limits{MemoryBytes: 32 << 20, CPUMillis: 100}

@@ -23,7 +23,7 @@ import (
 func (a *App) Engines() engines.Set {
 	s := engines.Set{Env: a.opts.Env, Machine: a.machine(), Logger: a.Logger(), Notice: func(text string) { a.Notice("%s", text) }}
 	if conf, err := a.Config(); err == nil { // else the command fails for it anyway
-		s.Cluster = engines.Cluster(conf.Kubernetes)
+		s.Cluster = conf.Kubernetes
 	}
 	return s
 }

@@ -72,8 +72,25 @@ type Config struct {
 
 // Kubernetes is how a cluster is used.
 type Kubernetes struct {
-	Context, Namespace, GuestImage, StorageClass, NetworkPolicy string
-	RuntimeClasses                                              []string
+	Context, Namespace, GuestImage, StorageClass, NetworkPolicy, PriorityClass string
+
+	RuntimeClasses, ImagePullSecrets  []string
+	NodeSelector, Labels, Annotations []string // KEY=VALUE, sorted
+	Tolerations                       []Toleration
+}
+
+// Toleration is a toleration of pods, with the keys of Kubernetes.
+type Toleration struct {
+	Key      string `json:"key,omitempty"`
+	Operator string `json:"operator,omitempty"`
+	Value    string `json:"value,omitempty"`
+	Effect   string `json:"effect,omitempty"`
+	Seconds  int64  `json:"tolerationSeconds,omitempty"`
+}
+
+// String returns the toleration as `kubectl taint` writes taints.
+func (t Toleration) String() string {
+	return strings.TrimSuffix(strings.TrimSuffix(cmp.Or(t.Key, "*")+"="+t.Value, "=")+":"+t.Effect, ":")
 }
 
 // Load returns the configuration. Flags override the environment, which overrides the file, which overrides the
@@ -202,7 +219,7 @@ func (c *Config) CheckImage(image string) error {
 // setting is a row of the table of settings.
 type setting struct {
 	key      string
-	to       any    // pointer to its value: *string, *int64, *bool, *time.Duration, *[]string, or *pairs
+	to       any    // pointer to its value: *string, *int64, *bool, *time.Duration, *[]string, *pairs, or *[]Toleration
 	fallback any    // shown if it is not set; nil is the value itself
 	flag     string // of the command line; empty for none
 	variable string // of the environment; empty for none

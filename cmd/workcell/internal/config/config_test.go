@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,6 +73,13 @@ limits:
 telemetry: {endpoint: "http://localhost:4318", protocol: grpc, service_name: agents, content: true}
 retention: {runs: 240h, kept: 24h}
 oci_runtime: runsc
+kubernetes:
+  image_pull_secrets: [registry]
+  node_selector: {pool: agents, disk: ssd}
+  tolerations: [{key: sandboxes, operator: Equal, value: only, effect: NoSchedule, tolerationSeconds: 60}, {operator: Exists}]
+  priority_class: low
+  labels: {example.com/team: ml}
+  annotations: {example.com/note: "a, b"}
 `
 
 // TestEverySetting: what a file says is what holds, and the rest is the default.
@@ -85,6 +93,8 @@ func TestEverySetting(t *testing.T) {
 	for _, key := range []string{
 		"backend", "images.python", "allow_images", "map_images", "limits.memory_mb", "limits.file_bytes", "limits.idle_timeout", "limits.exec_timeout",
 		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "oci_runtime",
+		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
+		"kubernetes.labels", "kubernetes.annotations",
 	} {
 		if origins(c)[key] != m.users() {
 			t.Errorf("%s is from %q", key, origins(c)[key])
@@ -93,12 +103,18 @@ func TestEverySetting(t *testing.T) {
 	got := []any{
 		c.Backend, c.OCIRuntime, c.Image("python"), c.Image("node"), c.Images, c.MapImages, c.Limits, c.IdleTimeout, c.ExecTimeout,
 		c.Variables, c.TraceContent, c.KeepRuns, c.KeepSandboxes, c.File, len(origins(c)),
+		c.Kubernetes, fmt.Sprint(c.Kubernetes.Tolerations),
 	}
 	if diff := cmp.Diff([]any{
 		"containerd", "runsc", "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		[]string{"node:20-slim=registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
-		true, 240 * time.Hour, 24 * time.Hour, m.users(), 15,
+		true, 240 * time.Hour, 24 * time.Hour, m.users(), 21,
+		Kubernetes{
+			ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"disk=ssd", "pool=agents"}, PriorityClass: "low",
+			Labels: []string{"example.com/team=ml"}, Annotations: []string{"example.com/note=a, b"},
+			Tolerations: []Toleration{{Key: "sandboxes", Operator: "Equal", Value: "only", Effect: "NoSchedule", Seconds: 60}, {Operator: "Exists"}},
+		}, "[sandboxes=only:NoSchedule *]",
 	}, got); diff != "" {
 		t.Errorf("values (-want +got)\n%s", diff)
 	}
@@ -188,6 +204,7 @@ func TestStrict(t *testing.T) {
 		"limits.memory_mb: 1024":                      `1:1: unknown key "limits.memory_mb" in the file`,
 		"kubernetes: {claims: warm}":                  `1:14: unknown key "claims" in kubernetes; it was removed; ` + "use `pool: {IMAGE: N}`",
 		"kubernetes: {trust_network_policy: true}":    `1:14: unknown key "trust_network_policy" in kubernetes; use kubernetes.network_policy: enforced`,
+		"kubernetes: {tolerations: [{tolerates: x}]}": `1:29: unknown key "tolerates" in kubernetes.tolerations[0]`,
 		"kubernetes: {network_policy: on}":            `1:30: unknown network policy "on"; run `,
 		"limits: {memory_mb: 1024m}":                  `1:21: limits.memory_mb must be a whole number, not text`,
 		"limits: {memory_mb: 15}":                     `1:21: limits.memory_mb must be 16 to 4194304, not 15`,

@@ -103,6 +103,12 @@ func (c *Config) settings(backends []string) []*setting {
 			check: func() (string, string) { return checkImage(k.GuestImage) }},
 		&setting{key: keyKubernetes + "storage_class", to: &k.StorageClass, variable: "WORKCELL_KUBE_STORAGE_CLASS"},
 		&setting{key: keyKubernetes + "runtime_classes", to: &k.RuntimeClasses},
+		&setting{key: keyKubernetes + "image_pull_secrets", to: &k.ImagePullSecrets},
+		&setting{key: keyKubernetes + "node_selector", to: (*pairs)(&k.NodeSelector)},
+		&setting{key: keyKubernetes + "tolerations", to: &k.Tolerations},
+		&setting{key: keyKubernetes + "priority_class", to: &k.PriorityClass},
+		&setting{key: keyKubernetes + "labels", to: (*pairs)(&k.Labels)},
+		&setting{key: keyKubernetes + "annotations", to: (*pairs)(&k.Annotations)},
 		&setting{key: keyKubernetes + "network_policy", to: &k.NetworkPolicy, variable: "WORKCELL_KUBE_NETWORK_POLICY",
 			check: func() (string, string) {
 				if k.NetworkPolicy != "enforced" {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
@@ -44,13 +45,7 @@ type Set struct {
 	Logger  *slog.Logger
 	Notice  func(text string) // is called when auto does not take Docker
 
-	Cluster Cluster
-}
-
-// Cluster is how Kubernetes is used, beside what its own commands find by the environment. See kubernetes.Options.
-type Cluster struct {
-	Context, Namespace, GuestImage, StorageClass, NetworkPolicy string
-	RuntimeClasses                                              []string
+	Cluster config.Kubernetes
 }
 
 // Engine is a kind of engine that this build knows. It is opened only when it is asked for.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -67,11 +69,31 @@ func (s Set) kubernetesOptions() *kubernetes.Options {
 	opts := &kubernetes.Options{
 		Context: k.Context, Namespace: k.Namespace, GuestImage: k.GuestImage, StorageClass: k.StorageClass,
 		RuntimeClasses: k.RuntimeClasses, NetworkPolicyEnforced: k.NetworkPolicy == "enforced",
-		Logger: s.Logger, Patience: patience,
+		NodeSelector: mapping(k.NodeSelector), PriorityClass: k.PriorityClass, ImagePullSecrets: k.ImagePullSecrets,
+		Labels: mapping(k.Labels), Annotations: mapping(k.Annotations), Logger: s.Logger, Patience: patience,
+	}
+	for _, t := range k.Tolerations {
+		toleration := corev1.Toleration{
+			Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect),
+		}
+		if t.Seconds != 0 {
+			toleration.TolerationSeconds = &t.Seconds
+		}
+		opts.Tolerations = append(opts.Tolerations, toleration)
 	}
 	// A list of files is what the client itself looks for.
 	if files := filepath.SplitList(s.Env.Get("KUBECONFIG")); len(files) == 1 {
 		opts.Kubeconfig = files[0]
 	}
 	return opts
+}
+
+// mapping returns pairs KEY=VALUE as a map.
+func mapping(pairs []string) map[string]string {
+	all := map[string]string{}
+	for _, pair := range pairs {
+		key, value, _ := strings.Cut(pair, "=")
+		all[key] = value
+	}
+	return all
 }

@@ -1,0 +1,56 @@
+package kubernetes
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// TestPullReasons verifies that an image that cannot be pulled is reported with the kubelet's reason.
+func TestPullReasons(t *testing.T) {
+	t.Parallel()
+	const unpacked = `rpc error: code = Unknown desc = failed to pull and unpack image "r.test/a:1": `
+	const resolved = `failed to resolve reference "r.test/a:1": `
+	for _, c := range []struct{ reason, message, want string }{
+		{"ErrImagePull", unpacked + resolved + `unexpected status from HEAD request to https://r.test/v2/a/manifests/1: 401 Unauthorized`,
+			"unexpected status from HEAD request to https://r.test/v2/a/manifests/1: 401 Unauthorized"},
+		{"ErrImagePull", unpacked + resolved + `failed to do request: Head "https://r.test/v2/": dial tcp: lookup r.test: no such host`,
+			"dial tcp: lookup r.test: no such host"},
+		{"ImagePullBackOff", `Back-off pulling image "r.test/a:1": ErrImagePull: ` + unpacked + resolved + `r.test/a:1: not found`,
+			"r.test/a:1: not found"},
+		{"ErrImageNeverPull", `Container image "r.test/a:1" is not present with pull policy of Never`,
+			`Container image "r.test/a:1" is not present with pull policy of Never`},
+		{"InvalidImageName", "", "InvalidImageName"},
+	} {
+		waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: c.reason, Message: c.message}}
+		err := trouble(&corev1.Pod{Status: corev1.PodStatus{
+			ContainerStatuses: []corev1.ContainerStatus{{Name: containerName, State: waiting}},
+		}}, "a:1")
+		want := "kubernetes: the node cannot pull image a:1: " + c.want + ": " + backend.ErrImage.Error()
+		if !errors.Is(err, backend.ErrImage) || err.Error() != want {
+			t.Errorf("%s:\n got %v\nwant %s", c.reason, err, want)
+		}
+	}
+}
+
+// TestKeysOfPods verifies which labels and annotations of pods New refuses, all of them at once.
+func TestKeysOfPods(t *testing.T) {
+	t.Parallel()
+	if err := errors.Join(checkKeys("label", map[string]string{"example.com/team": "ml", "cost": ""}),
+		checkKeys("annotation", map[string]string{"example.com/note": "any text: even this"})); err != nil {
+		t.Error(err)
+	}
+	for what, all := range map[string]map[string]string{
+		"label":      {"a b": "c", "team": "not a value", "app.kubernetes.io/name": "x", backend.LabelInstance: "x"},
+		"annotation": {"/": "", annotationContainer: "x", labelConfig: "{}"},
+	} {
+		err := checkKeys(what, all)
+		if !errors.Is(err, backend.ErrInvalid) || strings.Count(err.Error(), "of pods in kubernetes."+what+"s: ") != len(all) {
+			t.Errorf("%ss: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+//go:build !no_kubernetes
+
+package engines
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+)
+
+// TestClusterSettings verifies that every setting of a cluster reaches the driver.
+func TestClusterSettings(t *testing.T) {
+	t.Parallel()
+	got := Set{Env: environ.Of(nil), Cluster: config.Kubernetes{
+		Context: "c", Namespace: "n", GuestImage: "g", StorageClass: "s", NetworkPolicy: "enforced", PriorityClass: "low",
+		RuntimeClasses: []string{"gvisor"}, ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"pool=agents"},
+		Labels: []string{"team=ml"}, Annotations: []string{"note=a=b"},
+		Tolerations: []config.Toleration{{Key: "k", Operator: "Equal", Value: "v", Effect: "NoExecute", Seconds: 60}, {Operator: "Exists"}},
+	}}.kubernetesOptions()
+	got.Patience = 0
+	if diff := cmp.Diff(&kubernetes.Options{
+		Context: "c", Namespace: "n", GuestImage: "g", StorageClass: "s", NetworkPolicyEnforced: true, PriorityClass: "low",
+		RuntimeClasses: []string{"gvisor"}, ImagePullSecrets: []string{"registry"}, NodeSelector: map[string]string{"pool": "agents"},
+		Labels: map[string]string{"team": "ml"}, Annotations: map[string]string{"note": "a=b"},
+		Tolerations: []corev1.Toleration{
+			{Key: "k", Operator: corev1.TolerationOpEqual, Value: "v", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
+			{Operator: corev1.TolerationOpExists},
+		},
+	}, got); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}
+
+// TestKubeconfigPath verifies that an error in KUBECONFIG contains the path that the user set.
+func TestKubeconfigPath(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "no-such-config")
+	_, err := Set{Env: environ.Of(map[string]string{"KUBECONFIG": missing})}.kubernetes().Open(t.Context())
+	if err == nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("%v, want the path %s", err, missing)
+	}
+}
