@@ -79,7 +79,7 @@ manifests: ## rebuild deploy/kubernetes/workcell.yaml from the Helm chart
 	@$(lib) render() { \
 	  local helm; helm=$$(hack/tool.sh helm); new=$$(mktemp); at_exit "rm -f $$new"; \
 	  echo "# Made from deploy/helm/workcell by make manifests: kubectl apply -n workcell -f it." >"$$new"; \
-	  "$$helm" template workcell --namespace workcell deploy/helm/workcell >>"$$new"; cat "$$new" >deploy/kubernetes/workcell.yaml; \
+	  "$$helm" template workcell --namespace workcell deploy/helm/workcell | grep -v -e 'managed-by: Helm' -e helm.sh/chart >>"$$new"; cat "$$new" >deploy/kubernetes/workcell.yaml; \
 	}; supervise render
 
 trace-picture: ## draw docs/trace.svg from a run of the example on the local backend with recorded answers

@@ -3,9 +3,11 @@ package deploy
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/workcell-dev/workcell/internal/commandtest"
@@ -54,6 +57,7 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 	}
 	_, body, _ := strings.Cut(string(have), "\n") // the first line says where it is from
 	want := output(t, helm(t), "template", "workcell", "--namespace", "workcell", chart)
+	want = regexp.MustCompile(`(?m)^.*(managed-by: Helm|helm\.sh/chart).*\n`).ReplaceAllString(want, "")
 	if diff := cmp.Diff(want, body); diff != "" {
 		t.Errorf("make manifests was not run (-chart +file):\n%s", diff)
 	}
@@ -132,7 +136,7 @@ func TestWorkers(t *testing.T) {
 	}
 	for _, spec := range []*corev1.PodSpec{&server, &worker} {
 		c := &spec.Containers[0]
-		spec.TerminationGracePeriodSeconds, c.Args, c.Ports, c.LivenessProbe, c.ReadinessProbe = nil, nil, nil, nil, nil
+		spec.TerminationGracePeriodSeconds, c.Args, c.Ports, c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = nil, nil, nil, nil, nil, nil
 		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "WORKCELL_MCP_TOKEN" })
 	}
 	if diff := cmp.Diff(server, worker); diff != "" {
@@ -143,8 +147,11 @@ func TestWorkers(t *testing.T) {
 // TestValuesOfTheConfiguration: what a chart's values say of sandboxes, pools and telemetry is what the command reads.
 func TestValuesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
+	const sandboxes = `sandboxes={"imagePullSecrets": [{"name": "registry"}], "nodeSelector": {"pool": "agents"}, "priorityClassName": "low",
+		"tolerations": [{"key": "sandboxes", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}],
+		"labels": {"team": "ml"}, "annotations": {"safe-to-evict": "false"}}`
 	got := output(t, helm(t), "template", "a", chart, "--set-json", `pool={"python:3.11-slim": 4}`, "--set",
-		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,sandboxes.networkPolicy=enforced,guestImage=example.com/guest:1")
+		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,sandboxes.networkPolicy=enforced,guestImage=example.com/guest:1", "--set-json", sandboxes)
 	var m corev1.ConfigMap
 	for _, doc := range strings.Split(got, "\n---\n") {
 		if strings.Contains(doc, "kind: ConfigMap\n") {
@@ -178,14 +185,115 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	want := map[string]any{
 		"kubernetes.namespace": "boxes", "kubernetes.network_policy": "enforced", "kubernetes.guest_image": "example.com/guest:1",
 		"telemetry.endpoint": "http://collector:4318", "pool": []any{"python:3.11-slim=4"},
+		"kubernetes.image_pull_secrets": []any{"registry"}, "kubernetes.node_selector": []any{"pool=agents"}, "kubernetes.priority_class": "low",
+		"kubernetes.tolerations": []any{map[string]any{"key": "sandboxes", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60.0}},
+		"kubernetes.labels":      []any{"team=ml"}, "kubernetes.annotations": []any{"safe-to-evict=false"},
 	}
-	have := map[string]any{}
+	have, keys := map[string]any{}, map[string]bool{}
 	for _, v := range values {
 		if want[v.Key] != nil {
 			have[v.Key] = v.Value
 		}
+		name, _, _ := strings.Cut(v.Key, ".")
+		keys[name] = true
 	}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+	var schema struct {
+		Properties struct {
+			Config struct{ Properties map[string]any }
+		}
+	}
+	text, err = os.ReadFile(filepath.Join("..", "..", chart, "values.schema.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &schema)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(keys)), slices.Sorted(maps.Keys(schema.Properties.Config.Properties))); diff != "" {
+		t.Errorf("keys of config in the schema (-command +schema):\n%s", diff)
+	}
+}
+
+// TestValuesSchema verifies that Helm refuses unknown values and values of a wrong type, and accepts every value of the chart.
+func TestValuesSchema(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]string{
+		"replica=3": "'replica' not allowed", `config={"nosuch":1}`: "'nosuch' not allowed", "sandboxes.claims=true": "'claims' not allowed",
+		"replicas=many": "got string, want integer", "sandboxes.networkPolicy=on": "'enforced'", `sandboxes.labels={"a":1}`: "want string",
+		`sandboxes.tolerations=[{"seconds":1}]`: "'seconds' not allowed", "image.pullPolicy=Sometimes": "'IfNotPresent'",
+	} {
+		flag := "--set"
+		if strings.Contains(set, "={") || strings.Contains(set, "=[") {
+			flag = "--set-json"
+		}
+		c := exec.Command(helm(t), "template", "workcell", chart, flag, set)
+		c.Dir = filepath.Join("..", "..")
+		if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v, %s, want %s", set, err, out, want)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", chart, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(output(t, helm(t), "show", "values", chart), "\n") {
+		name, _, ok := strings.Cut(strings.TrimSpace(line), ":")
+		free := name == "requests" || name == "limits" || strings.ContainsAny(name, "#{")
+		if ok && !free && !strings.Contains(string(text), `"`+name+`"`) {
+			t.Errorf("the schema does not have %s", name)
+		}
+	}
+}
+
+// TestLabelsAndBudgets verifies the standard labels of all objects, the settings of pods, and that only pods with replicas get a
+// budget, which lets one of them go at a time.
+func TestLabelsAndBudgets(t *testing.T) {
+	t.Parallel()
+	budgets := func(set string) (names []string) {
+		set += ",database.secret=state,podLabels.team=ml,podAnnotations.note=x,priorityClassName=high"
+		args := []string{"template", "a", chart, "--set", set}
+		for _, doc := range strings.Split(output(t, helm(t), args...), "\n---\n") {
+			var object struct {
+				metav1.TypeMeta
+				metav1.ObjectMeta `json:"metadata"`
+				Spec              struct {
+					Template       corev1.PodTemplateSpec
+					MaxUnavailable int
+					Selector       json.RawMessage
+				}
+			}
+			if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
+				t.Fatal(err)
+			}
+			for key, want := range map[string]string{
+				"app.kubernetes.io/instance": "a", "app.kubernetes.io/managed-by": "Helm",
+				"app.kubernetes.io/version": "dev", "helm.sh/chart": "workcell-0.1.0",
+			} {
+				if object.Labels[key] != want {
+					t.Errorf("%s %s: label %s is %q", object.Kind, object.Name, key, object.Labels[key])
+				}
+			}
+			switch pod := object.Spec.Template; object.Kind {
+			case "Deployment":
+				if pod.Labels["team"] != "ml" || pod.Annotations["note"] != "x" || pod.Spec.PriorityClassName != "high" {
+					t.Errorf("pods of %s: %+v", object.Name, pod)
+				}
+			case "PodDisruptionBudget":
+				names = append(names, object.Name)
+				if object.Spec.MaxUnavailable != 1 || strings.Contains(string(object.Spec.Selector), "version") {
+					t.Errorf("budget %s: %+v", object.Name, object.Spec)
+				}
+			}
+		}
+		return slices.Sorted(slices.Values(names))
+	}
+	if got := budgets("replicas=1,workers.replicas=1"); got != nil {
+		t.Errorf("budgets of single pods: %v", got)
+	}
+	if got := budgets("replicas=2,workers.replicas=2"); !slices.Equal(got, []string{"a", "a-worker"}) {
+		t.Errorf("budgets: %v", got)
 	}
 }

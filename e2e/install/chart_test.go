@@ -43,7 +43,7 @@ func loadCommand(t *testing.T) {
 	must(t, err)
 	must(t, archive.Close())
 	t.Cleanup(func() {
-		must(t, node.ImageService().Delete(context.Background(), "docker.io/"+repository+":"+tag, images.SynchronousDelete()))
+		must(t, node.ImageService().Delete(context.Background(), image, images.SynchronousDelete()))
 		must(t, node.Close())
 	})
 }
@@ -76,7 +76,7 @@ func database(t *testing.T) (here, inside string) {
 }
 
 // TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a worker, and
-// a database. A client opens a sandbox by way of the servers, of which each answers every other request, and which have nothing but
+// a database. Its image is the one that `make image` builds, and no registry has it. A client opens a sandbox by way of the servers, of which each answers every other request, and which have nothing but
 // the chart's role; the sandbox is a pod with a volume, runs a command, and goes. The worker carries out a run. All that was installed
 // goes.
 func TestChart(t *testing.T) {
@@ -90,8 +90,9 @@ func TestChart(t *testing.T) {
 		_, err = clustertest.Secrets(api, namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
 		must(t, err)
 	}
-	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(), "--set", "image.repository="+repository, "--set", "image.tag="+tag,
-		"--set", "replicas=2,workers.replicas=1,database.secret=workcell-state", "--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.networkPolicy=enforced,sandboxes.storageClass="+clustertest.StorageClass,
+	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(),
+		"--set", "replicas=2,workers.replicas=1,database.secret=workcell-state", "--set", "guestImage="+guestimage.Reference(),
+		"--set", "sandboxes.networkPolicy=enforced,sandboxes.labels.team=ml,sandboxes.nodeSelector.kubernetes\\.io/os=linux,sandboxes.storageClass="+clustertest.StorageClass,
 		"--set-json", `config={"map_images": {"python:3.11-slim": "workcell/python:3.11"}}`)
 	installed := true
 	uninstall := func() {
@@ -108,6 +109,9 @@ func TestChart(t *testing.T) {
 	pods, err := clustertest.Pods(api, namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + id})
 	if must(t, err); len(pods.Items) != 1 || slices.Contains(servers, pods.Items[0].Status.PodIP) {
 		t.Fatalf("the sandbox %q is %d pods", id, len(pods.Items))
+	}
+	if pod := pods.Items[0]; pod.Labels["team"] != "ml" || pod.Spec.NodeSelector[corev1.LabelOSStable] != "linux" {
+		t.Errorf("the sandbox's pod: %+v, %v", pod.Labels, pod.Spec.NodeSelector)
 	}
 	out := call(t, client, toolspec.ToolExec, obj{"sandbox_id": id, "command": "echo kept > f && cat f && id -u && hostname"})
 	if out["stdout"] != "kept\n1000\nworkcell\n" || out["exit_code"] != 0.0 {
@@ -235,7 +239,7 @@ func objects(t *testing.T, api *rest.Config, selector string) (all []string) {
 	t.Helper()
 	for kind, group := range map[string]string{
 		"pods": "/api/v1", "persistentvolumeclaims": "/api/v1", "services": "/api/v1", "configmaps": "/api/v1", "serviceaccounts": "/api/v1",
-		"deployments": "/apis/apps/v1", "roles": "/apis/rbac.authorization.k8s.io/v1", "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
+		"deployments": "/apis/apps/v1", "poddisruptionbudgets": "/apis/policy/v1", "roles": "/apis/rbac.authorization.k8s.io/v1", "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
 	} {
 		text, err := clustertest.Pods(api, "").GetClient().Get().AbsPath(group, "namespaces", namespace(), kind).Param("labelSelector", selector).DoRaw(t.Context())
 		must(t, err)

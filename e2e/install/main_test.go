@@ -17,8 +17,8 @@ import (
 
 var must = rig.Must
 
-// repository and tag name the image of the command, which no registry has.
-const repository, tag = "workcell-install/workcell", "test"
+// image is the image of the command, as hack/images, the chart, and the manifests name it.
+const image = "ghcr.io/workcell-dev/workcell:dev"
 
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
 const patience = 5 * time.Minute
@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	imagesDir = dir
-	if out, err := root("go", "run", "./hack/images", "-arch", runtime.GOARCH, "-tag", repository+":"+tag, dir).CombinedOutput(); err != nil {
+	if out, err := root("go", "run", "./hack/images", "-arch", runtime.GOARCH, dir).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "the image of the command: %v: %s\n", err, out)
 		return 1
 	}

@@ -83,6 +83,27 @@ func TestImages(t *testing.T) {
 	runOnDocker(t, filepath.Join(dir, "workcell-linux-"+runtime.GOARCH+".tar"), tag)
 }
 
+// TestUsualTag verifies that the chart, the manifests, and the Compose files name the image that hack/images builds.
+func TestUsualTag(t *testing.T) {
+	t.Parallel()
+	repository, tag, _ := strings.Cut(usualTag, ":")
+	for file, want := range map[string]string{
+		"helm/workcell/values.yaml": "repository: " + repository + "\n",
+		"helm/workcell/Chart.yaml":  "appVersion: " + tag + "\n",
+		"kubernetes/workcell.yaml":  `image: "` + usualTag + `"`,
+		"compose/compose.yaml":      "image: " + repository + ":${WORKCELL_VERSION:-" + tag + "}\n",
+		"compose/socket.yaml":       "image: " + repository + ":${WORKCELL_VERSION:-" + tag + "}\n",
+	} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s does not contain %q", file, want)
+		}
+	}
+}
+
 func manifest(t *testing.T, index v1.ImageIndex) *v1.IndexManifest {
 	t.Helper()
 	m, err := index.IndexManifest()

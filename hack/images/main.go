@@ -1,7 +1,7 @@
 // Images makes the image of the workcell command from its module, without an engine: an index for linux/amd64 and
 // linux/arm64 with a bill of materials (SPDX) for each, as an OCI layout, as archives for docker load, or in a registry.
 //
-// usage: images [-version v1.2.3] [-tag workcell/workcell:dev] [-arch amd64,arm64] [-push REFERENCE] DIR
+// usage: images [-version v1.2.3] [-tag ghcr.io/workcell-dev/workcell:dev] [-arch amd64,arm64] [-push REFERENCE] DIR
 package main
 
 import (
@@ -29,6 +29,9 @@ import (
 // architectures are those of the index unless a flag names others, all of them Linux.
 const architectures = "amd64,arm64"
 
+// usualTag is the image that the chart, the manifests, and the Compose files name.
+const usualTag = "ghcr.io/workcell-dev/workcell:dev"
+
 type options struct {
 	version, tag, push string
 	arch               []string
@@ -38,7 +41,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.version, "version", "", "version that the command says")
-	flag.StringVar(&o.tag, "tag", "workcell/workcell:dev", "reference in the archives")
+	flag.StringVar(&o.tag, "tag", usualTag, "reference in the archives")
 	flag.StringVar(&o.push, "push", "", "reference to push the index and its bills of materials to, with the docker command's credentials")
 	arch := flag.String("arch", architectures, "architectures, with a comma between")
 	seconds := flag.Int64("created", 0, "time of what is made, in seconds since 1970")
@@ -153,7 +156,7 @@ func writeLayout(dir, tag string, index v1.ImageIndex, bills []v1.Image) error {
 	if err != nil {
 		return err
 	}
-	_, version, _ := strings.Cut(tag, ":")
+	version := tag[strings.LastIndex(tag, ":")+1:]
 	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": version})); err != nil {
 		return err
 	}

@@ -1,20 +1,42 @@
 {{- define "workcell.name" -}}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{- end }}
-{{- define "workcell.labels" -}}
+{{/* The labels that select pods. A new version does not change them. */}}
+{{- define "workcell.selector" -}}
 app.kubernetes.io/name: workcell-server
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
-{{- define "workcell.workerLabels" -}}
+{{- define "workcell.workerSelector" -}}
 app.kubernetes.io/name: workcell-worker
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- define "workcell.commonLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: workcell
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+{{- define "workcell.labels" -}}
+{{ include "workcell.selector" . }}
+{{ include "workcell.commonLabels" . }}
+{{- end }}
+{{- define "workcell.workerLabels" -}}
+{{ include "workcell.workerSelector" . }}
+{{ include "workcell.commonLabels" . }}
 {{- end }}
 {{- define "workcell.account" -}}{{ .Values.serviceAccount.name | default (include "workcell.name" .) }}{{- end }}
 {{- define "workcell.sandboxes" -}}{{ .Values.sandboxes.namespace | default .Release.Namespace }}{{- end }}
 {{- define "workcell.config" -}}
-{{- if .Values.sandboxes.claims }}{{ fail "sandboxes.claims is no longer supported: use pool to keep sandboxes ready" }}{{ end -}}
 {{- $kubernetes := dict "namespace" (include "workcell.sandboxes" .) -}}
 {{- with .Values.guestImage }}{{ $_ := set $kubernetes "guest_image" . }}{{ end -}}
 {{- with .Values.sandboxes.storageClass }}{{ $_ := set $kubernetes "storage_class" . }}{{ end -}}
 {{- with .Values.sandboxes.networkPolicy }}{{ $_ := set $kubernetes "network_policy" . }}{{ end -}}
+{{- with .Values.sandboxes.nodeSelector }}{{ $_ := set $kubernetes "node_selector" . }}{{ end -}}
+{{- with .Values.sandboxes.tolerations }}{{ $_ := set $kubernetes "tolerations" . }}{{ end -}}
+{{- with .Values.sandboxes.priorityClassName }}{{ $_ := set $kubernetes "priority_class" . }}{{ end -}}
+{{- with .Values.sandboxes.labels }}{{ $_ := set $kubernetes "labels" . }}{{ end -}}
+{{- with .Values.sandboxes.annotations }}{{ $_ := set $kubernetes "annotations" . }}{{ end -}}
+{{- $secrets := list -}}
+{{- range .Values.sandboxes.imagePullSecrets }}{{ $secrets = append $secrets .name }}{{ end -}}
+{{- with $secrets }}{{ $_ := set $kubernetes "image_pull_secrets" . }}{{ end -}}
 {{- $config := dict "backend" "kubernetes" "kubernetes" $kubernetes -}}
 {{- with .Values.pool }}{{ $_ := set $config "pool" . }}{{ end -}}
 {{- if .Values.telemetry.endpoint }}{{ $_ := set $config "telemetry" .Values.telemetry }}{{ end -}}
@@ -52,6 +74,7 @@ containers:
       {{- with .Values.extraEnv }}{{ toYaml . | nindent 6 }}{{ end }}
     {{- if .serves }}
     ports: [{name: http, containerPort: 8765}]
+    startupProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 2, failureThreshold: 30}
     readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 5}
     livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 20, timeoutSeconds: 5}
     {{- end }}
@@ -68,6 +91,9 @@ volumes:
   - {name: config, configMap: {name: {{ include "workcell.name" . }}}}
   - {name: home, emptyDir: {}}
   - {name: tmp, emptyDir: {}}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -76,5 +102,29 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{/* The metadata of these pods. */}}
+{{- define "workcell.podMeta" -}}
+labels:
+  {{- include .selector . | nindent 2 }}
+  {{- with .Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
+annotations:
+  checksum/config: {{ include "workcell.config" . | sha256sum }}
+  {{- with .Values.podAnnotations }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+{{/* Nodes are drained one pod at a time. A budget for a single pod would block the drain. */}}
+{{- define "workcell.budget" -}}
+{{- if gt (int .replicas) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  labels: {{- include .labels . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels: {{- include .selector . | nindent 6 }}
 {{- end }}
 {{- end }}
