@@ -95,6 +95,25 @@ func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	return nil
 }
 
+// Check returns an error if ServeHTTP cannot use the options with any listener.
+func (o *HTTPOptions) Check() error {
+	full, err := completed(o)
+	if err == nil {
+		_, _, err = full.trust()
+	}
+	return err
+}
+
+// trust returns the checks of tokens and of the pages that requests come from.
+func (o HTTPOptions) trust() (auth.TokenVerifier, *http.CrossOriginProtection, error) {
+	verify, err := verifier(o.Tokens)
+	origins := http.NewCrossOriginProtection()
+	for _, origin := range o.Origins {
+		err = errors.Join(err, origins.AddTrustedOrigin(origin))
+	}
+	return verify, origins, err
+}
+
 // ErrNoToken is the refusal to serve other machines without tokens.
 var ErrNoToken = errors.New("a listener on a non-loopback address requires bearer tokens")
 
@@ -177,19 +196,15 @@ type httpHandler struct {
 }
 
 func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
-	h := &httpHandler{server: s, opts: o, origins: http.NewCrossOriginProtection(), limiter: newLimiter(o), sessions: s.build(s.bySession, transportTCP)}
+	verify, origins, err := o.trust()
+	if err != nil {
+		return nil, err
+	}
+	sessions := s.build(s.bySession, transportTCP)
+	h := &httpHandler{server: s, opts: o, origins: origins, limiter: newLimiter(o), sessions: sessions}
 	h.owned = http.HandlerFunc(h.bounded)
 	if len(o.Tokens) > 0 {
-		verify, err := verifier(o.Tokens)
-		if err != nil {
-			return nil, err
-		}
 		h.owned = h.strangers(auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h.owned))
-	}
-	for _, origin := range o.Origins {
-		if err := h.origins.AddTrustedOrigin(origin); err != nil {
-			return nil, err
-		}
 	}
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{

@@ -2,6 +2,8 @@ package main
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +19,10 @@ func TestMCPUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close() // nobody connects
+	short := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(short, []byte("me short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -31,17 +37,19 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"--transport", "http", "--listen", "0.0.0.0:0"}, app.ExitUsage, "tokens"},
 		{[]string{"--transport", "http", "--listen", busy.Addr().String()}, app.ExitFailed, "address already in use"},
 		{[]string{"--transport", "http", "--tls-cert", "x"}, app.ExitUsage, "--tls-key"},
+		{[]string{"--transport", "http", "--token-file", short}, app.ExitInvalid, "token 1 (me): a token must have at least 16 characters"},
+		{[]string{"--transport", "http", "--allow-origin", "nonsense"}, app.ExitInvalid, "nonsense"},
 		{[]string{"--policy", "no-such-file"}, app.ExitInvalid, "no-such-file"},
 		{[]string{"--policy", "main.go"}, app.ExitInvalid, "main.go:"},
 		{[]string{"--transport", "http", "--max-connections", "-1"}, app.ExitUsage, "--max-connections"},
 		{[]string{"--transport", "http", "--max-connections", "0"}, app.ExitUsage, "at least 1"},
 		{[]string{"--transport", "http", "--max-rate", "-1"}, app.ExitUsage, "--max-rate"},
 		{[]string{"--idle-timeout", "1ms"}, app.ExitUsage, "--idle-timeout"},
-		{[]string{"extra"}, app.ExitUsage, "unknown command"},
+		{[]string{"extra"}, app.ExitUsage, `unexpected argument "extra"`},
 	} {
 		var stdout, stderr strings.Builder
 		code := cli.Run(t.Context(), append([]string{"mcp", "--state-dir", t.TempDir()}, tc.args...), cli.New(strings.NewReader(""), &stdout, &stderr, ""), commands()...)
-		if code != tc.code || !strings.Contains(stderr.String(), tc.want) || stdout.Len() != 0 {
+		if code != tc.code || !strings.Contains(stderr.String(), tc.want) || strings.Contains(stderr.String(), "serving") || stdout.Len() != 0 {
 			t.Errorf("%q: exit code %d, standard error %q, standard output %q; want %d, %q", tc.args, code, stderr.String(), stdout.String(), tc.code, tc.want)
 		}
 	}

@@ -62,8 +62,19 @@ func TestServerTakenForDead(t *testing.T) {
 	r.until("lost its lease")
 }
 
+// TestServerEndsInOrder verifies that SIGTERM ends an MCP server over HTTP with exit code 0, as it ends a worker.
+func TestServerEndsInOrder(t *testing.T) {
+	t.Parallel()
+	r := newUser(t, "local").start("mcp", "--transport", "http", "--listen", "127.0.0.1:0")
+	r.until("serving ")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.ends(0)
+}
+
 // TestServerAwaitsDatabase verifies that an MCP server starts without its database and outlives an outage that is
-// longer than a lease. It is alive all the time, and ready while it reaches the database.
+// longer than a lease. It is alive all the time, and ready while it reaches the database. SIGTERM is an orderly end.
 func TestServerAwaitsDatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -107,10 +118,12 @@ func TestServerAwaitsDatabase(t *testing.T) {
 		ready(http.StatusOK)
 		server.Kill()
 	}
+	server.Start()
+	ready(http.StatusOK)
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	r.ends(app.ExitSignalBase + int(syscall.SIGTERM))
+	r.ends(0)
 }
 
 // TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to who resumes it.

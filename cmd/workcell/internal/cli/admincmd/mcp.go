@@ -346,6 +346,9 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 	if opts.TLS, err = f.tls(); err != nil {
 		return nil, nil, err
 	}
+	if err := opts.Check(); err != nil {
+		return nil, nil, app.Fail(app.ExitInvalid, err, "check "+mcpTokenEnv+", --token-file, and --allow-origin")
+	}
 	l, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		return nil, nil, app.Fail(app.ExitFailed, err, "choose another address with --listen")
@@ -389,9 +392,9 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 		}
 		a.Notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
 		err = srv.ServeHTTP(ctx, l, opts)
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
+		if lost := context.Cause(ctx); state.Passes(lost) {
+			err = lost
+		} // a signal is not an error: Kubernetes stops servers with SIGTERM
 		if state.Passes(err) {
 			stop = unready()
 		}
