@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
@@ -125,6 +127,43 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 				t.Errorf("standard output = %q (%v)", r.stdout.String(), err)
 			}
 		})
+	}
+}
+
+// TestCancelWhileKilled verifies that one cancel ends a run whose process is killed while the cancel waits for it.
+func TestCancelWhileKilled(t *testing.T) {
+	t.Parallel()
+	r := startWaiting(t)
+	vars := map[string]string{}
+	for _, v := range r.environ {
+		name, value, _ := strings.Cut(v, "=")
+		vars[name] = value
+	}
+	j, err := app.New(app.Options{Env: environ.Of(vars)}).OpenJournal(t.Context())
+	if err == nil {
+		defer j.Close() //nolint:errcheck // only read from
+		err = r.cmd.Process.Signal(syscall.SIGSTOP)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceled := make(chan string, 1)
+	go func() {
+		out, _ := r.run(0, "runs", "cancel", r.runID())
+		canceled <- out
+	}()
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if run, err := j.Run(t.Context(), r.runID()); err != nil || time.Now().After(deadline) {
+			t.Fatalf("the cancel does not ask: %v", err)
+		} else if run.Cancel {
+			break
+		}
+	}
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if out := <-canceled; !strings.Contains(out, "cancelled") || len(r.sandboxes()) != 0 {
+		t.Errorf("%d sandboxes are left after the cancel:\n%s", len(r.sandboxes()), out)
 	}
 }
 

@@ -163,7 +163,8 @@ func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (RunNote
 	case err != nil:
 		return RunNote{}, err
 	case state == RunRunning:
-		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s is running in another process", r.ID), "to stop it, run `workcell runs cancel "+r.ID+"`")
+		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s is running in another process", r.ID),
+			"to stop it, run `workcell runs cancel "+r.ID+"`; if its process was killed, wait 30 s and try again")
 	case state != RunInterrupted && state != RunQueued:
 		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
 	}
@@ -307,7 +308,13 @@ func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time
 	case err != nil:
 		return r, err
 	case state == RunRunning:
-		return r, askCancel(ctx, j, r.ID, wait)
+		if err := askCancel(ctx, j, r.ID, wait); !errors.Is(err, errExited) {
+			return r, err
+		}
+		if r, err = j.Run(ctx, r.ID); err != nil || !r.Finished.IsZero() { // a worker took the run and cancelled it
+			return r, err
+		}
+		return a.Cancel(ctx, j, r.ID, wait)
 	case state == RunQueued:
 		return r, a.cancelQueued(ctx, j, r, wait)
 	default: // also one that has finished, which is an error with its outcome
@@ -319,8 +326,10 @@ func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time
 	}
 }
 
-// askCancel asks the process that runs a run to stop, and waits until it did. A process that dies meanwhile leaves the run
-// interrupted.
+// errExited means that the process of a run exited without ending the run.
+var errExited = errors.New("the process exited before the run ended")
+
+// askCancel asks the process that runs a run to stop, and waits until it did. It returns errExited if the process dies.
 func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
 	err := j.AskCancel(ctx, id)
 	if err != nil {
@@ -339,7 +348,7 @@ func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Durat
 			"if its process is suspended, resume or kill it, then run `workcell runs cancel "+id+"` again")
 	}
 	if err == nil && state == RunInterrupted {
-		return Fail(ExitFailed, fmt.Errorf("the process of run %s exited before the run ended", id), "try again: workcell runs cancel "+id)
+		return errExited
 	}
 	return err
 }
