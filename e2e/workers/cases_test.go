@@ -82,7 +82,7 @@ input: {type: object, properties: {name: {type: string}}}
 	}
 	there.worker(t)
 	log := here.ok(t, "runs", "logs", id, "--follow")
-	for _, want := range []string{"work agent worker", "worker: sandbox_exec ok", "copy ok", "succeeded"} {
+	for _, want := range []string{"run " + id + " started:", "work agent worker", "worker: sandbox_exec ok", "copy ok", "succeeded"} {
 		if !strings.Contains(strings.Join(strings.Fields(log), " "), want) {
 			t.Errorf("the log does not say %q:\n%s", want, log)
 		}

@@ -156,8 +156,18 @@ func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 	}
 	h.resume(workflow.History(entries))
 	h.onTool = h.p.Tool
+	onEvent := h.p.Event
+	if len(entries) == 1 { // no process has run it yet
+		onEvent = func(ev workflow.Event) {
+			if ev.Kind == workflow.EventRunResumed {
+				ev.Kind = workflow.EventRunStarted
+			}
+			h.p.Event(ev)
+		}
+	}
 	res, err := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
-		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j, Results: string(kept), OnKept: h.keepIn(q), OnEvent: h.p.Event,
+		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j, Results: string(kept),
+		OnKept: h.keepIn(q), OnEvent: onEvent,
 	}).Resume(ctx, wf, entries)
 	switch {
 	case res == nil:
