@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -145,6 +146,12 @@ func wrapArgErrors(cmd *cobra.Command) {
 			switch {
 			case err == nil, hint.Of(err) != nil:
 				return err
+			case !c.HasAvailableSubCommands() && strings.HasPrefix(err.Error(), "unknown command"): // cobra.NoArgs
+				todo := "usage: " + c.UseLine()
+				if c.Flags().Lookup("name") != nil {
+					todo = "did you mean `" + c.CommandPath() + " --name " + args[0] + "`?"
+				}
+				return app.UsageError(fmt.Errorf("unexpected argument %q", args[0]), todo)
 			case c.HasAvailableSubCommands():
 				return app.UsageError(err, commandHint(c, args))
 			}
