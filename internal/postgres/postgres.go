@@ -228,17 +228,25 @@ func (db *DB) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, ag
 // repeat calls fn until it did not fail for want of a connection, at most for as long as calls are patient.
 func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again bool) error) error {
 	began, wait, again := time.Now(), minWait, false
+	var last error // why the latest attempt failed that ctx did not end
+	over := func() error {
+		if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("%w: %w", db.Error(last), ctx.Err())
+		}
+		return ctx.Err()
+	}
 	for {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return over()
 		}
 		err := db.once(ctx, again, fn)
 		if ctx.Err() != nil && err != nil && isLost(err) {
-			return ctx.Err()
+			return over()
 		}
 		if err == nil || !isLost(err) {
 			return db.Error(err)
 		}
+		last = err
 		if time.Since(began) > db.patience || db.cutOff.Load() {
 			return db.Error(err)
 		}
@@ -251,10 +259,7 @@ func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again boo
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fmt.Errorf("%w: %w", db.Error(err), ctx.Err())
-			}
-			return ctx.Err()
+			return over()
 		}
 		wait = min(2*wait, maxWait)
 	}

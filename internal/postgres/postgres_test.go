@@ -4,10 +4,12 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -98,6 +100,27 @@ func TestAddress(t *testing.T) {
 		if !errors.Is(err, want) || strings.Contains(fmt.Sprint(err), "sesame") {
 			t.Errorf("%v, want %v", err, want)
 		}
+	}
+}
+
+// TestConnectionLimit verifies that the error has the server's reason if the time ends while no connection is free.
+func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
+	address, role := pgtest.Database(t), "limited_"+strings.ToLower(rand.Text())
+	pgtest.Exec(t, address, `CREATE ROLE `+role+` LOGIN CONNECTION LIMIT 1`)
+	t.Cleanup(func() { pgtest.Exec(t, address, `DROP ROLE `+role) })
+	u, err := url.Parse(address)
+	must(t, err)
+	u.User = url.User(role)
+	held, err := pgx.Connect(t.Context(), u.String())
+	must(t, err)
+	defer held.Close(context.Background()) //nolint:errcheck // nothing was written
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = postgres.Open(ctx, u.String())
+	if !errors.Is(err, postgres.ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "too many connections") {
+		t.Errorf("%v, want the server's reason", err)
 	}
 }
 

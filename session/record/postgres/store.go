@@ -179,17 +179,21 @@ func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 	retried := false
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		retried = again
-		_, err := tx.Exec(ctx,
-			`INSERT INTO workcell.session (id, engine, key, state, owner, record) VALUES ($1, $2, $3, $4, $5, $6)`, args...)
+		// A conflict is normal, and must not fill the server's log with errors.
+		tag, err := tx.Exec(ctx, `INSERT INTO workcell.session (id, engine, key, state, owner, record)
+VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, args...)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = taken(rec)
+		}
 		return err
 	})
-	if retried && postgres.IsConflict(err) { // with what an earlier attempt did, perhaps
+	if retried && errors.Is(err, backend.ErrExists) { // perhaps an earlier attempt inserted it
 		there, err := s.has(ctx, rec.ID, args[len(args)-1])
 		if there || err != nil {
 			return err
 		}
 	}
-	return conflict(rec, err)
+	return err
 }
 
 // has reports whether a record is there just like that.
@@ -233,9 +237,13 @@ func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
 // conflict is backend.ErrExists for a record that the database refuses.
 func conflict(rec record.Record, err error) error {
 	if postgres.IsConflict(err) {
-		return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
+		return taken(rec)
 	}
 	return err
+}
+
+func taken(rec record.Record) error {
+	return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
 }
 
 // Take passes a record to another owner.
