@@ -138,6 +138,10 @@ func TestHooks(t *testing.T) {
 	if !errors.Is(err, executor.ErrFailed) || !strings.Contains(err.Error(), "exit code 4: no") {
 		t.Error(err)
 	}
+	_, err = run(t, s, "touch ran", executor.Options{Before: []string{"exit 9"}})
+	if !strings.HasSuffix(fmt.Sprint(err), `: before: "exit 9": exit code 9`) {
+		t.Errorf("a silent failure: %v", err)
+	}
 	for name, want := range map[string]bool{"ran": false, "second": false, "after": true} {
 		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -207,11 +208,13 @@ func (r *run) hook(ctx context.Context, command string) error {
 	case err != nil:
 		return err
 	case res.Status != sandbox.ExecCompleted || res.Signal != "":
-		return fmt.Errorf("%q: %s %s: %w", command, res.Status, res.Signal, ErrFailed)
+		text := fmt.Sprintf("%q: %s %s", command, res.Status, res.Signal)
+		return &sanitize.Error{Text: strings.TrimSpace(text), Err: ErrFailed}
 	case res.ExitCode != 0:
 		var last tail
 		_, _ = last.Write(res.Stderr.Bytes()) // never fails
-		return fmt.Errorf("%q: exit code %d: %s: %w", command, res.ExitCode, last.String(), ErrFailed)
+		text := fmt.Sprintf("%q: exit code %d: %s", command, res.ExitCode, last.String())
+		return &sanitize.Error{Text: strings.TrimSuffix(text, ": "), Err: ErrFailed} // the coding agent is not to blame
 	}
 	return nil
 }
