@@ -76,7 +76,7 @@ func checkKeys(what string, all map[string]string) error {
 			problems = append(problems, validation.IsValidLabelValue(all[key])...)
 		}
 		if strings.HasPrefix(key, backend.LabelPrefix) || strings.HasPrefix(key, "app.kubernetes.io/") || key == annotationContainer {
-			problems = append(problems, "Workcell sets this key; use another one")
+			problems = append(problems, "Workcell sets this key; choose a different key")
 		}
 		if problems != nil {
 			errs = append(errs, fmt.Errorf("kubernetes: invalid %s %.80q of pods in kubernetes.%[1]ss: %[3]s: %[4]w",

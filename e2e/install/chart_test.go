@@ -76,7 +76,7 @@ func database(t *testing.T) (here, inside string) {
 }
 
 // TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a worker, and
-// a database. Its image is the one that `make image` builds, and no registry has it. A client opens a sandbox by way of the servers, of which each answers every other request, and which have nothing but
+// a database. It uses the image of `make image` and no registry. A client opens a sandbox by way of the servers, of which each answers every other request, and which have nothing but
 // the chart's role; the sandbox is a pod with a volume, runs a command, and goes. The worker carries out a run. All that was installed
 // goes.
 func TestChart(t *testing.T) {
