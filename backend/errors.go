@@ -33,6 +33,9 @@ var (
 	// ErrNoRoom: the disk that the engine or the driver keeps sandboxes on is full, or has no room for a workspace of the
 	// size that was asked for. It is an ErrQuota.
 	ErrNoRoom = fmt.Errorf("the host's disk is full: %w", ErrQuota)
+	// ErrBusy: a rollback or snapshot of the workspace is in progress, or a process has a lease on the file. Trying again
+	// later helps.
+	ErrBusy = errors.New("busy")
 	// ErrTimeout: a time limit of the request itself, not of the context, ran out.
 	ErrTimeout = errors.New("timed out")
 	// ErrImage: the image is missing, refused by the registry or does not match its digest.

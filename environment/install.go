@@ -119,10 +119,11 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 		}
 	case sandbox.ExecTimedOut:
 		failed.Reason = backend.ErrTimeout
-	case sandbox.ExecOOMKilled, sandbox.ExecQuotaKilled:
-		failed.Reason = backend.ErrQuota
 	}
 	failed.Output = lastWords(res)
+	if res.Limit != "" {
+		failed.Reason, failed.Output = backend.ErrQuota, failed.Output+"\n"+res.Limit
+	}
 	return failed
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // maxDetail bounds Result.Detail.
@@ -148,10 +147,8 @@ func (r *run) explain(ended bool) {
 		detail = "no events for " + r.o.Stall.String()
 	case ended && r.res.Outcome == Crashed && r.seen.End == nil:
 		detail = strings.TrimSpace("no events in its first " + r.o.Start.String() + "\n" + r.seen.Stderr)
-	case r.res.Exit.Status == sandbox.ExecOOMKilled:
-		detail = "the sandbox has too little memory"
-	case r.res.Exit.Status == sandbox.ExecQuotaKilled:
-		detail = "the workspace is full"
+	case r.res.Exit.Limit != "":
+		detail = r.res.Exit.Limit + "\n" + detail
 	case detail == "" && r.res.Exit.Signal != "":
 		detail = "killed by " + r.res.Exit.Signal
 	case detail == "":

@@ -79,7 +79,7 @@ func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, er
 		return ReadResult{}, err
 	}
 	res = ReadResult{NextSeq: answer.NextSeq, Dropped: answer.Dropped, Done: answer.Done,
-		Status: execStatus(answer.Status)}
+		Status: c.s.execStatus(answer.Status)}
 	for _, c := range answer.Chunks {
 		res.Chunks = append(res.Chunks, Chunk{Seq: c.Seq, Stream: string(c.Stream), Data: c.Data})
 	}
@@ -124,7 +124,7 @@ func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error)
 	if err != nil {
 		return ExecStatus{}, err
 	}
-	return execStatus(answer), nil
+	return c.s.execStatus(answer), nil
 }
 
 // Extend gives a running command more time, at most 24 hours over all. A command without a timeout, and one that has
@@ -212,7 +212,7 @@ func (s *Sandbox) statuses(ctx context.Context, op string,
 	}
 	list := make([]ExecStatus, len(known))
 	for i, w := range known {
-		list[i] = execStatus(w)
+		list[i] = s.execStatus(w)
 	}
 	return list, nil
 }

@@ -156,7 +156,10 @@ func (s *Sandbox) reach(ctx context.Context) (*client.Conn, error) {
 
 // diagnose distinguishes a sandbox that is gone from an engine that does not answer.
 func (s *Sandbox) diagnose(ctx context.Context, err error) error {
-	if errors.Is(err, backend.ErrNotFound) {
+	switch {
+	case errors.Is(err, backend.ErrBusy):
+		return err
+	case errors.Is(err, backend.ErrNotFound):
 		s.lose("it was removed")
 		return err
 	}

@@ -57,12 +57,21 @@ func (c Control) Explain(ctx context.Context, err error) error {
 	}
 }
 
-// Greet connects to a sandbox that is not in use yet. If the connection breaks, the handle does not reconnect.
-func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
+// Greet connects to a sandbox that is not in use yet, when a rollback or snapshot of it has ended. If the connection
+// breaks, the handle does not reconnect.
+func (c Control) Greet(ctx context.Context, engine backend.Info) error {
+	c.s.engine = engine
+	for {
+		if err := c.greet(ctx); !errors.Is(err, backend.ErrBusy) || !bound.Pause(ctx, settlePause) {
+			return err
+		}
+	}
+}
+
+func (c Control) greet(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
-	c.s.engine = engine
-	c.s.conn, err = attach(ctx, c.s.b, engine.ID)
+	c.s.conn, err = attach(ctx, c.s.b, c.s.engine.ID)
 	return noAnswer(ctx, err)
 }
 

@@ -35,6 +35,9 @@ const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_hist
 // SpecialFile is the reason why ReadTree and Diff omit pipes, sockets, and devices.
 const SpecialFile = "neither a file nor a link"
 
+// LeasedFile is the reason why ReadTree and Diff omit files on which a process has a lease.
+const LeasedFile = "a process has a lease on the file"
+
 // ReadTree reads the files below the work directory whose path want reports true for, with the targets of such links.
 // Directories that enter reports false for are not looked into; version control's and Workcell's own never are. What
 // cannot be read, or is too much, is omitted, with the reason.
@@ -263,12 +266,16 @@ func (r *treeReader) digests(ctx context.Context, list []FileInfo, fn func(FileI
 
 // unreadable reports whether an error is about one path alone.
 func unreadable(err error) bool {
-	return errors.Is(err, backend.ErrPermission) || errors.Is(err, backend.ErrInvalid) || errors.Is(err, backend.ErrTooLarge)
+	return errors.Is(err, backend.ErrPermission) || errors.Is(err, backend.ErrInvalid) ||
+		errors.Is(err, backend.ErrTooLarge) || errors.Is(err, backend.ErrBusy)
 }
 
 func reason(err error) string {
-	if errors.Is(err, backend.ErrTooLarge) {
+	switch {
+	case errors.Is(err, backend.ErrTooLarge):
 		return "the file grew while it was read"
+	case errors.Is(err, backend.ErrBusy):
+		return LeasedFile
 	}
 	return "cannot read the file"
 }

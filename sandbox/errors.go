@@ -113,6 +113,7 @@ var guestSentinels = map[wire.Code]error{
 	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
 	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
 	wire.CodeUnsupported: backend.ErrUnsupported, wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity,
+	wire.CodeBusy: backend.ErrBusy,
 }
 
 // maxPrograms bounds the programs that a guest reports.
@@ -156,18 +157,53 @@ func cleanSignal(name string) string {
 const maxAge = 100 * 365 * 24 * time.Hour
 
 // execStatus converts what the guest reports of a command.
-func execStatus(w wire.ExecStatus) ExecStatus {
+func (s *Sandbox) execStatus(w wire.ExecStatus) ExecStatus {
 	st := ExecStatus{
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
 		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside,
-		Terminal: w.Terminal, Origin: w.Origin,
+		Terminal: w.Terminal, Origin: w.Origin, Limit: s.limitOf(w),
 	}
 	if w.EndedMillis > 0 || st.Status == ExecRunning {
 		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond
 	}
 	return st
+}
+
+// limitOf returns which limits were reached while a command ran.
+func (s *Sandbox) limitOf(w wire.ExecStatus) string {
+	const mib = 1 << 20
+	l := s.engine.Limits
+	var out []string
+	add := func(is bool, format string, args ...any) {
+		if is {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	of := func(value int64, unit string) string {
+		if value == 0 {
+			return ""
+		}
+		return fmt.Sprintf(" of %d%s", value, unit)
+	}
+	add(w.OOMKills > 0, "memory limit%s reached (processes killed: %d)", of(l.MemoryBytes/mib, " MiB"), w.OOMKills)
+	add(w.ForksDenied > 0, "limit%s processes and threads reached (not started: %d)", of(l.PIDs, ""), w.ForksDenied)
+	add(w.QuotaExceeded && w.QuotaOutside, "limit%s for files outside /workspace reached", of(s.engine.RootBytes/mib, " MiB"))
+	add(w.QuotaExceeded && !w.QuotaOutside, "workspace limit%s reached", of(l.WorkspaceBytes/mib, " MiB"))
+	add(w.TmpFull > 0, "/tmp is full (%d MiB)", w.TmpFull/mib)
+	add(w.ShmFull > 0, "/dev/shm is full (%d MiB)", w.ShmFull/mib)
+	add(w.Signal == "SIGXFSZ", "file size limit%s reached", of(l.FileBytes, " bytes"))
+	return strings.Join(out, "; ")
+}
+
+// nameLimits adds the limits to the error of a command for which the sandbox had no process or memory left.
+func (s *Sandbox) nameLimits(err error) error {
+	var e *wire.Error
+	if l := s.engine.Limits; errors.As(err, &e) && e.Launch == string(LaunchNoResources) {
+		e.Message += fmt.Sprintf(" (limits: %d processes and threads, %d MiB of memory)", l.PIDs, l.MemoryBytes>>20)
+	}
+	return err
 }
 
 // output converts one stream's part of an answer.

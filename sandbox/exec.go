@@ -102,7 +102,7 @@ func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.Run
 	began := time.Now()
 	answer, err := call()
 	if err != nil {
-		return ExecResult{}, err
+		return ExecResult{}, s.nameLimits(err)
 	}
 	res = s.execResult(span, answer)
 	res.Timeout, res.Refused = timeout, s.refused(began)
@@ -174,7 +174,7 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 
 // execResult converts an answer and notes it in the span.
 func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
-	status := execStatus(w.ExecStatus)
+	status := s.execStatus(w.ExecStatus)
 	span.SetAttributes(statusAttributes(status)...)
 	switch {
 	case status.Status == ExecOOMKilled:
@@ -343,7 +343,7 @@ var errNoAnswer = fmt.Errorf("%w: the sandbox did not respond in time", backend.
 
 // noAnswer replaces the error of a call that ran into its own deadline.
 func noAnswer(ctx context.Context, err error) error {
-	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) && !errors.Is(err, backend.ErrBusy) {
 		return errNoAnswer
 	}
 	return err

@@ -191,6 +191,9 @@ func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Dur
 				continue
 			}
 		}
+		if errors.Is(err, backend.ErrBusy) { // a rollback ends, however long it takes
+			heard = time.Now()
+		}
 		if errors.Is(err, backend.ErrLost) || time.Since(heard) >= patience || !bound.Pause(ctx, interval) {
 			return s.explain(parent, err)
 		}

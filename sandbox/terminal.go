@@ -127,7 +127,7 @@ func (s *Sandbox) atTerminal(ctx context.Context, execID string, at TerminalStre
 	case err != nil:
 		return ExecResult{ExecStatus: ExecStatus{ExecID: execID}}, err
 	}
-	return ExecResult{ExecStatus: execStatus(answer.ExecStatus)}, nil
+	return ExecResult{ExecStatus: s.execStatus(answer.ExecStatus)}, nil
 }
 
 // resizes passes sizes on until ctx ends. A size may be known before the guest knows the terminal.

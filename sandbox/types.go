@@ -77,6 +77,10 @@ type ExecStatus struct {
 	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
 	// have reported that itself, or not have noticed. QuotaOutside: not the workspace was, but what may be written outside of it.
 	QuotaExceeded, QuotaOutside bool
+	// Limit names the limits of the sandbox that were reached while the command ran, and their values, for example
+	// "memory limit of 256 MiB reached (processes killed: 1)". A command may have handled this itself. The limit of open
+	// files is not named, because the kernel does not count how often a process reaches it.
+	Limit string
 	// Terminal: it runs on a terminal, see Command.Attach.
 	Terminal bool
 	// Age is how long ago the command was started; zero when the sandbox does not know.

@@ -95,7 +95,7 @@ func commandGiven(in execInput) *toolspec.Error {
 
 func newExecOutput(res sandbox.ExecResult, info session.Info) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
-	notice := outcomeNotice(res, info)
+	notice := outcomeNotice(res)
 	if notice == "" && res.Leaked {
 		notice = "[workcell: background processes of this command are still running; to kill them, use sandbox_exec_kill]\n"
 	}

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // Bounds of command output in one answer, per stream. A fifth is the beginning, the rest the end: what went wrong
@@ -115,39 +114,32 @@ func invalidNotice(bad int, keep bool) string {
 	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
 }
 
-// outcomeNotice describes how a command ended when it did not end by itself, or where it had no room outside of the
-// workspace; empty otherwise.
-func outcomeNotice(res sandbox.ExecResult, info session.Info) string {
-	limits := info.Limits
+// outcomeNotice returns why a command was killed, and which limits it reached; empty for neither.
+func outcomeNotice(res sandbox.ExecResult) string {
 	switch res.Status {
-	case sandbox.ExecCompleted:
-		if res.QuotaOutside {
-			return fmt.Sprintf("[workcell: %s; delete files there before you write more]\n", overLimit(res, info))
-		}
 	case sandbox.ExecTimedOut:
 		after := "at its timeout"
 		if res.Timeout > 0 {
 			after = fmt.Sprintf("after its timeout of %v", res.Timeout)
 		}
-		return "[workcell: killed with all its children " + after + "; files it wrote are kept]\n"
+		return "[workcell: killed with all its children " + after + "; files it wrote are kept]\n" + limitNotice("", res)
 	case sandbox.ExecQuotaKilled:
-		return fmt.Sprintf("[workcell: killed with all other commands: %s; delete files]\n", overLimit(res, info))
+		return limitNotice("killed with all other commands: ", res)
 	case sandbox.ExecOOMKilled:
-		limit := ""
-		if limits.MemoryBytes > 0 {
-			limit = fmt.Sprintf(" of %d MiB", limits.MemoryBytes>>20)
-		}
-		return fmt.Sprintf("[workcell: killed by the kernel: the memory limit%s was reached; process less data at a time]\n", limit)
+		return limitNotice("killed by the kernel: ", res)
 	}
-	return ""
+	return limitNotice("", res)
 }
 
-// overLimit returns which limit a command met.
-func overLimit(res sandbox.ExecResult, info session.Info) string {
-	if res.QuotaOutside {
-		return fmt.Sprintf("files outside %s exceed the limit of %d MiB", info.Workdir, info.RootBytes>>20)
+// limitNotice names the limits that a command reached, and what to do; empty for none.
+func limitNotice(how string, res sandbox.ExecResult) string {
+	switch {
+	case res.Limit == "":
+		return ""
+	case res.QuotaExceeded:
+		return fmt.Sprintf("[workcell: %s%s; delete files before you write more]\n", how, res.Limit)
 	}
-	return fmt.Sprintf("the workspace exceeds its limit of %d MiB", info.Limits.WorkspaceBytes>>20)
+	return fmt.Sprintf("[workcell: %s%s; use less at a time, or fewer processes]\n", how, res.Limit)
 }
 
 // withNotice puts a notice on a line of its own after text.

@@ -63,6 +63,7 @@ type Error struct {
 	Code    Code      `json:"code"`
 	Message string    `json:"message"`
 	Failed  []Failure `json:"failed,omitempty"` // of parallel and for_each: the branches or items, at most 100
+	Limit   string    `json:"limit,omitempty"`  // of the sandbox, that a command reached: a retry would reach it again
 	Final   bool      `json:"final,omitempty"`  // it ends the run: no retry and no on_error may follow
 	Err     error     `json:"-"`                // what callers may test for
 }

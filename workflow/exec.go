@@ -180,6 +180,7 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 	data := map[string]any{
 		"ok": ok, "status": string(out.Status), "signal": out.Signal, "exit_code": nil,
 		"stdout": outputText(out.Stdout), "stderr": outputText(out.Stderr),
+		"limit":     out.Limit,
 		"truncated": out.Stdout.Omitted > 0 || out.Stderr.Omitted > 0, "duration_ms": out.Duration.Milliseconds(),
 	}
 	if out.Signal == "" && out.Status == sandbox.ExecCompleted {
@@ -202,23 +203,26 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 // commandError returns why a command counts as failed, nil when it does not. allow_failure forgives exit codes and the
 // command's own crashes, not that it was ended from outside.
 func commandError(out sandbox.ExecResult, forgiven bool) error {
+	suffix := ""
+	if out.Limit != "" {
+		suffix = ": " + out.Limit
+	}
 	switch {
 	case out.Status == sandbox.ExecTimedOut:
 		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command timed out after %s", asked(out.Timeout))}
 	case out.Status == sandbox.ExecOOMKilled:
-		return &Error{Code: codeOOM, Message: "the command was killed: out of memory"}
-	case out.Status == sandbox.ExecQuotaKilled && out.QuotaOutside:
-		return &Error{Code: codeQuota, Message: "the command was killed: files outside the workspace exceed the limit"}
+		return &Error{Code: codeOOM, Message: "the command was killed: " + out.Limit, Limit: out.Limit}
 	case out.Status == sandbox.ExecQuotaKilled:
-		return &Error{Code: codeQuota, Message: "the command was killed: the workspace exceeds its limit"}
+		return &Error{Code: codeQuota, Message: "the command was killed: " + out.Limit, Limit: out.Limit}
 	case out.Status == sandbox.ExecKilled:
 		return &Error{Code: codeKilled, Message: "the command was killed"}
 	case forgiven:
 		return nil
 	case out.Signal != "":
-		return &Error{Code: codeExit, Message: "the command was killed by " + out.Signal}
+		return &Error{Code: codeExit, Message: "the command was killed by " + out.Signal + suffix, Limit: out.Limit}
 	}
-	return &Error{Code: codeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
+	text := fmt.Sprintf("the command exited with code %d%s", out.ExitCode, suffix)
+	return &Error{Code: codeExit, Message: text, Limit: out.Limit}
 }
 
 // asked returns a time limit as the file has it: what the step did before its command began was taken off it.

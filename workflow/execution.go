@@ -225,6 +225,9 @@ func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	if ex.run.opts.Journal != nil && outage(err, true) {
 		return false
 	}
+	if e.Limit != "" || errors.Is(err, backend.ErrQuota) && !errors.Is(err, backend.ErrNoRoom) {
+		return false
+	}
 	switch e.Code {
 	case codeExpression, codeNoMatch, codeFailed, codeTooLarge:
 		return false

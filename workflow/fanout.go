@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -158,7 +159,7 @@ func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(co
 // through as it is.
 func fanError(errs []*Error, what string, name func(int, *Failure) string) error {
 	var failed []Failure
-	var first string
+	var first, limit string
 	var stop *Error
 	count := 0
 	for i, e := range errs {
@@ -172,6 +173,7 @@ func fanError(errs []*Error, what string, name func(int, *Failure) string) error
 			continue
 		}
 		f := Failure{Step: e.Step, Code: e.Code, Message: e.Message}
+		limit = cmp.Or(limit, e.Limit)
 		label := name(i, &f)
 		if count++; count == 1 {
 			first = fmt.Sprintf("%s %s", what, label)
@@ -186,8 +188,8 @@ func fanError(errs []*Error, what string, name func(int, *Failure) string) error
 	case count == 0:
 		return nil
 	case count == 1:
-		return &Error{Code: codeBranches, Message: first + " failed: " + failed[0].Message, Failed: failed}
+		return &Error{Code: codeBranches, Message: first + " failed: " + failed[0].Message, Failed: failed, Limit: limit}
 	}
 	msg := fmt.Sprintf("%d of %d failed, first %s: %s", count, len(errs), first, failed[0].Message)
-	return &Error{Code: codeBranches, Message: msg, Failed: failed}
+	return &Error{Code: codeBranches, Message: msg, Failed: failed, Limit: limit}
 }

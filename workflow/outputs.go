@@ -88,7 +88,7 @@ func (r *run) collect(ctx context.Context) error {
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
 	if len(made.Special) > 0 {
 		names := clip(strings.Join(made.Special, ", "))
-		r.opts.Logger.Warn("pipes, sockets, and devices among the outputs are not collected: " + names)
+		r.opts.Logger.Warn("pipes, sockets, devices, and leased files among the outputs are not collected: " + names)
 	}
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()

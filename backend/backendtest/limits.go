@@ -61,7 +61,13 @@ func (s *suite) memory(t *testing.T) {
 		t.Errorf("state %s, signal %s", res.State, res.Signal)
 	}
 	Exec(t, conn, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait")
-	Prints(t, conn, "echo alive", "alive\n")
+	res := Exec(t, conn, "sh", "-c", "python3 -c 'x = bytearray(512 << 20)' || true")
+	if res.State != wire.ExecCompleted || res.ExitCode != 0 || res.OOMKills != 1 {
+		t.Errorf("a child that was killed: %+v", res.ExecStatus)
+	}
+	if res := Exec(t, conn, "false"); res.OOMKills != 0 || res.ForksDenied != 0 || res.TmpFull != 0 || res.ShmFull != 0 {
+		t.Errorf("a command that reached no limit: %+v", res.ExecStatus)
+	}
 	_, conn = s.inDebian(t)
 	Prints(t, conn, "echo alive", "alive\n")
 }
@@ -92,6 +98,9 @@ func (s *suite) processes(t *testing.T) {
 	made, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Head)))
 	if err != nil || made < 10 || made > 68 {
 		t.Errorf("%d children under a limit of 48 processes, %v, %s", made, err, res.Stderr.Head)
+	}
+	if counted := res.ForksDenied > 0; counted != s.caps.Memory { // without control groups nothing counts
+		t.Errorf("%d processes and threads were not made", res.ForksDenied)
 	}
 	must(t, second(conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID})))
 	Prints(t, conn, "echo alive", "alive\n")
@@ -139,13 +148,18 @@ func fill(t *testing.T, conn *client.Conn, dir string, files bool) {
 }
 
 func (s *suite) tmpLimit(t *testing.T) {
-	info, conn := s.limited(t, s.h.Debian, backend.Limits{TmpBytes: 4 << 20})
+	limits := backend.Limits{TmpBytes: 4 << 20}
+	if s.caps.Memory {
+		limits.MemoryBytes = 256 << 20
+	}
+	info, conn := s.limited(t, s.h.Debian, limits)
 	if info.Limits.TmpBytes != 4<<20 {
 		t.Errorf("Info tells of %d bytes", info.Limits.TmpBytes)
 	}
 	fill(t, conn, "/tmp", !s.h.Cluster)
-	if res := Exec(t, conn, "sh", "-c", "dd if=/dev/zero of=/dev/shm/a bs=1M count=65"); res.ExitCode == 0 {
-		t.Error("/dev/shm has no limit")
+	res := Exec(t, conn, "sh", "-c", "head -c 70M /dev/zero > /dev/shm/a; head -c 5M /dev/zero > /tmp/a; exit 0")
+	if res.ExitCode != 0 || res.TmpFull != 4<<20 || res.ShmFull != 64<<20 {
+		t.Errorf("full directories: %+v", res.ExecStatus)
 	}
 }
 

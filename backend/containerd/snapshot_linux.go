@@ -89,5 +89,5 @@ func (b *driver) waitForWorkspace(ctx context.Context, id string) error {
 	if !ok || !snapshots.Busy(b.state.workspaces(session)) {
 		return nil
 	}
-	return b.alone(ctx, id, func(r *record) error { return b.Recover(ctx, r) })
+	return snapshots.Waited(ctx, b.alone(ctx, id, func(r *record) error { return b.Recover(ctx, r) }))
 }

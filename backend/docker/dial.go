@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -68,7 +69,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	if err != nil {
 		return backend.Info{}, 0, err
 	}
-	if err := b.Recover(ctx, res); err != nil {
+	if err := snapshots.Waited(ctx, b.Recover(ctx, res)); err != nil {
 		return backend.Info{}, 0, err
 	}
 	info := describeContainer(res)

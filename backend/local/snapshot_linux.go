@@ -56,11 +56,11 @@ func (b *driver) settled(ctx context.Context, x *sandbox) error {
 		return nil
 	}
 	x, err := b.locked(ctx, x.id())
-	if err != nil {
-		return err
+	if err == nil {
+		defer x.unlock()
+		err = b.Recover(ctx, x)
 	}
-	defer x.unlock()
-	return b.Recover(ctx, x)
+	return snapshots.Waited(ctx, err)
 }
 
 // origin returns where the workspace of a snapshot lies that the sandbox may have.

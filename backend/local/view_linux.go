@@ -239,12 +239,16 @@ const maxSignals = 4096
 func (b *driver) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
 	size := kit.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)
+	processes := int64(kit.GuestPIDs)
+	if b.machine.cgroups.dirs["pids"] != "" {
+		processes *= 2
+	}
 	out := []launch.Rlimit{
 		{Resource: unix.RLIMIT_CORE},
 		{Resource: unix.RLIMIT_NOFILE, Value: uint64(kit.OpenFiles(l))},
 		{Resource: unix.RLIMIT_FSIZE, Value: uint64(size)},
-		// Counted within the sandbox's own user namespace.
-		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + kit.GuestPIDs)},
+		// Counted within the sandbox's own user namespace. The control group, which counts refusals, is reached first.
+		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + processes)},
 		// So are these, and a second time for the user who runs this process.
 		{Resource: unix.RLIMIT_SIGPENDING, Value: maxSignals},
 	}

@@ -335,7 +335,7 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 			{Type: "sysfs", Source: "sysfs", Destination: "/sys", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 			{Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 			{Type: "mqueue", Source: "mqueue", Destination: "/dev/mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-			{Type: "tmpfs", Source: "tmpfs", Destination: "/dev/shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"}},
+			{Type: "tmpfs", Source: "tmpfs", Destination: "/dev/shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=536870912"}},
 			{Type: "tmpfs", Source: "tmpfs", Destination: "/tmp", Options: []string{
 				"rw", "nosuid", "nodev", "exec", "size=268435456", "nr_inodes=65536", "mode=1777", fmt.Sprintf("uid=%d", uid), fmt.Sprintf("gid=%d", uid),
 			}},

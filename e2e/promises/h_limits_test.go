@@ -331,7 +331,8 @@ func TestH3Root(t *testing.T) {
 func fillWatchedRoot(t *testing.T, b *testSandbox) {
 	t.Helper()
 	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
-	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside /workspace exceed the limit of %d MiB", workspaceMB)) {
+	want := fmt.Sprintf("limit of %d MiB for files outside /workspace reached", workspaceMB)
+	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, want) {
 		t.Errorf("many files: %v", out)
 	}
 	if n, err := strconv.Atoi(strings.Fields(b.sh(t, "du -sm /var/fill"))[0]); err != nil || n < workspaceMB || n > 64 {

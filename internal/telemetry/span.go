@@ -109,6 +109,7 @@ func Class(err error) string {
 		{backend.ErrInvalid, "invalid_argument"},
 		{backend.ErrPermission, "permission_denied"},
 		{backend.ErrTooLarge, "too_large"},
+		{backend.ErrBusy, "busy"},
 		{backend.ErrTimeout, "timeout"},
 		{backend.ErrUnsupported, "unsupported"},
 		{backend.ErrCapacity, "capacity"},

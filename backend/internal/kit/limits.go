@@ -18,7 +18,7 @@ const (
 
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
 	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
-	shmBytes     = 64 * mib // of /dev/shm, which counts against memory; less under a small limit
+	shmBytes     = 64 * mib // of /dev/shm without a limit of the memory
 	rootBytes    = 4 << 30  // written to the root where the user asked for no bound of the workspace
 	minRoot      = 4 * mib  // the runtime's own directories in the root count too
 	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
@@ -36,13 +36,13 @@ func SandboxLimits(asked, options backend.Limits) backend.Limits {
 	return l
 }
 
-// ShmSize returns the bytes of /dev/shm, which nobody can ask for: at most a quarter of the memory, for the same reason,
-// where that has a limit.
+// ShmSize returns the size of /dev/shm in bytes. It follows the memory limit: a quarter of it, or half of the part that
+// /tmp leaves, if this is less.
 func ShmSize(l backend.Limits) int64 {
 	if l.MemoryBytes == 0 {
 		return shmBytes
 	}
-	return min(shmBytes, l.MemoryBytes/4)
+	return min(l.MemoryBytes/4, (l.MemoryBytes-l.TmpBytes)/2)
 }
 
 // Inodes returns how many files a file system of so many bytes may hold.

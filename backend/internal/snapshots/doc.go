@@ -10,6 +10,8 @@
 package snapshots
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -17,3 +19,11 @@ import (
 
 // ErrNone: a fork is of a snapshot that is not there.
 var ErrNone = fmt.Errorf("snapshot not found: %w", backend.ErrNotFound)
+
+// Waited returns ErrBusy if a call failed because ctx reached its deadline, while it waited for the workspace.
+func Waited(ctx context.Context, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("a rollback or snapshot of the workspace is in progress: %w", backend.ErrBusy)
+	}
+	return err
+}

@@ -537,6 +537,9 @@ func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err er
 // openFile opens what is no directory to read it, also where its owner, an ordinary user, may not.
 func openFile(dir int, name string) (int, error) {
 	fd, mode, err := usable(dir, name, unix.O_NONBLOCK)
+	if errors.Is(err, unix.EAGAIN) {
+		err = fmt.Errorf("a process has a lease on %q: %w", name, backend.ErrBusy)
+	}
 	if err == nil && mode != nil {
 		if err = unix.Fchmod(fd, *mode); err != nil {
 			_ = unix.Close(fd) // only opened

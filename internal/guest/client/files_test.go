@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -36,6 +38,24 @@ func get(t testing.TB, c *client.Conn, path string) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: path, Length: -1}, &b)
 	return b.Bytes(), err
+}
+
+// TestLeasedFile verifies that the error about a file on which a process has a lease names the reason.
+func TestLeasedFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := dial(t, guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir}))
+	mustPut(t, c, "f", []byte("x"))
+	f, err := os.OpenFile(filepath.Join(dir, "f"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	signal.Ignore(unix.SIGIO)
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	must(t, err)
+	const text = "a process has a lease on the file"
+	if _, err := get(t, c, "f"); codeOf(err) != wire.CodeBusy || !strings.Contains(err.Error(), text) {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestPartOfAFile(t *testing.T) {

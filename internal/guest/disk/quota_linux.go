@@ -247,7 +247,30 @@ func (q *Quota) ask() (found usage, full bool) {
 	}
 	size := fs.Bsize
 	found = usage{int64(fs.Blocks-fs.Bfree) * size, int64(fs.Files - fs.Ffree)}
-	return found, int64(fs.Bavail)*size < min(quotaGrain, q.limit.Bytes/64) || fs.Files > 0 && fs.Ffree == 0
+	return found, isFull(&fs)
+}
+
+// isFull reports whether a file system has next to no room, or no room for another file.
+func isFull(fs *unix.Statfs_t) bool {
+	size := int64(fs.Blocks) * fs.Bsize
+	return int64(fs.Bavail)*fs.Bsize < min(quotaGrain, size/64) || fs.Files > 0 && fs.Ffree == 0
+}
+
+// Full holds the sizes in bytes of directories in memory that were full; 0 for the others.
+type Full struct{ Tmp, Shm int64 }
+
+// Seen returns f with the directories that are full now.
+func (f Full) Seen() Full {
+	for dir, size := range map[string]*int64{"/tmp": &f.Tmp, "/dev/shm": &f.Shm} {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) != nil || int64(fs.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // of 32 bits on some machines
+			continue
+		}
+		if fs.Blocks > 0 && isFull(&fs) {
+			*size = int64(fs.Blocks) * fs.Bsize
+		}
+	}
+	return f
 }
 
 // quotaMark remembers when a command began, and how often commands had been ended then.
@@ -361,7 +384,7 @@ func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 	if !q.tryReserve(want) {
 		q.look() // something may have been deleted
 		if !q.tryReserve(want) {
-			return nil, q.refusal()
+			return nil, q.tooLittle(want)
 		}
 	}
 	return func() {
@@ -381,6 +404,16 @@ func (q *Quota) tryReserve(want usage) bool {
 	}
 	q.open = q.open.plus(want)
 	return true
+}
+
+// tooLittle returns the error of something that would be more than is left.
+func (q *Quota) tooLittle(want usage) error {
+	if u := q.used(); q.layer == nil && !q.limit.over(u) {
+		return wire.Errorf(wire.CodeQuota, "not enough space in the workspace: %d KiB in %d files are needed, "+
+			"%d KiB of %d KiB in %d of at most %d files are used",
+			want.bytes>>10, want.files, u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
+	}
+	return q.refusal()
 }
 
 func (q *Quota) refusal() error {

@@ -230,6 +230,8 @@ func pathError(err error, p string) error {
 		return wire.Errorf(wire.CodeQuota, "%s: %v", p, errno)
 	case unix.EFBIG:
 		return wire.Errorf(wire.CodeTooLarge, "%s: file size limit exceeded", p)
+	case unix.EAGAIN:
+		return wire.Errorf(wire.CodeBusy, "%s: a process has a lease on the file", p)
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
 		return wire.Errorf(wire.CodeCapacity, "%s: %v", p, errno)
 	}

@@ -20,8 +20,8 @@ const (
 
 // Memory watches the sandbox's memory. Without a visible limit it does nothing.
 type Memory struct {
-	stat                             string // path of memory.stat
-	usageFD, limitFD, tasksFD, oomFD int    // open files of the cgroup, or -1
+	stat                                      string // path of memory.stat
+	usageFD, limitFD, tasksFD, oomFD, forksFD int    // open files of the cgroup, or -1
 }
 
 // OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1.
@@ -29,6 +29,7 @@ func OpenMemory() *Memory {
 	m := &Memory{usageFD: -1, limitFD: -1}
 	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	m.oomFD = openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+	m.forksFD = openFirst("/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
 	for _, f := range [][3]string{
 		{"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory.max"},
 		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
@@ -69,7 +70,7 @@ func (m *Memory) Usage() (used, limit, tasks int64) {
 
 // Close closes the cgroup's files.
 func (m *Memory) Close() {
-	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD} {
+	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD, m.forksFD} {
 		_ = unix.Close(fd) // only read from, and not open where it is -1
 	}
 }
@@ -115,8 +116,28 @@ func (m *Memory) reclaimable() int64 {
 	return max(0, Counter(b, "active_file ")) + max(0, Counter(b, "inactive_file "))
 }
 
-// OOMKills returns how often the kernel ended a process of the sandbox for lack of memory, -1 when that cannot be seen.
-func (m *Memory) OOMKills() int64 { return read(m.oomFD, "oom_kill ") }
+// Denials counts how often the kernel enforced limits of the sandbox, -1 if the guest cannot see the count.
+type Denials struct {
+	OOMKills int64 // processes that it killed for lack of memory
+	Forks    int64 // processes and threads that it did not make, because there were too many
+}
+
+// Denials returns the counts since the sandbox was started.
+func (m *Memory) Denials() Denials {
+	return Denials{read(m.oomFD, "oom_kill "), read(m.forksFD, "max ")}
+}
+
+// Since returns what happened after an earlier count.
+func (d Denials) Since(before Denials) Denials {
+	return Denials{since(before.OOMKills, d.OOMKills), since(before.Forks, d.Forks)}
+}
+
+func since(before, now int64) int64 {
+	if before < 0 {
+		return 0
+	}
+	return max(0, now-before)
+}
 
 // Counter returns the number behind key in a file of a cgroup, or -1.
 func Counter(file []byte, key string) int64 {

@@ -263,7 +263,7 @@ func isShortage(err error) bool {
 }
 
 func shortage(err error) *wire.Error {
-	return launchFail(NoResources, "process limit of the sandbox reached: %v", err)
+	return launchFail(NoResources, "cannot start a process: %v", err)
 }
 
 // launchError returns the class of a command's failed start.

@@ -18,6 +18,8 @@ const (
 	// to end.
 	drainTime = 200 * time.Millisecond
 	leftPause = 5 * time.Millisecond // between two looks for them
+	// lookPause is the time between two looks whether directories in memory are full.
+	lookPause = 250 * time.Millisecond
 	// quickTime is how long a command may take to be over before goroutines are started to look after it.
 	quickTime = time.Millisecond
 )
@@ -33,9 +35,10 @@ type execution struct {
 	term    *output.Terminal // nil when the command does not run on one
 	timeout time.Duration    // 0 for none
 	grace   time.Duration
-	granted []string   // services that its processes may connect to
-	oomAt   int64      // the sandbox's OOM counter at the start, negative when it cannot be seen
-	limits  disk.Marks // at the start
+	granted []string     // services that its processes may connect to
+	denials proc.Denials // at the start
+	limits  disk.Marks   // at the start
+	wasFull disk.Full    // at the start
 
 	settled chan struct{} // closed when it has started, or failed to
 	killing chan killing  // asks supervise to end the tree
@@ -45,6 +48,7 @@ type execution struct {
 	status wire.ExecStatus
 	endAt  time.Time     // when it ended
 	named  bool          // a signal was sent on request
+	full   disk.Full     // at any time since the start
 	more   time.Duration // what deadline-v1 added to timeout
 }
 
@@ -73,7 +77,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(), proc: new(proc.Process),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
 		settled: make(chan struct{}), killing: make(chan killing, 1), ended: make(chan struct{}),
-		granted: req.Services, oomAt: s.memory.OOMKills()}
+		granted: req.Services, denials: s.memory.Denials(), wasFull: disk.Full{}.Seen()}
 	if err == nil {
 		err = s.execs.reserve(e)
 	}
@@ -94,7 +98,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	}
 	if err != nil {
 		s.execs.release(e)
-		return nil, s.shortage(err)
+		return nil, s.shortage(err, e.denials)
 	}
 	e.status.PID = e.proc.PID
 	e.out = output.NewPipes(e.proc.Out, sink)
@@ -105,9 +109,15 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 
 // shortage returns the error of a command that was not started. That there is no room for it passes when something ends that
 // runs; where nothing runs, it does not.
-func (s *Server) shortage(err error) error {
+func (s *Server) shortage(err error, before proc.Denials) error {
 	var e *wire.Error
-	if !errors.As(err, &e) || e.Launch != proc.NoResources || s.inUse() {
+	if !errors.As(err, &e) || e.Launch != proc.NoResources {
+		return err
+	}
+	if s.memory.Denials().Since(before).Forks > 0 {
+		e.Message = "process limit of the sandbox reached: " + e.Message
+	}
+	if s.inUse() {
 		return err
 	}
 	if s.memory.Room() != nil { // it is full of files, which can be deleted
@@ -130,6 +140,7 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 func (e *execution) quickly() bool {
 	select {
 	case end := <-e.proc.Exited:
+		e.look()
 		if !e.leaves(0) && e.out.Sweep() {
 			e.over(end, wire.ExecCompleted, false)
 			return true
@@ -176,10 +187,15 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 	if e.timeout > 0 {
 		deadline = time.After(e.left())
 	}
+	looks := time.NewTicker(lookPause)
+	defer looks.Stop()
+	defer e.look() // before others of its tree remove what they made
 	for {
 		select {
 		case end := <-e.proc.Exited:
 			return end, wire.ExecCompleted
+		case <-looks.C:
+			e.look()
 		case <-deadline:
 			if left := e.left(); left > 0 { // it was extended
 				deadline = time.After(left)
@@ -190,6 +206,13 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 			return e.endTree(k.grace), k.state
 		}
 	}
+}
+
+// look notes which directories in memory are full.
+func (e *execution) look() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.full = e.full.Seen()
 }
 
 // left returns how long it is to the deadline.
@@ -286,9 +309,8 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	e.endAt = time.Now()
 	st.DurationMicros = e.endAt.Sub(e.started).Microseconds()
 	st.PeakRSSBytes = end.PeakRSS
-	if now := e.s.memory.OOMKills(); e.oomAt >= 0 && now > e.oomAt {
-		st.OOMKills = now - e.oomAt
-	}
+	denied := e.s.memory.Denials().Since(e.denials)
+	st.OOMKills, st.ForksDenied = denied.OOMKills, denied.Forks
 	sig := unix.Signal(0)
 	if end.Status.Signaled() {
 		sig = end.Status.Signal()
@@ -309,6 +331,9 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	}
 	st.QuotaExceeded = want.Full || st.State == wire.ExecQuotaKilled
 	st.QuotaOutside = want.Outside
+	if e.full = e.full.Seen(); e.full != e.wasFull || st.ExitCode != 0 { // else it took nothing, and missed nothing
+		st.TmpFull, st.ShmFull = e.full.Tmp, e.full.Shm
+	}
 	if e.rec != nil {
 		e.rec.Ended()
 	}

@@ -134,6 +134,12 @@ type ExecStatus struct {
 	// OOMKills counts the processes of the sandbox that the kernel ended for lack of memory while this one ran; it is
 	// absent where the guest cannot see the counter.
 	OOMKills int64 `json:"oom_kills,omitempty"`
+	// ForksDenied counts the processes and threads that the sandbox's limit prevented while this command ran. It is absent
+	// if the guest cannot see the counter.
+	ForksDenied int64 `json:"forks_denied,omitempty"`
+	// TmpFull and ShmFull are the sizes of /tmp and /dev/shm in bytes, if the guest found them full while this one ran.
+	TmpFull int64 `json:"tmp_full,omitempty"`
+	ShmFull int64 `json:"shm_full,omitempty"`
 	// QuotaExceeded: the workspace was full at some time while the command ran. QuotaOutside: not the workspace was, but
 	// what a root that can be written to may hold outside of it.
 	QuotaExceeded bool `json:"quota_exceeded,omitempty"`
@@ -354,6 +360,7 @@ const (
 	CodeUnsupported Code = "unsupported"
 	CodeQuota       Code = "quota_exceeded"
 	CodeCapacity    Code = "capacity"
+	CodeBusy        Code = "busy"          // a process has a lease on the file
 	CodeLaunch      Code = "launch_failed" // the program could not be started; see LaunchFailure
 	CodeInternal    Code = "internal"
 )

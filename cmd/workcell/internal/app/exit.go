@@ -84,6 +84,7 @@ func classOf(err error) (code int, hint string) {
 		err  error
 		hint string
 	}{
+		{ExitConflict, backend.ErrBusy, "try again in a minute"},
 		{ExitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
 		{ExitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
 		{ExitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},

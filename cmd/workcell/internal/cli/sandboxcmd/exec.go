@@ -141,7 +141,7 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 			a.Notice("processes of the command keep running until the sandbox ends (%s); to kill them, "+
 				"run `workcell sessions kill %s %s`", ends(s.Info(), nil), args[0], res.ExecID)
 		}
-		return a.execStatus(s.Info().Limits, res)
+		return a.execStatus(res)
 	})(cmd, args)
 }
 
@@ -182,24 +182,23 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *sessio
 	if res.Lost {
 		a.Notice("variables of earlier programs are lost because the interpreter was stopped")
 	}
-	return a.execStatus(s.Info().Limits, res.ExecResult)
+	return a.execStatus(res.ExecResult)
 }
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
 // standard error.
-func (a *command) execStatus(limits backend.Limits, res sandbox.ExecResult) error {
+func (a *command) execStatus(res sandbox.ExecResult) error {
+	if res.Limit != "" {
+		a.Notice("%s", res.Limit)
+	}
 	switch res.Status {
 	case sandbox.ExecTimedOut:
 		a.Notice("command timed out after %s; all its processes were killed", res.Timeout)
 		return app.ExitWith(app.ExitExecTimeout)
 	case sandbox.ExecOOMKilled:
-		a.Notice("command killed: out of memory (limit %d MiB)", limits.MemoryBytes>>20)
+		a.Notice("command killed: out of memory")
 	case sandbox.ExecQuotaKilled:
-		if res.QuotaOutside {
-			a.Notice("command killed: limit for files outside the workspace exceeded; delete files there with rm")
-			break
-		}
-		a.Notice("command killed: workspace limit exceeded; delete files with `workcell sessions rm SANDBOX:PATH`")
+		a.Notice("command killed: no space left; delete files, for example with `workcell sessions rm SANDBOX:PATH`")
 	case sandbox.ExecKilled:
 		a.Notice("command killed by another process")
 	}
@@ -363,13 +362,14 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox
 	case errors.As(err, &launch) && launch.Reason == sandbox.LaunchNotFound:
 		return app.Fail(app.ExitExecMissing, err, "specify a program that exists in the sandbox: workcell sessions attach SANDBOX -- PROGRAM")
 	case errors.Is(err, sandbox.ErrTakenOver):
-		return app.Fail(app.ExitExecProduct, sandbox.ErrTakenOver, comeBack)
+		v.a.Notice("%v; %s", sandbox.ErrTakenOver, comeBack)
+		return nil
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
 		return app.Fail(app.ExitExecProduct, err, "the program keeps running as long as its sandbox does; "+comeBack)
 	case err != nil:
 		return err
 	}
-	return v.a.execStatus(v.s.Info().Limits, res)
+	return v.a.execStatus(res)
 }
 
 // defaultDetachKeys are Docker's.

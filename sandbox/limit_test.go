@@ -1,0 +1,33 @@
+package sandbox
+
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// TestLimitIsNamed verifies that a result names each limit that was reached, with its value.
+func TestLimitIsNamed(t *testing.T) {
+	t.Parallel()
+	limits := backend.Limits{MemoryBytes: 256 << 20, PIDs: 64, WorkspaceBytes: 500 << 20, FileBytes: 4096}
+	s := &Sandbox{engine: backend.Info{Limits: limits, RootBytes: 8 << 20}}
+	for want, w := range map[string]wire.ExecStatus{
+		"": {ExitCode: 1},
+		"memory limit of 256 MiB reached (processes killed: 2)":                       {OOMKills: 2},
+		"limit of 64 processes and threads reached (not started: 3)":                  {ForksDenied: 3},
+		"workspace limit of 500 MiB reached":                                          {QuotaExceeded: true},
+		"limit of 8 MiB for files outside /workspace reached":                         {QuotaExceeded: true, QuotaOutside: true},
+		"file size limit of 4096 bytes reached":                                       {Signal: "SIGXFSZ"},
+		"/tmp is full (256 MiB); /dev/shm is full (64 MiB)":                           {TmpFull: 256 << 20, ShmFull: 64 << 20},
+		"memory limit of 256 MiB reached (processes killed: 1); /tmp is full (1 MiB)": {OOMKills: 1, TmpFull: 1 << 20},
+	} {
+		if got := s.execStatus(w).Limit; got != want {
+			t.Errorf("%+v: %q, want %q", w, got, want)
+		}
+	}
+	got := (&Sandbox{}).execStatus(wire.ExecStatus{OOMKills: 1}).Limit
+	if got != "memory limit reached (processes killed: 1)" {
+		t.Errorf("without a known value: %q", got)
+	}
+}
