@@ -4,7 +4,7 @@ Clients connect to DIR/python.sock. A request is a line of JSON; what is printed
 ("o": standard output, "e": standard error, "x": exit code, the last one) and a length before the bytes. The value
 of the last expression and images are left in DIR, in a file that is named after the client's command.
 """
-import ast, base64, fcntl, inspect, json, linecache, os, queue, select, signal, socket, struct, sys, threading, time, traceback, types, warnings
+import ast, base64, fcntl, inspect, json, linecache, os, queue, select, signal, socket, struct, sys, threading, time, traceback, types, warnings, weakref
 
 DIR = sys.argv[1]
 IDLE = 1800  # seconds without a call after which the interpreter ends
@@ -43,13 +43,16 @@ class Printed:
         self.frame(self.pipes[r], data)
         return True
 
-    def drain(self):
-        """Sends what this process has written so far."""
+    def flush(self):
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except Exception:  # the program closed or replaced it
                 pass
+
+    def drain(self):
+        """Sends what this process has written so far."""
+        self.flush()
         with self.lock:
             for r in self.pipes:
                 while self.read(r):
@@ -179,9 +182,10 @@ def watch(conn, over, woken):
         os._exit(70)
 
 
-def accept(listener, requests):
+def accept(listener, requests, clients):
     while True:
         conn, _ = listener.accept()
+        clients.add(conn)
         threading.Thread(target=receive, args=(conn, requests), daemon=True).start()
 
 
@@ -217,7 +221,15 @@ def serve():
     sys.argv = [""]
     printed, interpreter, requests = Printed(), Interpreter(), queue.Queue()
     wake, woken = socket.socketpair()
-    threading.Thread(target=accept, args=(listener, requests), daemon=True).start()
+    clients, pid = weakref.WeakSet(), os.getpid()
+
+    def disown():  # else a child that outlives this process would keep clients waiting, and others from serving
+        for fd in [lock, listener.detach()] + [conn.detach() for conn in list(clients)]:
+            if fd >= 0:
+                os.close(fd)
+
+    os.register_at_fork(after_in_child=disown)
+    threading.Thread(target=accept, args=(listener, requests, clients), daemon=True).start()
     while True:
         try:
             conn, request = requests.get(timeout=IDLE)
@@ -233,6 +245,9 @@ def serve():
                 code, value, images = interpreter.run(request["code"])
             except KeyboardInterrupt:  # in the last moment
                 code, value, images = 130, None, []
+            if os.getpid() != pid:  # a child that the program forked, and that came to its end
+                printed.flush()
+                os._exit(code)
             over.set()
             wake.send(b"x")
             watcher.join()

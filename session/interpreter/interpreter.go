@@ -39,6 +39,7 @@ const (
 	idle       = 30 * time.Minute
 	startTime  = 30 * time.Second
 	probeTime  = 15 * time.Second // more than the drivers' GRACE
+	endTime    = time.Second      // for the guest to notice that the interpreter ended
 	maxResult  = 96 << 20         // of a result: eight images in base64
 	maxExecID  = 256
 	unanswered = 69 // exit code of workcell-guest interpret when no interpreter answers, or it ended
@@ -87,7 +88,12 @@ func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 		return res, err
 	}
 	if res.Status != sandbox.ExecCompleted || res.ExitCode == unanswered {
-		if res.Lost = !i.answers(ctx); res.Lost {
+		if ended, over := i.ended(ctx); over {
+			res.Lost = true
+			if res.Status == sandbox.ExecCompleted {
+				res.Status, res.ExitCode, res.Signal = ended.Status, ended.ExitCode, ended.Signal
+			}
+		} else if res.Lost = !i.answers(ctx); res.Lost {
 			i.end(ctx)
 		}
 	}
@@ -235,9 +241,19 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)
 }
 
-// end ends an interpreter that does not answer, with what its programs started; mostly it has ended.
+// ended returns how the interpreter ended, if it has ended or is about to.
+func (i *interpreter) ended(ctx context.Context) (st sandbox.ExecStatus, over bool) {
+	k, err := i.running(ctx)
+	if err != nil || k.exec == "" {
+		return st, false
+	}
+	res, err := i.s.Command(k.exec).Wait(ctx, endTime)
+	return res.ExecStatus, err == nil && res.Done()
+}
+
+// end kills an interpreter that does not answer, and all processes of its programs, which may hold its socket.
 func (i *interpreter) end(ctx context.Context) {
-	if k, err := i.running(ctx); err == nil && k.lives {
+	if k, err := i.running(ctx); err == nil && k.exec != "" {
 		_, _ = i.s.Command(k.exec).Signal(ctx, "") // the next program meets what is wrong
 	}
 }
