@@ -233,6 +233,26 @@ func TestPoolOfTheDead(t *testing.T) {
 	}
 }
 
+// TestPoolWithoutStore verifies that without a store, a sweep removes the pool of a dead process, and not the pool of a
+// running process.
+func TestPoolWithoutStore(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(2)
+	opts.Store = nil
+	first := dying(t, e, opts)
+	awaitPool(t, first, 2)
+	next := without(opts)
+	second := newManager(t, e, next)
+	newClock(second).add(time.Hour)
+	second.Reap(t.Context())
+	if n := e.count(); n != 2 {
+		t.Fatalf("%d sandboxes of a living process are left", n)
+	}
+	first.Die()
+	eventually(t, "they go", func() bool { second.Reap(t.Context()); return e.count() == 0 })
+}
+
 // TestPoolAdopted: a pool does not replace existing sandboxes, and its sandboxes can be adopted.
 func TestPoolAdopted(t *testing.T) {
 	t.Parallel()

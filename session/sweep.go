@@ -48,6 +48,12 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot record a sandbox that has no record", "sandbox", rec.ID, "error", err)
 		}
 	}
+	for _, engine := range plan.Pooled {
+		health, err := sandbox.CheckHealth(ctx, m.b, engine.ID)
+		if err == nil && health.Hosts <= 1 && health.Running == 0 { // its manager would be connected
+			plan.Strays = append(plan.Strays, engine)
+		}
+	}
 	for _, engine := range plan.Strays {
 		m.log.InfoContext(ctx, "removing a sandbox without a record",
 			"sandbox", engine.SessionID, "engine_id", engine.ID)

@@ -14,6 +14,7 @@ import (
 type Plan struct {
 	Unrecorded []record.Record // of sandboxes that the store does not know
 	Strays     []backend.Info  // old sandboxes without a record: labels may be forged, or the only owner is gone
+	Pooled     []backend.Info  // pooled sandboxes without a record, whose manager may have died
 	Reclaim    []Reclaimable   // sandboxes without an owner
 }
 
@@ -45,7 +46,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	for _, engine := range found {
 		age := now.Sub(engine.Created)
 		ended := engine.Ephemeral && engine.State == backend.StateStopped && age >= Lifetimes.Ended
-		if ended && engine.Instance != k.Instance {
+		if ended && (engine.Instance != k.Instance || !k.Shared && !known[engine.SessionID]) {
 			plan.Strays = append(plan.Strays, engine) // no other process looks for it
 		}
 		if !record.ValidSandboxID(engine.SessionID) || engine.Instance != k.Instance {
@@ -58,6 +59,8 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		}
 		there[engine.SessionID] = engine
 		switch {
+		case !k.Shared && !known[engine.SessionID] && age > Lifetimes.CreationGrace && IsPooled(engine):
+			plan.Pooled = append(plan.Pooled, engine)
 		case !k.Shared || known[engine.SessionID] || age <= Lifetimes.CreationGrace:
 		case !k.Forged(ctx, engine.SessionID):
 			plan.Unrecorded = append(plan.Unrecorded, k.recordOf(engine, key))
