@@ -5,8 +5,10 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
@@ -120,12 +122,19 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	return abandoned, nil
 }
 
+// connectedWait is how long RemoveAbandoned waits for the end of connections.
+const connectedWait = 5 * time.Second
+
 // errConnected: a process is connected to a sandbox that belongs to none.
 var errConnected error = &sanitize.Error{Text: "another process is connected to the sandbox", Err: backend.ErrExists}
 
 // RemoveAbandoned is admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
-	if m.connectedTo(ctx, rec) == used {
+	// The guest may notice late that a killed process is gone.
+	for until := time.Now().Add(connectedWait); m.connectedTo(ctx, rec) == used; {
+		if time.Now().Before(until) && bound.Pause(ctx, custody.HandoverPause) {
+			continue
+		}
 		return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)
 	}
 	return sandbox.WrapError("Remove", m.driver, rec.ID, m.keeper.EndUnowned(ctx, rec, owner.Removed))

@@ -280,6 +280,34 @@ func TestOtherProcess(t *testing.T) {
 	eventually(t, "the owner learns of it", func() bool { return s.Info().State == session.StateLost })
 }
 
+// TestRollbackIsAwaited verifies that connections wait until a rollback of the sandbox has ended.
+func TestRollbackIsAwaited(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	s := mustOpen(t, newManager(t, e, opts), session.WorkflowKey("run_1", "default"))
+	var left atomic.Int64
+	e.setHooks(nil, nil, func(context.Context, string) error {
+		if left.Add(-1) >= 0 {
+			return fmt.Errorf("a rollback is in progress: %w", backend.ErrBusy)
+		}
+		return nil
+	})
+	left.Store(3)
+	v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())
+	if err != nil || left.Load() >= 0 {
+		t.Fatalf("Connect = %v, with %d failures left", err, left.Load())
+	}
+	wantOutput(t, v, "echo hello", "hello\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	left.Store(1 << 30)
+	_, err = newManager(t, e, opts).Connect(ctx, s.ID())
+	if !errors.Is(err, backend.ErrBusy) || errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Connect with a deadline = %v, want ErrBusy", err)
+	}
+}
+
 // TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and the end of the idle time.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()

@@ -91,7 +91,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
 	case trial.User != had.User:
-		return fmt.Errorf("%w: a rebuild cannot change the user of the workspace from %s to %s", backend.ErrUnsupported, had.User, trial.User)
+		return fmt.Errorf("%w: the workspace belongs to user %s, not to %s", backend.ErrUnsupported, had.User, trial.User)
 	case wanted != limit:
 		return fmt.Errorf("%w: a rebuild cannot change the workspace limit from %d to %d bytes", backend.ErrUnsupported, limit, wanted)
 	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
@@ -160,7 +160,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 		m.log.WarnContext(ctx, "recreating a missing sandbox: its workspace is unchanged, processes and other files are lost",
 			"sandbox", rec.ID, "key", rec.Key.String())
 	}
-	if had := custody.Workspace(rec); had.User != "" && !rec.WorkspaceOnly() && req.User != had.User {
+	if had := custody.Workspace(rec); had.User != "" && req.User != had.User {
 		return nil, m.checkWorkspace(backend.Info{User: req.User}, had)
 	}
 	if err := m.keeper.RemoveRemains(ctx, rec, false); err != nil {

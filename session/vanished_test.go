@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,25 @@ func left(t *testing.T, e *engine, opts *session.Options, key session.Key, polic
 	output(t, s, "echo kept > file")
 	must(t, m.Detach(t.Context()))
 	return s
+}
+
+// TestKeptWorkspaceOfUser verifies that a kept workspace cannot be opened as another user, who cannot write to it.
+func TestKeptWorkspaceOfUser(t *testing.T) {
+	t.Parallel()
+	key, e, opts := session.UserKey("lab"), newEngine(t), shared()
+	m := newManager(t, e, opts)
+	req := testImage()
+	req.User = "1000:1000"
+	s, _, err := m.Open(t.Context(), key, req)
+	must(t, err)
+	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
+	other := req
+	other.User = "2000:2000"
+	_, _, err = m.Open(t.Context(), key, other)
+	if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "belongs to user 1000:1000") {
+		t.Errorf("another user: %v", err)
+	}
+	reopen(t, m, key, req, s.ID())
 }
 
 // listed returns the state of a sandbox in a manager's list; empty when it is not there.

@@ -23,7 +23,7 @@ const collectTimeout = 3 * time.Minute
 type Made struct {
 	Outputs patch.Tree   // by path below the work directory
 	Missing []string     // outputs that may be missing, and are
-	Special []string     // pipes, sockets, and devices that match an output: they are not collected
+	Special []string     // pipes, sockets, devices, and leased files that match an output: they are not collected
 	Patch   *patch.Patch // what changed since the sandbox began; nil when it began with no directory
 }
 
@@ -69,7 +69,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		for _, o := range omitted {
 			switch {
 			case !globs.Match(o.Path):
-			case o.Reason == sandbox.SpecialFile:
+			case o.Reason == sandbox.SpecialFile, o.Reason == sandbox.LeasedFile:
 				m.Special = append(m.Special, o.Path)
 			default:
 				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
