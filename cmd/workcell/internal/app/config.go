@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +61,9 @@ func (a *App) checkMounts(list []backend.Mount) error {
 		held = append(held, filepath.Join(home, "workcell"))
 	}
 	for _, m := range list {
+		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) { // drivers do not name it to models
+			a.Notice("mount source %s does not exist on this host", m.Source)
+		}
 		for _, dir := range held {
 			source, sourceErr := filepath.EvalSymlinks(m.Source) // it may be another machine's
 			dir, err := filepath.EvalSymlinks(dir)

@@ -131,6 +131,12 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *command) error {
 			return err
 		}
 		p.Status("")
+		for _, name := range o.req.Caches {
+			used := func(m backend.Mount) bool { return m.Target == session.CacheDir+"/"+name }
+			if created && !slices.ContainsFunc(s.Info().Mounts, used) {
+				a.Notice("cache %s is empty, so the sandbox does not use it; to fill it, see `workcell cache fill --help`", name)
+			}
+		}
 		return a.Print(openedSandbox{sandboxRow(s.Info()), created, a.mechanism(ctx, s)}, func(w io.Writer) error {
 			_, err := fmt.Fprintln(w, s.ID())
 			return err

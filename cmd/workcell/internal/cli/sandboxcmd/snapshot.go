@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,11 +34,21 @@ paused during the snapshot; if that is impossible, a notice is printed. Snapshot
 		RunE: a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, args []string) error {
 			switch {
 			case remove:
+				list, _, err := s.Snapshots(ctx)
+				if err == nil && !slices.ContainsFunc(list, func(snap backend.Snapshot) bool { return snap.Name == args[0] }) {
+					err = fmt.Errorf("snapshot %q %w", args[0], backend.ErrNotFound)
+				}
+				if err != nil {
+					return noSnapshot(err)
+				}
 				return s.RemoveSnapshot(ctx, args[0])
 			case len(args) == 0:
 				return a.listSnapshots(ctx, s)
 			}
 			snap, err := s.Snapshot(ctx, args[0])
+			if errors.Is(err, backend.ErrCapacity) {
+				return app.Fail(app.ExitNoRoom, err, "to remove a snapshot, run `workcell sessions snapshot --remove SANDBOX NAME`")
+			}
 			if err != nil {
 				return err
 			}
