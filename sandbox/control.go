@@ -59,20 +59,16 @@ func (c Control) Explain(ctx context.Context, err error) error {
 
 // Greet connects to a sandbox that is not in use yet, when a rollback or snapshot of it has ended. If the connection
 // breaks, the handle does not reconnect.
-func (c Control) Greet(ctx context.Context, engine backend.Info) error {
+func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	c.s.engine = engine
 	for {
-		if err := c.greet(ctx); !errors.Is(err, backend.ErrBusy) || !bound.Pause(ctx, settlePause) {
+		dial, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
+		c.s.conn, err = attach(dial, c.s.b, engine.ID)
+		err = noAnswer(dial, err)
+		if cancel(); !errors.Is(err, backend.ErrBusy) || !bound.Pause(ctx, settlePause) {
 			return err
 		}
 	}
-}
-
-func (c Control) greet(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
-	defer cancel()
-	c.s.conn, err = attach(ctx, c.s.b, c.s.engine.ID)
-	return noAnswer(ctx, err)
 }
 
 // Take makes the handle use the connection that Greet made for another handle.

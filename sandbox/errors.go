@@ -162,8 +162,8 @@ func (s *Sandbox) execStatus(w wire.ExecStatus) ExecStatus {
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
-		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside,
-		Terminal: w.Terminal, Origin: w.Origin, Limit: s.limitOf(w),
+		QuotaExceeded: w.QuotaExceeded,
+		Terminal:      w.Terminal, Origin: w.Origin, Limit: s.limitOf(w),
 	}
 	if w.EndedMillis > 0 || st.Status == ExecRunning {
 		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond
@@ -181,19 +181,13 @@ func (s *Sandbox) limitOf(w wire.ExecStatus) string {
 			out = append(out, fmt.Sprintf(format, args...))
 		}
 	}
-	of := func(value int64, unit string) string {
-		if value == 0 {
-			return ""
-		}
-		return fmt.Sprintf(" of %d%s", value, unit)
-	}
-	add(w.OOMKills > 0, "memory limit%s reached (processes killed: %d)", of(l.MemoryBytes/mib, " MiB"), w.OOMKills)
-	add(w.ForksDenied > 0, "limit%s processes and threads reached (not started: %d)", of(l.PIDs, ""), w.ForksDenied)
-	add(w.QuotaExceeded && w.QuotaOutside, "limit%s for files outside /workspace reached", of(s.engine.RootBytes/mib, " MiB"))
-	add(w.QuotaExceeded && !w.QuotaOutside, "workspace limit%s reached", of(l.WorkspaceBytes/mib, " MiB"))
+	add(w.OOMKills > 0, "memory limit of %d MiB reached (processes killed: %d)", l.MemoryBytes/mib, w.OOMKills)
+	add(w.ForksDenied > 0, "limit of %d processes and threads reached (not started: %d)", l.PIDs, w.ForksDenied)
+	add(w.QuotaExceeded && w.QuotaOutside, "limit of %d MiB for files outside /workspace reached", s.engine.RootBytes/mib)
+	add(w.QuotaExceeded && !w.QuotaOutside, "workspace limit of %d MiB reached", l.WorkspaceBytes/mib)
 	add(w.TmpFull > 0, "/tmp is full (%d MiB)", w.TmpFull/mib)
 	add(w.ShmFull > 0, "/dev/shm is full (%d MiB)", w.ShmFull/mib)
-	add(w.Signal == "SIGXFSZ", "file size limit%s reached", of(l.FileBytes, " bytes"))
+	add(w.Signal == "SIGXFSZ" && l.FileBytes > 0, "file size limit of %d bytes reached", l.FileBytes)
 	return strings.Join(out, "; ")
 }
 

@@ -191,10 +191,8 @@ func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Dur
 				continue
 			}
 		}
-		if errors.Is(err, backend.ErrBusy) { // a rollback ends, however long it takes
-			heard = time.Now()
-		}
-		if errors.Is(err, backend.ErrLost) || time.Since(heard) >= patience || !bound.Pause(ctx, interval) {
+		tired := time.Since(heard) >= patience && !errors.Is(err, backend.ErrBusy) // a rollback ends, however long it takes
+		if errors.Is(err, backend.ErrLost) || tired || !bound.Pause(ctx, interval) {
 			return s.explain(parent, err)
 		}
 		interval = min(2*interval, redialLongest)

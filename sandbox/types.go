@@ -74,9 +74,8 @@ type ExecStatus struct {
 	PeakRSSBytes             int64
 	// Leaked: processes of the command's tree outlived it, as background children do.
 	Leaked bool
-	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
-	// have reported that itself, or not have noticed. QuotaOutside: not the workspace was, but what may be written outside of it.
-	QuotaExceeded, QuotaOutside bool
+	// QuotaExceeded: the workspace, or the space outside it, was full at some time while the command ran.
+	QuotaExceeded bool
 	// Limit names the limits of the sandbox that were reached while the command ran, and their values, for example
 	// "memory limit of 256 MiB reached (processes killed: 1)". A command may have handled this itself. The limit of open
 	// files is not named, because the kernel does not count how often a process reaches it.

@@ -132,10 +132,9 @@ var errConnected error = &sanitize.Error{Text: "another process is connected to 
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
 	// The guest may notice late that a killed process is gone.
 	for until := time.Now().Add(connectedWait); m.connectedTo(ctx, rec) == used; {
-		if time.Now().Before(until) && bound.Pause(ctx, custody.HandoverPause) {
-			continue
+		if time.Now().After(until) || !bound.Pause(ctx, custody.HandoverPause) {
+			return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)
 		}
-		return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)
 	}
 	return sandbox.WrapError("Remove", m.driver, rec.ID, m.keeper.EndUnowned(ctx, rec, owner.Removed))
 }

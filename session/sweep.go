@@ -48,13 +48,11 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot record a sandbox that has no record", "sandbox", rec.ID, "error", err)
 		}
 	}
-	for _, engine := range plan.Pooled {
-		health, err := sandbox.CheckHealth(ctx, m.b, engine.ID)
-		if err == nil && health.Hosts <= 1 && health.Running == 0 { // its manager would be connected
-			plan.Strays = append(plan.Strays, engine)
-		}
-	}
 	for _, engine := range plan.Strays {
+		stray := record.Record{ID: engine.SessionID}
+		if m.useByGuest(ctx, stray, func(h sandbox.Health) bool { return h.Hosts > 1 || h.Running > 0 }) != unused {
+			continue // the manager of a pooled sandbox is connected
+		}
 		m.log.InfoContext(ctx, "removing a sandbox without a record",
 			"sandbox", engine.SessionID, "engine_id", engine.ID)
 		if err := m.keeper.RemoveEngine(ctx, engine.ID, true); err != nil {

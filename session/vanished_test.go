@@ -39,6 +39,7 @@ func TestKeptWorkspaceOfUser(t *testing.T) {
 	req.User = "1000:1000"
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
+	output(t, s, "echo kept > file")
 	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
 	other := req
 	other.User = "2000:2000"

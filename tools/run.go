@@ -221,16 +221,13 @@ func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, info sess
 	out := runOutput{
 		OK: res.Status == sandbox.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(),
-		Stdout:     stdout.text, Stderr: withNotice(stderr.text, limitNotice("", res)),
+		Stdout:     stdout.text, Stderr: withNotice(stderr.text, limitNotice(res)),
 		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
 	}
 	switch res.Status {
 	case sandbox.ExecTimedOut:
 		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program timed out after %d seconds", int64(res.Timeout/time.Second))
-	case sandbox.ExecOOMKilled:
-		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", res.Limit).
-			WithRemediation("Process less data at a time.")
-	case sandbox.ExecQuotaKilled:
+	case sandbox.ExecOOMKilled, sandbox.ExecQuotaKilled:
 		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", res.Limit)
 	case sandbox.ExecKilled:
 		out.Error = toolspec.Failf(toolspec.CodeInternal, "the program was killed from outside")

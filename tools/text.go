@@ -114,32 +114,30 @@ func invalidNotice(bad int, keep bool) string {
 	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
 }
 
-// outcomeNotice returns why a command was killed, and which limits it reached; empty for neither.
-func outcomeNotice(res sandbox.ExecResult) string {
-	switch res.Status {
-	case sandbox.ExecTimedOut:
+// outcomeNotice reports a timeout, and the limits that a command reached; empty for neither.
+func outcomeNotice(res sandbox.ExecResult) (text string) {
+	if res.Status == sandbox.ExecTimedOut {
 		after := "at its timeout"
 		if res.Timeout > 0 {
 			after = fmt.Sprintf("after its timeout of %v", res.Timeout)
 		}
-		return "[workcell: killed with all its children " + after + "; files it wrote are kept]\n" + limitNotice("", res)
-	case sandbox.ExecQuotaKilled:
-		return limitNotice("killed with all other commands: ", res)
-	case sandbox.ExecOOMKilled:
-		return limitNotice("killed by the kernel: ", res)
+		text = "[workcell: killed with all its children " + after + "; files it wrote are kept]\n"
 	}
-	return limitNotice("", res)
+	return text + limitNotice(res)
 }
 
 // limitNotice names the limits that a command reached, and what to do; empty for none.
-func limitNotice(how string, res sandbox.ExecResult) string {
+func limitNotice(res sandbox.ExecResult) string {
+	advice := "use less at a time, or fewer processes"
 	switch {
 	case res.Limit == "":
 		return ""
+	case res.Status == sandbox.ExecQuotaKilled:
+		advice = "all commands were killed; delete files before you write more"
 	case res.QuotaExceeded:
-		return fmt.Sprintf("[workcell: %s%s; delete files before you write more]\n", how, res.Limit)
+		advice = "delete files before you write more"
 	}
-	return fmt.Sprintf("[workcell: %s%s; use less at a time, or fewer processes]\n", how, res.Limit)
+	return fmt.Sprintf("[workcell: %s; %s]\n", res.Limit, advice)
 }
 
 // withNotice puts a notice on a line of its own after text.

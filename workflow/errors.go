@@ -32,8 +32,6 @@ const (
 	CodeAgent      Code = "agent_failed"
 	codeExit       Code = "exit_code"
 	codeKilled     Code = "killed"
-	codeOOM        Code = "oom_killed"
-	codeQuota      Code = "quota_killed"
 	codeTimeout    Code = "timeout"
 	CodeCancelled  Code = "canceled"
 	codeExpression Code = "expression"

@@ -210,10 +210,8 @@ func commandError(out sandbox.ExecResult, forgiven bool) error {
 	switch {
 	case out.Status == sandbox.ExecTimedOut:
 		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command timed out after %s", asked(out.Timeout))}
-	case out.Status == sandbox.ExecOOMKilled:
-		return &Error{Code: codeOOM, Message: "the command was killed: " + out.Limit, Limit: out.Limit}
-	case out.Status == sandbox.ExecQuotaKilled:
-		return &Error{Code: codeQuota, Message: "the command was killed: " + out.Limit, Limit: out.Limit}
+	case out.Status == sandbox.ExecOOMKilled, out.Status == sandbox.ExecQuotaKilled:
+		return &Error{Code: Code(out.Status), Message: "the command was killed" + suffix, Limit: out.Limit}
 	case out.Status == sandbox.ExecKilled:
 		return &Error{Code: codeKilled, Message: "the command was killed"}
 	case forgiven:

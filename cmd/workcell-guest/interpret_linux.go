@@ -46,10 +46,7 @@ func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 	}
 	status, err := relay(conn, out, errs)
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("its process exited")
-		}
-		return 0, fmt.Errorf("the interpreter ended: %w", err)
+		return 0, errors.New("the interpreter exited")
 	}
 	return status, nil
 }

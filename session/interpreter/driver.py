@@ -43,16 +43,13 @@ class Printed:
         self.frame(self.pipes[r], data)
         return True
 
-    def flush(self):
+    def drain(self):
+        """Sends what this process has written so far."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except Exception:  # the program closed or replaced it
                 pass
-
-    def drain(self):
-        """Sends what this process has written so far."""
-        self.flush()
         with self.lock:
             for r in self.pipes:
                 while self.read(r):
@@ -246,7 +243,6 @@ def serve():
             except KeyboardInterrupt:  # in the last moment
                 code, value, images = 130, None, []
             if os.getpid() != pid:  # a child that the program forked, and that came to its end
-                printed.flush()
                 os._exit(code)
             over.set()
             wake.send(b"x")

@@ -23,11 +23,8 @@ func checkStatus(id string, st *wire.ExecStatus) error {
 	default:
 		return protocolErrorf("unknown exec state")
 	}
-	if min(st.OOMKills, st.ForksDenied, st.TmpFull, st.ShmFull) < 0 {
-		return protocolErrorf("exec status out of range")
-	}
 	if st.ExitCode < 0 || st.ExitCode > 255 || st.DurationMicros < 0 || st.StdoutBytes < 0 || st.StderrBytes < 0 ||
-		st.PeakRSSBytes < 0 || st.EndedMillis < 0 || len(st.Signal) > 16 {
+		min(st.PeakRSSBytes, st.OOMKills, st.ForksDenied, st.TmpFull, st.ShmFull) < 0 || st.EndedMillis < 0 || len(st.Signal) > 16 {
 		return protocolErrorf("exec status out of range")
 	}
 	return nil

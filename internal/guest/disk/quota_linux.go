@@ -256,18 +256,15 @@ func isFull(fs *unix.Statfs_t) bool {
 	return int64(fs.Bavail)*fs.Bsize < min(quotaGrain, size/64) || fs.Files > 0 && fs.Ffree == 0
 }
 
-// Full holds the sizes in bytes of directories in memory that were full; 0 for the others.
-type Full struct{ Tmp, Shm int64 }
+// Full holds the sizes of /tmp and /dev/shm in bytes, if they are in memory and were full; else 0.
+type Full [2]int64
 
 // Seen returns f with the directories that are full now.
 func (f Full) Seen() Full {
-	for dir, size := range map[string]*int64{"/tmp": &f.Tmp, "/dev/shm": &f.Shm} {
+	for i, dir := range [...]string{"/tmp", "/dev/shm"} {
 		var fs unix.Statfs_t
-		if unix.Statfs(dir, &fs) != nil || int64(fs.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // of 32 bits on some machines
-			continue
-		}
-		if fs.Blocks > 0 && isFull(&fs) {
-			*size = int64(fs.Blocks) * fs.Bsize
+		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC && fs.Blocks > 0 && isFull(&fs) {
+			f[i] = int64(fs.Blocks) * fs.Bsize
 		}
 	}
 	return f
@@ -384,7 +381,7 @@ func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 	if !q.tryReserve(want) {
 		q.look() // something may have been deleted
 		if !q.tryReserve(want) {
-			return nil, q.tooLittle(want)
+			return nil, q.refusal()
 		}
 	}
 	return func() {
@@ -406,24 +403,14 @@ func (q *Quota) tryReserve(want usage) bool {
 	return true
 }
 
-// tooLittle returns the error of something that would be more than is left.
-func (q *Quota) tooLittle(want usage) error {
-	if u := q.used(); q.layer == nil && !q.limit.over(u) {
-		return wire.Errorf(wire.CodeQuota, "not enough space in the workspace: %d KiB in %d files are needed, "+
-			"%d KiB of %d KiB in %d of at most %d files are used",
-			want.bytes>>10, want.files, u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
-	}
-	return q.refusal()
-}
-
 func (q *Quota) refusal() error {
 	u := q.used()
 	if q.layer != nil {
 		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside %s, where the limit is %d KiB, in %d of at most %d files: "+
 			"this sandbox cannot run commands; files in %[2]s can still be read", u.bytes>>10, q.layer.workspace, q.limit.Bytes>>10, u.files, q.limit.Files)
 	}
-	return wire.Errorf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
-		u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
+	return wire.Errorf(wire.CodeQuota, "not enough space in the workspace: %d KiB of %d KiB in %d of at most %d files are used; "+
+		"delete some", u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
 }
 
 // used is what is known to be there.

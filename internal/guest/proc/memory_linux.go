@@ -129,14 +129,7 @@ func (m *Memory) Denials() Denials {
 
 // Since returns what happened after an earlier count.
 func (d Denials) Since(before Denials) Denials {
-	return Denials{since(before.OOMKills, d.OOMKills), since(before.Forks, d.Forks)}
-}
-
-func since(before, now int64) int64 {
-	if before < 0 {
-		return 0
-	}
-	return max(0, now-before)
+	return Denials{max(0, d.OOMKills-before.OOMKills), max(0, d.Forks-before.Forks)}
 }
 
 // Counter returns the number behind key in a file of a cgroup, or -1.

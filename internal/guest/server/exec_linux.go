@@ -332,7 +332,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	st.QuotaExceeded = want.Full || st.State == wire.ExecQuotaKilled
 	st.QuotaOutside = want.Outside
 	if e.full = e.full.Seen(); e.full != e.wasFull || st.ExitCode != 0 { // else it took nothing, and missed nothing
-		st.TmpFull, st.ShmFull = e.full.Tmp, e.full.Shm
+		st.TmpFull, st.ShmFull = e.full[0], e.full[1]
 	}
 	if e.rec != nil {
 		e.rec.Ended()

@@ -13,9 +13,9 @@ import (
 // Plan is what a look at engine and store found to be done.
 type Plan struct {
 	Unrecorded []record.Record // of sandboxes that the store does not know
-	Strays     []backend.Info  // old sandboxes without a record: labels may be forged, or the only owner is gone
-	Pooled     []backend.Info  // pooled sandboxes without a record, whose manager may have died
-	Reclaim    []Reclaimable   // sandboxes without an owner
+	// Strays are sandboxes without a record: labels may be forged, or the only owner is gone. Those in use are not removed.
+	Strays  []backend.Info
+	Reclaim []Reclaimable // sandboxes without an owner
 }
 
 // Reclaimable is a record that belongs to nobody, and what time has brought about for its sandbox.
@@ -60,7 +60,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		there[engine.SessionID] = engine
 		switch {
 		case !k.Shared && !known[engine.SessionID] && age > Lifetimes.CreationGrace && IsPooled(engine):
-			plan.Pooled = append(plan.Pooled, engine)
+			plan.Strays = append(plan.Strays, engine)
 		case !k.Shared || known[engine.SessionID] || age <= Lifetimes.CreationGrace:
 		case !k.Forged(ctx, engine.SessionID):
 			plan.Unrecorded = append(plan.Unrecorded, k.recordOf(engine, key))

@@ -195,8 +195,6 @@ func (a *command) execStatus(res sandbox.ExecResult) error {
 	case sandbox.ExecTimedOut:
 		a.Notice("command timed out after %s; all its processes were killed", res.Timeout)
 		return app.ExitWith(app.ExitExecTimeout)
-	case sandbox.ExecOOMKilled:
-		a.Notice("command killed: out of memory")
 	case sandbox.ExecQuotaKilled:
 		a.Notice("command killed: no space left; delete files, for example with `workcell sessions rm SANDBOX:PATH`")
 	case sandbox.ExecKilled:

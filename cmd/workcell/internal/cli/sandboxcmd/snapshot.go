@@ -38,10 +38,10 @@ paused during the snapshot; if that is impossible, a notice is printed. Snapshot
 				if err == nil && !slices.ContainsFunc(list, func(snap backend.Snapshot) bool { return snap.Name == args[0] }) {
 					err = fmt.Errorf("snapshot %q %w", args[0], backend.ErrNotFound)
 				}
-				if err != nil {
-					return noSnapshot(err)
+				if err == nil {
+					err = s.RemoveSnapshot(ctx, args[0])
 				}
-				return s.RemoveSnapshot(ctx, args[0])
+				return noSnapshot(err)
 			case len(args) == 0:
 				return a.listSnapshots(ctx, s)
 			}
