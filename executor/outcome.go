@@ -37,7 +37,8 @@ var (
 )
 
 // Err returns nil for a result with an answer, and else an error: ErrBudget, ErrMaxTurns, backend.ErrTimeout for TimedOut,
-// Stalled and Cancelled, ErrFailed for the others.
+// Stalled and Cancelled, ErrFailed for the others. If the CLI was killed at a limit of the sandbox, the error also wraps
+// backend.ErrQuota.
 func (r *Result) Err() error {
 	kind := ErrFailed
 	switch r.Outcome {
@@ -49,6 +50,10 @@ func (r *Result) Err() error {
 		kind = ErrMaxTurns
 	case TimedOut, Stalled, Cancelled:
 		kind = backend.ErrTimeout
+	case Crashed:
+		if st := r.Exit.Status; st == sandbox.ExecOOMKilled || st == sandbox.ExecQuotaKilled {
+			kind = fmt.Errorf("%w: %w", ErrFailed, backend.ErrQuota)
+		}
 	}
 	if r.Detail == "" {
 		return fmt.Errorf("%s: %w", r.Outcome, kind)

@@ -121,6 +121,19 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
+// TestKilledAtALimit verifies that a coding agent that was killed at a limit of its sandbox is not an ordinary crash.
+func TestKilledAtALimit(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[sandbox.ExecState]bool{
+		sandbox.ExecOOMKilled: true, sandbox.ExecQuotaKilled: true, sandbox.ExecCompleted: false,
+	} {
+		r := executor.Result{Outcome: executor.Crashed, Exit: sandbox.ExecStatus{Status: status}}
+		if err := r.Err(); errors.Is(err, backend.ErrQuota) != want || !errors.Is(err, executor.ErrFailed) {
+			t.Errorf("%s: %v", status, err)
+		}
+	}
+}
+
 // TestDetail: what went wrong is the end of the standard error, fit for a message.
 func TestDetail(t *testing.T) {
 	s, _ := newSandbox(t)

@@ -13,7 +13,7 @@ import (
 // Plan is what a look at engine and store found to be done.
 type Plan struct {
 	Unrecorded []record.Record // of sandboxes that the store does not know
-	// Strays are sandboxes without a record: labels may be forged, or the only owner is gone. Those in use are not removed.
+	// Strays are sandboxes without a record: labels may be forged, or the only owner is gone. If one is used, it stays.
 	Strays  []backend.Info
 	Reclaim []Reclaimable // sandboxes without an owner
 }
