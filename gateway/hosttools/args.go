@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -224,6 +225,27 @@ func (e *entry) faults(args map[string]any) []string {
 	return faults
 }
 
+// checkOutput holds the data of a result against the schema that the tool promises.
+func (e *entry) checkOutput(data json.RawMessage) *Error {
+	if e.output == nil || len(data) == 0 {
+		return nil
+	}
+	var v any
+	err := json.Unmarshal(data, &v)
+	if err == nil {
+		err = e.output.Validate(v)
+	}
+	if err == nil {
+		return nil
+	}
+	return toolspec.Failf(toolspec.CodeToolFailed, "the result of %s does not fit its output schema: %s",
+		e.tool.FullName(), fault(err)).
+		WithRemediation("The call was executed. Report that the tool is faulty, or continue without it.")
+}
+
+// rational matches the fractions and decimals that errors of the schema library have for whole numbers.
+var rational = regexp.MustCompile(`\b([0-9]+)(?:/1|\.0+)\b`)
+
 // fault returns what is wrong without the way to it in the schema.
 func fault(err error) string {
 	text := err.Error()
@@ -234,5 +256,5 @@ func fault(err error) string {
 		}
 		text = rest
 	}
-	return plain(strings.ReplaceAll(text, "\n", " "), 200)
+	return plain(rational.ReplaceAllString(strings.ReplaceAll(text, "\n", " "), "$1"), 200)
 }

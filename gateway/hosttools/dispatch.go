@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -97,6 +100,9 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	if p.entry = a.set.byName[req.Tool]; p.entry == nil {
 		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(req.Tool, 80)).
 			WithRemediation("Use the tools that `tools ls` lists.")
+		if near, ok := suggest.Closest(plain(req.Tool, 80), slices.Collect(maps.Keys(a.set.byName))); ok {
+			fail.Remediation = fmt.Sprintf("Did you mean %q? `tools ls` lists the tools.", near)
+		}
 		return p.finish(ctx, nil, Reply{Error: fail})
 	}
 	ctx, s := p.start(ctx, span)
@@ -244,6 +250,8 @@ func (p *pass) vars(before calls) map[string]any {
 func (p *pass) turn(ctx context.Context) (release func(), fail *Error) {
 	wait, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
+	began := time.Now()
+	defer func() { p.counts.wait(time.Since(began)) }()
 	p.retry = maxWait
 	if p.set.rate.Wait(wait) == nil {
 		p.retry = time.Second

@@ -185,6 +185,9 @@ func TestRateAndSlots(t *testing.T) {
 		if took := time.Since(began); took < 1900*time.Millisecond {
 			t.Errorf("30 calls at 10 a second took %s", took)
 		}
+		if got := a.Counts().WaitedMS; got < 5000+20*1900/2 { // five seconds for a slot; the last 20 for their turn
+			t.Errorf("%d ms are counted as waited", got)
+		}
 	})
 }
 
@@ -207,7 +210,12 @@ func TestHandlersThatMisbehave(t *testing.T) {
 		return hosttools.Result{Failed: true, Text: "no such order"}, nil
 	}), tool("garbage", func(context.Context, hosttools.Call) (hosttools.Result, error) {
 		return hosttools.Result{Data: json.RawMessage("{")}, nil
-	}))
+	}), hosttools.Tool{
+		Definition: hosttools.Definition{Name: "many", Output: obj{"type": "object", "properties": obj{"sum": obj{"type": "number"}}}},
+		Handle: func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{Data: json.RawMessage(`{"sum":"many"}`)}, nil
+		},
+	})
 	a := set(t, registry(t, nil, hosttools.Static("app", tools...)), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})
 	for want := range handlers {
 		if got := call(t, a, "app_"+want, ""); code(got) != want || strings.Contains(got.Error.Message, "secret") {
@@ -219,6 +227,37 @@ func TestHandlersThatMisbehave(t *testing.T) {
 	}
 	if got := call(t, a, "app_garbage", ""); code(got) != "tool_failed" {
 		t.Errorf("%v", got.Error)
+	}
+	if got := call(t, a, "app_many", ""); code(got) != "tool_failed" || !strings.Contains(got.Error.Message, "output schema") {
+		t.Errorf("a result that does not fit: %+v", got)
+	}
+}
+
+// TestNamesWithDashes verifies that the identifier of a name with dashes reaches the tool with one call, if it is the only such tool.
+func TestNamesWithDashes(t *testing.T) {
+	t.Parallel()
+	named := func(name string) hosttools.Tool {
+		return tool(name, func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{Text: name}, nil
+		})
+	}
+	r := registry(t, nil, hosttools.Static("my-server", named("get-thing"), named("a-b"), named("a_b")))
+	a := set(t, r, hosttools.Grant{Rules: allow("my-server.*")}).Access(hosttools.Command{})
+	for name, want := range map[string]string{
+		"my_server_get_thing": "get-thing", "my-server_get-thing": "get-thing", "my-server.get-thing": "get-thing", "my-server_a_b": "a_b", "my-server_a-b": "a-b",
+	} {
+		if got := call(t, a, name, ""); got.Text != want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if counts := a.Counts(); counts.Total != 5 || counts.Failed != 0 {
+		t.Errorf("%+v", counts)
+	}
+	if got := call(t, a, "my_server_a_b", ""); code(got) != "not_found" {
+		t.Errorf("a name of two tools: %+v", got)
+	}
+	if got := call(t, a, "my_server_get_thin", ""); code(got) != "not_found" || !strings.Contains(got.Error.Remediation, "Did you mean") {
+		t.Errorf("a near name: %+v", got.Error)
 	}
 }
 

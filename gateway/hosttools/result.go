@@ -87,6 +87,9 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 	case !text && !json.Valid(body):
 		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned invalid JSON", name)}
 	}
+	if fail := p.entry.checkOutput(res.Data); fail != nil {
+		return Reply{Error: fail}
+	}
 	var reply Reply
 	id := record.NewID()
 	if p.req.Save != "" && len(body) == 0 && len(res.Files) == 1 { // the file is the result
@@ -169,6 +172,11 @@ func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
 // save writes a file into the sandbox.
 func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) (Saved, *Error) {
 	if p.cmd.Files == nil {
+		if strings.Contains(about.Kind, "/") { // which no answer could hold, whatever its size
+			const message = "the result has a file (%s, %d bytes), which requires a sandbox"
+			return Saved{}, toolspec.Failf(toolspec.CodeUnsupported, message, about.Kind, len(body)).
+				WithRemediation("Call the tool from code in a sandbox.")
+		}
 		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and cannot be saved", len(body)).WithRemediation("Request less in one call.")
 	}
 	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), sandbox.WriteFileOptions{Size: int64(len(body)), Overwrite: true}); err != nil {

@@ -49,10 +49,12 @@ const (
 
 // Counts are the calls of one command.
 type Counts struct {
-	Total  int64            `json:"total"`
-	Failed int64            `json:"failed"`
-	Denied int64            `json:"denied"`
-	ByTool map[string]int64 `json:"by_tool,omitempty"`
+	Total  int64 `json:"total"`
+	Failed int64 `json:"failed"`
+	Denied int64 `json:"denied"`
+	// WaitedMS is the time of all calls that the limits per second and of concurrent calls made wait.
+	WaitedMS int64            `json:"waited_ms,omitempty"`
+	ByTool   map[string]int64 `json:"by_tool,omitempty"`
 }
 
 // Set is what a run may call. It does not change. It is safe for concurrent use.
@@ -130,12 +132,27 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 		e.deny, e.mustAsk = matchAny(r.o.Policy.Deny, e.tool), matchAny(r.o.Policy.Ask, e.tool)
 		s.byName[e.tool.MCPName()], s.byName[e.tool.FullName()] = e, e
 	}
+	s.nameIdentifiers()
 	if s.digest, err = Digest(s.Tools()); err != nil {
 		return nil, err
 	}
 	s.declared = declarations(s.Tools())
 	s.server = s.newServer()
 	return s, nil
+}
+
+// nameIdentifiers adds the names of tools with _ for -, as in identifiers of Python and Node, unless two tools share one.
+func (s *Set) nameIdentifiers() {
+	identifier := func(e *entry) string { return strings.ReplaceAll(e.tool.MCPName(), "-", "_") }
+	alike := map[string]int{}
+	for _, e := range s.sorted {
+		alike[identifier(e)]++
+	}
+	for _, e := range s.sorted {
+		if alike[identifier(e)] == 1 {
+			s.byName[identifier(e)] = e
+		}
+	}
 }
 
 // Tools returns the tools, sorted by their names inside. What they hold must not be changed.

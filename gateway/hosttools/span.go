@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -82,8 +83,15 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 
 // counter counts the calls of a command.
 type counter struct {
-	mu sync.Mutex // guards Counts
+	mu sync.Mutex // guards what follows
 	Counts
+	waited time.Duration
+}
+
+func (c *counter) wait(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waited += d
 }
 
 func (c *counter) add(tool string, code toolspec.Code, decision string) {
@@ -110,6 +118,7 @@ func (a *Access) Counts() Counts {
 	a.counts.mu.Lock()
 	defer a.counts.mu.Unlock()
 	out := a.counts.Counts
+	out.WaitedMS = a.counts.waited.Milliseconds()
 	out.ByTool = maps.Clone(out.ByTool)
 	return out
 }

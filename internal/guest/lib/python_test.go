@@ -69,7 +69,7 @@ func TestPython(t *testing.T) {
 		"a dict":          {`print(tools.orders.lookup({"if": 1, "from_": 2}, note="x"))`, `{'from_': 2, 'if': 1, 'note': 'x'}`},
 		"a keyword":       {`print(tools.orders.lookup(from_="a", class_="b", mine_="c"))`, `{'class': 'b', 'from': 'a', 'mine_': 'c'}`},
 		"by name":         {`print(tools.call("orders.lookup", {"from_": 1}), tools.call("orders_lookup"))`, `{'from_': 1} {}`},
-		"dashes":          {`print(tools.my_server.get_thing(id=1), tools.call("my-server.get-thing"))`, `{'id': 1} {}`},
+		"dashes":          {`print(tools.call("my-server.get-thing"))`, `{}`},
 		"surrogates":      {`print(tools.orders.lookup(id="ä\U0001f600"))`, `{'id': 'ä😀'}`},
 		"text":            {`r = tools.orders.text(); print(type(r).__name__, r, r.json()["a"])`, `Text {"a": 1} 1`},
 		"saved":           {`r = tools.big.rows(); print(len(r), len(r[0]))`, `1024 511`},
@@ -92,6 +92,18 @@ async def main():
     try: await aio.orders.refund()
     except ToolDenied: print(a, b, "denied")
 asyncio.run(main())`, `{'id': 1} {'id': 2} denied`},
+		"awaited by module": {`import asyncio, threading
+from concurrent.futures import ThreadPoolExecutor
+from workcell.aio import tools as awaited, ToolError as E
+async def main():
+    loop, done = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    mine = loop.run_in_executor(None, done.wait)
+    print(await awaited.orders.lookup(id=1), E is ToolError)
+    done.set(); await mine
+asyncio.run(main())`, `{'id': 1} True`},
+		"by position":       {fails(`tools.orders.lookup(1, 2)`, "TypeError") + `; print(e)`, "TypeError\norders.lookup takes its arguments by name: orders.lookup(name=value)"},
+		"text of a failure": {fails(`tools.orders.refund()`, "ToolDenied") + `; print(e)`, "ToolDenied\npermission_denied: too much. Do something else."},
 		"fork": {`import os
 tools.orders.lookup()
 if os.fork() == 0:

@@ -123,7 +123,7 @@ function within(end, promise) {
 }
 
 let current; // promise of the Link that calls share
-let offered; // promise of the tools by name
+let offered; // promise of the tools by name, with _ for -
 
 async function dial() {
   const address = process.env.WORKCELL_TOOLS || "";
@@ -175,8 +175,14 @@ async function request(method, params, end) {
   throw failure(more.code || {"-32601": "not_found", "-32602": "invalid_argument"}[code] || "internal", message, more);
 }
 
+const plain = name => name.replace(/-/g, "_");
+
 function list(end) {
-  const mine = offered = offered || request("tools/list", {}, Infinity).then(r => new Map(r.tools.map(t => [t.name, t])));
+  const mine = offered = offered || request("tools/list", {}, Infinity).then(r => {
+    const all = new Map();
+    for (const t of r.tools) all.set(plain(t.name), all.has(plain(t.name)) ? {} : t); // two that look alike have no hints
+    return all;
+  });
   mine.catch(() => { if (offered === mine) offered = undefined; });
   return within(end, mine);
 }
@@ -188,7 +194,7 @@ async function attempt(name, args, save, end) {
   } catch (e) {
     if (!e.outcomeUnknown) throw e;
     const offers = await list(end).catch(() => new Map()); // the host stays away, and what became of the call unknown
-    const hints = (offers.get(name) || {}).annotations || {};
+    const hints = (offers.get(plain(name)) || {}).annotations || {};
     if (!hints.readOnlyHint && !hints.idempotentHint) throw e;
   }
   return request("tools/call", params(), end);
@@ -200,15 +206,7 @@ async function call(name, args = {}, {save, timeout, files} = {}) {
   const end = timeout === undefined ? Infinity : Date.now() + 1000 * timeout;
   const mcp = name.replace(/[^A-Za-z0-9_-]/g, "_");
   try {
-    try {
-      return await value(await attempt(mcp, args, save, end), save, files);
-    } catch (e) {
-      if (e.code !== "not_found" && e.code !== "invalid_argument") throw e;
-      // An identifier has no dash, and may have an underscore behind.
-      const same = [...(await list(end)).keys()].filter(t => [mcp, mcp.replace(/_$/, "")].includes(t.replace(/-/g, "_")));
-      if (same.length !== 1 || same[0] === mcp) throw e;
-      return await value(await attempt(same[0], args, save, end), save, files);
-    }
+    return await value(await attempt(mcp, args, save, end), save, files);
   } catch (e) {
     if (!(e instanceof Late)) throw e;
     throw new ToolTimeout("timeout", "no answer within timeout", {remediation: "Pass a larger timeout, or do less in a call."});

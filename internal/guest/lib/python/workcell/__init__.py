@@ -15,8 +15,10 @@ import keyword
 import os
 import re
 import socket
+import sys
 import threading
 import time
+from concurrent import futures
 
 __all__ = ["tools", "aio", "result", "Text", "Saved", "ToolError", "ToolDenied", "ToolTimeout", "ToolUnavailable"]
 
@@ -39,7 +41,8 @@ class ToolError(Exception):
         self.retryable, self.outcome_unknown = retryable, outcome_unknown
 
     def __str__(self):
-        return " ".join(filter(None, (self.code + ": " + self.message, self.remediation)))
+        text = self.code + ": " + self.message
+        return text.rstrip(".") + ". " + self.remediation if self.remediation else text
 
 
 class ToolDenied(ToolError):
@@ -142,6 +145,7 @@ class _Host:
 
     def __init__(self):
         self.idle, self.slots, self.offered = [], threading.Semaphore(_LINKS), None
+        self.threads = futures.ThreadPoolExecutor(_LINKS)  # of aio: asyncio's own are few, and the program's
 
     def forked(self):
         for link in self.idle:
@@ -196,10 +200,15 @@ class _Host:
             raise _failure(more.get("code", code), error.get("message", ""), more)
         return answer["result"]
 
-    def tools(self, end=None):
+    def hints(self, name, end):
+        """Returns the annotations of a tool; none if two tools differ in dashes alone."""
         if self.offered is None:
-            self.offered = {t["name"]: t for t in self.request("tools/list", {}, end)["tools"]}
-        return self.offered
+            offered = {}
+            for t in self.request("tools/list", {}, end)["tools"]:
+                plain = t["name"].replace("-", "_")
+                offered[plain] = {} if plain in offered else t
+            self.offered = offered
+        return self.offered.get(name.replace("-", "_"), {}).get("annotations", {})
 
     def call(self, name, args, save, end):
         params = {"name": name, "arguments": args, "_meta": {} if save is None else {"workcell/save": os.fspath(save)}}
@@ -209,7 +218,7 @@ class _Host:
             if not e.outcome_unknown:
                 raise
             try:
-                hints = self.tools(end).get(name, {}).get("annotations", {})
+                hints = self.hints(name, end)
             except (ToolUnavailable, socket.timeout):
                 hints = {}  # the host stays away, and what became of the call unknown
             if not (hints.get("readOnlyHint") or hints.get("idempotentHint")):
@@ -223,16 +232,9 @@ os.register_at_fork(after_in_child=_host.forked)
 
 def _call(name, args, save, timeout, files):
     end = None if timeout is None else time.monotonic() + timeout
-    mcp, args = re.sub(r"[^A-Za-z0-9_-]", "_", name), {} if args is None else args
+    mcp = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     try:
-        try:
-            return _value(_host.call(mcp, args, save, end), save, files)
-        except ToolError as e:
-            # An identifier may stand for a name with a dash.
-            same = [t for t in _host.tools(end) if t.replace("-", "_") == mcp] if e.code in ("not_found", "invalid_argument") else []
-            if len(same) != 1 or same[0] == mcp:
-                raise
-        return _value(_host.call(same[0], args, save, end), save, files)
+        return _value(_host.call(mcp, {} if args is None else args, save, end), save, files)
     except socket.timeout:
         raise ToolTimeout("timeout", "no answer within _timeout", "Pass a larger _timeout, or do less in a call.") from None
 
@@ -275,14 +277,16 @@ class _Tools:
             raise AttributeError(name)
         return _Tools((self._path and self._path + ".") + _original(name), self._awaited)
 
-    def __call__(self, _args=None, /, _save=None, _timeout=None, _files=None, **args):
+    def __call__(self, _args=None, /, *more, _save=None, _timeout=None, _files=None, **args):
+        if more or not isinstance(_args, (dict, type(None))):
+            raise TypeError("%s takes its arguments by name: %s(name=value)" % (self._path, self._path))
         return self.call(self._path, dict(_args or {}, **{_original(k): v for k, v in args.items()}), _save, _timeout, _files)
 
     def call(self, name, args=None, _save=None, _timeout=None, _files=None):
         """Calls a tool by its name, server.tool, with exactly these arguments. _save is where the result is to stay,
         _timeout in seconds, _files a list that gets what came beside the result, each a Saved."""
         call = functools.partial(_call, name, args, _save, _timeout, _files)
-        return asyncio.get_running_loop().run_in_executor(None, call) if self._awaited else call()
+        return asyncio.get_running_loop().run_in_executor(_host.threads, call) if self._awaited else call()
 
 
 tools, aio = _Tools(), _Tools(awaited=True)
@@ -296,3 +300,8 @@ def result(value):
     with open(path + ".new", "wb") as f:
         f.write(data)
     os.replace(path + ".new", path)
+
+
+# For: from workcell.aio import tools
+vars(aio).update({name: globals()[name] for name in __all__ if name != "aio"}, tools=aio)
+sys.modules[__name__ + ".aio"] = aio
