@@ -179,6 +179,7 @@ func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hostt
 	cs, err := s.connect(ctx)
 	s.unlock()
 	if err != nil {
+		s.o.Log.WarnContext(ctx, "an MCP server is unavailable", "tool", name, "error", err)
 		return hosttools.Result{}, err
 	}
 	params := &mcp.CallToolParams{Name: name, Arguments: c.Args}
@@ -275,7 +276,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	})
 	client.AddReceivingMiddleware(refuse)
 	broken := &atomic.Bool{}
-	transport, stop, err := s.transport(broken)
+	transport, p, err := s.transport(broken)
 	if err != nil {
 		return nil, s.unavailable("it cannot start", err)
 	}
@@ -284,21 +285,21 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	// The program is to outlive the call that needed it first.
 	cs, err := client.Connect(ctx, transport, nil)
 	if err != nil {
-		stop()
-		return nil, s.unavailable("it does not support MCP", err)
+		p.stop()
+		return nil, s.unavailable("it does not answer as an MCP server", p.why(err))
 	}
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {
-		s.session, s.stop, s.broken = cs, stop, broken
+		s.session, s.stop, s.broken = cs, p.stop, broken
 	}
 	s.mu.Unlock()
 	if closed {
-		stop()
+		p.stop()
 		cs.Close() // the program is gone
 		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
 	}
-	go s.watch(cs, stop) // ends with the connection, which Close ends
+	go s.watch(cs, p.stop) // ends with the connection, which Close ends
 	return cs, nil
 }
 
@@ -357,8 +358,11 @@ func (s *source) lock(ctx context.Context) error {
 
 func (s *source) unlock() { <-s.turn }
 
-// unavailable is what is said of a server that cannot be used; err stays with the operator.
-func (s *source) unavailable(why string, err error) error {
-	s.o.Log.Warn("an MCP server is unavailable", "why", why, "error", s.redact(err.Error()))
-	return toolspec.Failf(toolspec.CodeUnavailable, "server %s: %s", s.server.Name, why)
+// unavailable returns the error for a server that cannot be used. Its text contains the cause, for the operator. The
+// *toolspec.Error in it is for models.
+func (s *source) unavailable(why string, cause error) error {
+	return &sanitize.Error{
+		Text: why + ": " + s.redact(cause.Error()),
+		Err:  toolspec.Failf(toolspec.CodeUnavailable, "server %s: %s", s.server.Name, why),
+	}
 }

@@ -333,11 +333,24 @@ func TestPin(t *testing.T) {
 	}
 }
 
-func TestNoSuchProgram(t *testing.T) {
+// TestWhyServerDoesNotStart verifies that the operator's error contains the cause, and that the error for models does not.
+func TestWhyServerDoesNotStart(t *testing.T) {
 	t.Parallel()
-	s, _ := program(t, func(s *mcpsource.Server) { s.Command = []string{"/no/such/program"} })
-	if _, err := s.Tools(t.Context()); code(err) != toolspec.CodeUnavailable || strings.Contains(err.Error(), "/no/such") {
-		t.Errorf("%v", err)
+	for want, change := range map[string]func(*mcpsource.Server){
+		"/no/such/program": func(s *mcpsource.Server) { s.Command = []string{"/no/such/program"} },
+		"exit status 7; its last output: Error: no module foo, [redacted]": func(s *mcpsource.Server) {
+			s.Command = []string{"sh", "-c", "echo Error: no module foo, $TOKEN >&2; exit 7"}
+		},
+		"deadline exceeded; its last output: waiting": func(s *mcpsource.Server) {
+			s.Command, s.Timeout = []string{"sh", "-c", "echo waiting >&2; exec sleep 1000"}, time.Second
+		},
+		"connection refused": func(s *mcpsource.Server) { s.Command, s.URL = nil, "http://127.0.0.1:1/mcp" },
+	} {
+		s, _ := program(t, change)
+		_, err := s.Tools(t.Context())
+		if code(err) != toolspec.CodeUnavailable || !strings.Contains(err.Error(), want) || strings.Contains(toolspec.ErrorOf(err).Message, want) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 

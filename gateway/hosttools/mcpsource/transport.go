@@ -5,11 +5,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,11 +22,17 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// transport returns the way to the server, and what ends it. broken is set when the output of a program has ended.
-func (s *source) transport(broken *atomic.Bool) (mcp.Transport, func(), error) {
+// peer is the other end of a connection.
+type peer struct {
+	stop func()                // ends the connection and the program
+	why  func(err error) error // adds to err what the program wrote to stderr; called after stop
+}
+
+// transport connects to the server. broken is set when the output of a program has ended.
+func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 	if len(s.server.Command) > 0 {
-		t, stop, err := s.program()
-		return guarded{t, broken}, stop, err
+		t, p, err := s.program()
+		return guarded{t, broken}, p, err
 	}
 	own := &http.Transport{}
 	if usual, ok := http.DefaultTransport.(*http.Transport); ok { // unless a program has replaced it
@@ -37,7 +45,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, func(), error) {
 		},
 	}
 	t := &mcp.StreamableClientTransport{Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1}
-	return t, own.CloseIdleConnections, nil
+	return t, peer{own.CloseIdleConnections, func(err error) error { return err }}, nil
 }
 
 // headers adds headers to requests and bounds the answers.
@@ -64,7 +72,7 @@ var errTooLarge = errors.New("a message of the server is incomplete")
 const stopWait = 500 * time.Millisecond
 
 // program starts the server in a process group of its own.
-func (s *source) program() (mcp.Transport, func(), error) {
+func (s *source) program() (mcp.Transport, peer, error) {
 	cmd := exec.Command(s.server.Command[0], s.server.Command[1:]...)
 	cmd.Dir = cmp.Or(s.server.Dir, string(filepath.Separator)) // never the working directory, see ReadConfig
 	cmd.Env = append([]string{}, s.o.Environ...)               // not nil, which is this process's own
@@ -75,7 +83,7 @@ func (s *source) program() (mcp.Transport, func(), error) {
 	cmd.WaitDelay = stopWait
 	input, stdin, err := os.Pipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, peer{}, err
 	}
 	defer input.Close() // the program has its own
 	cmd.Stdin = input
@@ -84,16 +92,21 @@ func (s *source) program() (mcp.Transport, func(), error) {
 	cmd.Stdout, cmd.Stderr = outEnd, errEnd
 	if err := cmd.Start(); err != nil {
 		stdin.Close() // nothing was written
-		return nil, nil, err
+		return nil, peer{}, err
 	}
-	ended := make(chan struct{})
+	ended, read := make(chan struct{}), make(chan struct{})
+	var exit error
 	go func() { // ends with the program, which stop ends
-		err := cmd.Wait()
+		exit = cmd.Wait()
 		close(ended)
 		outEnd.CloseWithError(io.EOF)
-		errEnd.CloseWithError(err)
+		errEnd.CloseWithError(exit)
 	}()
-	go s.stderr(errs) // ends with the program
+	var last []string
+	go func() { // ends with the program
+		defer close(read)
+		last = s.stderr(errs)
+	}()
 	stop := sync.OnceFunc(func() {
 		stdin.Close() // the program may be gone
 		select {
@@ -103,10 +116,20 @@ func (s *source) program() (mcp.Transport, func(), error) {
 		killGroup(cmd) // also what it left running
 		out.Close()
 		<-ended
+		<-read
 	})
+	why := func(err error) error {
+		if exited := (*exec.ExitError)(nil); errors.As(exit, &exited) && exited.ExitCode() > 0 {
+			err = exit // it explains more than the end of the output
+		}
+		if len(last) == 0 {
+			return err
+		}
+		return fmt.Errorf("%w; its last output: %s", err, strings.Join(last, " | "))
+	}
 	return &mcp.IOTransport{
 		Reader: &bounded{ReadCloser: out}, Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: 2 * maxMessage,
-	}, stop, nil
+	}, peer{stop, why}, nil
 }
 
 // impatient is the input of a program, which gives up on one that does not read.
@@ -122,22 +145,29 @@ func (w impatient) Write(b []byte) (int, error) {
 	return w.File.Write(b)
 }
 
-// maxStderrLine is how much of a line of a server's stderr is logged.
-const maxStderrLine = 4 << 10
+// Bounds of a server's stderr.
+const (
+	maxStderrLine = 4 << 10 // of a line that is logged
+	lastLines     = 3       // that an error shows
+	maxShown      = 300     // characters of each
+)
 
-// stderr logs what the program writes to it.
-func (s *source) stderr(r *io.PipeReader) {
+// stderr logs what the program writes to it, and returns the end.
+func (s *source) stderr(r *io.PipeReader) (last []string) {
 	lines := bufio.NewReaderSize(r, maxStderrLine)
 	for {
 		line, cut, err := lines.ReadLine()
 		if len(line) > 0 {
-			s.o.Log.Info("an MCP server wrote", "stderr", s.redact(sanitize.Line(string(line))))
+			text := s.redact(sanitize.Line(string(line)))
+			s.o.Log.Info("an MCP server wrote", "stderr", text)
+			last = append(last, sanitize.Cut(text, maxShown))
+			last = last[max(0, len(last)-lastLines):]
 		}
 		for cut && err == nil { // the rest of a long line
 			_, cut, err = lines.ReadLine()
 		}
 		if err != nil {
-			return
+			return last
 		}
 	}
 }

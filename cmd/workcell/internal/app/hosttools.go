@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -67,8 +68,9 @@ func (a *App) OpenHostTools(ctx context.Context, eager bool) (*hosttools.Registr
 	}
 	var errs []error
 	for _, source := range early {
-		_, err := source.Tools(ctx)
-		errs = append(errs, err)
+		if _, err := source.Tools(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("host tools of server %s: %w", source.Name(), err))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, hosts.Close())

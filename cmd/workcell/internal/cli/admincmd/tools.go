@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -75,8 +77,9 @@ is printed to standard output.`,
 	)
 }
 
-// use runs fn with what the agent may call, or with every tool.
-func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
+// use runs fn with the tools that the agent may call. Without an agent, these are all tools of the servers that match name,
+// or of all servers if name is empty.
+func (o *toolsOptions) use(ctx context.Context, name string, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
 	r, err := o.OpenHostTools(ctx, false)
 	if err != nil {
 		return err
@@ -86,7 +89,7 @@ func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn 
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	grant := hosttools.Grant{Approver: approver}
-	if grant.Rules, err = o.rules(ctx, r); err != nil {
+	if grant.Rules, err = o.rules(ctx, r, name); err != nil {
 		return err
 	}
 	set, err := r.Set(ctx, grant)
@@ -97,8 +100,8 @@ func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn 
 	return fn(set)
 }
 
-// rules returns those of the agent, or such that allow every tool of the servers that answer.
-func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry) (rules hosttools.Rules, err error) {
+// rules returns the rules of the agent. Without an agent, they allow every tool of the available servers that match name.
+func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry, name string) (rules hosttools.Rules, err error) {
 	if o.agent != "" {
 		doc, err := app.CheckAgent(o.agent)
 		if err != nil {
@@ -113,10 +116,17 @@ func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry) (rules 
 		return *doc.Sandbox.HostTools, nil
 	}
 	var errs []error
-	for _, server := range r.Servers() {
+	servers := slices.DeleteFunc(r.Servers(), func(server string) bool {
+		return name != "" && name != server &&
+			!strings.HasPrefix(name, server+".") && !strings.HasPrefix(name, server+"_")
+	})
+	if len(servers) == 0 {
+		return rules, app.Fail(app.ExitNotFound, fmt.Errorf("%q is not a server or a tool", name),
+			suggest.Hint(name, r.Servers()))
+	}
+	for _, server := range servers {
 		all := hosttools.Rule{Tool: server + ".*"}
 		if _, err := r.Check(ctx, hosttools.Rules{Allow: []hosttools.Rule{all}}); err != nil {
-			o.Notice("warning: %v", err)
 			errs = append(errs, err)
 			continue
 		}
@@ -124,6 +134,9 @@ func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry) (rules 
 	}
 	if len(rules.Allow) == 0 {
 		return rules, errors.Join(errs...)
+	}
+	for _, err := range errs {
+		o.Notice("warning: %v", err)
 	}
 	return rules, nil
 }
@@ -138,7 +151,7 @@ type toolRow struct {
 
 // list prints the tools of a server, or of all if server is empty.
 func (o *toolsOptions) list(ctx context.Context, server string) error {
-	return o.use(ctx, nil, func(set *hosttools.Set) error {
+	return o.use(ctx, server, nil, func(set *hosttools.Set) error {
 		rows := []toolRow{}
 		for _, e := range set.Entries() {
 			if server == "" || e.Tool.Server == server {
@@ -166,7 +179,7 @@ func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
 }
 
 func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) error {
-	return o.use(ctx, nil, func(set *hosttools.Set) error {
+	return o.use(ctx, name, nil, func(set *hosttools.Set) error {
 		t, err := named(set, name)
 		if err != nil {
 			return err
@@ -191,7 +204,7 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 	if ask := p.Approver(); ask != nil {
 		approver = ask
 	}
-	return o.use(ctx, approver, func(set *hosttools.Set) error {
+	return o.use(ctx, name, approver, func(set *hosttools.Set) error {
 		if _, err := named(set, name); err != nil {
 			return err
 		}
