@@ -47,7 +47,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 		_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
 		return
 	}
-	if gaveUp(msg) {
+	if _, timeout := cancels(msg); timeout {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}

@@ -207,15 +207,16 @@ func (s *Server) isUnused(sc *scope, now time.Time) bool {
 		!slices.ContainsFunc(slices.Collect(maps.Values(s.jobs)), own)
 }
 
-// gaveUp reports whether a message cancels a request because of the client's timeout. A user's cancellation ends the
-// work, a timeout does not. The reason of the message tells them apart.
-func gaveUp(msg jsonrpc.Message) bool {
+// cancels returns the request that a message cancels, and whether the reason is the client's timeout. A user's cancellation
+// ends the work, a timeout does not.
+func cancels(msg jsonrpc.Message) (id jsonrpc.ID, timeout bool) {
 	req, ok := msg.(*jsonrpc.Request)
-	if !ok || req.Method != "notifications/cancelled" {
-		return false
-	}
 	var p mcp.CancelledParams
-	return json.Unmarshal(req.Params, &p) == nil && timedOut.MatchString(p.Reason)
+	if !ok || req.Method != "notifications/cancelled" || json.Unmarshal(req.Params, &p) != nil {
+		return id, false
+	}
+	id, _ = jsonrpc.MakeID(p.RequestID) // of none, if it is invalid
+	return id, timedOut.MatchString(p.Reason)
 }
 
 var timedOut = regexp.MustCompile(`(?i)timed?[ -]?out|deadline exceeded`)

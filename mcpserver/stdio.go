@@ -87,7 +87,7 @@ type lineConn struct {
 
 	mu       sync.Mutex // serialises writers and guards underWay
 	out      io.Writer
-	underWay map[jsonrpc.ID]bool // requests that are not answered yet
+	underWay map[jsonrpc.ID]bool // requests that are not answered yet; true for those that the client cancelled
 }
 
 // newLineConn starts a goroutine that reads in until it ends. A read that nobody can interrupt, as of a terminal, keeps
@@ -130,8 +130,10 @@ func (c *lineConn) take(line []byte, long bool) error {
 		}
 		return c.send(fault.encode())
 	}
-	if gaveUp(msg) {
+	if id, timeout := cancels(msg); timeout {
 		return nil
+	} else if id.IsValid() {
+		c.cancel(id)
 	}
 	select {
 	case c.messages <- msg:
@@ -180,22 +182,35 @@ func (c *lineConn) begin(msg jsonrpc.Message) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.underWay[req.ID] {
+	if _, twice := c.underWay[req.ID]; twice {
 		return false
 	}
-	c.underWay[req.ID] = true
+	c.underWay[req.ID] = false
 	return true
 }
 
-// Write sends a message as one line.
+// cancel notes that the client waits for no answer to a request.
+func (c *lineConn) cancel(id jsonrpc.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.underWay[id]; ok {
+		c.underWay[id] = true
+	}
+}
+
+// Write sends a message as one line, unless it answers a request that the client cancelled.
 func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if resp, ok := msg.(*jsonrpc.Response); ok {
 		c.mu.Lock()
+		cancelled := c.underWay[resp.ID]
 		delete(c.underWay, resp.ID)
 		c.mu.Unlock()
+		if cancelled {
+			return nil
+		}
 	}
 	line, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {

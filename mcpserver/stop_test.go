@@ -1,7 +1,9 @@
 package mcpserver_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // poster sends messages to a server on HTTP.
@@ -118,4 +122,68 @@ func (p poster) begin() poster {
 		p.t.Fatalf("initialized: %s %v", answer, err)
 	}
 	return p
+}
+
+// TestCancelledRequest verifies that a client on stdio gets no answer to a request that it cancelled.
+func TestCancelledRequest(t *testing.T) {
+	t.Parallel()
+	started, ended := make(chan struct{}), make(chan struct{})
+	engine, err := memory.New(nil) // no sandbox is opened
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newServer(t, m, &mcpserver.Options{
+		Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
+		RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+			close(started)
+			<-ctx.Done()
+			close(ended)
+			return mcpserver.TaskResult{}, ctx.Err()
+		},
+	})
+	toServer, fromClient := io.Pipe()
+	toClient, fromServer := io.Pipe()
+	served, answers := make(chan error, 1), make(chan string, 1)
+	go func() {
+		served <- s.ServeStdio(t.Context(), toServer, fromServer)
+		fromServer.Close()
+	}()
+	lines := bufio.NewScanner(toClient)
+	say := func(message string) {
+		if _, err := io.WriteString(fromClient, `{"jsonrpc":"2.0",`+message+"}\n"); err != nil {
+			t.Error(err)
+		}
+	}
+	say(`"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}`)
+	lines.Scan()
+	go func() { // ends with the server's output
+		var all strings.Builder
+		for lines.Scan() {
+			all.WriteString(lines.Text() + "\n")
+		}
+		answers <- all.String()
+	}()
+	say(`"method":"notifications/initialized"`)
+	say(`"id":"two","method":"tools/call","params":{"name":"execute_task","arguments":{"task":"slow"}}`)
+	<-started
+	say(`"id":3,"method":"ping"`)
+	say(`"method":"notifications/cancelled","params":{"requestId":"two","reason":"user"}`)
+	<-ended
+	say(`"id":4,"method":"ping"`)
+	fromClient.Close()
+	if err := <-served; err != nil {
+		t.Errorf("serving: %v", err)
+	}
+	if got := <-answers; strings.Contains(got, `"two"`) || !strings.Contains(got, `"id":3`) {
+		t.Errorf("answers:\n%s", got)
+	}
 }
