@@ -33,7 +33,7 @@ func all() map[string]expected {
 			"gpt-5.1-codex", 0, map[string]string{"effort": "high"}, nil,
 			map[error]executor.Task{backend.ErrUnsupported: {Prompt: "x", MaxTurns: 3}},
 		},
-		"gemini": {"gemini-2.5-pro", 40, nil, outcomes{"safety": executor.Refused, "max_turns": executor.MaxTurns}, nil},
+		"gemini": {"gemini-2.5-pro", 40, nil, outcomes{"safety": executor.Refused, "max_turns": executor.MaxTurns, "loop": executor.ModelError}, nil},
 		"opencode": {
 			"anthropic/claude-sonnet-4-5", 40, nil,
 			outcomes{"safety": executor.Refused, "max_turns": executor.Crashed}, // the CLI does not exit

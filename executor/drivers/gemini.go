@@ -100,6 +100,7 @@ func geminiSettings(t task) []byte {
 type geminiParser struct {
 	began   bool   // the last text continues
 	problem string // the last one reported
+	stopped bool   // nothing followed it
 }
 
 type geminiLine struct {
@@ -124,6 +125,7 @@ type geminiLine struct {
 func (p *geminiParser) events(l geminiLine) []executor.Event {
 	began := p.began
 	p.began = l.Type == "message" && l.Role == "assistant"
+	p.stopped = l.Type == "error" || p.stopped && l.Type == "result"
 	switch {
 	case l.Type == "init":
 		return []executor.Event{{Kind: executor.KindSession, Session: l.Session}}
@@ -151,7 +153,7 @@ func (p *geminiParser) events(l geminiLine) []executor.Event {
 var geminiRefused = regexp.MustCompile(`"code": ?40[13]\b`)
 
 func (p *geminiParser) end(l geminiLine) executor.End {
-	if l.Status == "success" {
+	if l.Status == "success" && !p.stopped { // the CLI calls it a success if it stops because the model repeats itself
 		return executor.End{Outcome: executor.Completed}
 	}
 	e := executor.End{Outcome: executor.ModelError, Detail: cmp.Or(l.Error.Message, p.problem)}
