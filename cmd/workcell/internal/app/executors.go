@@ -131,8 +131,15 @@ func codingModels() map[string]string {
 	}
 }
 
-// Check refuses values of --executors and --budget-usd that cannot be used.
-func (c CodingTasks) Check() error {
+// coder returns the command that an element of Agents names, its own model, and the model that it uses. model is that of
+// --model.
+func coder(text, model string) (command, own, used string) {
+	command, own, _ = strings.Cut(text, "=")
+	return command, own, cmp.Or(own, model, codingModels()[command])
+}
+
+// Check refuses values of --executors and --budget-usd that cannot be used. model is that of --model.
+func (c CodingTasks) Check(model string) error {
 	if !(c.Budget >= 0 && c.Budget < 1e9) { // nor is it a number
 		return UsageError(fmt.Errorf("invalid value %v for --budget-usd", c.Budget), "must be in USD, or 0 for no limit")
 	}
@@ -140,8 +147,15 @@ func (c CodingTasks) Check() error {
 		return UsageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")
 	}
 	for _, text := range c.Agents {
-		if command, _, _ := strings.Cut(text, "="); !slices.Contains(frontmatter.ExecutorAgents(), command) {
+		command, _, used := coder(text, model)
+		if !slices.Contains(frontmatter.ExecutorAgents(), command) {
 			return UsageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+		}
+		if _, isScript := scriptOf(used); isScript {
+			continue // which running the task reports
+		}
+		if err := CheckCoding(command, used); err != nil {
+			return UsageError(fmt.Errorf("--executors %s: %w", text, err), "for example --executors "+command+"="+codingModels()[command])
 		}
 	}
 	return nil
@@ -157,17 +171,17 @@ func (c CodingTasks) write(model string) (dir string, err error) {
 		return "", err
 	}
 	for _, text := range c.Agents {
-		command, own, _ := strings.Cut(text, "=")
-		coder := map[string]any{"command": command, "resume": frontmatter.ResumeSession}
+		command, _, used := coder(text, model)
+		settings := map[string]any{"command": command, "resume": frontmatter.ResumeSession}
 		if c.Budget != 0 {
-			coder["budget"] = map[string]any{"usd": c.Budget}
+			settings["budget"] = map[string]any{"usd": c.Budget}
 		}
 		var head []byte
 		if head, err = yamlnode.Encode(map[string]any{
 			"description": "coding agent; session_id continues its conversation",
-			"model":       cmp.Or(own, model, codingModels()[command]),
+			"model":       used,
 			"input":       map[string]any{"schema": map[string]any{"task": "string, what to do"}},
-			"sandbox":     map[string]any{"mode": frontmatter.ModeExecutor, "executor": coder},
+			"sandbox":     map[string]any{"mode": frontmatter.ModeExecutor, "executor": settings},
 		}); err != nil {
 			break
 		}

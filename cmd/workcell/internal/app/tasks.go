@@ -14,7 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -41,8 +44,9 @@ type taskRunner struct {
 	tasks   map[string]mcpTask
 	prompts string // directory of the coding agents' files; empty without any
 
-	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
-	hosts map[string]*Host
+	making singleflight.Group // of hosts, by task: the servers of one task's host tools may be slow
+	mu     sync.Mutex         // guards hosts
+	hosts  map[string]*Host
 
 	began struct {
 		sync.Mutex
@@ -56,6 +60,7 @@ type mcpTask struct {
 	path   string
 	agents map[string]string // files of the agents it needs, by name
 	wf     *workflow.Workflow
+	model  string // of --executors, in place of --model; empty for none
 }
 
 // TaskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
@@ -71,6 +76,13 @@ func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflow
 	for _, dir := range []string{r.prompts, agents} {
 		if dir != "" {
 			errs = append(errs, r.addAgents(dir))
+		}
+	}
+	for _, text := range coding.Agents {
+		command, own, _ := coder(text, "")
+		if t, ok := r.tasks[command]; ok {
+			t.model = own
+			r.tasks[command] = t
 		}
 	}
 	if workflows != "" {
@@ -98,6 +110,9 @@ func (r *taskRunner) addAgents(dir string) error {
 	for _, name := range files.List() {
 		path := filepath.Join(dir, name+AgentExt)
 		doc, err := CheckAgent(path)
+		if err == nil && doc.Sandbox != nil && doc.Sandbox.Session == frontmatter.SessionUser {
+			err = doc.Problem("sandbox.session", "run it with `workcell run --user`", "session: user requires a user, and MCP clients have none")
+		}
 		if err != nil {
 			r.leaveOut(path, err)
 			continue
@@ -322,11 +337,30 @@ func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Pat
 // host returns the Genkit instance for a task, made when the task is run for the first time.
 func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if h := r.hosts[t.Name]; h != nil {
+	h := r.hosts[t.Name]
+	r.mu.Unlock()
+	if h != nil {
 		return h, nil
 	}
-	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, r.tools, t.agents) // it outlives this call
+	made := r.making.DoChan(t.Name, func() (any, error) { return r.makeHost(context.WithoutCancel(ctx), t) }) // it outlives this call
+	select {
+	case res := <-made:
+		h, _ = res.Val.(*Host)
+		return h, res.Err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// makeHost is host for the first run of a task.
+func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
+	a := r.App
+	if t.model != "" {
+		flags := a.opts.RunFlags
+		flags.Model = t.model
+		a = a.withFlags(flags)
+	}
+	h, err := a.newHost(ctx, r.manager, r.tools, t.agents)
 	if err != nil {
 		if code, _ := Classify(err); code == ExitModel {
 			message, todo := "no model is available for the task", "pass --model provider/name"
@@ -341,6 +375,8 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 		}
 		return nil, err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.hosts[t.Name] = h
 	return h, nil
 }
@@ -380,7 +416,7 @@ func taskError(err error) error {
 		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
 	}
 	return toolspec.Failf(told.Code, "%s", message).
-		WithRemediation("Correct the input, or report the failure to the user. The server's log contains the reason.")
+		WithRemediation("Report the failure to the user. The server's log contains the reason.")
 }
 
 // jsonText returns a value as JSON, empty for none.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -173,4 +178,99 @@ func TestTaskError(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, tc.want)
 		}
 	}
+}
+
+// TestExecutorModel verifies that the model of --executors overrides --model, and that a coding agent gets a model that it can use.
+func TestExecutorModel(t *testing.T) {
+	t.Parallel()
+	m := memoryManager(t)
+	env := environ.Of(map[string]string{"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"})
+	a := New(Options{Stderr: io.Discard, Env: env, RunFlags: RunFlags{Model: "anthropic/claude-sonnet-4-5"}})
+	coding := CodingTasks{Agents: []string{"codex=openai/gpt-5-codex", "claude"}}
+	if err := coding.Check("anthropic/claude-sonnet-4-5"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := a.TaskRunner(m, nil, "", "", coding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	for name, want := range map[string]string{"codex": "openai/gpt-5-codex", "claude": "anthropic/claude-sonnet-4-5"} {
+		h, err := r.host(t.Context(), r.tasks[name])
+		if err != nil || h.modelOf(name) != want {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+}
+
+// slowServer is a server of host tools that lists its tools when it is released.
+type slowServer struct {
+	hosttools.Source
+	asked, release chan struct{}
+}
+
+func (s slowServer) Tools(ctx context.Context) ([]hosttools.Tool, error) {
+	close(s.asked)
+	<-s.release
+	return s.Source.Tools(ctx)
+}
+
+// TestSlowServer verifies that a task whose host tools take long to start blocks no other task.
+func TestSlowServer(t *testing.T) {
+	t.Parallel()
+	slow := slowServer{hosttools.Static("slow", hosttools.Tool{
+		Definition: hosttools.Definition{Name: "x"}, Handle: func(context.Context, hosttools.Call) (hosttools.Result, error) { return hosttools.Result{}, nil },
+	}), make(chan struct{}), make(chan struct{})}
+	hosts, err := hosttools.New(nil, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"waits.prompt": "---\nmodel: ollama/x\nsandbox: {mode: script, host_tools: {allow: [slow.x]}}\n---\nWork.", "other.prompt": "---\nmodel: ollama/x\n---\nWork.",
+		"user.prompt": "---\nmodel: ollama/x\nsandbox: {mode: code, session: user}\n---\nWork.",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stderr strings.Builder
+	r, err := New(Options{Stderr: &stderr, Env: environ.Of(nil)}).TaskRunner(memoryManager(t), hosts, dir, "", CodingTasks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := r.tasks["user"]; ok || !strings.Contains(stderr.String(), "session: user requires a user") {
+		t.Errorf("a task that requires a user is listed: %s", &stderr)
+	}
+	made := make(chan error, 1)
+	go func() {
+		_, err := r.host(t.Context(), r.tasks["waits"])
+		made <- err
+	}()
+	<-slow.asked
+	if _, err := r.host(t.Context(), r.tasks["other"]); err != nil {
+		t.Error(err)
+	}
+	close(slow.release)
+	if err := <-made; err != nil {
+		t.Error(err)
+	}
+}
+
+func memoryManager(t *testing.T) *Manager {
+	t.Helper()
+	engine, err := memory.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &Manager{Manager: m}
 }

@@ -247,7 +247,7 @@ func (o *mcpOptions) check(a *command) error {
 	case o.transport == transportStdio && o.http.given():
 		return app.UsageError(errors.New("--listen, --token-file, and other HTTP flags require --transport http"), "")
 	}
-	return cmp.Or(o.coding.Check(), a.CheckModel(), a.CheckCaches(o.caches))
+	return cmp.Or(o.coding.Check(a.Options.Model), a.CheckModel(), a.CheckCaches(o.caches))
 }
 
 // serveStdio serves the client that started this command. Nothing else may write to its standard output: what still
