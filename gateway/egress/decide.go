@@ -148,6 +148,11 @@ func (d *door) match(to target) (rules.HostMatch, *refusal) {
 
 // open connects to a host that a rule allows.
 func (a *attempt) open(ctx context.Context) (*metered, *refusal) {
+	if ctx.Value(fullKey{}) != nil {
+		return nil, &refusal{http.StatusServiceUnavailable, kindLimit, "limits.conns",
+			fmt.Sprintf("%s is not allowed: the sandbox has %d open connections", a.to, a.d.g.o.Limits.Conns),
+			"Close connections, or make fewer at once, then try again."}
+	}
 	m, refused := a.d.match(a.to)
 	if refused != nil {
 		return nil, refused

@@ -100,6 +100,7 @@ type door struct {
 	sandbox string
 	set     *rules.HostSet
 	bytes   atomic.Int64 // that may still pass
+	conns   atomic.Int64 // open, those that are being refused too
 
 	mu      sync.Mutex // guards refused
 	refused []refusedAt
@@ -118,7 +119,7 @@ func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end
 	g.doors[id] = d
 	g.mu.Unlock()
 	return sandbox.Service{
-		Name: serviceName, MaxConns: g.o.Limits.Conns, Env: Env,
+		Name: serviceName, MaxConns: maxConns, Env: Env, // above Limits.Conns, serve refuses with a reason
 		Handle: func(ctx context.Context, c *sandbox.ServiceConn) { d.serve(ctx, c) },
 	}, d.forget, nil
 }

@@ -70,7 +70,7 @@ func newRig(t testing.TB, o egress.Options, handle func(net.Conn)) *rig {
 		return near, nil
 	})
 	_, r.end, err = g.Open(id, sandbox.Egress{
-		Allow: []string{"good.example", "two.example", "mixed.example", "inner.example", "down.example", "unknown.example", "git.example:22", "1.1.1.1:443", "10.0.0.1"},
+		Allow: []string{"good.example", "two.example", "mixed.example", "inner.example", "down.example", "unknown.example", "git.example:22", "1.1.1.1:443", "10.0.0.1", "*.sub.example"},
 		Deny:  []string{"bad.good.example"},
 	})
 	must(t, err)
@@ -136,6 +136,7 @@ func TestRules(t *testing.T) {
 		{"a capital and a dot", get("http://Good.Example./"), "GET good.example / ", "1.1.1.1:80", ""},
 		{"another host", get("http://evil.example/"), " 403 ", "", "network.allow does not name it"},
 		{"a denied host", get("http://bad.good.example/"), " 403 ", "", "network.deny: bad.good.example"},
+		{"the parent of a wildcard", get("http://sub.example/"), " 403 ", "", "network.allow names only its subdomains"},
 		{"another port", get("http://good.example:8080/"), " 403 ", "", "network.allow does not name port 8080 of it"},
 		{"a private address", get("http://inner.example/"), "error=destination_ip_prohibited", "", "address: private"},
 		{"an address of several", get("http://mixed.example/"), " 403 ", "", "address: private"},
@@ -337,6 +338,32 @@ func TestLimits(t *testing.T) {
 	_, err := egress.New(&egress.Options{Limits: egress.Limits{Conns: 129}})
 	if !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestOneConnectionTooMany verifies that a connection above the limit gets an answer, and that it is recorded.
+func TestOneConnectionTooMany(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, egress.Options{Limits: egress.Limits{Conns: 1}}, web)
+	first := r.conn()
+	_, err := io.WriteString(first, "GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\n")
+	must(t, err)
+	for _, send := range []string{
+		"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n",
+		"CONNECT good.example:80 HTTP/1.1\r\n\r\n", "CONNECT good.example:443 HTTP/1.1\r\n\r\n",
+	} {
+		began := time.Now()
+		got := r.talk(send)
+		if refused := r.g.Refused(id, began); !strings.Contains(got, " 503 ") || len(refused) != 1 || refused[0].Rule != "limits.conns" {
+			t.Errorf("%.30s: %q, refused %v", send, got, refused)
+		}
+	}
+	go func() { _, _ = io.WriteString(first, "Connection: close\r\n\r\n") }()
+	if got, _ := io.ReadAll(first); !strings.Contains(string(got), " 200 ") {
+		t.Errorf("the first: %q", got)
+	}
+	if got := r.dials(); got != "1.1.1.1:80" {
+		t.Errorf("dialed %s", got)
 	}
 }
 

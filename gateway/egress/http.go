@@ -134,6 +134,9 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 	if refused != nil {
 		a.note(refused)
 		refused.header(w.Header())
+		if refused.status == http.StatusServiceUnavailable {
+			w.Header().Set("Connection", "close")
+		}
 		w.WriteHeader(refused.status)
 		_, _ = io.WriteString(w, refused.body()) // the client may have closed the connection
 		a.end(nil, refused)

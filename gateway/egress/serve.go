@@ -15,8 +15,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
+// fullKey marks the context of a connection that is one too many.
+type fullKey struct{}
+
 // serve answers a connection of code inside. It closes connections that do not begin with a method of HTTP.
 func (d *door) serve(ctx context.Context, conn net.Conn) {
+	if d.conns.Add(1) > int64(d.g.o.Limits.Conns) {
+		ctx = context.WithValue(ctx, fullKey{}, true)
+	}
+	defer d.conns.Add(-1)
 	c := &client{conn, bufio.NewReader(conn)}
 	_ = c.SetReadDeadline(time.Now().Add(headerTime)) // a connection that is closed is noticed by Peek
 	first, err := c.r.Peek(1)

@@ -28,7 +28,7 @@ func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
 // is, but for TLS, which must name the host wherever it is spoken.
 func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*refusal) error) {
 	m, refused := d.match(to)
-	if refused == nil && to.port == 80 && !m.Named {
+	if refused == nil && to.port == 80 && !m.Named && ctx.Value(fullKey{}) == nil {
 		if answer(nil) == nil && !d.startsTLS(c) {
 			d.serveHTTP(ctx, c, &to)
 			return
@@ -112,7 +112,7 @@ func withoutTLS(to target) *refusal {
 func sniRule(to target, name string, err error) *refusal {
 	_, literal := to.addr()
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
-	const hint = "Send the requested host as an unencrypted TLS server name."
+	const hint = "Send the requested host as an unencrypted TLS server name, without a dot at its end."
 	switch {
 	case err != nil:
 		return refuse(kindTLS, "tls: "+helloRule(err), hint, "%s is not allowed: %v", to, err)

@@ -3,6 +3,7 @@ package rules
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -117,7 +118,11 @@ func ParseHost(text string) (HostRule, *hint.Problem) {
 	if name, ok := strings.CutPrefix(text, presetPrefix); ok {
 		hosts := hostPresets()[name]
 		if hosts == nil {
-			return r, &hint.Problem{Message: fmt.Sprintf("unknown preset %q", sanitize.Clip(text)), Hint: suggest.Hint(text, HostPresets())}
+			todo := "available: " + strings.Join(HostPresets(), ", ")
+			if near, ok := suggest.Closest(name, slices.Sorted(maps.Keys(hostPresets()))); ok { // without the prefix
+				todo = fmt.Sprintf("did you mean %q?", presetPrefix+near)
+			}
+			return r, &hint.Problem{Message: fmt.Sprintf("unknown preset %q", sanitize.Clip(text)), Hint: todo}
 		}
 		for _, h := range hosts {
 			p, _ := parseHostPattern(h) // a test reads them all
@@ -133,6 +138,9 @@ func ParseHost(text string) (HostRule, *hint.Problem) {
 func parseHostPattern(text string) (p hostPattern, _ *hint.Problem) {
 	refuse := func(advice string) (hostPattern, *hint.Problem) {
 		return hostPattern{}, &hint.Problem{Message: fmt.Sprintf("%q is not a host", sanitize.Clip(text)), Hint: advice}
+	}
+	if _, err := netip.ParsePrefix(text); err == nil {
+		return refuse("list hosts, not networks; the operator allows private networks with --egress-allow-private")
 	}
 	if strings.Contains(text, "/") {
 		return refuse("use the host name without scheme and path")

@@ -65,6 +65,8 @@ func TestHostProblems(t *testing.T) {
 		"":                      "is not a host",
 		"https://a.org":         "without scheme and path",
 		"a.org/x":               "without scheme and path",
+		"10.0.0.0/8":            "not networks",
+		"registry:nosuch":       "registry:crates, registry:debian",
 		"*":                     "enabled: true",
 		"*.org":                 "top-level domain",
 		"*.*.org":               "only allowed at the beginning",
