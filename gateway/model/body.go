@@ -220,9 +220,9 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 	if o, err = c.checkModel(r, g, o); err != nil {
 		return nil, err
 	}
-	for _, name := range stored {
-		if o.get(name) != nil {
-			return nil, forbid("content stored at the provider is not allowed: send all content, without %s", name)
+	for _, f := range o {
+		if slices.Contains(stored, fold(f.name)) && string(f.value) != "null" {
+			return nil, forbid("content stored at the provider is not allowed: send all content, without %.40s", f.name)
 		}
 	}
 	o = c.dropFields(r.dialect, g.Web, o)

@@ -100,7 +100,7 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 		if _, ok := p.o.Prices.of(g.Provider, m); !ok {
 			known = false
 			if g.Budget.USD > 0 {
-				return nil, fmt.Errorf("%w: a USD budget requires a price of %s/%s; add it to the prices", backend.ErrInvalid, g.Provider, m)
+				return nil, fmt.Errorf("%w: a USD budget requires a price of %s/%s; add it to Options.Prices (--prices)", backend.ErrInvalid, g.Provider, m)
 			}
 		}
 	}

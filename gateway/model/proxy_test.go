@@ -215,6 +215,19 @@ func TestIssue(t *testing.T) {
 }
 
 // The provider gets its own key and what belongs to the request, the sandbox what belongs to the answer.
+// TestModels verifies that lists contain only the models of the lease.
+func TestModels(t *testing.T) {
+	t.Parallel()
+	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"data":[{"id":"ft:secret"},{"id":"small","size":1}],"models":[{"name":"models/small"},{"name":"models/secret"}],"first_id":"secret"}`)
+	}))
+	l := rig.issue(model.Grant{Provider: "anthropic", Models: []string{"small"}})
+	a := rig.do(rig.request("GET", "/anthropic/v1/models", l.Key(), ""))
+	if want := `{"data":[{"id":"small","size":1}],"models":[{"name":"models/small"}]}`; string(a.body) != want {
+		t.Errorf("%s, want %s", a.body, want)
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {

@@ -2,7 +2,9 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -272,13 +274,42 @@ func (x *exchange) answer(res *http.Response) error {
 		}
 	}
 	res.Header, res.Trailer, res.ContentLength = h, nil, -1
-	if res.StatusCode >= 400 {
+	switch {
+	case res.StatusCode >= 400:
 		telemetry.Fail(x.span, "provider_error")
-	} else if x.kind == generate {
+	case x.kind == generate:
 		x.meter(res)
+	case x.kind == list:
+		if err := x.ownModels(res); err != nil {
+			return fmt.Errorf("a list of models: %w", err)
+		}
 	}
 	res.Body = secrets.Reader(res.Body)
 	return nil
+}
+
+// ownModels removes the models that the lease does not allow from a list: their names tell about the account.
+func (x *exchange) ownModels(res *http.Response) error {
+	var body map[string]any
+	err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&body)
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		return err
+	}
+	for _, key := range []string{"data", "models"} {
+		if models, ok := body[key].([]any); ok {
+			body[key] = slices.DeleteFunc(models, func(m any) bool {
+				fields, _ := m.(map[string]any)
+				id, _ := cmp.Or(fields["id"], fields["name"]).(string)
+				return !slices.Contains(x.l.grant.Models, strings.TrimPrefix(id, "models/"))
+			})
+		}
+	}
+	for _, key := range []string{"first_id", "last_id"} { // names, too
+		delete(body, key)
+	}
+	raw, err := json.Marshal(body)
+	res.Body = io.NopCloser(bytes.NewReader(raw))
+	return err
 }
 
 // minKey is the shortest key that is removed from answers. Servers without keys get any word, such as "x" or "none", and removing
