@@ -3,6 +3,11 @@
 package models
 
 import (
+	"net/http"
+	"strings"
+	"sync"
+
+	anthropicoption "github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/plugins/anthropic"
 	"github.com/firebase/genkit/go/plugins/compat_oai/dashscope"
@@ -14,8 +19,10 @@ import (
 	"github.com/firebase/genkit/go/plugins/compat_oai/zai"
 	"github.com/firebase/genkit/go/plugins/googlegenai"
 	"github.com/firebase/genkit/go/plugins/ollama"
+	"github.com/openai/openai-go/option"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/tools"
 )
 
 // ollamaTimeoutSeconds bounds one answer. The plugin's own default, 30 s, is less than a large local model needs.
@@ -24,17 +31,50 @@ const ollamaTimeoutSeconds = 600
 // genkitPlugins returns the plugins of the providers, by name. Each reads its keys itself, and the address of another server:
 // ANTHROPIC_BASE_URL, OPENAI_BASE_URL (any server that speaks that API: vLLM, LM Studio, …) and so on.
 func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
+	client := &http.Client{Transport: tools.ExactTransport(http.DefaultTransport)}
+	opts := []option.RequestOption{option.WithHTTPClient(client)}
 	return map[string]api.Plugin{
-		"anthropic":  &anthropic.Anthropic{},
-		"dashscope":  &dashscope.DashScope{},
-		"deepseek":   &deepseek.DeepSeek{},
+		"anthropic":  &anthropic.Anthropic{Opts: []anthropicoption.RequestOption{anthropicoption.WithHTTPClient(client)}},
+		"dashscope":  &dashscope.DashScope{Opts: opts},
+		"deepseek":   &deepseek.DeepSeek{Opts: opts},
 		"googleai":   &googlegenai.GoogleAI{},
-		"kimi":       &kimi.Kimi{},
-		"ollama":     &ollama.Ollama{ServerAddress: ollamaAddress(e.Get("OLLAMA_HOST")), Timeout: ollamaTimeoutSeconds},
-		"openai":     &openai.OpenAI{},
-		"openrouter": &openrouter.OpenRouter{},
+		"kimi":       &kimi.Kimi{Opts: opts},
+		"ollama":     &ollama.Ollama{ServerAddress: exactOllama(e.Get("OLLAMA_HOST")), Timeout: ollamaTimeoutSeconds},
+		"openai":     &openai.OpenAI{Opts: opts},
+		"openrouter": &openrouter.OpenRouter{Opts: opts},
 		"vertexai":   &googlegenai.VertexAI{},
-		"xai":        &xai.XAI{},
-		"zai":        &zai.ZAI{},
+		"xai":        &xai.XAI{Opts: opts},
+		"zai":        &zai.ZAI{Opts: opts},
 	}
+}
+
+// ollamaScheme begins the scheme of addresses that lead through tools.ExactTransport. The plugin for Ollama takes no HTTP
+// client, and http.DefaultTransport, which it uses, must keep its type.
+const ollamaScheme = "ollama+"
+
+// exactOllama returns the address of OLLAMA_HOST through tools.ExactTransport.
+func exactOllama(host string) string {
+	address := ollamaAddress(host)
+	if registerOllama() {
+		return ollamaScheme + address
+	}
+	return address
+}
+
+var registerOllama = sync.OnceValue(func() bool {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if ok {
+		for _, scheme := range []string{"http", "https"} {
+			t.RegisterProtocol(ollamaScheme+scheme, ollamaTransport{tools.ExactTransport(t)})
+		}
+	}
+	return ok
+})
+
+type ollamaTransport struct{ next http.RoundTripper }
+
+func (t ollamaTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.URL.Scheme = strings.TrimPrefix(req.URL.Scheme, ollamaScheme)
+	return t.next.RoundTrip(req)
 }
