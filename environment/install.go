@@ -117,6 +117,7 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 		if res.ExitCode == 0 && res.Signal == "" {
 			return nil
 		}
+		failed.ExitCode = res.ExitCode
 	case sandbox.ExecTimedOut:
 		failed.Reason = backend.ErrTimeout
 	}

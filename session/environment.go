@@ -34,16 +34,22 @@ type EnvironmentBuilder interface {
 
 // InstallError reports an environment that could not be installed. It wraps Reason.
 type InstallError struct {
-	Step    string                  // what failed: "pip install", "npm install", "setup[0]"
-	Output  string                  // its last words, cleaned
-	Refused []sandbox.EgressRefusal // hosts that it did not reach
-	Reason  error                   // backend.ErrInvalid where the program failed, backend.ErrTimeout, backend.ErrQuota
+	Step     string                  // what failed: "pip install", "npm install", "setup[0]"
+	ExitCode int                     // of its program; 0 if something else ended it
+	Output   string                  // its last words, cleaned
+	Refused  []sandbox.EgressRefusal // hosts that it did not reach
+	Reason   error                   // backend.ErrInvalid where the program failed, backend.ErrTimeout, backend.ErrQuota
 }
 
 // Error returns the last words and the hosts.
 func (e *InstallError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s failed: %v", e.Step, e.Reason)
+	fmt.Fprintf(&b, "%s failed: ", e.Step)
+	if e.ExitCode != 0 {
+		fmt.Fprintf(&b, "exit code %d", e.ExitCode)
+	} else {
+		fmt.Fprint(&b, e.Reason)
+	}
 	if e.Output != "" {
 		fmt.Fprintf(&b, "\n%s", e.Output)
 	}

@@ -88,7 +88,8 @@ func FillArgs(args []string, values map[string]string) ([]string, error) {
 		})
 		switch {
 		case len(filled[i]) > maxArg:
-			return nil, fmt.Errorf("argument %d has %d bytes, the limit is %d; remove {prompt} for a program that reads it from standard input: %w", i, len(filled[i]), maxArg, errInvalidArgs)
+			return nil, fmt.Errorf("argument %d, %s, has %d bytes, the limit is %d; "+
+				"without {prompt} and {system}, a program reads them from standard input: %w", i, arg, len(filled[i]), maxArg, errInvalidArgs)
 		case strings.ContainsRune(filled[i], 0):
 			return nil, fmt.Errorf("argument %d contains NUL: %w", i, errInvalidArgs)
 		}

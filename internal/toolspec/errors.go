@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -192,15 +193,21 @@ func plainText(err error) string {
 
 func installRemediation(e *session.InstallError) string {
 	text := "Report it: the agent's author has to change its pip_packages, npm_packages, or setup. Until then the sandbox cannot be opened."
-	if len(e.Refused) > 0 {
+	private := func(r sandbox.EgressRefusal) bool { return strings.HasPrefix(r.Rule, "address: ") }
+	switch {
+	case slices.ContainsFunc(e.Refused, private):
+		text += " A registry with a private address requires --egress-allow-private of the operator."
+	case len(e.Refused) > 0 || strings.HasPrefix(e.Step, "setup"):
 		text += " Hosts other than the package registries must be listed in setup.network.allow."
+	case e.Step == "pip install":
+		text += " Only wheels are installed: a package or version without one is not found."
 	}
 	return text
 }
 
 func launchRemediation(reason sandbox.LaunchReason) string {
 	return cmp.Or(map[sandbox.LaunchReason]string{
-		sandbox.LaunchNotFound:      "The program is not in the image: use one from the note of sandbox_open, or pass shell builtins as command.",
+		sandbox.LaunchNotFound:      "The program is not in the image: use another program or runtime, or pass shell builtins as command.",
 		sandbox.LaunchNotExecutable: "Run it with its interpreter, or make it executable with chmod.",
 		sandbox.LaunchBadDir:        "Create the directory first, or omit cwd to work in /workspace.",
 		sandbox.LaunchTooLong:       "Write the arguments to a file with sandbox_fs_write and let the program read it.",

@@ -92,3 +92,21 @@ func TestErrorOf(t *testing.T) {
 		}
 	}
 }
+
+// TestInstallErrors verifies that an installation that failed names its exit code and the next step.
+func TestInstallErrors(t *testing.T) {
+	t.Parallel()
+	refused := func(rule string) []sandbox.EgressRefusal {
+		return []sandbox.EgressRefusal{{Host: "index.example:443", Rule: rule}}
+	}
+	for want, err := range map[string]*session.InstallError{
+		"--egress-allow-private": {Step: "pip install", ExitCode: 2, Reason: backend.ErrInvalid, Refused: refused("address: private")},
+		"setup.network.allow":    {Step: "setup[1]", ExitCode: 2, Reason: backend.ErrInvalid},
+		"Only wheels":            {Step: "pip install", ExitCode: 2, Reason: backend.ErrInvalid},
+	} {
+		got := ErrorOf(err)
+		if !strings.Contains(got.Remediation, want) || !strings.Contains(got.Message, err.Step+" failed: exit code 2") {
+			t.Errorf("%s: %+v", want, got)
+		}
+	}
+}
