@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -185,6 +186,9 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 	}
 	if out.Signal == "" && out.Status == sandbox.ExecCompleted {
 		data["exit_code"] = int64(out.ExitCode)
+	}
+	if !utf8.ValidString(outputText(out.Stdout)) || !utf8.ValidString(outputText(out.Stderr)) {
+		data["invalid_utf8"] = true // expr.Normalize replaces it
 	}
 	parsed, jsonErr := jsonOf(out.Stdout)
 	if jsonErr == nil {

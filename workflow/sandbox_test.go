@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -347,5 +348,35 @@ func TestNoSandboxes(t *testing.T) {
 	}
 	if n := left(t, m, ""); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
+	}
+}
+
+// TestInvalidUTF8 verifies that the output of a command says whether bytes of it were replaced.
+func TestInvalidUTF8(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+sandbox: {image: a}
+steps:
+  - {id: bad, type: exec, cmd: ["bad"]}
+  - {id: good, type: exec, cmd: ["good"]}
+  - id: e
+    type: end
+    output: "${ [steps.bad.output.stdout, steps.bad.output.invalid_utf8, has(steps.good.output.invalid_utf8)] }"`)
+	b, err := memory.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.On("bad", memory.Answer{Stdout: "a\x00\xffb"})
+	b.On("good", memory.Answer{Stdout: "a\x00b"})
+	m, err := session.NewManager(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := workflow.NewEngine(m, agents(echo), nil).Run(t.Context(), wf, nil)
+	if err != nil || fmt.Sprint(res.Output) != "[a\x00\uFFFDb true false]" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

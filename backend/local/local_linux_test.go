@@ -28,6 +28,15 @@ func TestWritableRoot(t *testing.T) {
 	backendtest.Prints(t, other, "test -x /usr/bin/env && echo whole", "whole\n")
 }
 
+// TestJavaStarts verifies that Java starts in a sandbox if the host has it: Debian's reads its settings from /etc.
+func TestJavaStarts(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, stateDir(t))
+	conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
+	const start = "if command -v java >/dev/null; then java -version >/dev/null 2>&1 || java -version 2>&1; fi; ls /etc/java-*/management 2>/dev/null; true"
+	backendtest.Prints(t, conn, start, "")
+}
+
 // TestStateInView: a state directory that sandboxes could read would show them each other's workspaces and sockets.
 func TestStateInView(t *testing.T) {
 	t.Parallel()

@@ -22,11 +22,13 @@ const hostname = "workcell"
 // hostFiles are what of the host's /etc a sandbox sees, where there is such: how the linker and TLS find things, and which
 // of several programs is meant. None of it is secret; whatever else lies beside it stays out.
 func hostFiles() []string {
-	return []string{
+	// Debian's Java reads its settings there. Only management has passwords.
+	java, _ := filepath.Glob("/etc/java-*-openjdk/[!m]*")
+	return append(java,
 		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/mime.types",
 		"/etc/protocols", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates",
 		"/etc/pki/tls/certs", "/etc/pki/ca-trust", "/etc/crypto-policies",
-	}
+	)
 }
 
 func devices() []string { return []string{"full", "null", "random", "tty", "urandom", "zero"} }

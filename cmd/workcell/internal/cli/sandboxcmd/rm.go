@@ -307,7 +307,7 @@ func garbageTable(w io.Writer, list []GarbageOutput, now time.Time) error {
 	}
 	rows := make([][]string, len(list))
 	for i, g := range list {
-		goes := "never"
+		goes := "with --yes"
 		if !g.Expires.IsZero() {
 			goes = "in " + cli.Age(g.Expires.Sub(now))
 		}
