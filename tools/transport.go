@@ -3,8 +3,10 @@ package tools
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -20,20 +22,16 @@ func ExactTransport(next http.RoundTripper) http.RoundTripper { return exactTran
 
 type exactTransport struct{ next http.RoundTripper }
 
-// chatPaths are the ends of the paths of the APIs that plugins use in this way.
-var chatPaths = []string{"/chat/completions", "/messages", "/api/chat"}
+// chatPath matches the paths of the APIs that plugins use in this way.
+var chatPath = regexp.MustCompile(`/(chat/completions|messages|api/chat)$`)
 
 func (t exactTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	chat := false
-	for _, path := range chatPaths {
-		chat = chat || strings.HasSuffix(req.URL.Path, path)
-	}
+	chat := chatPath.MatchString(req.URL.Path)
 	if !chat || req.Body == nil || req.Header.Get("Content-Encoding") != "" {
 		return t.next.RoundTrip(req)
 	}
 	body, err := io.ReadAll(req.Body)
-	_ = req.Body.Close() // it was read
-	if err != nil {
+	if err = errors.Join(err, req.Body.Close()); err != nil {
 		return nil, err
 	}
 	body = exact(body)
@@ -46,25 +44,23 @@ func (t exactTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // exact returns a request without the escapes. One that has none, or is not JSON, stays as it is.
 func exact(body []byte) []byte {
-	var request map[string]any
+	var request object
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	if !bytes.Contains(body, []byte(`\\u00`)) || d.Decode(&request) != nil {
 		return body
 	}
-	messages, _ := request["messages"].([]any)
-	for _, m := range messages {
-		message, _ := m.(map[string]any)
+	for _, message := range request.list("messages") {
 		if message["role"] == "tool" {
-			unescape(message, "content")
+			message.unescape("content")
 		}
-		for _, c := range list(message["tool_calls"]) {
-			function, _ := c["function"].(map[string]any)
-			unescape(function, "arguments")
+		for _, call := range message.list("tool_calls") {
+			function, _ := call["function"].(map[string]any)
+			object(function).unescape("arguments")
 		}
-		for _, block := range list(message["content"]) {
-			if content := list(block["content"]); block["type"] == "tool_result" && len(content) > 0 {
-				unescape(content[0], "text") // the others are text of the tool itself
+		for _, block := range message.list("content") {
+			if content := block.list("content"); block["type"] == "tool_result" && len(content) > 0 {
+				content[0].unescape("text") // the others are text of the tool itself
 			}
 		}
 	}
@@ -74,12 +70,14 @@ func exact(body []byte) []byte {
 	return body
 }
 
+type object map[string]any
+
 // list returns the objects of a list.
-func list(v any) (objects []map[string]any) {
-	items, _ := v.([]any)
+func (o object) list(field string) (objects []object) {
+	items, _ := o[field].([]any)
 	for _, item := range items {
-		if object, ok := item.(map[string]any); ok {
-			objects = append(objects, object)
+		if item, ok := item.(map[string]any); ok {
+			objects = append(objects, item)
 		}
 	}
 	return objects
@@ -89,8 +87,8 @@ func list(v any) (objects []map[string]any) {
 var escapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
 // unescape replaces the escapes in a field that is JSON in a string.
-func unescape(object map[string]any, field string) {
-	if text, ok := object[field].(string); ok {
-		object[field] = escapes.Replace(text)
+func (o object) unescape(field string) {
+	if text, ok := o[field].(string); ok {
+		o[field] = escapes.Replace(text)
 	}
 }

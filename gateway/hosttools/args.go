@@ -225,24 +225,6 @@ func (e *entry) faults(args map[string]any) []string {
 	return faults
 }
 
-// checkOutput holds the data of a result against the schema that the tool promises.
-func (e *entry) checkOutput(data json.RawMessage) *Error {
-	if e.output == nil || len(data) == 0 {
-		return nil
-	}
-	var v any
-	err := json.Unmarshal(data, &v)
-	if err == nil {
-		err = e.output.Validate(v)
-	}
-	if err == nil {
-		return nil
-	}
-	return toolspec.Failf(toolspec.CodeToolFailed, "the result of %s does not fit its output schema: %s",
-		e.tool.FullName(), fault(err)).
-		WithRemediation("The call was executed. Report that the tool is faulty, or continue without it.")
-}
-
 // rational matches the fractions and decimals that errors of the schema library have for whole numbers.
 var rational = regexp.MustCompile(`\b([0-9]+)(?:/1|\.0+)\b`)
 

@@ -238,7 +238,6 @@ type entry struct {
 	left     error // why it cannot be offered
 	rule     int   // index of the rule that allows it
 	resolved *jsonschema.Resolved
-	output   *jsonschema.Resolved // nil if the tool promises nothing
 	spelling *spelling
 
 	deny, mustAsk bool // by the operator
@@ -284,7 +283,7 @@ func freeze(t Tool) *entry {
 		if e.tool.Output, err = cleanSchema(t.Output); err != nil {
 			return fail("output: %w", err)
 		}
-		if e.output, err = resolve(e.tool.Output); err != nil {
+		if _, err = resolve(e.tool.Output); err != nil {
 			return fail("output: %w", err)
 		}
 	}
