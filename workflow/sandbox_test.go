@@ -351,7 +351,7 @@ func TestNoSandboxes(t *testing.T) {
 	}
 }
 
-// TestInvalidUTF8 verifies that the output of a command says whether bytes of it were replaced.
+// TestInvalidUTF8 verifies that the output of a command shows whether bytes were replaced.
 func TestInvalidUTF8(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `

@@ -28,7 +28,7 @@ func TestWritableRoot(t *testing.T) {
 	backendtest.Prints(t, other, "test -x /usr/bin/env && echo whole", "whole\n")
 }
 
-// TestJavaStarts verifies that Java starts in a sandbox if the host has it: Debian's reads its settings from /etc.
+// TestJavaStarts verifies that Java starts in a sandbox if the host has it. Debian's Java reads settings from /etc.
 func TestJavaStarts(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, stateDir(t))

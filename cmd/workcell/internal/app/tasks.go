@@ -60,7 +60,7 @@ type mcpTask struct {
 	path   string
 	agents map[string]string // files of the agents it needs, by name
 	wf     *workflow.Workflow
-	model  string // of --executors, in place of --model; empty for none
+	model  string // of --executors, which overrides --model; may be empty
 }
 
 // TaskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
