@@ -88,7 +88,7 @@ func (l *loader) checkStepPath(p expr.Path, visible map[string]*step) {
 	}
 	switch b := s.body.(type) {
 	case *execBody:
-		known := []string{"ok", "status", "exit_code", "signal", "limit", "stdout", "stderr", "truncated", "duration_ms", "json"}
+		known := []string{"ok", "status", "exit_code", "signal", "limit", "stdout", "stderr", "truncated", "duration_ms", "json", "invalid_utf8"}
 		l.checkKey(p, 2, known, "the output of a command has no %q")
 	case *fanBody:
 		if s.typ == TypeParallel {

@@ -23,7 +23,7 @@ const hostname = "workcell"
 // of several programs is meant. None of it is secret; whatever else lies beside it stays out.
 func hostFiles() []string {
 	// Debian's Java reads its settings there. Only management has passwords.
-	java, _ := filepath.Glob("/etc/java-*-openjdk/[!m]*")
+	java, _ := filepath.Glob("/etc/java-*-openjdk/[^m]*")
 	return append(java,
 		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/mime.types",
 		"/etc/protocols", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates",
