@@ -24,6 +24,7 @@ type Result struct {
 	Applied   []string   `json:"applied,omitempty"`   // made as they are
 	Merged    []string   `json:"merged,omitempty"`    // made beside other changes of the same file
 	Unchanged []string   `json:"unchanged,omitempty"` // made before
+	Marked    []string   `json:"marked,omitempty"`    // conflicts that ApplyMarked wrote into the file
 	Conflicts []Conflict `json:"conflicts,omitempty"` // left as it was
 }
 
@@ -43,7 +44,13 @@ type Conflict struct {
 //
 // The error is for what keeps the patch from being applied further; what was
 // made until then stays and is in the result.
-func (p *Patch) Apply(dir string) (Result, error) {
+func (p *Patch) Apply(dir string) (Result, error) { return p.apply(dir, false) }
+
+// ApplyMarked is Apply, but if the patch and the directory changed the same lines of a text, it writes both versions
+// between conflict markers, as Git does.
+func (p *Patch) ApplyMarked(dir string) (Result, error) { return p.apply(dir, true) }
+
+func (p *Patch) apply(dir string, mark bool) (Result, error) {
 	var result Result
 	root, err := openExact(dir)
 	if err != nil {
@@ -66,14 +73,21 @@ func (p *Patch) Apply(dir string) (Result, error) {
 		c := &changes[i]
 		to := &result.Unchanged
 		s, err := a.plan(c)
+		if mark && errors.Is(err, errSameLines) {
+			to, err = &result.Marked, nil
+		}
 		switch {
 		case err != nil || s == nil:
 		case s.next != nil && s.next.isLink():
 			links = append(links, *s)
 			continue
 		default:
-			if to = &result.Applied; s.next != nil && !s.next.equal(c.New) {
+			switch {
+			case to == &result.Marked:
+			case s.next != nil && !s.next.equal(c.New):
 				to = &result.Merged
+			default:
+				to = &result.Applied
 			}
 			err = a.take(s)
 		}
@@ -134,6 +148,16 @@ type conflictError string
 
 func (e conflictError) Error() string { return string(e) }
 
+// errSameLines is the conflict of two changes of the same lines.
+const errSameLines = conflictError("the same lines have changed since the patch was created")
+
+// Conflict markers.
+const (
+	markOurs   = "<<<<<<< directory\n"
+	markMiddle = "=======\n"
+	markTheirs = ">>>>>>> patch\n"
+)
+
 type applier struct {
 	root  *os.Root
 	parts map[string]bool // paths of gitParts that will be there, as gitPath has them
@@ -178,7 +202,8 @@ type step struct {
 	was, next *Entry
 }
 
-// plan returns the step of a change. If the directory has the change already, plan returns nil.
+// plan returns the step of a change. If the directory has the change already, plan returns nil. With errSameLines, the
+// step writes conflict markers.
 func (a *applier) plan(c *Change) (*step, error) {
 	if err := a.check(c.Path); err != nil {
 		return nil, err
@@ -193,10 +218,10 @@ func (a *applier) plan(c *Change) (*step, error) {
 		return nil, err
 	}
 	next, err := merge(c, was)
-	if err != nil || next != nil && was != nil && next.equal(was) { // merged before
+	if next != nil && was != nil && next.equal(was) { // merged before
 		return nil, err
 	}
-	return &step{c.Path, was, next}, nil
+	return &step{c.Path, was, next}, err
 }
 
 // take makes a change as planned.
@@ -208,7 +233,8 @@ func (a *applier) take(s *step) error {
 	return a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 }
 
-// merge returns what the change makes of what is at its path: nil is nothing.
+// merge returns what the change makes of what is at its path: nil is nothing. With errSameLines, the text has conflict
+// markers.
 func merge(c *Change, was *Entry) (*Entry, error) {
 	switch {
 	case c.Old == nil && was == nil:
@@ -221,16 +247,15 @@ func merge(c *Change, was *Entry) (*Entry, error) {
 		return c.New.withPermissions(was), nil
 	case c.New == nil || was.isLink() || c.Old.isLink() || c.New.isLink() || c.isBinary() || !was.isText():
 		return nil, conflictError("the file has changed since the patch was created")
+	case strings.Contains(was.text(), markOurs):
+		return nil, conflictError("the file has unresolved conflict markers")
 	}
-	text, ok := merge3(c.Old.text(), was.text(), c.New.text())
-	if !ok {
-		return nil, conflictError("the same lines have changed since the patch was created")
-	}
+	text, err := merge3(c.Old.text(), was.text(), c.New.text())
 	next := &Entry{Mode: c.New.Mode, Content: []byte(text)}
 	if c.Old.gitMode() == c.New.gitMode() {
 		next.Mode = was.Mode
 	}
-	return next.withPermissions(was), nil
+	return next.withPermissions(was), err
 }
 
 // withPermissions returns e with the permissions of was; only executing is e's own.
@@ -245,23 +270,42 @@ func (e *Entry) withPermissions(was *Entry) *Entry {
 	return &Entry{Mode: perm, Content: e.Content}
 }
 
-// merge3 returns base with the changes of both, unless these touch each other and differ.
-func merge3(base, a, b string) (string, bool) {
-	x, y := udiff.Lines(base, a), udiff.Lines(base, b)
-	for _, e := range x {
-		for _, f := range y {
-			// Lines side by side belong together more often than not.
-			if e != f && e.Start <= f.End && f.Start <= e.End {
-				return "", false
-			}
+// merge3 returns base with the changes of both. If they touch each other and differ, the text has both versions of these
+// lines between conflict markers, and the error is errSameLines.
+func merge3(base, a, b string) (string, error) {
+	var sides [2]string // each with the changes of the other that are apart from its own
+	edits := [2][]udiff.Edit{udiff.Lines(base, a), udiff.Lines(base, b)}
+	for i, own := range edits {
+		apart := slices.DeleteFunc(slices.Clone(edits[1-i]), func(e udiff.Edit) bool {
+			return slices.ContainsFunc(own, func(f udiff.Edit) bool {
+				return e != f && e.Start <= f.End && f.Start <= e.End // lines side by side belong together more often than not
+			})
+		})
+		all, ok := udiff.Merge(own, apart)
+		text, err := udiff.Apply(base, all)
+		if !ok || err != nil {
+			return "", conflictError("the changes cannot be merged")
 		}
+		sides[i] = text
 	}
-	edits, ok := udiff.Merge(x, y)
-	if !ok {
-		return "", false
+	if sides[0] == sides[1] {
+		return sides[0], nil
 	}
-	text, err := udiff.Apply(base, edits)
-	return text, err == nil
+	var marked strings.Builder
+	at := 0
+	for _, e := range udiff.Lines(sides[0], sides[1]) {
+		marked.WriteString(sides[0][at:e.Start] + markOurs + ended(sides[0][e.Start:e.End]) + markMiddle + ended(e.New) + markTheirs)
+		at = e.End
+	}
+	return marked.String() + sides[0][at:], errSameLines
+}
+
+// ended returns lines of which the last one has its end, too.
+func ended(lines string) string {
+	if lines == "" || strings.HasSuffix(lines, "\n") {
+		return lines
+	}
+	return lines + "\n"
 }
 
 // check refuses a path at which a patch may not write.

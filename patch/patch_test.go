@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,6 +244,32 @@ func TestApplyToWhatChanged(t *testing.T) {
 				t.Errorf("the result is %+v", r)
 			}
 		})
+	}
+}
+
+// TestApplyMarked verifies that conflict markers enclose both versions of the lines that both sides changed, and that a
+// file with markers is left alone.
+func TestApplyMarked(t *testing.T) {
+	t.Parallel()
+	for was, want := range map[string]string{
+		"1\nmine\n3\n4\n5\n": "1\n<<<<<<< directory\nmine\n=======\ntwo\n>>>>>>> patch\n3\n4\nfive\n",
+		"1\n3\n4\n5\n6\n":    "1\n<<<<<<< directory\n=======\ntwo\n>>>>>>> patch\n3\n4\n<<<<<<< directory\n5\n6\n=======\nfive\n>>>>>>> patch\n",
+		"1\ntwo\n3\n4\n5":    "1\ntwo\n3\n4\n<<<<<<< directory\n5\n=======\nfive\n>>>>>>> patch\n",
+	} {
+		dir := put(t, Tree{"a": file(was), "b": file("\x00mine"), "c": file("1\n")})
+		before := Tree{"a": file("1\n2\n3\n4\n5\n"), "b": file("\x00"), "c": file("1\n")}
+		p := Compare(before, Tree{"a": file("1\ntwo\n3\n4\nfive\n"), "b": file("\x00theirs"), "c": file("2\n")})
+		r, err := p.ApplyMarked(dir)
+		again, errAgain := p.ApplyMarked(dir)
+		if err != nil || !slices.Equal(r.Marked, []string{"a"}) || len(r.Conflicts) != 1 || !slices.Equal(r.Applied, []string{"c"}) {
+			t.Errorf("%q: %+v, %v", was, r, err)
+		}
+		if errAgain != nil || len(again.Conflicts) != 2 || len(again.Unchanged) != 1 {
+			t.Errorf("%q, the second time: %+v, %v", was, again, errAgain)
+		}
+		if got := get(t, dir); !same(got, Tree{"a": file(want), "b": file("\x00mine"), "c": file("2\n")}) {
+			t.Errorf("%q: the directory has %q", was, got)
+		}
 	}
 }
 

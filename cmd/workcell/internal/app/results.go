@@ -158,7 +158,7 @@ func (h *Host) bringHome(home homecoming) error {
 	h.p.Line("%s", home.Patch.Stat())
 	ListFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
 	if h.opts.Apply && home.succeeded {
-		return errors.Join(err, h.Apply(home.run, home.Patch, home.dir))
+		return errors.Join(err, h.Apply(home.run, home.Patch, home.dir, false))
 	}
 	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", home.dir, home.run)
 	return err
@@ -184,12 +184,16 @@ func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force
 	return a.conflicts(res, dir, "use --force to overwrite files that differ; paths outside the directory are never written")
 }
 
-// Apply applies the patch of a run to a directory.
-func (a *App) Apply(run string, p *patch.Patch, dir string) error {
-	res, err := p.Apply(dir)
+// Apply applies the patch of a run to a directory. With mark, it writes conflict markers.
+func (a *App) Apply(run string, p *patch.Patch, dir string, mark bool) error {
+	apply := p.Apply
+	if mark {
+		apply = p.ApplyMarked
+	}
+	res, err := apply(dir)
 	if n := len(res.Applied) + len(res.Merged); n > 0 {
 		a.Notice("%s changed in %s", Counted(n, "file"), dir)
-	} else if err == nil && len(res.Conflicts) == 0 {
+	} else if err == nil && len(res.Conflicts)+len(res.Marked) == 0 {
 		a.Notice("nothing to change: %s already has the changes", dir)
 	}
 	for _, name := range res.Merged {
@@ -198,7 +202,14 @@ func (a *App) Apply(run string, p *patch.Patch, dir string) error {
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir, "the skipped files are unchanged; to see the changes of one, run `workcell runs diff "+run+" PATH`")
+	for _, name := range res.Marked {
+		a.Notice("has conflict markers: %s", name)
+	}
+	if len(res.Conflicts) == 0 && len(res.Marked) > 0 {
+		return Fail(ExitConflict, fmt.Errorf("%s in %s with conflict markers", Counted(len(res.Marked), "file"), dir), "edit the files to resolve the conflicts")
+	}
+	return a.conflicts(res, dir, "the skipped files are unchanged; to see the changes of one, run `workcell runs diff "+run+" PATH`; "+
+		"to write both versions of the lines into text files, add --conflict-markers to `workcell runs apply`")
 }
 
 // conflicts returns the error of files that were left alone, which it lists.

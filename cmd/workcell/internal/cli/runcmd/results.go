@@ -167,7 +167,8 @@ Files that are not in the patch are listed on standard error. On a terminal, con
 }
 
 func newRunsApplyCmd(a *command) *cobra.Command {
-	return a.Verb(0, &cobra.Command{
+	mark := false
+	cmd := a.Verb(0, &cobra.Command{
 		Use:     "apply RUN [DIR]",
 		Short:   "Apply a run's changes to its source directory",
 		Example: "  workcell runs apply run_…\n  workcell runs apply run_… ../another-checkout",
@@ -175,8 +176,9 @@ func newRunsApplyCmd(a *command) *cobra.Command {
 host executed the run, DIR is required.
 
 Text files that have changed since the run started are merged. If you and the run changed the same lines, or if a
-changed file is not text, the file is skipped and listed, and the exit code is 7. Nothing is written outside the
-directory, through links, or in .git. Applying a run twice has no further effect.`,
+changed file is not text, the file is skipped and listed, and the exit code is 7. With --conflict-markers, the command
+writes both versions of the lines into a text file instead. Nothing is written outside the directory, through links, or
+in .git. Applying a run twice has no further effect.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
 			p, err := patchOf(run, made)
@@ -196,9 +198,11 @@ directory, through links, or in .git. Applying a run twice has no further effect
 			if dir == "" {
 				return app.UsageError(fmt.Errorf("run %s was executed on another host", run), "specify where to write files: workcell runs apply "+run+" DIR")
 			}
-			return a.Apply(run, p, dir)
+			return a.Apply(run, p, dir, mark)
 		}),
 	})
+	cmd.Flags().BoolVar(&mark, "conflict-markers", false, "write both versions of lines that you and the run changed")
+	return cmd
 }
 
 func newRunsRmCmd(a *command) *cobra.Command {
