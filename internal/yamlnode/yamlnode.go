@@ -53,6 +53,8 @@ func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 		return nil, &hint.Problem{File: shown, Message: "the link points outside its directory", Hint: replace}
 	case at != nil:
 		return nil, &fs.PathError{Op: "open", Path: shown, Err: at.Err}
+	case err == nil && info.IsDir():
+		return nil, &hint.Problem{File: shown, Message: "is a directory", Hint: "specify a file in it"}
 	case err == nil && !info.Mode().IsRegular():
 		return nil, &hint.Problem{File: shown, Message: "not a regular file", Hint: replace}
 	}

@@ -42,8 +42,8 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 		}
 	case strings.Contains(cmd.Use, "SANDBOX"):
 		cmd.ValidArgsFunction = firstArgument(strings.Contains(cmd.Use, "SANDBOX…"), a.sandboxNames)
-	case strings.Contains(cmd.Use, " RUN"):
-		cmd.ValidArgsFunction = firstArgument(false, a.runIDs)
+	case strings.Contains(cmd.Use, "RUN"):
+		cmd.ValidArgsFunction = firstArgument(strings.Contains(cmd.Use, "RUN…"), a.runIDs)
 	case strings.Contains(cmd.Use, "WORKFLOW.yaml"):
 		words := []cobra.Completion{"yaml", "yml", strings.TrimPrefix(app.AgentExt, ".")}
 		cmd.ValidArgsFunction = cobra.FixedCompletions(words, cobra.ShellCompDirectiveFilterFileExt)
