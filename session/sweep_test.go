@@ -421,7 +421,7 @@ func TestEndedRemoved(t *testing.T) {
 		created                  time.Time
 	}{{true, true, false, old}, {true, false, true, old}, {false, true, true, old}, {true, true, true, time.Now()}} {
 		info, err := e.Create(t.Context(), backend.Spec{
-			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: "agent:run/default", Ephemeral: c.ephemeral, Created: c.created,
+			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: record.AgentKey("run", "default").String(), Ephemeral: c.ephemeral, Created: c.created,
 		})
 		must(t, err)
 		if c.stopped {
@@ -432,6 +432,11 @@ func TestEndedRemoved(t *testing.T) {
 		}
 	}
 	m := newManager(t, e, &session.Options{ReapEvery: -1})
+	recs, err := admin.Forsaken(t.Context(), m)
+	must(t, err)
+	if len(recs) != 2 || recs[0].Key != record.AgentKey("run", "default") || !recs[0].Expires.Equal(old.Add(time.Hour)) {
+		t.Errorf("forsaken: %+v", recs)
+	}
 	must(t, admin.Sweep(t.Context(), m))
 	left, err := e.List(t.Context(), backend.Filter{})
 	must(t, err)

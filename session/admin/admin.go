@@ -43,6 +43,19 @@ func Abandoned(ctx context.Context, m *session.Manager) ([]record.Record, error)
 	return custody.Of(m).Abandoned(ctx)
 }
 
+// Forsaken returns records of the ended sandboxes on this engine whose managers had no Instance and whose programs may
+// have been killed. The sweep of any manager removes each of them when it expires.
+func Forsaken(ctx context.Context, m *session.Manager) (recs []record.Record, err error) {
+	found, err := m.Backend().List(ctx, backend.Filter{})
+	for _, engine := range found {
+		if key, invalid := record.ParseKey(engine.Key); invalid == nil && engine.Instance != m.Instance() && custody.Ended(engine) {
+			expires := engine.Created.Add(custody.Lifetimes.Ended)
+			recs = append(recs, record.Record{ID: engine.SessionID, Key: key, EngineID: engine.ID, State: record.Removing, LastUsed: engine.Created, Expires: expires})
+		}
+	}
+	return recs, sanitize.EngineError(err)
+}
+
 // RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. If another process has adopted it
 // since then, or is connected to it, the sandbox stays, and the error wraps backend.ErrExists.
 func RemoveAbandoned(ctx context.Context, m *session.Manager, rec record.Record) error {

@@ -45,8 +45,8 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	now := k.Now()
 	for _, engine := range found {
 		age := now.Sub(engine.Created)
-		ended := engine.Ephemeral && engine.State == backend.StateStopped && age >= Lifetimes.Ended
-		if ended && (engine.Instance != k.Instance || !k.Shared && !known[engine.SessionID]) {
+		others := engine.Instance != k.Instance || !k.Shared && !known[engine.SessionID]
+		if others && Ended(engine) && age >= Lifetimes.Ended {
 			plan.Strays = append(plan.Strays, engine) // no other process looks for it
 		}
 		if !record.ValidSandboxID(engine.SessionID) || engine.Instance != k.Instance {
@@ -91,6 +91,9 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	}
 	return plan, nil
 }
+
+// Ended reports whether a sandbox that only its creator looks for has stopped.
+func Ended(engine backend.Info) bool { return engine.Ephemeral && engine.State == backend.StateStopped }
 
 // held reports whether a living process has what a record is about. This one has what it makes or has open, not what it
 // lost, or could not remove, and closed.

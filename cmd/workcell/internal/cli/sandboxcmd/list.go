@@ -225,24 +225,9 @@ func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
 // process has.
 func ends(i session.Info, left []record.Record) string {
 	for _, rec := range left {
-		at, _ := admin.ReclaimAt(rec, time.Now())
-		wait := time.Until(at)
-		switch {
-		case rec.ID != i.ID:
-			continue
-		case at.IsZero():
-			return "when removed"
-		case wait <= 0 && i.State != session.StateReady:
-			return "at the next gc"
+		if rec.ID == i.ID {
+			return endsWithoutOwner(rec)
 		}
-		when := "in " + cli.Age(wait)
-		if wait <= 0 { // its processes are use
-			when = "when idle"
-		}
-		if i.IdlePolicy == record.IdleStop && i.State == session.StateReady {
-			return "stops " + when
-		}
-		return when
 	}
 	if i.State != session.StateReady {
 		return ""
@@ -259,6 +244,25 @@ func ends(i session.Info, left []record.Record) string {
 		return "stops" + idle
 	}
 	return what + ", or" + idle
+}
+
+// endsWithoutOwner returns when cleanup stops or removes the sandbox of a record, or its files.
+func endsWithoutOwner(rec record.Record) string {
+	at, _ := admin.ReclaimAt(rec, time.Now())
+	wait, running := time.Until(at), rec.State == record.Ready && !rec.WorkspaceOnly()
+	when := "in " + cli.Age(wait)
+	switch {
+	case at.IsZero():
+		return "when removed"
+	case wait <= 0 && !running:
+		return "at the next gc"
+	case wait <= 0: // its processes are use
+		when = "when idle"
+	}
+	if rec.IdlePolicy == record.IdleStop && running {
+		return "stops " + when
+	}
+	return when
 }
 
 // stateWord returns what a sandbox is, whether somebody has it or not.

@@ -44,5 +44,12 @@ func TestEndsWithoutOwner(t *testing.T) {
 		if got := ends(info, []record.Record{test.rec}); !strings.HasSuffix(want, ": "+got) {
 			t.Errorf("%q, want %s", got, want)
 		}
+		if test.rec.ID != info.ID {
+			continue
+		}
+		row := garbageOf(test.rec, "left").row(now) // gc shows the same time
+		if _, when, _ := strings.Cut(want, ": "); row[4] != when {
+			t.Errorf("gc: %s, want %s", row, want)
+		}
 	}
 }

@@ -1,10 +1,10 @@
 package sandboxcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -176,7 +176,8 @@ func newSessionsGCCmd(a *command) *cobra.Command {
 sandboxes and, with --named, sandboxes created by ` + "`sessions open`" + `. All except the named ones are also
 removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
 
-The command also lists or removes:
+The command also lists sandboxes of library programs that were killed, after they have ended; cleanup removes them an
+hour after their creation. It also lists or removes:
   - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
     their image has changed, or all of them together exceed 20 GiB
   - cache contents that were replaced more than a day ago
@@ -205,6 +206,8 @@ type GarbageOutput struct {
 	Snapshots int       `json:"snapshots,omitempty"`
 	Expires   time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
 	Removed   bool      `json:"removed"`
+
+	ends string // when it goes by itself, for people
 }
 
 func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
@@ -244,13 +247,17 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 			if err != nil {
 				a.Notice("snapshots of %s: %v", rec.ID, err)
 			}
-			why := whyGarbage(rec)
-			if snapshots > 0 {
-				why = fmt.Sprintf("%s, %d snapshots", why, snapshots)
+			g := garbageOf(rec, whyGarbage(rec))
+			if g.Snapshots = snapshots; snapshots > 0 {
+				g.Why = fmt.Sprintf("%s, %d snapshots", g.Why, snapshots)
 			}
-			collect(GarbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: rec.Expires, Snapshots: snapshots},
-				func() error { return admin.RemoveAbandoned(ctx, m.Manager, rec) })
+			collect(g, func() error { return admin.RemoveAbandoned(ctx, m.Manager, rec) })
 		}
+	}
+	forsaken, err := admin.Forsaken(ctx, m.Manager)
+	errs = append(errs, err)
+	for _, rec := range forsaken {
+		rows = append(rows, garbageOf(rec, "program ended")) // its manager may still ask why it ended, so the sweep alone removes it
 	}
 	environments, err := admin.Environments(ctx, m.Manager)
 	if !o.environments {
@@ -271,7 +278,8 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 			collect(GarbageOutput{ID: l.Name, Why: "replaced in cache " + l.Cache, LastUsed: l.Since}, func() error { return caches.RemoveLeftover(l) })
 		}
 	}
-	err = a.Print(rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
+	header := []string{"ID", "KEY", "REASON", "UNUSED", "EXPIRES"}
+	err = cli.PrintList(a.Command, rows, header, func(g GarbageOutput) []string { return g.row(now) })
 	switch {
 	case err != nil:
 	case len(rows) == 0 && o.named:
@@ -282,6 +290,12 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 		a.Notice("nothing removed; use --yes to remove these items")
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+// garbageOf returns the row of a sandbox.
+func garbageOf(rec record.Record, why string) GarbageOutput {
+	at, _ := admin.ReclaimAt(rec, time.Now())
+	return GarbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: at, ends: endsWithoutOwner(rec)}
 }
 
 // whyGarbage returns in a word how a sandbox came to be nobody's.
@@ -301,20 +315,10 @@ func whyGarbage(rec record.Record) string {
 	return string(rec.State)
 }
 
-func garbageTable(w io.Writer, list []GarbageOutput, now time.Time) error {
-	if len(list) == 0 {
-		return nil
+// row returns the row of the table.
+func (g GarbageOutput) row(now time.Time) []string {
+	if g.Removed {
+		g.ends = "removed"
 	}
-	rows := make([][]string, len(list))
-	for i, g := range list {
-		goes := "with --yes"
-		if !g.Expires.IsZero() {
-			goes = "in " + cli.Age(g.Expires.Sub(now))
-		}
-		if g.Removed {
-			goes = "removed"
-		}
-		rows[i] = []string{g.ID, g.Key, g.Why, cli.Age(now.Sub(g.LastUsed)), goes}
-	}
-	return cli.WriteTable(w, []string{"ID", "KEY", "REASON", "UNUSED", "EXPIRES"}, rows)
+	return []string{g.ID, g.Key, g.Why, cli.Age(now.Sub(g.LastUsed)), cmp.Or(g.ends, "never")}
 }
