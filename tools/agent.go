@@ -164,16 +164,15 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
 	}()
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
+	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls, InputTokens: w.input, OutputTokens: w.output}
 	if x.result != nil {
 		res.Executor = &ExecutorResult{*x.result, x.metered}
+		err = a.limited(x, err)
 	}
 	if err != nil {
-		return AgentResult{Executor: res.Executor}, a.explain(ctx, req, err)
+		return res, a.explain(ctx, req, err)
 	}
-	res = AgentResult{
-		Text: resp.Text(), Model: x.model, FinishReason: string(resp.FinishReason), Turns: w.turns, ToolCalls: w.calls,
-		InputTokens: w.input, OutputTokens: w.output, Executor: res.Executor,
-	}
+	res.Text, res.FinishReason = resp.Text(), string(resp.FinishReason)
 	if err := opening.err.Load(); err != nil && *err != nil {
 		return res, a.explain(ctx, req, fmt.Errorf("cannot open the sandbox: %w", *err))
 	}
@@ -344,9 +343,7 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("agent %s: %w", a.name, context.Cause(ctx))
-	case errors.Is(err, executor.ErrMaxTurns):
-		return fmt.Errorf("agent %s (%s): no answer within executor.max_turns; raise it in the file or divide the task: %w", a.name, a.doc.File, err)
-	case errors.Is(err, ai.ErrMaxTurnsExceeded):
+	case errors.Is(err, ai.ErrMaxTurnsExceeded) && !errors.Is(err, executor.ErrMaxTurns):
 		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.doc.File, req.MaxTurns, err)
 	case errors.Is(err, ai.ErrModelNotFound):
 		return fmt.Errorf("agent %s (%s): unknown model %q; check its name and its provider's setup: %w", a.name, a.doc.File, req.Model, err)
@@ -354,6 +351,23 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 		return fmt.Errorf("agent %s (%s): no model specified; add `model: provider/name` to the frontmatter, or specify one for the run", a.name, a.doc.File)
 	}
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
+}
+
+// limited adds the limit that ended a coding agent to its error.
+func (a *Agent) limited(x *execution, err error) error {
+	cfg := a.doc.Sandbox.Executor
+	budget := fmt.Sprintf("executor.budget.usd (%.4g)", cfg.Budget.USD)
+	if n := cfg.Budget.OutputTokens; n > 0 && (cfg.Budget.USD == 0 || x.metered.OutputTokens >= n) {
+		budget = fmt.Sprintf("executor.budget.output_tokens (%d)", n)
+	}
+	limit := map[executor.Outcome]string{
+		executor.MaxTurns: fmt.Sprintf("executor.max_turns (%d)", cmp.Or(int(cfg.MaxTurns), x.turns)), executor.Budget: budget,
+		executor.TimedOut: "executor.timeout_seconds", executor.Stalled: "executor.stall_seconds",
+	}[x.result.Outcome]
+	if err == nil || limit == "" {
+		return err
+	}
+	return fmt.Errorf("no answer within %s; raise it in the file or divide the task: %w", limit, err)
 }
 
 // InputSchema is the JSON Schema of the agent's input; nil when the file has none.

@@ -242,7 +242,10 @@ func TestAgentErrors(t *testing.T) {
 	r := newRig(t)
 	model, _ := r.model(slices.Repeat([]turn{call("nothing", obj{})}, 50)...)
 	endless := r.agent("endless", "---\nmodel: "+model+"\nmaxTurns: 3\n---\nx")
-	_, err := endless.Run(context.Background(), nil, nil)
+	res, err := endless.Run(context.Background(), nil, nil)
+	if res.Turns != 4 || res.ToolCalls != 3 || res.InputTokens != 40 {
+		t.Errorf("a failed agent used %+v", res)
+	}
 	if !errors.Is(err, ai.ErrMaxTurnsExceeded) || !strings.Contains(err.Error(), "agent endless (") || !strings.Contains(err.Error(), "no answer within 3 turns; raise maxTurns") {
 		t.Errorf("too many turns: %v", err)
 	}

@@ -138,15 +138,16 @@ func TestAgentEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		executor string
 		want     error
+		limit    string
 	}{
-		"turns":  {"{command: claude, max_turns: 3}", ai.ErrMaxTurnsExceeded},
-		"budget": {"{command: claude, budget: {usd: 0.05}}", executor.ErrBudget},
+		"turns":  {"{command: claude, max_turns: 3}", ai.ErrMaxTurnsExceeded, "executor.max_turns (3); raise it"},
+		"budget": {"{command: claude, budget: {usd: 0.05}}", executor.ErrBudget, "executor.budget.usd (0.05); raise it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newAgentRig(t, again)
 			res, err := r.agent(providers["claude"], sandboxOf+tt.executor+"}").Run(t.Context(), nil, nil)
-			if !errors.Is(err, tt.want) {
+			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.limit) {
 				t.Errorf("%v, want %v", err, tt.want)
 			}
 			if res.Executor == nil || res.Executor.Metered.Requests == 0 || res.Executor.Metered.Requests > 10 {

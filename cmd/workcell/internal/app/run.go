@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -65,7 +64,7 @@ func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]
 // execute drives a run until it ends or somebody asks for its end.
 func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
 	h.onTool = h.p.Tool
-	answered := h.alone(spec.wf)
+	answered := h.answers(spec.wf)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
@@ -104,8 +103,11 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	}
 	h.showKept(ctx, res.RunID)
 	got := answered()
-	if got.err != nil {
+	if got.err != nil && spec.wf.Agent() != nil {
 		err = got.err // which does not name the step
+	}
+	if err != nil && got.Turns > 0 {
+		h.p.Line("used: %s", got.used())
 	}
 	if werr := spec.show(spec.wf, res, got, err); werr != nil {
 		return errors.Join(err, werr)
@@ -181,23 +183,45 @@ func (h *Host) showKept(ctx context.Context, run string) {
 	h.p.Line("to remove them, run: workcell sessions rm %s", run)
 }
 
-// Answer is the answer of an agent, or its failure.
+// Answer is the latest answer of a run's agents, or the failure of one, with the numbers of all.
 type Answer struct {
 	tools.AgentResult
+	usd float64
 	err error
 }
 
-// alone makes the host keep the answer if wf runs a single agent. The function returns the answer, which is empty if no
-// agent has run in this process.
-func (h *Host) alone(wf *workflow.Workflow) func() Answer {
-	var kept atomic.Pointer[Answer]
-	if wf.Agent() != nil {
-		if h.p != nil {
-			h.p.Kind("agent")
-		}
-		h.onReply = func(res tools.AgentResult, err error) { kept.Store(&Answer{res, err}) }
+// used returns what the agents used, in words.
+func (a Answer) used() string {
+	cost := ""
+	if a.usd > 0 {
+		cost = fmt.Sprintf(", $%.4f", a.usd)
 	}
-	return func() Answer { return *cmp.Or(kept.Load(), &Answer{}) }
+	return fmt.Sprintf("%s, %s, %d input and %d output tokens%s", counted(a.Turns, "turn"), counted(a.ToolCalls, "tool call"), a.InputTokens, a.OutputTokens, cost)
+}
+
+// answers makes the host keep what its agents answer. The function returns it, or an empty Answer if no agent has run in this
+// process.
+func (h *Host) answers(wf *workflow.Workflow) func() Answer {
+	if wf.Agent() != nil && h.p != nil {
+		h.p.Kind("agent")
+	}
+	var mu sync.Mutex // guards all
+	var all Answer
+	h.onReply = func(res tools.AgentResult, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		res.Turns, res.ToolCalls = all.Turns+res.Turns, all.ToolCalls+res.ToolCalls
+		res.InputTokens, res.OutputTokens = all.InputTokens+res.InputTokens, all.OutputTokens+res.OutputTokens
+		if cost := res.Executor.Cost(); cost != nil {
+			all.usd += *cost
+		}
+		all.AgentResult, all.err = res, err
+	}
+	return func() Answer {
+		mu.Lock()
+		defer mu.Unlock()
+		return all
+	}
 }
 
 // leave keeps the sandboxes of a run whose results are not collected, and prints how to continue.
@@ -218,11 +242,16 @@ func (h *Host) leave(ctx context.Context, wf *workflow.Workflow, res *workflow.R
 		}
 	}
 	if failed := res.Error; failed != nil && wf.Checkpoints {
-		step := strings.FieldsFunc(cmp.Or(failed.Step, "STEP"), func(r rune) bool { return strings.ContainsRune(".[/", r) })[0]
-		h.p.Line("after you fix the problem, return to a step with: workcell runs resume %s --from %s", runID, step)
+		h.p.Line("after you fix the problem, return to a step with: %s", ReturnTo(runID, failed.Step))
 		h.p.Line("to end the run, use: workcell runs cancel %s", runID)
 	} else {
 		h.p.Line("after you fix the problem, collect the results with: workcell runs resume %s", runID)
 	}
 	return h.m.Detach(ctx)
+}
+
+// ReturnTo returns the command that returns to the step of a path.
+func ReturnTo(runID, path string) string {
+	step, _, _ := strings.Cut(strings.NewReplacer(".", "/", "[", "/").Replace(cmp.Or(path, "STEP")), "/")
+	return fmt.Sprintf("workcell runs resume %s --from %s", runID, step)
 }

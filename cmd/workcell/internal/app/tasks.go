@@ -217,7 +217,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 			req.Report(fmt.Sprintf("%s: %s (%d s)", agent, e.Tool, int64(e.Duration.Seconds())))
 		}
 	}
-	answered := own.alone(t.wf)
+	answered := own.answers(t.wf)
 	run, _ := session.RunFromContext(ctx)
 	kept, err := r.snapshots(own.m.Owner())
 	if err != nil {

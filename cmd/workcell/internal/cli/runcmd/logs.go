@@ -1,26 +1,30 @@
 package runcmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 func newRunsLogsCmd(a *command) *cobra.Command {
 	follow := false
-	cmd := a.Verb(0, &cobra.Command{
+	cmd := a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:   "logs RUN",
-		Short: "Print the log of a detached run",
+		Short: "Print the log of a run",
 		Long: `Print the log of a detached run: its steps, the tool calls of its agents, and the reason if it was
-interrupted or cannot run. You can read the log on any host that can connect to the database.
+interrupted or cannot run. You can read the log on any host that can connect to the database. Other runs have no log:
+for them, and with -o json, the command prints the steps, as ` + "`workcell runs show`" + ` does.
 
 With --follow, the command prints new lines until the run ends. It exits with 0 if the run succeeds and with 1
-otherwise.`,
+otherwise. If the run has no log, the command waits and then prints the steps.`,
 		Example: "  workcell runs logs run_… --follow",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
@@ -28,14 +32,20 @@ otherwise.`,
 			if err != nil {
 				return err
 			}
-			if n, err := app.ReadNote(r); err != nil || !n.Detached {
-				return app.Fail(app.ExitNotFound, fmt.Errorf("run %s has no log because it was not detached", r.ID),
-					"to see its steps, run `workcell runs show "+r.ID+"`")
-			}
+			n, _ := app.ReadNote(r) // runs of other programs have none
+			logged := n.Detached && a.Out == cli.OutputTable
 			if follow && r.Owner == "" && r.Finished.IsZero() {
 				a.Notice("run %s is queued; no worker has started it yet", r.ID)
 			}
-			if r, err = a.ShowLog(ctx, a.Contents(), r, follow); err != nil || !follow {
+			if logged {
+				r, err = a.ShowLog(ctx, a.Contents(), r, follow)
+			} else {
+				if follow {
+					r, err = awaitEnd(ctx, j, r)
+				}
+				err = cmp.Or(err, a.showRun(ctx, j, r.ID))
+			}
+			if err != nil || !follow {
 				return err
 			}
 			return outcomeError(ctx, j, r)
@@ -43,6 +53,19 @@ otherwise.`,
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new lines until the run ends, and exit with its result")
 	return cmd
+}
+
+// awaitEnd waits until no process runs a run and none will.
+func awaitEnd(ctx context.Context, j runstore.Store, r runstore.Run) (_ runstore.Run, err error) {
+	runstore.Await(ctx, j, r.ID, time.Second, func(now runstore.Run, failed error) bool {
+		state := ""
+		if err = failed; err == nil {
+			r = now
+			state, err = app.RunState(ctx, j, r)
+		}
+		return err != nil || state != app.RunRunning && state != app.RunQueued
+	})
+	return r, cmp.Or(err, ctx.Err())
 }
 
 // outcomeError returns the error of a run that did not succeed.
@@ -54,7 +77,7 @@ func outcomeError(ctx context.Context, j runstore.Store, r runstore.Run) error {
 	if err != nil {
 		return err
 	}
-	err = fmt.Errorf("run %s %s", r.ID, r.Outcome)
+	err = fmt.Errorf("run %s %s", r.ID, cmp.Or(string(r.Outcome), app.RunInterrupted))
 	if last := entries[len(entries)-1]; last.Error != nil {
 		err = fmt.Errorf("%w: %w", err, last.Error)
 	}

@@ -165,6 +165,7 @@ type AgentOutput struct {
 	Model        string `json:"model"`
 	Text         string `json:"text"`
 	Output       any    `json:"output,omitempty"`
+	Error        string `json:"error,omitempty"` // why the run failed
 	Turns        int    `json:"turns"`
 	ToolCalls    int    `json:"tool_calls"`
 	InputTokens  int    `json:"input_tokens"`
@@ -207,13 +208,16 @@ func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got ap
 			got.Output = res.Output
 		}
 	}
-	if err != nil && got.Text == "" { // else the user has paid for the answer
+	if err != nil && got.Text == "" && a.Out == cli.OutputTable { // else the user has paid for the answer
 		return nil
 	}
 	out := AgentOutput{
 		Agent: wf.ID, RunID: res.RunID, Model: got.Model, Text: got.Text, Output: got.Output, Turns: got.Turns,
 		ToolCalls: got.ToolCalls, InputTokens: got.InputTokens, OutputTokens: got.OutputTokens,
 		Outputs: slices.Sorted(maps.Keys(res.Outputs)), Executor: newExecutorOutput(got.Executor),
+	}
+	if err != nil {
+		out.Error = err.Error()
 	}
 	if res.Patch != nil {
 		stat := res.Patch.Stat()

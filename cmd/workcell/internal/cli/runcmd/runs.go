@@ -230,9 +230,14 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	if err := cli.WriteTable(w, []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "COST", "ERROR"}, s.steps()); err != nil {
 		return err
 	}
+	failed, kept := "", false // the step that ended a run with checkpoints
 	for _, e := range s.Entries {
+		failed, kept = "", kept || e.Checkpoint != nil
 		if e.Kind != workflow.EventStepFinished || e.Status != workflow.StatusFailed {
 			continue
+		}
+		if kept && !e.Retry {
+			failed = e.Path
 		}
 		text := ""
 		if e.Error != nil && errorCell(e.Error) != sanitize.Line(e.Error.Message) {
@@ -250,6 +255,8 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	switch {
 	case s.detached && (s.State == app.RunInterrupted || s.State == app.RunQueued):
 		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", s.ID)
+	case s.State == app.RunInterrupted && failed != "":
+		fmt.Fprintf(w, "\nthe run failed; after you fix the problem, return to a step with: %s\n", app.ReturnTo(s.ID, failed))
 	case s.State == app.RunInterrupted:
 		fmt.Fprintf(w, "\nto resume it, run: workcell runs resume %s\n", s.ID)
 	}

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -16,7 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
-	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
@@ -57,9 +56,18 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		return err
 	}
 	if id == "" {
-		if id, err = latestTrace(dir); err != nil {
+		runs, err := j.Runs(ctx, app.MaxRuns)
+		if err != nil {
 			return err
 		}
+		latest := slices.IndexFunc(runs, func(r runstore.Run) bool {
+			_, err := os.Stat(filepath.Join(dir.Of(r.ID), runtrace.FileName))
+			return err == nil
+		})
+		if latest < 0 {
+			return app.Fail(app.ExitNotFound, errors.New("no traces found"), "")
+		}
+		id = runs[latest].ID
 	}
 	r, err := app.FindRun(ctx, j, id)
 	if err != nil {
@@ -108,22 +116,4 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		}
 	}
 	return nil
-}
-
-// latestTrace returns the run of which a span was kept last.
-func latestTrace(dir runfiles.Dir) (latest string, err error) {
-	runs, err := dir.Runs()
-	if err != nil {
-		return "", err
-	}
-	var last time.Time
-	for _, run := range runs {
-		if st, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil && st.ModTime().After(last) {
-			latest, last = run, st.ModTime()
-		}
-	}
-	if latest == "" {
-		return "", app.Fail(app.ExitNotFound, errors.New("no traces found"), "")
-	}
-	return latest, nil
 }
