@@ -278,7 +278,8 @@ func merge3(base, a, b string) (string, error) {
 	for i, own := range edits {
 		apart := slices.DeleteFunc(slices.Clone(edits[1-i]), func(e udiff.Edit) bool {
 			return slices.ContainsFunc(own, func(f udiff.Edit) bool {
-				return e != f && e.Start <= f.End && f.Start <= e.End // lines side by side belong together more often than not
+				// Lines side by side belong together more often than not.
+				return e != f && e.Start <= f.End && f.Start <= e.End
 			})
 		})
 		all, ok := udiff.Merge(own, apart)
@@ -294,13 +295,14 @@ func merge3(base, a, b string) (string, error) {
 	var marked strings.Builder
 	at := 0
 	for _, e := range udiff.Lines(sides[0], sides[1]) {
-		marked.WriteString(sides[0][at:e.Start] + markOurs + ended(sides[0][e.Start:e.End]) + markMiddle + ended(e.New) + markTheirs)
+		ours := markOurs + ended(sides[0][e.Start:e.End])
+		marked.WriteString(sides[0][at:e.Start] + ours + markMiddle + ended(e.New) + markTheirs)
 		at = e.End
 	}
 	return marked.String() + sides[0][at:], errSameLines
 }
 
-// ended returns lines of which the last one has its end, too.
+// ended returns lines with a newline at the end.
 func ended(lines string) string {
 	if lines == "" || strings.HasSuffix(lines, "\n") {
 		return lines

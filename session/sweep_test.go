@@ -421,7 +421,8 @@ func TestEndedRemoved(t *testing.T) {
 		created                  time.Time
 	}{{true, true, false, old}, {true, false, true, old}, {false, true, true, old}, {true, true, true, time.Now()}} {
 		info, err := e.Create(t.Context(), backend.Spec{
-			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: record.AgentKey("run", "default").String(), Ephemeral: c.ephemeral, Created: c.created,
+			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: record.AgentKey("run", "default").String(),
+			Ephemeral: c.ephemeral, Created: c.created,
 		})
 		must(t, err)
 		if c.stopped {

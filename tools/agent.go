@@ -361,8 +361,8 @@ func (a *Agent) limited(x *execution, err error) error {
 		budget = fmt.Sprintf("executor.budget.output_tokens (%d)", n)
 	}
 	limit := map[executor.Outcome]string{
-		executor.MaxTurns: fmt.Sprintf("executor.max_turns (%d)", cmp.Or(int(cfg.MaxTurns), x.turns)), executor.Budget: budget,
-		executor.TimedOut: "executor.timeout_seconds", executor.Stalled: "executor.stall_seconds",
+		executor.MaxTurns: fmt.Sprintf("executor.max_turns (%d)", cmp.Or(int(cfg.MaxTurns), x.turns)),
+		executor.Budget:   budget, executor.TimedOut: "executor.timeout_seconds", executor.Stalled: "executor.stall_seconds",
 	}[x.result.Outcome]
 	if err == nil || limit == "" {
 		return err

@@ -50,7 +50,9 @@ func Forsaken(ctx context.Context, m *session.Manager) (recs []record.Record, er
 	for _, engine := range found {
 		if key, invalid := record.ParseKey(engine.Key); invalid == nil && engine.Instance != m.Instance() && custody.Ended(engine) {
 			expires := engine.Created.Add(custody.Lifetimes.Ended)
-			recs = append(recs, record.Record{ID: engine.SessionID, Key: key, EngineID: engine.ID, State: record.Removing, LastUsed: engine.Created, Expires: expires})
+			recs = append(recs, record.Record{
+				ID: engine.SessionID, Key: key, EngineID: engine.ID, State: record.Removing, LastUsed: engine.Created, Expires: expires,
+			})
 		}
 	}
 	return recs, sanitize.EngineError(err)

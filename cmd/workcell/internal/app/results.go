@@ -206,10 +206,11 @@ func (a *App) Apply(run string, p *patch.Patch, dir string, mark bool) error {
 		a.Notice("has conflict markers: %s", name)
 	}
 	if len(res.Conflicts) == 0 && len(res.Marked) > 0 {
-		return Fail(ExitConflict, fmt.Errorf("%s in %s with conflict markers", Counted(len(res.Marked), "file"), dir), "edit the files to resolve the conflicts")
+		err := fmt.Errorf("%s in %s with conflict markers", Counted(len(res.Marked), "file"), dir)
+		return Fail(ExitConflict, err, "edit the files to resolve the conflicts")
 	}
-	return a.conflicts(res, dir, "the skipped files are unchanged; to see the changes of one, run `workcell runs diff "+run+" PATH`; "+
-		"to write both versions of the lines into text files, add --conflict-markers to `workcell runs apply`")
+	return a.conflicts(res, dir, "the skipped files are unchanged; to see the changes of one, run `workcell runs diff "+
+		run+" PATH`; to write both versions of the lines into text files, add --conflict-markers to `workcell runs apply`")
 }
 
 // conflicts returns the error of files that were left alone, which it lists.

@@ -190,17 +190,18 @@ type Answer struct {
 	err error
 }
 
-// used returns what the agents used, in words.
+// used returns the numbers for users.
 func (a Answer) used() string {
 	cost := ""
 	if a.usd > 0 {
 		cost = fmt.Sprintf(", $%.4f", a.usd)
 	}
-	return fmt.Sprintf("%s, %s, %d input and %d output tokens%s", counted(a.Turns, "turn"), counted(a.ToolCalls, "tool call"), a.InputTokens, a.OutputTokens, cost)
+	return fmt.Sprintf("%s, %s, %d input and %d output tokens%s", Counted(a.Turns, "turn"),
+		Counted(a.ToolCalls, "tool call"), a.InputTokens, a.OutputTokens, cost)
 }
 
-// answers makes the host keep what its agents answer. The function returns it, or an empty Answer if no agent has run in this
-// process.
+// answers makes the host keep the answers of its agents. The function returns an empty Answer if no agent has run in
+// this process.
 func (h *Host) answers(wf *workflow.Workflow) func() Answer {
 	if wf.Agent() != nil && h.p != nil {
 		h.p.Kind("agent")

@@ -207,7 +207,7 @@ type GarbageOutput struct {
 	Expires   time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
 	Removed   bool      `json:"removed"`
 
-	ends string // when it goes by itself, for people
+	ends string // Expires in the table
 }
 
 func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
@@ -257,7 +257,8 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 	forsaken, err := admin.Forsaken(ctx, m.Manager)
 	errs = append(errs, err)
 	for _, rec := range forsaken {
-		rows = append(rows, garbageOf(rec, "program ended")) // its manager may still ask why it ended, so the sweep alone removes it
+		// Its manager may still ask why it ended, so only the sweep removes it.
+		rows = append(rows, garbageOf(rec, "program ended"))
 	}
 	environments, err := admin.Environments(ctx, m.Manager)
 	if !o.environments {
@@ -295,7 +296,9 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 // garbageOf returns the row of a sandbox.
 func garbageOf(rec record.Record, why string) GarbageOutput {
 	at, _ := admin.ReclaimAt(rec, time.Now())
-	return GarbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: at, ends: endsWithoutOwner(rec)}
+	return GarbageOutput{
+		ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: at, ends: endsWithoutOwner(rec),
+	}
 }
 
 // whyGarbage returns in a word how a sandbox came to be nobody's.
