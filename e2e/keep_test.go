@@ -61,7 +61,7 @@ sandbox: {mode: executor, session: user, keep: workspace, executor: {command: cl
 					ID       string `json:"id"`
 					EngineID string `json:"engine_id"`
 				}
-				decode(t, runCLI(t, bin, env, "sessions", "ls", "--backend", engine, "-o", "json"), &list)
+				decode(t, runCLI(t, bin, env, "sandbox", "ls", "--backend", engine, "-o", "json"), &list)
 				if len(list) != 1 || list[0].EngineID != "" {
 					t.Fatalf("after %s there are %+v", task, list)
 				}
@@ -70,7 +70,7 @@ sandbox: {mode: executor, session: user, keep: workspace, executor: {command: cl
 			if ids[0] != ids[1] {
 				t.Errorf("sandboxes %v", ids)
 			}
-			if out := runCLI(t, bin, env, "sessions", "rm", "--all", "--backend", engine); out.Code != 0 {
+			if out := runCLI(t, bin, env, "sandbox", "rm", "--all", "--backend", engine); out.Code != 0 {
 				t.Errorf("%+v", out)
 			}
 		})

@@ -115,7 +115,7 @@ type Sandbox struct {
 	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
 	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
-	// Ports name what programs in the sandbox listen on, for people to reach by `workcell sessions forward`; code mode.
+	// Ports name what programs in the sandbox listen on, for people to reach by `workcell sandbox forward`; code mode.
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
 	// Snapshots gives the agent sandbox_snapshot and sandbox_rollback; code mode.
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`

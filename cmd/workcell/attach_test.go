@@ -139,7 +139,7 @@ func TestAttach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUser(t, name)
-			u.run(0, "sessions", "open", "--name", "box", "--image", "debian:bookworm-slim")
+			u.run(0, "sandbox", "open", "--name", "box", "--image", "debian:bookworm-slim")
 			atShell(u)
 			atPrograms(u)
 			cutOff(u)
@@ -149,7 +149,7 @@ func TestAttach(t *testing.T) {
 
 // atShell finds a shell, leaves it, and comes back.
 func atShell(u user) {
-	w := openWindow(u, "sessions", "attach", "box", "--detach-keys", "ctrl-x,d")
+	w := openWindow(u, "sandbox", "attach", "box", "--detach-keys", "ctrl-x,d")
 	w.enter("tty; stty size; echo $TERM $((40+2))\n", "/dev/pts/0\r\n30 100\r\nxterm-test 42\r\n")
 	w.resize(41, 101)
 	w.enter("until stty size | grep 41; do sleep 0.02; done; echo resized $((40+3))\n", "41 101\r\nresized 43\r\n")
@@ -160,16 +160,16 @@ func atShell(u user) {
 	w.enter("\x1a", "Stopped")
 	w.enter("case $- in *m*) echo jobs $((40+6));; esac; kill -KILL %1\n", "jobs 46\r\n")
 	w.enter("kept=$((40+6)); echo kept $kept\n", "kept 46\r\n")
-	w.enter("\x18d", "workcell: detached; to attach again, run: workcell sessions attach box\r\n")
+	w.enter("\x18d", "workcell: detached; to attach again, run: workcell sandbox attach box\r\n")
 	w.ends(0)
 
-	w = openWindow(u, "sessions", "attach", "box")
+	w = openWindow(u, "sandbox", "attach", "box")
 	w.await("kept 46\r\n") // shown again
 	w.enter("echo still $kept; stty size\n", "still 46\r\n30 100\r\n")
 	w.check(w.cmd.Process.Signal(syscall.SIGTERM))
 	w.ends(143)
 
-	w = openWindow(u, "sessions", "attach", "box")
+	w = openWindow(u, "sandbox", "attach", "box")
 	w.enter("echo once more $kept\n", "once more 46\r\n")
 	w.enter("exit 9\nexit 9\n", "exit")
 	w.ends(9)
@@ -177,18 +177,18 @@ func atShell(u user) {
 
 // atPrograms runs programs that are named.
 func atPrograms(u user) {
-	w := openWindow(u, "sessions", "attach", "-u", "1000", "-w", "/tmp", "-e", "GREETING=hello", "box", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
+	w := openWindow(u, "sandbox", "attach", "-u", "1000", "-w", "/tmp", "-e", "GREETING=hello", "box", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
 	w.await("/tmp\r\nhello\r\n30 100\r\n")
 	w.ends(137)
-	w = openWindow(u, "sessions", "attach", "box", "no-such-program")
+	w = openWindow(u, "sandbox", "attach", "box", "no-such-program")
 	w.await("hint: specify a program that exists in the sandbox")
 	w.ends(127)
 }
 
 // cutOff removes the sandbox that somebody works in.
 func cutOff(u user) {
-	w := openWindow(u, "sessions", "attach", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	w := openWindow(u, "sandbox", "attach", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
 	w.await("ready\r\n")
-	u.run(0, "sessions", "rm", "box")
+	u.run(0, "sandbox", "rm", "box")
 	w.ends(125)
 }

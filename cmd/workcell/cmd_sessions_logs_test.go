@@ -50,7 +50,7 @@ func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Sessio
 // logs returns the list of commands of the sandbox "box".
 func (b user) logs() []sandboxcmd.ExecOutput {
 	b.t.Helper()
-	out, _ := b.run(0, "sessions", "logs", "box", "-o", "json")
+	out, _ := b.run(0, "sandbox", "logs", "box", "-o", "json")
 	var list []sandboxcmd.ExecOutput
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		b.t.Fatal(err)
@@ -81,7 +81,7 @@ func TestSessionsLogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr := b.run(0, "sessions", "logs", "box", res.ExecID)
+	stdout, stderr := b.run(0, "sandbox", "logs", "box", res.ExecID)
 	const hint = "workcell: the beginning of the output was discarded; for all of it, run `workcell "
 	_, whole, ok := strings.Cut(strings.TrimSpace(stderr), hint)
 	if len(stdout) == 0 || len(stdout) >= size || !ok {
@@ -91,7 +91,7 @@ func TestSessionsLogs(t *testing.T) {
 		t.Errorf("the file has %d bytes of %d", len(whole), size)
 	}
 
-	b.run(7, "sessions", "exec", "box", "--", "sh", "-c", "exit 7") // its output is not recorded
+	b.run(7, "sandbox", "exec", "box", "--", "sh", "-c", "exit 7") // its output is not recorded
 	list := b.logs()
 	last := list[len(list)-1].ExecID
 	for _, c := range []struct {
@@ -105,8 +105,8 @@ func TestSessionsLogs(t *testing.T) {
 		{app.ExitUsage, []string{"kill", "--signal", "NONE", "box", last}},
 		{app.ExitUsage, []string{"kill", "--all", "box", last}},
 	} {
-		stdout, stderr := b.run(c.code, append([]string{"sessions"}, c.args...)...)
-		hinted := strings.Contains(stderr, "hint: to list the commands, run `workcell sessions logs SANDBOX`")
+		stdout, stderr := b.run(c.code, append([]string{"sandbox"}, c.args...)...)
+		hinted := strings.Contains(stderr, "hint: to list the commands, run `workcell sandbox logs SANDBOX`")
 		if stdout != "" || c.code == app.ExitFailed && !hinted {
 			t.Errorf("%q: %q, %q", c.args, stdout, stderr)
 		}
@@ -120,7 +120,7 @@ func TestSessionsLogs(t *testing.T) {
 // testLogsOfRunning follows a command until it ends, which it does when there is the file "go".
 func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 	t.Helper()
-	follow := b.command("sessions", "logs", "-f", "user:box:default", id)
+	follow := b.command("sandbox", "logs", "-f", "user:box:default", id)
 	pipe, err := follow.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Errorf("when it has ended (-want +got):\n%s", diff)
 	}
-	if table, _ := b.run(0, "sessions", "logs", "box"); !strings.Contains(table, id+"  completed  3 ") {
+	if table, _ := b.run(0, "sandbox", "logs", "box"); !strings.Contains(table, id+"  completed  3 ") {
 		t.Errorf("table:\n%s", table)
 	}
 }
@@ -164,18 +164,18 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 func testKill(t *testing.T, b user, s *session.Session, start func(command string) string) {
 	t.Helper()
 	one, two := start("sleep 1000"), start("sleep 1000 & wait")
-	if stdout, _ := b.run(0, "sessions", "kill", "box", one); stdout != one+"\n" {
+	if stdout, _ := b.run(0, "sandbox", "kill", "box", one); stdout != one+"\n" {
 		t.Errorf("kill says %q", stdout)
 	}
 	patient := start("trap 'exit 3' INT; echo ready; while :; do sleep 0.05; done")
 	for stdout := ""; stdout != "ready\n"; { // until it has its trap
-		stdout, _ = b.run(0, "sessions", "logs", "box", patient)
+		stdout, _ = b.run(0, "sandbox", "logs", "box", patient)
 	}
-	b.run(0, "sessions", "kill", "--signal", "INT", "box", patient)
+	b.run(0, "sandbox", "kill", "--signal", "INT", "box", patient)
 	if st, err := s.Command(patient).Wait(t.Context(), 3*time.Minute); err != nil || st.ExitCode != 3 {
 		t.Errorf("after a signal: %+v, %v", st, err)
 	}
-	if stdout, _ := b.run(0, "sessions", "kill", "--all", "box", "-o", "json"); !strings.Contains(stdout, two) || strings.Contains(stdout, one) {
+	if stdout, _ := b.run(0, "sandbox", "kill", "--all", "box", "-o", "json"); !strings.Contains(stdout, two) || strings.Contains(stdout, one) {
 		t.Errorf("kill --all says %s", stdout)
 	}
 	for _, id := range []string{one, two} {

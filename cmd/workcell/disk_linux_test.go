@@ -35,14 +35,14 @@ func newDisk(t *testing.T) (dir string, u user) {
 // be seen and used.
 func (u user) refuses(want, hint string) {
 	u.t.Helper()
-	_, stderr := u.run(app.ExitFailed, "sessions", "open", "--name", "second", "--image", "workcell/debian:12")
+	_, stderr := u.run(app.ExitFailed, "sandbox", "open", "--name", "second", "--image", "workcell/debian:12")
 	if !strings.Contains(stderr, want) || !strings.Contains(stderr, hint) {
 		u.t.Errorf("open:\n%s", stderr)
 	}
 	if got := u.sandboxes(); !slices.Equal(got, []string{"user:lab:default"}) {
 		u.t.Errorf("there are %v", got)
 	}
-	if got, _ := u.run(0, "sessions", "exec", "lab", "--", "cat", "file"); got != "kept\n" {
+	if got, _ := u.run(0, "sandbox", "exec", "lab", "--", "cat", "file"); got != "kept\n" {
 		u.t.Errorf("the file holds %q", got)
 	}
 }
@@ -52,9 +52,9 @@ func (u user) refuses(want, hint string) {
 func TestStateDisk(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)
-	open := []string{"sessions", "open", "--name", "lab", "--image", "workcell/debian:12"}
+	open := []string{"sandbox", "open", "--name", "lab", "--image", "workcell/debian:12"}
 	id, _ := u.run(0, open...)
-	u.run(0, "sessions", "exec", "lab", "--", "sh", "-c", "echo kept > file")
+	u.run(0, "sandbox", "exec", "lab", "--", "sh", "-c", "echo kept > file")
 
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler)
@@ -106,8 +106,8 @@ func fill(t *testing.T, path string) {
 func TestStateWithoutOwners(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)
-	u.run(0, "sessions", "open", "--name", "lab", "--image", "workcell/debian:12")
-	u.run(0, "sessions", "exec", "lab", "--", "sh", "-c", "echo kept > file")
+	u.run(0, "sandbox", "open", "--name", "lab", "--image", "workcell/debian:12")
+	u.run(0, "sandbox", "exec", "lab", "--", "sh", "-c", "echo kept > file")
 	owners := state.Dir(dir).File() + "-owners"
 	if err := syscall.Mount(owners, owners, "", syscall.MS_BIND, ""); err != nil {
 		t.Fatal(err)

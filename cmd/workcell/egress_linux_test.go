@@ -58,15 +58,15 @@ steps: [{id: go, type: exec, command: "curl -fsS http://%s/begun && until curl -
 	if len(keys) != 1 {
 		t.Fatalf("there are %v", keys)
 	}
-	if _, stderr := u.run(app.ExitUsage, "sessions", "allow", keys[0], "https://x.example"); !strings.Contains(stderr, "without scheme and path") {
+	if _, stderr := u.run(app.ExitUsage, "sandbox", "allow", keys[0], "https://x.example"); !strings.Contains(stderr, "without scheme and path") {
 		t.Errorf("%s", stderr)
 	}
-	u.run(0, "sessions", "allow", keys[0], second)
+	u.run(0, "sandbox", "allow", keys[0], second)
 	if err := <-ended; err != nil || len(more) != 1 {
 		t.Errorf("%v, %d requests: %s", err, len(more), &out)
 	}
 	u.run(0, "run", filepath.Join(files, "none.yaml"), "--keep")
-	if _, stderr := u.run(app.ExitUsage, "sessions", "allow", u.sandboxes()[0], "a.example"); !strings.Contains(stderr, "was created without network.allow") {
+	if _, stderr := u.run(app.ExitUsage, "sandbox", "allow", u.sandboxes()[0], "a.example"); !strings.Contains(stderr, "was created without network.allow") {
 		t.Errorf("%s", stderr)
 	}
 	if _, stderr := u.run(app.ExitUsage, "run", filepath.Join(files, "none.yaml"), "--egress-allow-private", "10.1"); !strings.Contains(stderr, "10.1.2.0/24") {

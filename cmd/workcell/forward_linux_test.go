@@ -18,11 +18,11 @@ import (
 func TestSessionsForward(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
-	u.run(0, "sessions", "open", "--name", "pages", "--image", "python:3.11-slim")
-	u.run(0, "sessions", "exec", "pages", "--", "sh", "-c", "echo a page >index.html; (python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1 &) ; "+
+	u.run(0, "sandbox", "open", "--name", "pages", "--image", "python:3.11-slim")
+	u.run(0, "sandbox", "exec", "pages", "--", "sh", "-c", "echo a page >index.html; (python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1 &) ; "+
 		"until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8080))' 2>/dev/null; do sleep 0.05; done")
 	forwarding := func(args ...string) (address string, stop func() (int, string)) {
-		cmd := u.command(append([]string{"sessions", "forward", "pages"}, args...)...)
+		cmd := u.command(append([]string{"sandbox", "forward", "pages"}, args...)...)
 		var errs strings.Builder
 		cmd.Stderr = &errs
 		out, err := cmd.StdoutPipe()
@@ -60,7 +60,7 @@ func TestSessionsForward(t *testing.T) {
 		t.Errorf("%q, %v", page, err)
 	}
 	_, port, _ := net.SplitHostPort(address)
-	if _, stderr := u.run(app.ExitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use LOCAL:PORT for another local port") {
+	if _, stderr := u.run(app.ExitFailed, "sandbox", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use LOCAL:PORT for another local port") {
 		t.Errorf("a port that is taken: %s", stderr)
 	}
 	if code, stderr := stop(); code != app.ExitSignalBase+int(syscall.SIGTERM) {
@@ -71,7 +71,7 @@ func TestSessionsForward(t *testing.T) {
 	}
 
 	address, stop = forwarding("--address", "0.0.0.0", ":8080")
-	u.run(0, "sessions", "rm", "pages")
+	u.run(0, "sandbox", "rm", "pages")
 	if _, err := get(strings.Replace(address, "0.0.0.0", "127.0.0.1", 1)); err == nil {
 		t.Error("a sandbox that is gone answers")
 	}
@@ -79,7 +79,7 @@ func TestSessionsForward(t *testing.T) {
 		t.Errorf("ended with %d: %s", code, stderr)
 	}
 	for _, args := range [][]string{{"0"}, {"65536"}, {"1:2:3"}, {"0:80"}, {"http"}, {"80", "--address", "localhost"}, {"-1"}} {
-		u.run(app.ExitUsage, append([]string{"sessions", "forward", "pages"}, args...)...)
+		u.run(app.ExitUsage, append([]string{"sandbox", "forward", "pages"}, args...)...)
 	}
 }
 
@@ -87,8 +87,8 @@ func TestSessionsForward(t *testing.T) {
 func TestSessionsWatch(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
-	u.run(0, "sessions", "open", "--name", "before", "--image", "python:3.11-slim")
-	cmd := u.command("sessions", "ls", "--watch", "-o", "json")
+	u.run(0, "sandbox", "open", "--name", "before", "--image", "python:3.11-slim")
+	cmd := u.command("sandbox", "ls", "--watch", "-o", "json")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -116,12 +116,12 @@ func TestSessionsWatch(t *testing.T) {
 		}
 	}
 	next("present", "before", "running")
-	u.run(0, "sessions", "rm", "before")
+	u.run(0, "sandbox", "rm", "before")
 	next("removed", "before", "removed")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	_ = cmd.Wait() // its exit code is looked at
 	if code := cmd.ProcessState.ExitCode(); code != app.ExitSignalBase+int(syscall.SIGTERM) {
 		t.Errorf("ended with %d", code)
 	}
-	u.run(app.ExitUsage, "sessions", "ls", "--watch", "--all")
+	u.run(app.ExitUsage, "sandbox", "ls", "--watch", "--all")
 }

@@ -42,7 +42,7 @@ func (u user) leaves(why string, args ...string) (r leftRun) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		u.t.Fatalf("%v\n%s", err, stderr)
 	}
-	for _, want := range []string{why, "; to copy them, run: workcell sessions cp ", "--apply: changes not applied"} {
+	for _, want := range []string{why, "; to copy them, run: workcell sandbox cp ", "--apply: changes not applied"} {
 		if !strings.Contains(stderr, want) {
 			u.t.Errorf("it does not say %q:\n%s", want, stderr)
 		}
@@ -126,7 +126,7 @@ func (u user) state(id string) string {
 // only returns the id of the only sandbox.
 func (u user) only() string {
 	u.t.Helper()
-	out, _ := u.run(0, "sessions", "ls", "-o", "json")
+	out, _ := u.run(0, "sandbox", "ls", "-o", "json")
 	var list []sandboxcmd.SandboxOutput
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
 		u.t.Fatalf("%s, %v", out, err)
@@ -144,7 +144,7 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	project := write(t, map[string]string{"a.txt": "old\n"})
 	r := u.leaves("cannot collect output r.csv", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")
 	u.run(app.ExitFailed, "runs", "resume", r.ID) // nothing has changed
-	u.run(0, "sessions", "exec", u.only(), "--", "sh", "-c", "rm r.csv && echo csv > r.csv")
+	u.run(0, "sandbox", "exec", u.only(), "--", "sh", "-c", "rm r.csv && echo csv > r.csv")
 	u.run(0, "runs", "resume", r.ID)
 	if got, _ := u.run(0, "runs", "get", r.ID, "r.csv", "-"); got != "csv\n" || u.state(r.ID) != "succeeded" {
 		t.Errorf("the output is %q, the run %s", got, u.state(r.ID))
@@ -173,7 +173,7 @@ func TestKilledAgentRun(t *testing.T) {
 		"--model", "scripted/"+filepath.Join(files, "script.yaml"))
 	r.until("run_")
 	id := r.runID()
-	for late := time.Now().Add(3 * time.Minute); u.command("sessions", "exec", id, "--", "cat", "state").Run() != nil; {
+	for late := time.Now().Add(3 * time.Minute); u.command("sandbox", "exec", id, "--", "cat", "state").Run() != nil; {
 		if time.Now().After(late) {
 			t.Fatalf("the agent does not wait:\n%s", r.stderr.String())
 		}
@@ -189,7 +189,7 @@ func TestKilledAgentRun(t *testing.T) {
 	if got := u.state(id); got != app.RunInterrupted {
 		t.Errorf("the run is %s", got)
 	}
-	u.run(0, "sessions", "exec", id, "--", "sh", "-c", "echo on > go")
+	u.run(0, "sandbox", "exec", id, "--", "sh", "-c", "echo on > go")
 	if out, _ := u.run(0, "runs", "resume", id); out != "answer: on\n" {
 		t.Errorf("the answer is %q", out)
 	}

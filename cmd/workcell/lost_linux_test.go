@@ -136,7 +136,7 @@ func TestRunTakenForDead(t *testing.T) {
 	}
 	r := u.start("run", path)
 	r.until("run_")
-	for deadline := time.Now().Add(3 * time.Minute); r.command("sessions", "exec", r.runID(), "--", "cat", "state").Run() != nil; {
+	for deadline := time.Now().Add(3 * time.Minute); r.command("sandbox", "exec", r.runID(), "--", "cat", "state").Run() != nil; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the step does not wait:\n%s", r.stderr.String())
 		}

@@ -140,7 +140,7 @@ func testEnviron(t *testing.T) []string {
 // removeSandboxes removes what a test left open on some backends.
 func removeSandboxes(t *testing.T, environ []string, backends ...string) {
 	for _, name := range backends {
-		cmd := workcell(t, "sessions", "rm", "--all", "--backend", name)
+		cmd := workcell(t, "sandbox", "rm", "--all", "--backend", name)
 		cmd.Env = environ
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("clean-up on %s: %v\n%s", name, err, out)
@@ -183,7 +183,7 @@ func (u user) run(code int, args ...string) (stdout, stderr string) {
 // sandboxes returns the keys of the user's sandboxes.
 func (u user) sandboxes() []string {
 	u.t.Helper()
-	out, _ := u.run(0, "sessions", "ls", "-o", "json")
+	out, _ := u.run(0, "sandbox", "ls", "-o", "json")
 	var list []sandboxcmd.SandboxOutput
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		u.t.Fatal(err)
@@ -204,7 +204,7 @@ func TestEngineThatHangs(t *testing.T) {
 		{"docker", silent, "/nonexistent"},
 		{"both", silent, silent},
 	} {
-		for _, args := range [][]string{{"doctor"}, {"sessions", "ls"}} {
+		for _, args := range [][]string{{"doctor"}, {"sandbox", "ls"}} {
 			t.Run(test.name+" "+args[0], func(t *testing.T) {
 				t.Parallel()
 				cmd := workcell(t, args...)

@@ -174,7 +174,7 @@ func TestOneCommandIsOneTrace(t *testing.T) {
 	for _, args := range [][]string{
 		{"open", "--name", "box", "--image", "workcell/debian:12"}, {"exec", "box", "--", "false"}, {"cp", file, "box:file"}, {"rm", "box"},
 	} {
-		cmd := workcell(t, append([]string{"sessions"}, args...)...)
+		cmd := workcell(t, append([]string{"sandbox"}, args...)...)
 		cmd.Env = environ
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -198,7 +198,7 @@ func TestOneCommandIsOneTrace(t *testing.T) {
 				}
 			}
 		}
-		if want := "workcell sessions " + args[0]; len(traces) != 1 || len(roots) != 1 || roots[0] != want || failed != nil {
+		if want := "workcell sandbox " + args[0]; len(traces) != 1 || len(roots) != 1 || roots[0] != want || failed != nil {
 			t.Errorf("%v: roots %q, failed %q, want %q\n%s", args, roots, failed, want, stderr.String())
 		}
 	}

@@ -97,12 +97,12 @@ func TestSetupOfProcesses(t *testing.T) {
 	if n := d.fetched.Load(); n != 2 {
 		t.Errorf("the tool was fetched %d times, want once by the process that was killed and once by another", n)
 	}
-	if out, _ := u.run(0, "sessions", "gc", "-o", "json"); strings.Contains(out, "environment") {
+	if out, _ := u.run(0, "sandbox", "gc", "-o", "json"); strings.Contains(out, "environment") {
 		t.Errorf("gc would remove what was used just now: %s", out)
 	}
 	var rows []sandboxcmd.GarbageOutput
 	for _, removed := range []bool{false, true} {
-		flags := []string{"sessions", "gc", "--environments", "-o", "json"}
+		flags := []string{"sandbox", "gc", "--environments", "-o", "json"}
 		if removed {
 			flags = append(flags, "--yes")
 		}
@@ -111,7 +111,7 @@ func TestSetupOfProcesses(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
-	if out, _ := u.run(0, "sessions", "gc", "--environments", "-o", "json"); strings.Contains(out, "environment") {
+	if out, _ := u.run(0, "sandbox", "gc", "--environments", "-o", "json"); strings.Contains(out, "environment") {
 		t.Errorf("it is still there: %s", out)
 	}
 	if left := u.sandboxes(); len(left) != 0 {

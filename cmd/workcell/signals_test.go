@@ -68,7 +68,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if run := r.runID(); run != "" {
-			if r.command("sessions", "exec", run, "--", "cat", "state").Run() == nil {
+			if r.command("sandbox", "exec", run, "--", "cat", "state").Run() == nil {
 				return r
 			}
 		}
@@ -175,13 +175,13 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.ends(143)
-	if out, _ := r.run(0, "sessions", "exec", r.runID(), "--", "cat", "state"); out != "waiting\n" {
+	if out, _ := r.run(0, "sandbox", "exec", r.runID(), "--", "cat", "state"); out != "waiting\n" {
 		t.Errorf("exec in the kept sandbox: %q", out)
 	}
-	if !strings.Contains(r.stderr.String(), "to remove them, run: workcell sessions rm "+r.runID()) {
+	if !strings.Contains(r.stderr.String(), "to remove them, run: workcell sandbox rm "+r.runID()) {
 		t.Errorf("standard error:\n%s", r.stderr.String())
 	}
-	if out, _ := r.run(0, "sessions", "rm", r.runID()); strings.Count(out, "sbx_") != 1 {
+	if out, _ := r.run(0, "sandbox", "rm", r.runID()); strings.Count(out, "sbx_") != 1 {
 		t.Errorf("rm: %q", out)
 	}
 	if n := len(r.sandboxes()); n != 0 {

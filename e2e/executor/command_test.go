@@ -68,7 +68,7 @@ func newMachine(t *testing.T, play func(n int, r llmtest.Request) llmtest.Answer
 	} {
 		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() { _, _ = m.run("sessions", "rm", "--all") }) // of a test that failed
+	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // of a test that failed
 	return m, mock
 }
 

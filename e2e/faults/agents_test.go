@@ -189,8 +189,8 @@ func TestKilledAgentsSandbox(t *testing.T) {
 		notice, note string
 	}{
 		"isolated":           {"isolated", nil, "", "kept"},
-		"removed":            {"default", []string{"sessions", "rm"}, "replaced by a new, empty one", "nothing"},
-		"its workspace kept": {"default", []string{"sessions", "rm", "--keep-workspace"}, "recreated with its workspace", "kept"},
+		"removed":            {"default", []string{"sandbox", "rm"}, "replaced by a new, empty one", "nothing"},
+		"its workspace kept": {"default", []string{"sandbox", "rm", "--keep-workspace"}, "recreated with its workspace", "kept"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, []string{"local"}, func(t *testing.T, h *host) {
@@ -205,7 +205,7 @@ func TestKilledAgentsSandbox(t *testing.T) {
 				id := h.latest(t).ID
 				if c.remove != nil {
 					var list []struct{ ID string }
-					h.read(t, &list, "sessions", "ls")
+					h.read(t, &list, "sandbox", "ls")
 					h.ok(t, append(c.remove, list[0].ID)...)
 				}
 				p = h.start(t, "runs", "resume", id, "--fresh-sandbox")

@@ -112,7 +112,7 @@ func (h *host) isHome(t *testing.T, end string) {
 	if traced && !there("trace.jsonl")(own) {
 		t.Error("the trace is gone")
 	}
-	h.ok(t, "sessions", "gc", "--yes")
+	h.ok(t, "sandbox", "gc", "--yes")
 	for _, pattern := range []string{"base.zip*", "made.zip-*"} {
 		if there(pattern)(filepath.Join(h.state, "runs", "*")) {
 			t.Errorf("%s is left of the run", pattern)

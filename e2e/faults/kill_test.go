@@ -104,8 +104,8 @@ func (h *host) inSandbox(t *testing.T, command string) {
 	t.Helper()
 	eventually(t, command, func() bool {
 		var list []struct{ ID string }
-		h.read(t, &list, "sessions", "ls")
-		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c", command).Code == 0
+		h.read(t, &list, "sandbox", "ls")
+		return len(list) == 1 && h.run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c", command).Code == 0
 	})
 }
 
@@ -165,9 +165,9 @@ func (h *host) waited(t *testing.T, p *rig.Process, id string) (been bool) {
 			t.Fatalf("it ended:\n%s", p.Text())
 		}
 		var list []struct{ ID string }
-		h.read(t, &list, "sessions", "ls")
+		h.read(t, &list, "sandbox", "ls")
 		// pid is there when it waits now, and also when an earlier process was killed while it did: then it ends by itself.
-		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c",
+		return len(list) == 1 && h.run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c",
 			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").Code == 0 && strings.Contains(p.Text(), "two")
 	})
 	return been
@@ -203,7 +203,7 @@ func TestKilledAtRandom(t *testing.T) {
 // owners returns the files by which processes are known to live; the next process removes those of dead ones.
 func (h *host) owners(t *testing.T) []string {
 	t.Helper()
-	h.ok(t, "sessions", "ls")
+	h.ok(t, "sandbox", "ls")
 	entries, err := os.ReadDir(filepath.Join(h.state, "state.db-owners"))
 	must(t, err)
 	var names []string

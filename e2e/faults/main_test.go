@@ -76,7 +76,7 @@ func newHost(t *testing.T, engine string) *host {
 	t.Helper()
 	h := &host{engine: engine, state: filepath.Join(t.TempDir(), "state")}
 	t.Cleanup(func() {
-		h.run(t, "sessions", "rm", "--all")
+		h.run(t, "sandbox", "rm", "--all")
 		h.nothingLeft(t)
 	})
 	return h
@@ -170,7 +170,7 @@ func (h *host) nothingLeft(t *testing.T) {
 		if len(h.left(t)) == 0 {
 			return true
 		}
-		h.ok(t, "sessions", "ls")
+		h.ok(t, "sandbox", "ls")
 		return false
 	})
 }

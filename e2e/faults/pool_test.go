@@ -16,7 +16,7 @@ func TestKilledPool(t *testing.T) {
 				p.Await(t, "serving", "MCP")
 				ready := func() (n int) {
 					var list []struct{ State string }
-					h.read(t, &list, "sessions", "ls")
+					h.read(t, &list, "sandbox", "ls")
 					for _, s := range list {
 						if s.State == "pooled" {
 							n++
@@ -26,7 +26,7 @@ func TestKilledPool(t *testing.T) {
 				}
 				eventually(t, "sandboxes are ready", func() bool { n := ready(); return n == 3 || n > 0 && !whole })
 				p.Kill()
-				h.ok(t, "sessions", "ls")
+				h.ok(t, "sandbox", "ls")
 				began := time.Now()
 				h.nothingLeft(t)
 				t.Logf("%s: gone %v after the next command", h.engine, time.Since(began))

@@ -100,14 +100,14 @@ func TestReaperIsNotNoticed(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.reaps = true
 		h.ok(t, "run", workflow(t, ending))
-		h.ok(t, "sessions", "open", "--name", "forever")
+		h.ok(t, "sandbox", "open", "--name", "forever")
 		if pids := h.reapers(t); len(pids) != 0 {
 			t.Errorf("left: %v", pids)
 		}
 		ours, theirs, err := os.Pipe()
 		must(t, err)
 		defer ours.Close()
-		cmd := h.command("sessions", "open", "--name", "box", "--idle-timeout", "1h")
+		cmd := h.command("sandbox", "open", "--name", "box", "--idle-timeout", "1h")
 		cmd.ExtraFiles = []*os.File{theirs}
 		out, err := cmd.Output() // waits for its end, and that nobody has its streams any more
 		theirs.Close()
@@ -119,9 +119,9 @@ func TestReaperIsNotNoticed(t *testing.T) {
 		if rest, err := io.ReadAll(ours); err != nil {
 			t.Errorf("the pipe that it was given: %q, %v", rest, err)
 		}
-		h.ok(t, "sessions", "open", "--name", "another", "--idle-timeout", "1h")
+		h.ok(t, "sandbox", "open", "--name", "another", "--idle-timeout", "1h")
 		one := h.watched(t) // of the two, and it may be either
-		h.ok(t, "sessions", "rm", "--all")
+		h.ok(t, "sandbox", "rm", "--all")
 		if err := syscall.Kill(one, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) { // it would look in a minute
 			t.Error(err)
 		}

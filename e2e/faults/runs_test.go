@@ -194,32 +194,32 @@ func TestSpoiledState(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, []string{"local"}, func(t *testing.T, h *host) {
-				id := h.ok(t, "sessions", "open", "--name", "box")
-				h.ok(t, "sessions", "exec", "box", "--", "sh", "-c", "echo kept > file")
+				id := h.ok(t, "sandbox", "open", "--name", "box")
+				h.ok(t, "sandbox", "exec", "box", "--", "sh", "-c", "echo kept > file")
 				h.ok(t, "runs", "ls")
 				path := filepath.Join(h.state, "state.db")
 				spoil(t, path)
 				before := read(t, path)
 				there := len(h.left(t))
 				for _, args := range [][]string{
-					{"run", workflow(t, steps)}, {"runs", "ls"}, {"sessions", "open", "--name", "another"},
+					{"run", workflow(t, steps)}, {"runs", "ls"}, {"sandbox", "open", "--name", "another"},
 				} {
 					res := h.run(t, args...)
 					if res.Code != 1 || !strings.Contains(res.Stderr, "state file") || !strings.Contains(res.Stderr, "workcell: hint: ") {
 						t.Errorf("workcell %s: exit code %d\n%s", args[0], res.Code, res.Stderr)
 					}
 				}
-				if out := h.ok(t, "sessions", "ls"); !strings.Contains(out, strings.TrimSpace(id)) {
+				if out := h.ok(t, "sandbox", "ls"); !strings.Contains(out, strings.TrimSpace(id)) {
 					t.Errorf("the sandbox is not listed:\n%s", out)
 				}
-				if out := h.ok(t, "sessions", "exec", "box", "--", "cat", "file"); out != "kept\n" {
+				if out := h.ok(t, "sandbox", "exec", "box", "--", "cat", "file"); out != "kept\n" {
 					t.Errorf("the sandbox's file: %q", out)
 				}
 				if after := read(t, path); !bytes.Equal(before, after) || len(h.left(t)) != there {
 					t.Error("the spoiled file was changed, or the engine's sandboxes")
 				}
 				must(t, os.Rename(path, path+".spoiled"))
-				if again := h.ok(t, "sessions", "open", "--name", "box"); again != id {
+				if again := h.ok(t, "sandbox", "open", "--name", "box"); again != id {
 					t.Errorf("with a new file the name is %s, it was %s", again, id)
 				}
 			})
@@ -237,7 +237,7 @@ func read(t *testing.T, path string) []byte {
 // TestGarbage: gc shows what no process has, and removes it only when it is told to.
 func TestGarbage(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
-		named := strings.TrimSpace(h.ok(t, "sessions", "open", "--name", "box"))
+		named := strings.TrimSpace(h.ok(t, "sandbox", "open", "--name", "box"))
 		alive, dead := h.start(t, "run", workflow(t, steps)), h.start(t, "run", workflow(t, steps))
 		alive.Await(t, "two", "exec")
 		dead.Await(t, "two", "exec")
@@ -253,7 +253,7 @@ func TestGarbage(t *testing.T) {
 		gc := func(args ...string) map[string]string {
 			t.Helper()
 			var list []garbage
-			h.read(t, &list, append([]string{"sessions", "gc"}, args...)...)
+			h.read(t, &list, append([]string{"sandbox", "gc"}, args...)...)
 			why := map[string]string{}
 			for _, g := range list {
 				if g.Why == "old guest" {
@@ -280,7 +280,7 @@ func TestGarbage(t *testing.T) {
 			t.Errorf("gc removed %v, it had shown %v", removed, seen)
 		}
 		var list []struct{ ID string }
-		h.read(t, &list, "sessions", "ls")
+		h.read(t, &list, "sandbox", "ls")
 		if len(list) != 2 { // the named one and the living run's
 			t.Errorf("sandboxes after gc: %v", list)
 		}

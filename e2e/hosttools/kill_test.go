@@ -89,7 +89,7 @@ func newMachine(t *testing.T, binary, engine string) *machine {
 	} {
 		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() { _, _ = m.run("sessions", "rm", "--all") }) // of a test that failed
+	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // of a test that failed
 	return m
 }
 
@@ -116,11 +116,11 @@ func (m *machine) read(v any, args ...string) {
 // inSandbox runs a command in the only sandbox there is, beside who has it.
 func (m *machine) inSandbox(argv ...string) (string, error) {
 	var list []struct{ ID string }
-	m.read(&list, "sessions", "ls")
+	m.read(&list, "sandbox", "ls")
 	if len(list) != 1 {
 		return "", fmt.Errorf("%d sandboxes", len(list))
 	}
-	return m.run(append([]string{"sessions", "exec", "-n", list[0].ID, "--"}, argv...)...)
+	return m.run(append([]string{"sandbox", "exec", "-n", list[0].ID, "--"}, argv...)...)
 }
 
 // charged returns how often the tool was called.
@@ -192,7 +192,7 @@ except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
 				t.Errorf("on record: %s", got)
 			}
 			var sandboxes []struct{ ID string }
-			if m.read(&sandboxes, "sessions", "ls"); len(sandboxes) != 0 {
+			if m.read(&sandboxes, "sandbox", "ls"); len(sandboxes) != 0 {
 				t.Errorf("left: %+v", sandboxes)
 			}
 		})

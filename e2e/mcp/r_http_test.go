@@ -343,5 +343,5 @@ func TestKeptOverHTTP(t *testing.T) {
 	if listContainers(t, instance(t, s.state)) == "" {
 		t.Error("the sandbox is gone")
 	}
-	cli(t, s.state, "sessions", "rm", id)
+	cli(t, s.state, "sandbox", "rm", id)
 }

@@ -188,7 +188,7 @@ func TestR10ClientDies(t *testing.T) {
 		if listContainers(t, instance(t, p.state)) == "" {
 			t.Error("the sandbox is gone")
 		}
-		cli(t, p.state, "sessions", "rm", id)
+		cli(t, p.state, "sandbox", "rm", id)
 	})
 }
 

@@ -155,10 +155,10 @@ func TestB4Terminal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a\x1b[31m.prompt")
 	must(t, os.WriteFile(file, []byte("---\nsandbox: nonsense\x1b[31m\n---\n"), 0o600))
 	for _, args := range [][]string{
-		{"sessions", "exec", evil, "--", "true"},
-		{"sessions", "exec", w.user.s.ID(), "-w", evil, "--", "true"},
-		{"sessions", "exec", w.user.s.ID(), "--", evil},
-		{"sessions", "rm", evil}, {"sessions", "open", "--name", evil}, {"sessions", "open", "--image", evil},
+		{"sandbox", "exec", evil, "--", "true"},
+		{"sandbox", "exec", w.user.s.ID(), "-w", evil, "--", "true"},
+		{"sandbox", "exec", w.user.s.ID(), "--", evil},
+		{"sandbox", "rm", evil}, {"sandbox", "open", "--name", evil}, {"sandbox", "open", "--image", evil},
 		{"validate", file}, {"run", file}, {"agent", "run", file}, {evil},
 	} {
 		res := workcell(t, state, nil, args...)

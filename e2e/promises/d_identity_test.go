@@ -100,7 +100,7 @@ func TestD2EngineIDs(t *testing.T) {
 		}
 	}
 	for id, state := range map[string]string{fake: state, alike.names[0]: state, b.s.ID(): w.stateDir(t, record.NewID())} { // the last is another instance's
-		for _, args := range [][]string{{"sessions", "exec", id, "--", "true"}, {"sessions", "rm", id[:min(len(id), 12)]}} {
+		for _, args := range [][]string{{"sandbox", "exec", id, "--", "true"}, {"sandbox", "rm", id[:min(len(id), 12)]}} {
 			if res := workcell(t, state, nil, args...); res.Code == 0 {
 				t.Errorf("%v: %+v", args, res)
 			}

@@ -68,7 +68,7 @@ func TestE3CommandLineEnv(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)
 	env := []string{"SECRET_TOKEN=canary", "WANTED=yes"}
-	res := workcell(t, state, env, "sessions", "exec", "-e", "WANTED", "-e", "GIVEN=too", w.user.s.ID(), "--", "env")
+	res := workcell(t, state, env, "sandbox", "exec", "-e", "WANTED", "-e", "GIVEN=too", w.user.s.ID(), "--", "env")
 	if res.Code != 0 || strings.Contains(res.Stdout, "canary") || strings.Contains(res.Stdout, hostCanary) ||
 		!strings.Contains(res.Stdout, "WANTED=yes\n") || !strings.Contains(res.Stdout, "GIVEN=too\n") {
 		t.Errorf("%+v", res)

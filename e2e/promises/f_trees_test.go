@@ -99,7 +99,7 @@ func TestF5CommandLine(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			dir, mark := b.dir(t), "mark-"+record.NewID()
-			cmd := command(t, state, nil, "sessions", "exec", b.s.ID(), "--", "python3", "-c", program(t, "family.py"), dir, mark, "wait")
+			cmd := command(t, state, nil, "sandbox", "exec", b.s.ID(), "--", "python3", "-c", program(t, "family.py"), dir, mark, "wait")
 			var said bytes.Buffer
 			cmd.Stderr = &said
 			must(t, cmd.Start())

@@ -81,8 +81,8 @@ func TestF12Clock(t *testing.T) {
 		clock.Set(by)
 		idle := f.ok(t, toolspec.ToolOpen, obj{"session_key": fmt.Sprint("idle", i)})["sandbox_id"]
 		h.has(t, i+2, idle, by)
-		for whose, look := range map[string]*exec.Cmd{"true": h.command(t, "sessions", "gc", "--yes", "-o", "json"),
-			"same": clock.Under(h.command(t, "sessions", "gc", "--yes", "-o", "json"))} {
+		for whose, look := range map[string]*exec.Cmd{"true": h.command(t, "sandbox", "gc", "--yes", "-o", "json"),
+			"same": clock.Under(h.command(t, "sandbox", "gc", "--yes", "-o", "json"))} {
 			if out, err := garbage(look); err != nil || len(out) > 0 {
 				t.Errorf("the clock is %v ahead: by the %s clock there is garbage: %v, %v", by, whose, out, err)
 			}
@@ -160,7 +160,7 @@ func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 		ID, State string
 		Created   time.Time
 	}
-	out, err := h.command(t, "sessions", "ls", "-o", "json").Output()
+	out, err := h.command(t, "sandbox", "ls", "-o", "json").Output()
 	must(t, errors.Join(err, json.Unmarshal(out, &list)))
 	made := false
 	for _, s := range list {
@@ -230,7 +230,7 @@ steps:
 	_ = run.Wait() // it was killed
 	for _, later := range []time.Duration{time.Minute, 2 * session.DefaultIdleTimeout} {
 		clock.Set(later)
-		must(t, clock.Under(h.command(t, "sessions", "ls")).Run())
+		must(t, clock.Under(h.command(t, "sandbox", "ls")).Run())
 		if n := h.sandboxes(t); n != 1 {
 			t.Fatalf("after %v there are %d sandboxes", later, n)
 		}
@@ -253,7 +253,7 @@ func (h *host) awaitRun(t *testing.T, file string) string {
 		if err != nil || json.Unmarshal(out, &list) != nil || len(list) != 1 {
 			continue
 		}
-		if h.command(t, "sessions", "exec", list[0].ID, "--", "test", "-e", file).Run() == nil {
+		if h.command(t, "sandbox", "exec", list[0].ID, "--", "test", "-e", file).Run() == nil {
 			return list[0].ID
 		}
 	}

@@ -97,7 +97,7 @@ func (r *registryServer) push(t testing.TB, repo string) string {
 func TestL1DownAtStart(t *testing.T) {
 	t.Parallel()
 	for name, environ := range w.engine.unreachable(t) {
-		for _, args := range [][]string{{"sessions", "ls"}, {"sessions", "open"}, {"doctor"}} {
+		for _, args := range [][]string{{"sandbox", "ls"}, {"sandbox", "open"}, {"doctor"}} {
 			t.Run(name+" "+strings.Join(args, " "), func(t *testing.T) {
 				t.Parallel()
 				res := workcell(t, w.stateDir(t, w.instance), []string{environ}, args...)

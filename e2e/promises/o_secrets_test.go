@@ -184,7 +184,7 @@ func TestO1CommandLine(t *testing.T) {
 		if c.args[0] == "rm" {
 			described = stop()
 		}
-		res := workcell(t, state, env, append([]string{"sessions"}, c.args...)...)
+		res := workcell(t, state, env, append([]string{"sandbox"}, c.args...)...)
 		if res.Code != c.code {
 			t.Errorf("sessions %s: %+v", c.args[0], res)
 		}
@@ -199,7 +199,7 @@ func TestO1CommandLine(t *testing.T) {
 		"DOCKER_HOST=tcp://user:" + canary + "@127.0.0.1:1", "OTEL_EXPORTER_OTLP_ENDPOINT=http://user:" + canary + "@127.0.0.1:1/",
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=" + canary, "GEMINI_API_KEY=" + canary,
 	} {
-		res := workcell(t, state, []string{variable, "WORKCELL_DEBUG=1", "OTEL_EXPORTER_OTLP_TIMEOUT=500"}, "sessions", "ls")
+		res := workcell(t, state, []string{variable, "WORKCELL_DEBUG=1", "OTEL_EXPORTER_OTLP_TIMEOUT=500"}, "sandbox", "ls")
 		leak(t, variable[:20], res.Stdout+res.Stderr)
 	}
 	nothingLeft(t, instance)

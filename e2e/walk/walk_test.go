@@ -38,15 +38,15 @@ func pages() (names []string, steps map[string]map[string]step) {
 			`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
 			`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
 			`workcell agent run examples/agents/python-developer.prompt "how many primes are below 100?"`: {says: `(?m)^there are 25$`},
-			`workcell validate examples`:                                                       {says: `valid`},
-			`id=$(workcell sessions open --image python:3.11-slim)`:                            {},
-			`workcell sessions exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
-			`workcell sessions cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
-			`workcell sessions attach "$id"`: {
-				why: "nobody is at a terminal", instead: `script -qec "workcell sessions attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
+			`workcell validate examples`:                                                      {says: `valid`},
+			`id=$(workcell sandbox open --image python:3.11-slim)`:                            {},
+			`workcell sandbox exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
+			`workcell sandbox cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
+			`workcell sandbox attach "$id"`: {
+				why: "nobody is at a terminal", instead: `script -qec "workcell sandbox attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
 			},
-			`workcell sessions rm "$id"`: {says: `^sbx_`},
-			`workcell sessions gc`:       {says: `nothing (to remove|removed)`},
+			`workcell sandbox rm "$id"`: {says: `^sbx_`},
+			`workcell sandbox gc`:       {says: `nothing (to remove|removed)`},
 		},
 		"examples/README.md": {
 			fix: {says: `all_passed: true`},
@@ -146,7 +146,7 @@ func newWalker(t *testing.T) *walker {
 	}
 	w.stdin, w.codes = stdin, bufio.NewScanner(codes)
 	t.Cleanup(func() {
-		w.say(t, `workcell sessions rm --force "$id"`) // after a command that failed
+		w.say(t, `workcell sandbox rm --force "$id"`) // after a command that failed
 		stdin.Close()
 		_ = shell.Wait() // its commands' exit codes are what counts
 	})

@@ -45,7 +45,7 @@ func (m *machine) inTwo(t *testing.T, id string) {
 // gone waits until a run has no sandbox.
 func (m *machine) gone(t *testing.T, id string) {
 	t.Helper()
-	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sessions", "ls"), id[:12]) })
+	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sandbox", "ls"), id[:12]) })
 }
 
 // TestElsewhere: a run that is detached here is carried out there, with all that it needs although that is gone here; its log, its
@@ -196,7 +196,7 @@ func TestCancelledElsewhere(t *testing.T) {
 	if res.Code != 1 || !strings.Contains(res.Stderr, "no worker stopped run") || !strings.Contains(res.Stderr, "on the host of that engine") {
 		t.Errorf("without a worker: exit code %d\n%s", res.Code, res.Stderr)
 	}
-	if ls := there.ok(t, "sessions", "ls"); !strings.Contains(ls, run[:12]) {
+	if ls := there.ok(t, "sandbox", "ls"); !strings.Contains(ls, run[:12]) {
 		t.Errorf("it has removed what it cannot reach:\n%s", ls)
 	}
 	cancel := here.start(t, "runs", "cancel", run)
@@ -219,7 +219,7 @@ func TestFilesGone(t *testing.T) {
 	here.inTwo(t, id)
 	w.Kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
-	here.ok(t, "sessions", "rm", "--all")
+	here.ok(t, "sandbox", "rm", "--all")
 	there.worker(t)
 	res := here.run(t, "runs", "logs", id, "--follow")
 	if res.Code != 1 || !strings.Contains(res.Stderr, "are gone") {

@@ -184,7 +184,7 @@ func (n *network) nothingLeft(t *testing.T) {
 	instance := query(t, n.server.URL, `SELECT id FROM workcell.instance`)
 	left := ""
 	eventually(t, "nothing is left", func() bool {
-		n.machines[0].ok(t, "sessions", "ls") // which sweeps
+		n.machines[0].ok(t, "sandbox", "ls") // which sweeps
 		left = query(t, n.server.URL, `SELECT concat_ws(', ',
 (SELECT 'queued: ' || count(*) FROM workcell.queued HAVING count(*) > 0),
 (SELECT 'sandboxes: ' || count(*) FROM workcell.session WHERE state NOT IN ('closed', 'lost') HAVING count(*) > 0),

@@ -22,7 +22,7 @@ import (
 //
 // Sandboxes of a process that was killed remain until another process sweeps. If no other process of the program
 // runs, open a manager with the same Instance, Store and Engine from time to time, for example from a timer. The
-// workcell command starts a process for this. With the command's state directory, `workcell sessions gc --yes` sweeps
+// workcell command starts a process for this. With the command's state directory, `workcell sandbox gc --yes` sweeps
 // as well. ReclaimAt returns when the next sweep is due.
 //
 // Sweep fails if it cannot list the sandboxes of the engine or the records of the store. Removals that fail are

@@ -60,7 +60,7 @@ func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req sessi
 	return s
 }
 
-// state returns the state of a sandbox as `sessions ls` shows it; empty when there is none.
+// state returns the state of a sandbox as `sandbox ls` shows it; empty when there is none.
 func (l *life) state(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())

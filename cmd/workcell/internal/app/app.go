@@ -22,7 +22,7 @@ type Options struct {
 	Stderr  io.Writer                    // for notices and warnings
 	Front   func(stderr io.Writer) Front // shows the progress of a run; required for runs
 	Version string
-	Command string // path of the command, such as "workcell sessions exec"
+	Command string // path of the command, such as "workcell sandbox exec"
 
 	StateDir     string // --state-dir
 	State        string // --state

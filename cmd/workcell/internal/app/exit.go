@@ -73,7 +73,7 @@ func classOf(err error) (code int, hint string) {
 	case errors.As(err, &vanished) && vanished.Key.Run() != "":
 		return ExitNotFound, fmt.Sprintf("to resume the run with its files, run `workcell runs resume %s`; to remove them, run `workcell runs cancel %[1]s`", vanished.Key.Run())
 	case errors.As(err, &vanished):
-		return ExitNotFound, fmt.Sprintf("to rebuild it with its files, run `workcell sessions open --name %s` with its original --mount, --network, and --oci-runtime; to remove them, run `workcell sessions rm %[1]s`", vanished.Key.ID)
+		return ExitNotFound, fmt.Sprintf("to rebuild it with its files, run `workcell sandbox open --name %s` with its original --mount, --network, and --oci-runtime; to remove them, run `workcell sandbox rm %[1]s`", vanished.Key.ID)
 	case errors.Is(err, runstore.ErrDamaged):
 		return ExitFailed, "to end the run and remove its sandboxes, run `workcell runs cancel RUN`; other runs are not affected"
 	case state.Hint(err) != "":
@@ -88,12 +88,12 @@ func classOf(err error) (code int, hint string) {
 		{ExitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
 		{ExitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
 		{ExitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},
-		{ExitNoRoom, backend.ErrCapacity, "stop running commands, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"},
-		{ExitNoRoom, backend.ErrNoRoom, "free space on the engine's disk, remove sandboxes (`workcell sessions gc`), or request a smaller workspace"},
-		{ExitNoRoom, backend.ErrQuota, "delete files with `workcell sessions rm SANDBOX:PATH`"},
+		{ExitNoRoom, backend.ErrCapacity, "stop running commands, or remove sandboxes: `workcell sandbox ls`, then `workcell sandbox rm SANDBOX`"},
+		{ExitNoRoom, backend.ErrNoRoom, "free space on the engine's disk, remove sandboxes (`workcell sandbox gc`), or request a smaller workspace"},
+		{ExitNoRoom, backend.ErrQuota, "delete files with `workcell sandbox rm SANDBOX:PATH`"},
 		{ExitConflict, backend.ErrExists, ""},
 		{ExitUsage, backend.ErrInvalid, ""},
-		{ExitNotFound, backend.ErrNotFound, "run `workcell sessions ls` to list sandboxes"},
+		{ExitNotFound, backend.ErrNotFound, "run `workcell sandbox ls` to list sandboxes"},
 	} {
 		if errors.Is(err, class.err) {
 			return class.code, class.hint

@@ -180,7 +180,7 @@ func (h *Host) showKept(ctx context.Context, run string) {
 			h.p.Line("kept sandbox %s (%s)", s.ID, s.Key)
 		}
 	}
-	h.p.Line("to remove them, run: workcell sessions rm %s", run)
+	h.p.Line("to remove them, run: workcell sandbox rm %s", run)
 }
 
 // Answer is the latest answer of a run's agents, or the failure of one, with the numbers of all.
@@ -238,7 +238,7 @@ func (h *Host) leave(ctx context.Context, wf *workflow.Workflow, res *workflow.R
 	}
 	for _, s := range list {
 		if s.Run == runID {
-			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sessions cp %[1]s:. DIR",
+			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sandbox cp %[1]s:. DIR",
 				s.ID, runID)
 		}
 	}

@@ -86,7 +86,7 @@ func (a *App) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	return place.OpenJournal(ctx)
 }
 
-// SaveEnv keeps what `sessions open -e` set: later commands come from other processes. It lies in the state file, which is
+// SaveEnv keeps what `sandbox open -e` set: later commands come from other processes. It lies in the state file, which is
 // the user's alone: on the engine others could read it, and what lies in the sandbox belongs to the code there.
 func (m *Manager) SaveEnv(env map[string]string) func(context.Context, *session.Session) error {
 	if len(env) == 0 {
@@ -98,7 +98,7 @@ func (m *Manager) SaveEnv(env map[string]string) func(context.Context, *session.
 // LoadEnv returns the environment of a command: what the sandbox was opened with, and own over it.
 func (m *Manager) LoadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {
 	if m.Records == nil {
-		m.app.Notice("variables of `sessions open -e` are not available without sandbox records")
+		m.app.Notice("variables of `sandbox open -e` are not available without sandbox records")
 		return own, nil
 	}
 	env, err := m.Records.Env(ctx, s.ID())

@@ -67,7 +67,7 @@ func Root(a *Command, groups ...Group) *cobra.Command {
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
 
 To check your setup, run ` + "`workcell doctor`" + `. To run an agent or a workflow, use ` + "`workcell run FILE`" + `.
-To create a sandbox manually, use ` + "`workcell sessions open`" + `. The default backend is Docker, or containerd if
+To create a sandbox manually, use ` + "`workcell sandbox open`" + `. The default backend is Docker, or containerd if
 Docker is not available. containerd and local require Linux. Documentation: https://github.com/workcell-dev/workcell
 
 By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends, unless

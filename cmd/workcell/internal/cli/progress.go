@@ -199,7 +199,7 @@ func (p *progress) Event(ev workflow.Event) {
 		p.Line("  %-26s retries in %s", ev.Path, ev.Delay)
 	case workflow.EventCleanup:
 		if ev.Error != nil {
-			p.Line("cleanup failed: %s; run `workcell sessions ls` to list the remaining sandboxes", ev.Error.Message)
+			p.Line("cleanup failed: %s; run `workcell sandbox ls` to list the remaining sandboxes", ev.Error.Message)
 		}
 	case workflow.EventRunFinished:
 		p.Status("")

@@ -81,7 +81,7 @@ func sharedHint(err error) string {
 	case errors.Is(err, postgres.ErrFull):
 		return "free some space on the server"
 	case errors.Is(err, postgres.ErrLeaseLost):
-		return "another process may have removed its sandboxes or resumed its run; check `workcell sessions ls` and `workcell runs ls`"
+		return "another process may have removed its sandboxes or resumed its run; check `workcell sandbox ls` and `workcell runs ls`"
 	}
 	return ""
 }

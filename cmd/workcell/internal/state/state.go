@@ -59,7 +59,7 @@ func Hint(err error) string {
 	case errors.Is(err, sqlitefile.ErrReadOnly):
 		return "allow this user to write to it, or pass --state-dir DIR"
 	case errors.Is(err, sqlitefile.ErrFull):
-		return "free some space: `workcell sessions ls` and `workcell sessions rm` work without the file"
+		return "free some space: `workcell sandbox ls` and `workcell sandbox rm` work without the file"
 	case errors.Is(err, sqlitefile.ErrBusy):
 		return "try again; if it fails again, a process that uses the file is suspended"
 	}

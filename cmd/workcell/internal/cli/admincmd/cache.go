@@ -152,7 +152,7 @@ func newCacheRmCmd(a *command) *cobra.Command {
 	return a.Verb(0, &cobra.Command{
 		Use:     "rm NAME…",
 		Short:   "Empty caches",
-		Long:    "Empty caches. Open sandboxes keep the old contents. After a day, `sessions gc --yes` deletes them from disk.",
+		Long:    "Empty caches. Open sandboxes keep the old contents. After a day, `sandbox gc --yes` deletes them from disk.",
 		Example: "  workcell cache rm pip npm",
 		Aliases: []string{"remove", "clear"},
 		Args:    cobra.MinimumNArgs(1),

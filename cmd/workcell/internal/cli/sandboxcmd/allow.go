@@ -11,14 +11,14 @@ import (
 	"github.com/workcell-dev/workcell/gateway/egress"
 )
 
-func newSessionsAllowCmd(a *command) *cobra.Command {
+func newSandboxAllowCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "allow [flags] SANDBOX HOST…",
 		Short: "Allow a sandbox to reach more hosts",
 		Long: `Allow a sandbox that was created with network.allow to reach more hosts. HOST has the same forms as in
 network.allow: NAME, *.NAME, NAME:PORT, or registry:NAME. New connections can use the hosts until the process that
 owns the sandbox exits. Hosts in network.deny are still refused.`,
-		Example: "  workcell sessions allow mybox files.example.org registry:npm",
+		Example: "  workcell sandbox allow mybox files.example.org registry:npm",
 		Args:    cobra.MinimumNArgs(2),
 		RunE:    a.managed(app.StateWanted, first, a.allowHosts),
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-func newSessionsCpCmd(a *command) *cobra.Command {
+func newSandboxCpCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|- or cp [flags] FILE|DIR|- SANDBOX:PATH",
 		Short: "Copy files to or from a sandbox",
@@ -31,7 +31,7 @@ Permission bits are preserved; owners and times are not. Files are copied comple
 files in a directory are not copied, and links that lead outside are never followed. If a file cannot be copied, the
 command reports it, copies the rest, and exits with 1. A copy can have up to 10,000 files and directories and 16 GiB
 in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it.`,
-		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
+		Example: "  workcell sandbox cp src/. mybox:src\n  workcell sandbox cp mybox:report.csv -\n  workcell sandbox cp mybox:/workspace ./result",
 		Args:    checkCopyArgs,
 		RunE: a.managed(app.StateWanted, func(args []string) []string { return sandboxNames(remotePath(args)) },
 			a.copyFiles),
@@ -40,7 +40,7 @@ in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it
 
 func checkCopyArgs(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return app.UsageError(errors.New("source and destination required"), "workcell sessions cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
+		return app.UsageError(errors.New("source and destination required"), "workcell sandbox cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
 	}
 	if inSandbox(args[0]) == inSandbox(args[1]) {
 		return app.UsageError(errors.New("either source or destination must be in a sandbox"),

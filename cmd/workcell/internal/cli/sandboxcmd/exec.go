@@ -61,24 +61,24 @@ func (f *execFlags) checkUser(has string) error {
 	if want != has {
 		return app.Fail(app.ExitExecProduct, fmt.Errorf("commands in this sandbox run as %s and cannot use --user %s",
 			has, f.user),
-			"open another sandbox: workcell sessions open --user "+f.user)
+			"open another sandbox: workcell sandbox open --user "+f.user)
 	}
 	return nil
 }
 
-type sessionsExecOptions struct {
+type sandboxExecOptions struct {
 	execFlags
 	timeout  time.Duration
 	noStdin  bool
 	language string // of the interpreter that runs a program; empty runs a command
 }
 
-func newSessionsExecCmd(a *command) *cobra.Command {
-	o := &sessionsExecOptions{}
+func newSandboxExecCmd(a *command) *cobra.Command {
+	o := &sandboxExecOptions{}
 	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
 		Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox, even while a run uses it. See workcell sessions --help for the forms of SANDBOX.
+		Long: `Run a command in a sandbox, even while a run uses it. See workcell sandbox --help for the forms of SANDBOX.
 
 COMMAND runs without a shell, with the standard input, output, and error of workcell. The exit code is the
 command's, or 128+n if signal n stopped it. It is 124 if the command timed out (all its processes are killed), 125 if
@@ -86,7 +86,7 @@ Workcell failed, 126 if the program cannot be executed, and 127 if it was not fo
 
 With --interpreter, COMMAND is the source code of a program. If you omit COMMAND, standard input is. The interpreter
 keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
-		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
+		Example: "  workcell sandbox exec sbx_… -- python3 -m unittest\n  workcell sandbox exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case o.language != "" && (o.dir != "" || o.env != nil):
@@ -96,20 +96,20 @@ keeps its variables between calls. The value of the program's last expression is
 				return cobra.RangeArgs(1, 2)(cmd, args)
 			}
 			if dash := cmd.ArgsLenAtDash(); len(args) < 2 || dash > 1 || dash == 0 {
-				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"), "workcell sessions exec SANDBOX -- COMMAND")
+				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"), "workcell sandbox exec SANDBOX -- COMMAND")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.addTo(cmd, "run", "standard input is always connected; for a terminal, run workcell sessions attach SANDBOX [-- COMMAND]")
+	o.addTo(cmd, "run", "standard input is always connected; for a terminal, run workcell sandbox attach SANDBOX [-- COMMAND]")
 	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", sandbox.MaxExecTimeout, "kill the command and its child processes after this time")
 	cmd.Flags().Var(cli.OneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables between calls")
 	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "run the command with empty standard input")
 	return cmd
 }
 
-func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string) error {
+func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) error {
 	own, err := cli.ParseEnv(a.Options.Env, o.env)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 		}
 		if res.Leaked {
 			a.Notice("processes of the command keep running until the sandbox ends (%s); to kill them, "+
-				"run `workcell sessions kill %s %s`", ends(s.Info(), nil), args[0], res.ExecID)
+				"run `workcell sandbox kill %s %s`", ends(s.Info(), nil), args[0], res.ExecID)
 		}
 		return a.execStatus(res)
 	})(cmd, args)
@@ -149,7 +149,7 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 const printedBytes = 512 << 10 // the most there is
 
 // program runs a program in an interpreter of the sandbox.
-func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
+func (o *sandboxExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
 	if len(args) == 0 {
 		code, err := io.ReadAll(io.LimitReader(a.Stdin, sandbox.MaxStdinBytes+1))
 		if err != nil {
@@ -196,7 +196,7 @@ func (a *command) execStatus(res sandbox.ExecResult) error {
 		a.Notice("command timed out after %s; all its processes were killed", res.Timeout)
 		return app.ExitWith(app.ExitExecTimeout)
 	case sandbox.ExecQuotaKilled:
-		a.Notice("command killed: no space left; delete files, for example with `workcell sessions rm SANDBOX:PATH`")
+		a.Notice("command killed: no space left; delete files, for example with `workcell sandbox rm SANDBOX:PATH`")
 	case sandbox.ExecKilled:
 		a.Notice("command killed by another process")
 	}
@@ -234,45 +234,45 @@ func execError(err error) error {
 // defaultTerm is what the command is told of the terminal when this process does not know it.
 const defaultTerm = "xterm"
 
-type sessionsAttachOptions struct {
+type sandboxAttachOptions struct {
 	execFlags
 	detachKeys string
 	another    bool
 }
 
-func newSessionsAttachCmd(a *command) *cobra.Command {
-	o := &sessionsAttachOptions{}
+func newSandboxAttachCmd(a *command) *cobra.Command {
+	o := &sandboxAttachOptions{}
 	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:   "attach [flags] SANDBOX [--] [COMMAND [ARG…]]",
 		Short: "Open a terminal in a sandbox",
 		Long: `Open a terminal in a sandbox, even while a run uses it. Job control, Ctrl-C, full-screen programs, and window
-resizing work as in any terminal. See workcell sessions --help for the forms of SANDBOX.
+resizing work as in any terminal. See workcell sandbox --help for the forms of SANDBOX.
 
 Without COMMAND, attach joins the latest existing terminal, shows its last output again, and detaches its other
 client. If no terminal exists, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or
 the first available of bash, zsh, ash, and sh. COMMAND, --new, -w, and -e always open a new terminal.
 
 After you press the detach keys, or if attach exits early, the program keeps running, and you can attach again. It is
-killed if its terminal is unused for an hour. Until then, ` + "`workcell sessions logs`" + ` shows its output.
+killed if its terminal is unused for an hour. Until then, ` + "`workcell sandbox logs`" + ` shows its output.
 
 Sandbox output is written to your terminal unchanged, including control sequences. The exit code is the command's, as
 with exec, or 0 after the detach keys.`,
-		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox bash\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3 -q",
+		Example: "  workcell sandbox attach mybox\n  workcell sandbox attach mybox bash\n  workcell sandbox attach mybox --detach-keys ctrl-x,x -- python3 -q",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 {
-				return app.Fail(app.ExitExecProduct, errors.New("sandbox required"), "workcell sessions attach SANDBOX [COMMAND]")
+				return app.Fail(app.ExitExecProduct, errors.New("sandbox required"), "workcell sandbox attach SANDBOX [COMMAND]")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.addTo(cmd, "start", "attach always uses a terminal: workcell sessions attach SANDBOX [-- COMMAND]")
+	o.addTo(cmd, "start", "attach always uses a terminal: workcell sandbox attach SANDBOX [-- COMMAND]")
 	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "`KEYS`: keys that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
 	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if one exists")
 	return cmd
 }
 
-func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []string) error {
+func (o *sandboxAttachOptions) run(cmd *cobra.Command, a *command, args []string) error {
 	keys, err := parseDetachKeys(o.detachKeys)
 	if err != nil {
 		return app.UsageError(err, "use characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, or DEL, for example ctrl-p,ctrl-q")
@@ -283,7 +283,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []strin
 	}
 	tty, err := cli.NewHostTerminal(a.Stdin, a.Stdout)
 	if err != nil {
-		return app.UsageError(err, "to run a command without a terminal: workcell sessions exec SANDBOX -- COMMAND")
+		return app.UsageError(err, "to run a command without a terminal: workcell sandbox exec SANDBOX -- COMMAND")
 	}
 	return a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {
@@ -351,14 +351,14 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox
 		}
 		return res, err
 	}()
-	comeBack := "to attach again, run: workcell sessions attach " + v.name
+	comeBack := "to attach again, run: workcell sandbox attach " + v.name
 	var launch *sandbox.LaunchError
 	switch {
 	case errors.Is(err, sandbox.ErrDetached):
 		v.a.Notice("detached; %s", comeBack)
 		return nil
 	case errors.As(err, &launch) && launch.Reason == sandbox.LaunchNotFound:
-		return app.Fail(app.ExitExecMissing, err, "specify a program that exists in the sandbox: workcell sessions attach SANDBOX -- PROGRAM")
+		return app.Fail(app.ExitExecMissing, err, "specify a program that exists in the sandbox: workcell sandbox attach SANDBOX -- PROGRAM")
 	case errors.Is(err, sandbox.ErrTakenOver):
 		v.a.Notice("%v; %s", sandbox.ErrTakenOver, comeBack)
 		return nil

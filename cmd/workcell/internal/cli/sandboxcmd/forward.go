@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/forward"
 )
 
-func newSessionsForwardCmd(a *command) *cobra.Command {
+func newSandboxForwardCmd(a *command) *cobra.Command {
 	address := "127.0.0.1"
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "forward [flags] SANDBOX PORT|LOCAL:PORT…",
@@ -27,7 +27,7 @@ removed. The sandbox needs no network access, and it cannot connect to ports of 
 PORT forwards a local port to the same port on the loopback interface of the sandbox. LOCAL:PORT uses another local
 port, and :PORT any free local port. Local programs connect to 127.0.0.1. Open connections count as use of the sandbox;
 waiting for connections does not.`,
-		Example:    "  workcell sessions forward mybox 8080\n  workcell sessions forward mybox 8081:8080 :5432",
+		Example:    "  workcell sandbox forward mybox 8080\n  workcell sandbox forward mybox 8081:8080 :5432",
 		Args:       cobra.MinimumNArgs(2),
 		SuggestFor: []string{"port-forward", "ports", "port", "expose"},
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-func newSessionsLsCmd(a *command) *cobra.Command {
+func newSandboxLsCmd(a *command) *cobra.Command {
 	user, all, watch := "", false, false
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:     "ls",
@@ -34,7 +34,7 @@ why a sandbox is not running.
 
 With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
 gap line means that events may be missing because the engine was not reachable.`,
-		Example: "  workcell sessions ls\n  workcell sessions ls --user alice@example.com --all -o json\n  workcell sessions ls --watch",
+		Example: "  workcell sandbox ls\n  workcell sandbox ls --user alice@example.com --all -o json\n  workcell sandbox ls --watch",
 		Args:    cobra.NoArgs,
 
 		SuggestFor: []string{"ps"},
@@ -131,14 +131,14 @@ func (a *command) sandboxInfos(ctx context.Context, m *app.Manager, all bool) ([
 	return list, err
 }
 
-func newSessionsShowCmd(a *command) *cobra.Command {
+func newSandboxShowCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:     "show SANDBOX",
 		Aliases: []string{"inspect"},
 		Short:   "Show details of a sandbox",
 		Long: `Show details of a sandbox, such as its state, user, image, and backend; -o json includes its limits. The
 output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
-		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
+		Example: "  workcell sandbox show mybox\n  workcell sandbox show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    a.managed(app.StateWanted, first, a.showSandbox),
 	})
@@ -183,7 +183,7 @@ const stateRemoved session.State = "removed"
 // SandboxOutput is a sandbox in the output of commands.
 type SandboxOutput struct {
 	ID       string              `json:"id"`
-	Name     string              `json:"name,omitempty"`      // of one that `sessions open` made; random unless --name said it
+	Name     string              `json:"name,omitempty"`      // of one that `sandbox open` made; random unless --name said it
 	UserName string              `json:"user_name,omitempty"` // of the person whose it is
 	Key      string              `json:"key"`
 	Run      string              `json:"run,omitempty"`

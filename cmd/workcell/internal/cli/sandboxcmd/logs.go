@@ -19,7 +19,7 @@ import (
 // followWait is how long one question for new output waits.
 const followWait = 30 * time.Second
 
-func newSessionsLogsCmd(a *command) *cobra.Command {
+func newSandboxLogsCmd(a *command) *cobra.Command {
 	follow := false
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "logs [flags] SANDBOX [EXEC_ID]",
@@ -28,10 +28,10 @@ func newSessionsLogsCmd(a *command) *cobra.Command {
 commands and the latest finished commands, oldest first. With EXEC_ID, the command prints the recorded standard output
 and error unchanged. Runs that use the sandbox are not affected.
 
-Output is recorded for commands of agents, workflows, MCP clients, and ` + "`sessions attach`" + `, but not for
-` + "`workcell sessions exec`" + `, which prints it directly. The list omits program names because they can contain
+Output is recorded for commands of agents, workflows, MCP clients, and ` + "`sandbox attach`" + `, but not for
+` + "`workcell sandbox exec`" + `, which prints it directly. The list omits program names because they can contain
 secrets. Only the latest part of long output is kept; a line on standard error reports if the beginning is missing.`,
-		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
+		Example: "  workcell sandbox logs mybox\n  workcell sandbox logs mybox exec_… --follow",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed("output") {
@@ -54,9 +54,9 @@ secrets. Only the latest part of long output is kept; a line on standard error r
 }
 
 // listsCommands is the hint for somebody who names no command, or one that is not known.
-const listsCommands = "to list the commands, run `workcell sessions logs SANDBOX`"
+const listsCommands = "to list the commands, run `workcell sandbox logs SANDBOX`"
 
-// ExecOutput is a command in the output of `sessions logs`.
+// ExecOutput is a command in the output of `sandbox logs`.
 type ExecOutput struct {
 	ExecID      string            `json:"exec_id"`
 	Status      sandbox.ExecState `json:"status"`
@@ -64,7 +64,7 @@ type ExecOutput struct {
 	Signal      string            `json:"signal,omitempty"`
 	DurationMS  int64             `json:"duration_ms"`        // so far, while it runs
 	AgeMS       int64             `json:"age_ms,omitempty"`   // how long ago it was started; absent when the sandbox cannot tell
-	Terminal    bool              `json:"terminal,omitempty"` // `sessions attach` joins it
+	Terminal    bool              `json:"terminal,omitempty"` // `sandbox attach` joins it
 	StdoutBytes int64             `json:"stdout_bytes"`
 	StderrBytes int64             `json:"stderr_bytes"`
 }
@@ -138,7 +138,7 @@ func wholeOutput(ctx context.Context, s *session.Session, execID string) string 
 	for _, stream := range []string{"stdout", "stderr"} {
 		name := ".workcell/output/" + execID + "." + stream
 		if _, err := s.StatFile(ctx, name); err == nil {
-			return fmt.Sprintf("; for all of it, run `workcell sessions cp %s:%s -`", s.ID(), name)
+			return fmt.Sprintf("; for all of it, run `workcell sandbox cp %s:%s -`", s.ID(), name)
 		}
 	}
 	return ""
@@ -150,12 +150,12 @@ func logsError(err error) error {
 	case errors.Is(err, backend.ErrNotFound):
 		return app.Fail(app.ExitFailed, err, listsCommands)
 	case errors.Is(err, backend.ErrInvalid):
-		return app.Fail(app.ExitFailed, err, listsCommands+"; output of `sessions exec` is not recorded")
+		return app.Fail(app.ExitFailed, err, listsCommands+"; output of `sandbox exec` is not recorded")
 	}
 	return err
 }
 
-func newSessionsKillCmd(a *command) *cobra.Command {
+func newSandboxKillCmd(a *command) *cobra.Command {
 	all, signal := false, ""
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "kill [flags] SANDBOX EXEC_ID… | --all SANDBOX",
@@ -164,7 +164,7 @@ func newSessionsKillCmd(a *command) *cobra.Command {
 SIGKILL. The sandbox keeps running. The client that started the command gets the status killed.
 
 With --signal, only this signal is sent. The IDs of the commands are printed; commands that have exited are ignored.`,
-		Example: "  workcell sessions kill mybox exec_…\n  workcell sessions kill --signal INT mybox exec_…\n  workcell sessions kill --all mybox",
+		Example: "  workcell sandbox kill mybox exec_…\n  workcell sandbox kill --signal INT mybox exec_…\n  workcell sandbox kill --all mybox",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || all == (len(args) > 1) {
 				return app.UsageError(errors.New("specify a sandbox and EXEC_IDs, or use --all"), listsCommands)
@@ -180,7 +180,7 @@ With --signal, only this signal is sent. The IDs of the commands are printed; co
 	return cmd
 }
 
-// killedExec is a command in the output of `sessions kill`.
+// killedExec is a command in the output of `sandbox kill`.
 type killedExec struct {
 	ExecID string            `json:"exec_id"`
 	Status sandbox.ExecState `json:"status"` // running after a signal that it takes, or when it takes a moment to end

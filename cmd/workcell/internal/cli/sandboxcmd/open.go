@@ -25,7 +25,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-type sessionsOpenOptions struct {
+type sandboxOpenOptions struct {
 	req    session.Request
 	limits limitFlags
 
@@ -36,22 +36,22 @@ type sessionsOpenOptions struct {
 	rebuild bool
 }
 
-func newSessionsOpenCmd(a *command) *cobra.Command {
-	o := &sessionsOpenOptions{root: "readonly", req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
+func newSandboxOpenCmd(a *command) *cobra.Command {
+	o := &sandboxOpenOptions{root: "readonly", req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "open [flags]",
 		Short: "Create or open a sandbox and print its ID",
-		Long: `Create a sandbox and print its ID. By default, it exists until you run ` + "`workcell sessions rm`" + `.
+		Long: `Create a sandbox and print its ID. By default, it exists until you run ` + "`workcell sandbox rm`" + `.
 
 With --name, you can use the name instead of the ID, and opening the name again returns the existing sandbox. The
 command fails if the image or other settings in the flags differ from the sandbox's. With --rebuild, it instead
 rebuilds the sandbox with the specified settings and keeps its workspace files. -e adds variables to an existing
 sandbox.
 
-With --idle-timeout, the sandbox is stopped after this idle time: its files are kept, and sessions open and sessions
+With --idle-timeout, the sandbox is stopped after this idle time: its files are kept, and sandbox open and sandbox
 exec start it again. A sandbox is not idle while a process runs in it. With --idle-policy remove, or on a backend that
 cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
-		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
+		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n  workcell sandbox exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.req.IdlePolicy == record.IdleStop && !cmd.Flags().Changed("idle-timeout") {
@@ -87,7 +87,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	return cmd
 }
 
-func (o *sessionsOpenOptions) run(ctx context.Context, a *command) error {
+func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 	variables, err := o.complete(a.Options.Env)
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func shapeFlags(cmd *cobra.Command) []string {
 	return out
 }
 
-// openedSandbox is what `sessions open -o json` prints.
+// openedSandbox is what `sandbox open -o json` prints.
 type openedSandbox struct {
 	SandboxOutput
 	Created bool `json:"created"` // false: the name was open already
@@ -189,7 +189,7 @@ type openedSandbox struct {
 
 // complete checks what the flags say and puts into the request what they do not set themselves. It returns the variables of
 // -e, which are not in the request: a sandbox is the same one whatever variables somebody sets in it.
-func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
+func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
 	if o.idle < 0 {
 		return nil, app.UsageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle),
 			"must be positive, or 0 for never")

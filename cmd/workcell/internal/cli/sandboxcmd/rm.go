@@ -20,12 +20,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-func newSessionsRmCmd(a *command) *cobra.Command {
+func newSandboxRmCmd(a *command) *cobra.Command {
 	var all, keep, force bool
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use: "rm SANDBOX… | SANDBOX:PATH… | --all",
-		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n" +
-			"  workcell sessions rm mybox:old.log",
+		Example: "  workcell sandbox rm mybox sbx_…\n  workcell sandbox rm --keep-workspace mybox\n" +
+			"  workcell sandbox rm mybox:old.log",
 		Aliases: []string{"remove"},
 
 		SuggestFor: []string{"delete", "stop", "close"},
@@ -33,7 +33,7 @@ func newSessionsRmCmd(a *command) *cobra.Command {
 		Long: `Remove sandboxes with their files and processes, and print their IDs. If SANDBOX is the ID of a run, all its
 sandboxes are removed.
 
-With --keep-workspace, the files in /workspace are kept for 30 days: sessions ls lists the sandbox as stopped, and
+With --keep-workspace, the files in /workspace are kept for 30 days: sandbox ls lists the sandbox as stopped, and
 opening its name rebuilds it with its files. To delete the files, remove the sandbox again without this flag. The
 workspaces of a run are deleted with the run.
 
@@ -76,12 +76,12 @@ and commands cannot run.`,
 	})
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "remove all your sandboxes on the backend")
-	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sessions open --name")
+	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sandbox open --name")
 	f.BoolVarP(&force, "force", "f", false, "ignore sandboxes and files that do not exist")
 	return cmd
 }
 
-// removedSandbox is a sandbox in the output of `sessions rm`.
+// removedSandbox is a sandbox in the output of `sandbox rm`.
 type removedSandbox struct {
 	ID string `json:"id"`
 }
@@ -103,7 +103,7 @@ func (f sandboxFile) remove(ctx context.Context, m *app.Manager, ignoreAbsent bo
 		return nil
 	case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
 		return app.Fail(app.ExitFailed, fmt.Errorf("file %s not found in the sandbox", f.path),
-			fmt.Sprintf("to list the files, run `workcell sessions exec %s -- ls -a`", f.sandbox))
+			fmt.Sprintf("to list the files, run `workcell sandbox exec %s -- ls -a`", f.sandbox))
 	}
 	return fmt.Errorf("%s: %w", f.path, err)
 }
@@ -155,7 +155,7 @@ func oneRun(list []session.Info) bool {
 	return len(list) > 0 && list[0].Run != "" && !slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
 }
 
-type sessionsGCOptions struct {
+type sandboxGCOptions struct {
 	yes, named, environments bool
 	older                    time.Duration
 }
@@ -166,14 +166,14 @@ const (
 	environmentBytes = 20 << 30            // together
 )
 
-func newSessionsGCCmd(a *command) *cobra.Command {
-	o := &sessionsGCOptions{}
+func newSandboxGCCmd(a *command) *cobra.Command {
+	o := &sandboxGCOptions{}
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:     "gc",
-		Example: "  workcell sessions gc\n  workcell sessions gc --yes --older-than 24h",
+		Example: "  workcell sandbox gc\n  workcell sandbox gc --yes --older-than 24h",
 		Short:   "List unused sandboxes, or remove them with --yes",
 		Long: `List sandboxes that no process uses, or remove them with --yes: the sandboxes of interrupted runs, kept
-sandboxes and, with --named, sandboxes created by ` + "`sessions open`" + `. All except the named ones are also
+sandboxes and, with --named, sandboxes created by ` + "`sandbox open`" + `. All except the named ones are also
 removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
 
 The command also lists sandboxes of library programs that were killed, after they have ended; cleanup removes them an
@@ -190,7 +190,7 @@ hour after their creation. It also lists or removes:
 	})
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
-	f.BoolVar(&o.named, "named", false, "include sandboxes created by sessions open")
+	f.BoolVar(&o.named, "named", false, "include sandboxes created by sandbox open")
 	f.BoolVar(&o.environments, "environments", false, "include all installed packages, not only old ones")
 	f.DurationVar(&o.older, "older-than", 0, "include only items that have been unused for at least this time")
 	return cmd
@@ -210,7 +210,7 @@ type GarbageOutput struct {
 	ends string // Expires in the table
 }
 
-func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
+func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
 	if o.yes {
 		if err := a.ForgetOldRuns(ctx); err != nil {
 			return err

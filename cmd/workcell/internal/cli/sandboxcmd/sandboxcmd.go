@@ -16,29 +16,29 @@ type command struct{ *cli.Command }
 
 // Commands returns the commands for sandboxes.
 func Commands(c *cli.Command) []*cobra.Command {
-	return []*cobra.Command{newSessionsCmd(&command{c})}
+	return []*cobra.Command{newSandboxCmd(&command{c})}
 }
 
-func newSessionsCmd(a *command) *cobra.Command {
+func newSandboxCmd(a *command) *cobra.Command {
 	return cli.Subcommands(&cobra.Command{
-		Use:     "sessions",
-		Aliases: []string{"session"},
+		Use:     "sandbox",
+		Aliases: []string{"sessions", "session"},
 		Short:   "Create, inspect, use, and remove sandboxes",
 		Long: `Create, inspect, use, and remove sandboxes, including those of runs in your other processes.
 
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
 ID to a unique prefix with at least four characters after sbx_ or run_.
 
-A sandbox created with ` + "`sessions open`" + ` is kept until you remove it. A run's sandbox is removed when the
+A sandbox created with ` + "`sandbox open`" + ` is kept until you remove it. A run's sandbox is removed when the
 run ends; until then, you can use it too. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and
 500 MiB for /workspace.`,
-		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n" +
-			"  workcell sessions exec \"$id\" -- sh -c 'date > out.txt'\n" +
-			"  workcell sessions cp \"$id\":out.txt .\n" +
-			"  workcell sessions rm \"$id\"",
-	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a),
-		newSessionsRmCmd(a), newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a),
-		newSessionsForkCmd(a), newSessionsRollbackCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
+		Example: "  id=$(workcell sandbox open --image python:3.11-slim)\n" +
+			"  workcell sandbox exec \"$id\" -- sh -c 'date > out.txt'\n" +
+			"  workcell sandbox cp \"$id\":out.txt .\n" +
+			"  workcell sandbox rm \"$id\"",
+	}, newSandboxOpenCmd(a), newSandboxLsCmd(a), newSandboxShowCmd(a), newSandboxExecCmd(a), newSandboxAttachCmd(a),
+		newSandboxRmCmd(a), newSandboxCpCmd(a), newSandboxAllowCmd(a), newSandboxForwardCmd(a), newSandboxSnapshotCmd(a),
+		newSandboxForkCmd(a), newSandboxRollbackCmd(a), newSandboxLogsCmd(a), newSandboxKillCmd(a), newSandboxGCCmd(a))
 }
 
 // action uses a manager.

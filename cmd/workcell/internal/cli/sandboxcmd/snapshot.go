@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-func newSessionsSnapshotCmd(a *command) *cobra.Command {
+func newSandboxSnapshotCmd(a *command) *cobra.Command {
 	remove := false
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:     "snapshot [flags] SANDBOX [NAME]",
@@ -24,7 +24,7 @@ func newSessionsSnapshotCmd(a *command) *cobra.Command {
 		Short:   "Create, list, or remove workspace snapshots",
 		Long: `Create a snapshot of a sandbox's /workspace, or list its snapshots if you do not specify NAME. Commands are
 paused during the snapshot; if that is impossible, a notice is printed. Snapshots are removed with the workspace.`,
-		Example: "  workcell sessions snapshot mybox before\n  workcell sessions snapshot mybox\n  workcell sessions snapshot --remove mybox before",
+		Example: "  workcell sandbox snapshot mybox before\n  workcell sandbox snapshot mybox\n  workcell sandbox snapshot --remove mybox before",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if remove && len(args) != 2 {
 				return errors.New("--remove requires a sandbox and a snapshot name")
@@ -47,7 +47,7 @@ paused during the snapshot; if that is impossible, a notice is printed. Snapshot
 			}
 			snap, err := s.Snapshot(ctx, args[0])
 			if errors.Is(err, backend.ErrCapacity) {
-				return app.Fail(app.ExitNoRoom, err, "to remove a snapshot, run `workcell sessions snapshot --remove SANDBOX NAME`")
+				return app.Fail(app.ExitNoRoom, err, "to remove a snapshot, run `workcell sandbox snapshot --remove SANDBOX NAME`")
 			}
 			if err != nil {
 				return err
@@ -73,12 +73,12 @@ func (a *command) listSnapshots(ctx context.Context, s *session.Session) error {
 	})
 }
 
-func newSessionsRollbackCmd(a *command) *cobra.Command {
+func newSandboxRollbackCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags, &cobra.Command{
 		Use:     "rollback SANDBOX NAME",
 		Short:   "Restore a sandbox's files from a snapshot",
 		Long:    `Kill all commands in a sandbox and restore its /workspace from a snapshot. Other files are kept.`,
-		Example: "  workcell sessions rollback mybox before",
+		Example: "  workcell sandbox rollback mybox before",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, args []string) error {
 			return noSnapshot(s.Rollback(ctx, args[0]))
@@ -86,7 +86,7 @@ func newSessionsRollbackCmd(a *command) *cobra.Command {
 	})
 }
 
-func newSessionsForkCmd(a *command) *cobra.Command {
+func newSandboxForkCmd(a *command) *cobra.Command {
 	n := 1
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "fork [flags] SANDBOX NAME",
@@ -94,7 +94,7 @@ func newSessionsForkCmd(a *command) *cobra.Command {
 		Long: `Create sandboxes with the files of a snapshot and the settings of the original sandbox, and print their IDs.
 Forks of a named sandbox exist until you remove them. Other forks, for example of a run's sandbox, are removed at
 their idle timeout or when the run ends.`,
-		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
+		Example: "  for id in $(workcell sandbox fork -n 3 mybox before); do workcell sandbox exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error {
 			forks, err := s.Fork(ctx, args[0], n)
@@ -120,7 +120,7 @@ their idle timeout or when the run ends.`,
 // noSnapshot says where the names of snapshots are to be had.
 func noSnapshot(err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
-		return app.Fail(app.ExitNotFound, err, "to list the snapshots, run `workcell sessions snapshot SANDBOX`")
+		return app.Fail(app.ExitNotFound, err, "to list the snapshots, run `workcell sandbox snapshot SANDBOX`")
 	}
 	return err
 }
