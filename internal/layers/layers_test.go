@@ -85,7 +85,6 @@ func layers() []layer {
 		// What files say of hosts, host tools, packages, outputs, command lines, and names.
 		{dir: "internal/rules", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
-		{dir: "internal/rules", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "environment", may: above("backend", "sandbox", "session", "session/admin", "internal/rules", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
 		{dir: "gateway/egress", may: above("backend", "sandbox", "internal/guest", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel"}},
 		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
@@ -139,13 +138,13 @@ func layers() []layer {
 		{dir: "internal/hint", only: []string{}},
 		{dir: "cmd/workcell/internal/environ", may: []string{"internal/hint"}, only: []string{}},
 		{dir: "cmd/workcell/internal/config", may: []string{"internal/hint", "backend", "frontmatter", "cmd/workcell/internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
-		{dir: "cmd/workcell/internal/engines", may: []string{"backend/...", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize"}},
+		{dir: "cmd/workcell/internal/engines", may: []string{"backend/...", "cmd/workcell/internal/config", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "cmd/workcell/internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "cmd/workcell/internal/otelsetup", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
 		{dir: "cmd/workcell/internal/state", may: []string{"cmd/workcell/internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/record", "session/record/postgres", "session/record/sqlite", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
 		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/state", "backend", "session", "session/admin", "session/record", "session/record/sqlite"}},
 		{dir: "internal/sanitize", only: []string{}},
-		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest"}, genkit: true},
+		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest", "tools"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "cmd/workcell/internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
