@@ -208,7 +208,7 @@ type Guest struct {
 	Version string
 	// Binary returns the static Linux executable for "amd64" or "arm64".
 	Binary func(arch string) ([]byte, error)
-	// Readable: its file may be read in sandboxes, not only executed, as kernels need that load programs with the rights of
-	// their user. Such a guest is a Version of its own.
+	// Readable: its file may be read in sandboxes, not only executed, as kernels need that load programs with the rights
+	// of their user. Such a guest is a Version of its own.
 	Readable bool
 }

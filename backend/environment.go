@@ -2,9 +2,9 @@ package backend
 
 import "time"
 
-// EnvironmentDir is the directory that belongs to the user of a sandbox with Spec.Building: what is installed for other sandboxes
-// goes there. NodeModulesLink leads into it, unless the image has something at that place: a module finds others only in
-// directories of that name above its own.
+// EnvironmentDir is the directory that belongs to the user of a sandbox with Spec.Building: what is installed for other
+// sandboxes goes there. NodeModulesLink leads into it, unless the image has something at that place: a module finds
+// others only in directories of that name above its own.
 const (
 	EnvironmentDir  = "/opt/workcell"
 	NodeModulesLink = "/node_modules"

@@ -58,7 +58,8 @@ type Error struct {
 	Err     error
 }
 
-// Error returns one line without host paths. It names the sandbox or else the driver, but not Op, which users do not know.
+// Error returns one line without host paths. It names the sandbox or else the driver, but not Op, which users do not
+// know.
 func (e *Error) Error() string {
 	about, text := e.Backend+": ", e.Err.Error()
 	if e.ID != "" {

@@ -26,7 +26,8 @@ type Limit struct {
 	field func(*Limits) *int64
 }
 
-// LimitTable returns what is known of each limit: its name, unit, bounds and default. It is the only place where they stand.
+// LimitTable returns what is known of each limit: its name, unit, bounds and default. It is the only place where they
+// stand.
 func LimitTable() []Limit {
 	return []Limit{
 		{"cpu_millicores", "thousandths of a core", 1, 10, 1 << 20, 1000, "CPU time", func(l *Limits) *int64 { return &l.CPUMillis }},
@@ -100,7 +101,8 @@ func (l Limits) Merge(base Limits) Limits {
 	return l
 }
 
-// Clamp returns l with no field above that of ceiling, where that is not zero. A zero field of l is anything, so it is above too.
+// Clamp returns l with no field above that of ceiling, where that is not zero. A zero field of l is anything, so it is
+// above too.
 func (l Limits) Clamp(ceiling Limits) Limits {
 	for _, row := range LimitTable() {
 		v, most := row.field(&l), *row.field(&ceiling)

@@ -36,8 +36,8 @@ const (
 	PullNever   PullPolicy = "never"   // ErrImage when the engine has no such image
 )
 
-// Enforcement is how a workspace is held to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has, when
-// the sandbox is created. Empty is no limit.
+// Enforcement is how a workspace is held to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has,
+// when the sandbox is created. Empty is no limit.
 type Enforcement string
 
 // Enforcements, the strongest first.
@@ -72,23 +72,23 @@ type Spec struct {
 	OCIRuntime string      // OCI runtime; empty is the engine's default
 	Mounts     []Mount     // directories of the engine's machine, which programs of the sandbox see
 
-	// Environment identifies what the sandbox finds installed, in 32 to 64 hexadecimal digits: Create must fail with ErrEnvironment
-	// when the driver keeps none of that for the image (CommitEnvironment), and with ErrUnsupported when it keeps
-	// none at all.
+	// Environment identifies what the sandbox finds installed, in 32 to 64 hexadecimal digits: Create must fail with
+	// ErrEnvironment when the driver keeps none of that for the image (CommitEnvironment), and with ErrUnsupported when it
+	// keeps none at all.
 	Environment string
 	// Building makes the sandbox in which Environment is to be installed: EnvironmentDir belongs to its user.
 	Building bool
 
-	// Fork is the snapshot that a workspace begins as which is made for the sandbox; nil is none. ErrNotFound when it is not there,
-	// ErrInvalid when its workspace has a limit that is enforced in another way.
+	// Fork is the snapshot that a workspace begins as which is made for the sandbox; nil is none. ErrNotFound when it is
+	// not there, ErrInvalid when its workspace has a limit that is enforced in another way.
 	Fork *ForkOf
 
-	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends itself,
-	// and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its machine lost
-	// its power. Zero is for ever.
+	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends
+	// itself, and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its
+	// machine lost its power. Zero is for ever.
 	OrphanTimeout time.Duration
-	// Ephemeral is true when only the creator will ever look for the sandbox: once it is stopped, any process may remove it with
-	// its workspace.
+	// Ephemeral is true when only the creator will ever look for the sandbox: once it is stopped, any process may remove
+	// it with its workspace.
 	Ephemeral bool
 
 	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
@@ -96,8 +96,9 @@ type Spec struct {
 	Created time.Time          // creation time to record; zero is now
 }
 
-// Mount is a directory of the engine's machine in a sandbox, without what is mounted below it. Drivers must refuse, with ErrInvalid or
-// ErrPermission, one that would hide what a sandbox consists of or show it what the engine's machine is run with.
+// Mount is a directory of the engine's machine in a sandbox, without what is mounted below it. Drivers must refuse,
+// with ErrInvalid or ErrPermission, one that would hide what a sandbox consists of or show it what the engine's machine
+// is run with.
 type Mount struct {
 	Source   string `json:"source"`             // absolute path of a directory on the engine's machine
 	Target   string `json:"target"`             // absolute path in the sandbox

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and between them there
-// is none; its workspace and its conversation are the same.
+// TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and
+// between them there is none; its workspace and its conversation are the same.
 func TestContainerPerRequest(t *testing.T) {
 	t.Parallel()
 	bin, dir := buildCLI(t), t.TempDir()

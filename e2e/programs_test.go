@@ -72,8 +72,8 @@ func ownerOf(t *testing.T, url, id string) string {
 	return rec.Owner
 }
 
-// TestTwoPrograms: two programs with the library over one database open the same name. With Options.Join both work in one sandbox, also
-// when one is killed; without it the second is told so, and connects.
+// TestTwoPrograms: two programs with the library over one database open the same name. With Options.Join both work in
+// one sandbox, also when one is killed; without it the second is told so, and connects.
 func TestTwoPrograms(t *testing.T) {
 	t.Parallel()
 	key, req := session.UserKey("lab"), session.Request{Image: "workcell/python:3.11"}

@@ -32,8 +32,8 @@ type spine struct {
 	sandbox  int // sandboxes that the run makes
 }
 
-// TestWorkflowIsOneTrace runs every example workflow on every engine, with a collector that receives its trace. Outputs and
-// traces must be the same on all, but for the driver's name.
+// TestWorkflowIsOneTrace runs every example workflow on every engine, with a collector that receives its trace. Outputs
+// and traces must be the same on all, but for the driver's name.
 func TestWorkflowIsOneTrace(t *testing.T) {
 	bin, collector := buildCLI(t), newCollector(t)
 	for _, test := range []spine{
@@ -120,8 +120,9 @@ func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jae
 	return printed.result, tree
 }
 
-// shape returns the place of every span in the tree, sorted, without the driver's name. Which of several tools or branches
-// that run at once opens the sandbox, and how many ask for it before it is open, is left to chance and left out.
+// shape returns the place of every span in the tree, sorted, without the driver's name. Which of several tools or
+// branches that run at once opens the sandbox, and how many ask for it before it is open, is left to chance and left
+// out.
 func shape(tree *jaegerapi.Trace, engine string) []string {
 	var places []string
 	for _, s := range tree.Spans {
@@ -216,8 +217,8 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 }
 
 // checkGenAI classifies the trace as Jaeger's UI does (jaegertracing/jaeger-ui, its GenAI view): a trace is one of
-// generative AI by any gen_ai. attribute, a span is an agent, a model or a tool by gen_ai.operation.name, and the tokens in the
-// header are the sum over the models.
+// generative AI by any gen_ai. attribute, a span is an agent, a model or a tool by gen_ai.operation.name, and the
+// tokens in the header are the sum over the models.
 func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
 	t.Helper()
 	kinds := map[string]string{

@@ -47,8 +47,8 @@ func startJaeger(t *testing.T) jaeger {
 	return jaeger{"127.0.0.1:" + ports[0], "127.0.0.1:" + ports[1], "http://127.0.0.1:" + ports[2]}
 }
 
-// TestJaeger runs a workflow that exports its trace to a real Jaeger, and one whose trace is handed to Jaeger afterwards. Jaeger
-// shows the same for both.
+// TestJaeger runs a workflow that exports its trace to a real Jaeger, and one whose trace is handed to Jaeger
+// afterwards. Jaeger shows the same for both.
 func TestJaeger(t *testing.T) {
 	bin, jaeger := buildCLI(t), startJaeger(t)
 	t.Run("exported", func(t *testing.T) {

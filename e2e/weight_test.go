@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// maxLibraryBytes is how large a program may be that only uses sandboxes of the local backend, as `go build` makes it, with
-// symbols.
+// maxLibraryBytes is how large a program may be that only uses sandboxes of the local backend, as `go build` makes it,
+// with symbols.
 const maxLibraryBytes = 20 << 20
 
 // sandboxProgram is the smallest use of the library.

@@ -1,5 +1,5 @@
-// Package environment installs what sandboxes are to find in them: packages of Python and npm, and what lines of shell make. It is
-// what session.Options.Environments takes; see docs/packages.md.
+// Package environment installs what sandboxes are to find in them: packages of Python and npm, and what lines of shell
+// make. It is what session.Options.Environments takes; see docs/packages.md.
 //
 //	gateway, err := egress.New(nil)
 //	builder, err := environment.New(&environment.Options{Dir: dir})
@@ -42,10 +42,11 @@ const lockPause = 100 * time.Millisecond
 
 // Options configure a Builder. Zero fields are defaults.
 type Options struct {
-	// Dir keeps processes that have it in common from installing the same twice, and has the times when environments were used.
-	// Empty: each process is by itself.
+	// Dir keeps processes that have it in common from installing the same twice, and has the times when environments were
+	// used. Empty: each process is by itself.
 	Dir string
-	// PipIndex and NpmRegistry are http and https addresses in place of pypi.org's and npm's own. Empty leaves that to the image.
+	// PipIndex and NpmRegistry are http and https addresses in place of pypi.org's and npm's own. Empty leaves that to the
+	// image.
 	PipIndex, NpmRegistry string
 	// Timeout bounds an installation; zero is DefaultTimeout.
 	Timeout time.Duration
@@ -140,8 +141,8 @@ func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hos
 	return hex.EncodeToString(sum[:]), hosts
 }
 
-// Lock waits until nobody else installs a recipe: neither in this process, nor in another one with the same directory. The lock ends
-// with its process.
+// Lock waits until nobody else installs a recipe: neither in this process, nor in another one with the same directory.
+// The lock ends with its process.
 func (b *Builder) Lock(ctx context.Context, recipe string) (unlock func(), err error) {
 	turn, _ := b.turns.LoadOrStore(recipe, make(chan struct{}, 1))
 	install := turn.(chan struct{})
@@ -201,8 +202,9 @@ func (b *Builder) LastUsed(recipe string) time.Time {
 	return st.ModTime()
 }
 
-// Reclaim returns those of environments, as admin.Environments returns them, that are not worth their room: older ones of the same
-// recipe, those that nobody used for age, and of the others those unused for longest until the rest takes no more than most bytes.
+// Reclaim returns those of environments, as admin.Environments returns them, that are not worth their room: older ones
+// of the same recipe, those that nobody used for age, and of the others those unused for longest until the rest takes
+// no more than most bytes.
 func Reclaim(list []admin.Environment, now time.Time, age time.Duration, most int64) (reclaim []admin.Environment) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b admin.Environment) int { return b.LastUsed.Compare(a.LastUsed) })

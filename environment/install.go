@@ -128,7 +128,8 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 	return failed
 }
 
-// lastWords returns the last lines of what a command wrote on standard error, or on standard output where that is nothing.
+// lastWords returns the last lines of what a command wrote on standard error, or on standard output where that is
+// nothing.
 func lastWords(res sandbox.ExecResult) string {
 	text := strings.TrimSpace(sanitize.Text(string(res.Stderr.Bytes())))
 	if text == "" {

@@ -79,8 +79,8 @@ func TestEveryExampleIsValid(t *testing.T) {
 	workcell(t, nil, "validate", "examples")
 }
 
-// workflows returns each workflow's output: the recorded parts as they are in the script, the rest as it must come out of
-// what happened in the sandbox.
+// workflows returns each workflow's output: the recorded parts as they are in the script, the rest as it must come out
+// of what happened in the sandbox.
 func workflows() map[string]map[string]any {
 	return map[string]map[string]any{
 		"debug-and-fix": {

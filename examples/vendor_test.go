@@ -49,8 +49,8 @@ func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestAgentsWithTheirOwnModel runs the agents as they are, with a key: their own model, its real plugin, and a server in
-// the vendor's place.
+// TestAgentsWithTheirOwnModel runs the agents as they are, with a key: their own model, its real plugin, and a server
+// in the vendor's place.
 func TestAgentsWithTheirOwnModel(t *testing.T) {
 	t.Parallel()
 	echo := map[string]any{"cmd": []any{"echo", "from the sandbox"}}

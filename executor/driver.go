@@ -12,8 +12,8 @@ import (
 type Driver interface {
 	// Name returns the name of the CLI.
 	Name() string
-	// Prepare returns how the CLI is called for a task. It must have no effect and depend on its arguments alone. What the CLI
-	// cannot do is backend.ErrUnsupported, what makes no sense backend.ErrInvalid.
+	// Prepare returns how the CLI is called for a task. It must have no effect and depend on its arguments alone. What the
+	// CLI cannot do is backend.ErrUnsupported, what makes no sense backend.ErrInvalid.
 	Prepare(Task, Inside) (Invocation, error)
 	// Parser returns a parser for the output of one call.
 	Parser() Parser
@@ -44,8 +44,8 @@ type Inside struct {
 // Server is the name of the MCP server that CLIs are given, which has the tools of the host.
 const Server = "workcell"
 
-// Endpoint is where a model answers inside the sandbox, and the key that it is asked with, which code in the sandbox can read.
-// The URL is what the provider's own SDK takes: OpenAI's ends with "/v1", the others have no version.
+// Endpoint is where a model answers inside the sandbox, and the key that it is asked with, which code in the sandbox
+// can read. The URL is what the provider's own SDK takes: OpenAI's ends with "/v1", the others have no version.
 type Endpoint struct{ BaseURL, Key string }
 
 // Invocation is a call of a CLI.
@@ -62,12 +62,14 @@ type Invocation struct {
 	Keep []string
 	// Late: the first event comes with the first answer of the model, so that only Options.Stall bounds the wait for it.
 	Late bool
-	// Talk returns the parser of a CLI that is answered while it works: what the parser writes goes to the CLI's standard input, which is
-	// closed behind KindEnd. The CLI has to leave then. Nil: Driver.Parser reads it, and Stdin is all that it is told.
+	// Talk returns the parser of a CLI that is answered while it works: what the parser writes goes to the CLI's standard
+	// input, which is closed behind KindEnd. The CLI has to leave then. Nil: Driver.Parser reads it, and Stdin is all that
+	// it is told.
 	Talk func(stdin io.Writer) Parser
 	// Text: what it prints is its answer, so that empty lines count.
 	Text bool
-	// CountTurns: each KindUsage is a turn of the model, and Run ends the CLI after Task.MaxTurns of them, as it does not itself.
+	// CountTurns: each KindUsage is a turn of the model, and Run ends the CLI after Task.MaxTurns of them, as it does not
+	// itself.
 	CountTurns bool
 }
 
@@ -77,8 +79,8 @@ type File struct {
 	Data []byte
 }
 
-// Parser reads the lines of a CLI's output. No CLI promises what its lines are: Line must return KindRaw for what it does not
-// know, and must not fail.
+// Parser reads the lines of a CLI's output. No CLI promises what its lines are: Line must return KindRaw for what it
+// does not know, and must not fail.
 type Parser interface {
 	Line([]byte) []Event
 }
@@ -167,8 +169,8 @@ func WithSystem(system, prompt string) string {
 	return system + "\n\n" + prompt
 }
 
-// Environment returns the variables by which programs that no driver is written for find their model, as the SDKs of its provider
-// read them, and their home.
+// Environment returns the variables by which programs that no driver is written for find their model, as the SDKs of
+// its provider read them, and their home.
 func Environment(t Task, in Inside) map[string]string {
 	env := map[string]string{
 		"HOME": in.Home, "XDG_DATA_HOME": in.Home + "/.local/share", "XDG_CONFIG_HOME": in.Home + "/.config",

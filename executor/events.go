@@ -35,8 +35,8 @@ func (r *run) line(b []byte, cut bool) error {
 	return nil
 }
 
-// Raw returns the event of a line that is not known: as it is when it is JSON of at most MaxToolText, else its beginning as a
-// JSON string.
+// Raw returns the event of a line that is not known: as it is when it is JSON of at most MaxToolText, else its
+// beginning as a JSON string.
 func Raw(line []byte) Event {
 	if len(line) > MaxToolText || !json.Valid(line) {
 		line, _ = json.Marshal(strings.ToValidUTF8(string(line[:min(len(line), MaxToolText)]), "\ufffd")) // a string
@@ -131,7 +131,8 @@ func (r *run) answer() {
 	}
 }
 
-// explain sets what went wrong: what this package knows of it, else what the CLI says, else what it wrote to its standard error.
+// explain sets what went wrong: what this package knows of it, else what the CLI says, else what it wrote to its
+// standard error.
 func (r *run) explain(ended bool) {
 	detail := ""
 	if r.seen.End != nil {

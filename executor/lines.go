@@ -13,8 +13,8 @@ const (
 	stderrTail = 4 << 10
 )
 
-// lineWriter calls line for each line that is written to it, without its end. Of one that is longer than maxLine it passes on
-// the beginning, with cut set.
+// lineWriter calls line for each line that is written to it, without its end. Of one that is longer than maxLine it
+// passes on the beginning, with cut set.
 type lineWriter struct {
 	line func(line []byte, cut bool) error
 	buf  []byte

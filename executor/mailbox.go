@@ -11,8 +11,8 @@ import (
 // maxMail is the most that waits for a CLI that does not read.
 const maxMail = 16 << 20
 
-// mailbox is a pipe whose writer does not wait for its reader: the one who writes is the one who reads the CLI's output, and a CLI that
-// does not read until its own output is read would hold up both.
+// mailbox is a pipe whose writer does not wait for its reader: the one who writes is the one who reads the CLI's
+// output, and a CLI that does not read until its own output is read would hold up both.
 type mailbox struct {
 	mu     sync.Mutex // guards the fields below
 	more   *sync.Cond // signals a change of them

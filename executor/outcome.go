@@ -36,9 +36,9 @@ var (
 	ErrFailed = errors.New("the coding agent failed")
 )
 
-// Err returns nil for a result with an answer, and else an error: ErrBudget, ErrMaxTurns, backend.ErrTimeout for TimedOut,
-// Stalled and Cancelled, ErrFailed for the others. If the CLI was killed at a limit of the sandbox, the error also wraps
-// backend.ErrQuota.
+// Err returns nil for a result with an answer, and else an error: ErrBudget, ErrMaxTurns, backend.ErrTimeout for
+// TimedOut, Stalled and Cancelled, ErrFailed for the others. If the CLI was killed at a limit of the sandbox, the error
+// also wraps backend.ErrQuota.
 func (r *Result) Err() error {
 	kind := ErrFailed
 	switch r.Outcome {
@@ -61,8 +61,8 @@ func (r *Result) Err() error {
 	return fmt.Errorf("%s: %s: %w", r.Outcome, r.Detail, kind)
 }
 
-// Judge returns the outcome that most drivers return: what the CLI said, if it said so; else what byCode knows of its exit code.
-// A CLI that says it completed and then exits with an error has crashed.
+// Judge returns the outcome that most drivers return: what the CLI said, if it said so; else what byCode knows of its
+// exit code. A CLI that says it completed and then exits with an error has crashed.
 func Judge(seen Seen, exit sandbox.ExecStatus, byCode map[int]Outcome) Outcome {
 	clean := exit.Status == sandbox.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0
 	switch {

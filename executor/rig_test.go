@@ -26,7 +26,8 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // uncalled has the methods that no test calls.
 type uncalled struct{ backend.SandboxBackend }
 
-// processes is a backend with one sandbox at a time, which is a process of the real guest on this machine. It isolates nothing.
+// processes is a backend with one sandbox at a time, which is a process of the real guest on this machine. It isolates
+// nothing.
 type processes struct {
 	backend.Unsupported
 	uncalled

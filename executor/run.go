@@ -1,10 +1,11 @@
-// Package executor runs CLI coding agents in sandboxes: it calls the CLI with a task, parses the events that it tells, and ends
-// its whole tree when the task is over. A [Driver] knows how one CLI is called and what its output means; there is one for
-// each of Claude Code, Codex, OpenCode and Gemini CLI.
+// Package executor runs CLI coding agents in sandboxes: it calls the CLI with a task, parses the events that it tells,
+// and ends its whole tree when the task is over. A [Driver] knows how one CLI is called and what its output means;
+// there is one for each of Claude Code, Codex, OpenCode and Gemini CLI.
 //
-// A CLI gets nothing but a base URL and a key for its model, which hold inside the sandbox alone, and at most one MCP server: that
-// of the host's tools. It has a home of its own below the workspace, /workspace/.workcell/home, of which only its sessions outlive a
-// call. What else a repository or an earlier call left there has no effect, as have configurations of the repository.
+// A CLI gets nothing but a base URL and a key for its model, which hold inside the sandbox alone, and at most one MCP
+// server: that of the host's tools. It has a home of its own below the workspace, /workspace/.workcell/home, of which
+// only its sessions outlive a call. What else a repository or an earlier call left there has no effect, as have
+// configurations of the repository.
 package executor
 
 import (
@@ -48,21 +49,21 @@ const (
 
 // Options refine Run. The zero value of a field means what its comment says.
 type Options struct {
-	// Agent names the file that holds the id of the CLI's session; the driver's name when empty. Agents that share a sandbox
-	// and may be resumed need names of their own.
+	// Agent names the file that holds the id of the CLI's session; the driver's name when empty. Agents that share a
+	// sandbox and may be resumed need names of their own.
 	Agent string
 	// Models are the addresses of the model inside the sandbox. The driver takes the one of its dialect.
 	Models map[model.Dialect]Endpoint
-	// Grant gives the CLI's command what it may connect to, under the context of the run's span. HostTools says that the host's tools are among it: the CLI then
-	// gets their MCP server, else none.
+	// Grant gives the CLI's command what it may connect to, under the context of the run's span. HostTools says that the
+	// host's tools are among it: the CLI then gets their MCP server, else none.
 	Grant     func(context.Context, *sandbox.ExecRequest)
 	HostTools bool
 
 	Resume Resume
 	Step   string // what ResumeStep compares: the same for all attempts at one thing, and for nothing else
 
-	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run. What Before leaves in
-	// its HOME is gone when the CLI begins.
+	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run. What
+	// Before leaves in its HOME is gone when the CLI begins.
 	Before, After []string
 	Skills        []skill.Skill // are installed for the CLI
 	Timeout       time.Duration // up to session.MaxExecTimeout; zero is 30 minutes
@@ -123,9 +124,9 @@ type run struct {
 	early  sync.WaitGroup
 }
 
-// Run has a CLI do a task in a sandbox, and waits until it ended with its whole tree. However the CLI ends is a result; an error
-// says that it could not be run, that a command of Before failed, or that ctx ended, and then the result is what there was.
-// Runs with one driver in one sandbox must not overlap: they have one home.
+// Run has a CLI do a task in a sandbox, and waits until it ended with its whole tree. However the CLI ends is a result;
+// an error says that it could not be run, that a command of Before failed, or that ctx ended, and then the result is
+// what there was. Runs with one driver in one sandbox must not overlap: they have one home.
 func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
 	r := &run{s: s, d: d, t: t, alive: make(chan struct{}, 1), spent: make(chan struct{})}
 	if o != nil {
@@ -348,8 +349,8 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 	}
 }
 
-// kill ends the tree of the command, unless that is over. Where it fails cancel does so: the guest ends a command whose caller has
-// gone.
+// kill ends the tree of the command, unless that is over. Where it fails cancel does so: the guest ends a command whose
+// caller has gone.
 func (r *run) kill(ctx context.Context, cancel context.CancelFunc, command *sandbox.Command, over <-chan struct{}) {
 	ctx, done := context.WithTimeout(ctx, killTime)
 	defer done()

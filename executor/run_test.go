@@ -20,7 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestEvents: events come in order, what is not known is raw, a line that is too long too, and the answer is the last message.
+// TestEvents: events come in order, what is not known is raw, a line that is too long too, and the answer is the last
+// message.
 func TestEvents(t *testing.T) {
 	s, _ := newSandbox(t)
 	script := begin + `
@@ -57,8 +58,8 @@ printf '{"kind":"end","end":{"outcome":"completed","turns":1}}'`
 	}
 }
 
-// TestEnds: whatever ends a CLI ends its whole tree, a child in a session of its own included, and what the CLI says to the
-// end is heard.
+// TestEnds: whatever ends a CLI ends its whole tree, a child in a session of its own included, and what the CLI says to
+// the end is heard.
 func TestEnds(t *testing.T) {
 	const work = `setsid sleep 1000 & echo $! > child; trap 'echo "{\"kind\":\"notice\"}"; exit 3' TERM; while :; do sleep 0.1; done`
 	over := make(chan struct{})
@@ -167,8 +168,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestHooksBeforeTheHome: what runs before the CLI sees a home without what an earlier run left, and leaves nothing in the CLI's: no
-// configuration, no link in the place of one.
+// TestHooksBeforeTheHome: what runs before the CLI sees a home without what an earlier run left, and leaves nothing in
+// the CLI's: no configuration, no link in the place of one.
 func TestHooksBeforeTheHome(t *testing.T) {
 	s, dir := newSandbox(t)
 	for range 2 {
@@ -182,7 +183,8 @@ func TestHooksBeforeTheHome(t *testing.T) {
 	}
 }
 
-// TestResume: which session a run goes on with, what of its home is there then, and what of the use that is told is its own.
+// TestResume: which session a run goes on with, what of its home is there then, and what of the use that is told is its
+// own.
 func TestResume(t *testing.T) {
 	s, dir := newSandbox(t)
 	const script = begin + `echo "$RESUME" > resumed; mkdir -p ~/.cli/sessions; echo x > ~/.cli/sessions/s1; echo x > ~/.cli/hook;
@@ -236,7 +238,8 @@ func TestRememberedEarly(t *testing.T) {
 	}
 }
 
-// TestLostSession: a CLI that ends before it began because it does not know the session is called once more for a new one.
+// TestLostSession: a CLI that ends before it began because it does not know the session is called once more for a new
+// one.
 func TestLostSession(t *testing.T) {
 	s, dir := newSandbox(t)
 	_, err := run(t, s, begin+done, executor.Options{})
@@ -270,8 +273,8 @@ func TestLostSession(t *testing.T) {
 	}
 }
 
-// TestForgedState: the state that code inside wrote cannot put a flag on the command line, and a link in the place of the home leads
-// nowhere.
+// TestForgedState: the state that code inside wrote cannot put a flag on the command line, and a link in the place of
+// the home leads nowhere.
 func TestForgedState(t *testing.T) {
 	s, dir := newSandbox(t)
 	for _, id := range []string{"--dangerous", "a b", "", "x;y", strings.Repeat("a", 200), "../x"} {

@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// talker is a driver of a shell script that is answered: each line that it prints is echoed to it, and "end" is its last word.
+// talker is a driver of a shell script that is answered: each line that it prints is echoed to it, and "end" is its
+// last word.
 type talker struct{ cli }
 
 func (c talker) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
@@ -38,8 +39,8 @@ func (p echo) Line(b []byte) []executor.Event {
 	return []executor.Event{{Kind: executor.KindRaw, Raw: text}}
 }
 
-// TestTalk: a CLI is answered while it works. Its input ends behind its last word, and it with its tree soon after whether it leaves or
-// not; one that never reads does not fill the host.
+// TestTalk: a CLI is answered while it works. Its input ends behind its last word, and it with its tree soon after
+// whether it leaves or not; one that never reads does not fill the host.
 func TestTalk(t *testing.T) {
 	for name, test := range map[string]struct {
 		script string

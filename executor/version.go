@@ -14,8 +14,8 @@ import (
 // versionTime bounds the question for a version; one CLI takes some seconds to begin.
 const versionTime = time.Minute
 
-// Version returns the version of a CLI in a sandbox, as it tells by --version. One that is not there is backend.ErrNotFound, one that does
-// not tell backend.ErrUnsupported.
+// Version returns the version of a CLI in a sandbox, as it tells by --version. One that is not there is
+// backend.ErrNotFound, one that does not tell backend.ErrUnsupported.
 func Version(ctx context.Context, s *session.Session, program string) (string, error) {
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: stderrTail, HeadBytes: stderrTail})
 	if err != nil {

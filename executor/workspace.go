@@ -33,8 +33,8 @@ const (
 	ResumeSession Resume = "session" // every run of the agent in this workspace goes on
 )
 
-// state is what is known of the session of an agent's last run. It lies in the workspace, so that it lives and dies with the
-// session, and code there can change it.
+// state is what is known of the session of an agent's last run. It lies in the workspace, so that it lives and dies
+// with the session, and code there can change it.
 type state struct {
 	Sandbox string `json:"sandbox"` // that it was written in: one that a repository brings is none of ours
 	Session string `json:"session"`
@@ -48,7 +48,8 @@ const (
 	maxState = 64 << 10
 )
 
-// validAgent is the name of a file, validID an id of a session, which a stranger chose, that may stand on a command line.
+// validAgent is the name of a file, validID an id of a session, which a stranger chose, that may stand on a command
+// line.
 var (
 	validAgent = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$`)
 	validID    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$`)
@@ -75,8 +76,8 @@ func (r *run) resume(ctx context.Context) error {
 	return nil
 }
 
-// remember records the session, which the CLI has told its use of, for a run that resumes it: also while the CLI works, so that
-// another process can finish what this one does not.
+// remember records the session, which the CLI has told its use of, for a run that resumes it: also while the CLI works,
+// so that another process can finish what this one does not.
 func (r *run) remember(ctx context.Context, told Usage) error {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
@@ -110,7 +111,8 @@ func (r *run) clean(ctx context.Context) error {
 	return nil
 }
 
-// furnish makes the CLI's home what it must be: its files and skills, and nothing of what ran before it, hooks included.
+// furnish makes the CLI's home what it must be: its files and skills, and nothing of what ran before it, hooks
+// included.
 func (r *run) furnish(ctx context.Context) error {
 	if err := r.clean(ctx); err != nil {
 		return err

@@ -18,7 +18,8 @@ func newDecoder(d *yamlnode.Decoder) decoder {
 }
 
 // read parses the YAML document of frontmatter that begins on a line of its file. Real frontmatter is far below the
-// limits. Genkit's parser takes time with the square of the number of keys, and fails on some documents without an error.
+// limits. Genkit's parser takes time with the square of the number of keys, and fails on some documents without an
+// error.
 func read(name, text string, line int) (decoder, *yamlnode.Node) {
 	d, root := yamlnode.Format{
 		Name: "the frontmatter", Single: "remove lines that begin with --- or ... from the frontmatter", FirstLine: line,
@@ -89,8 +90,8 @@ func (d decoder) special(n *yamlnode.Node, path string, to any) bool {
 	return false
 }
 
-// RunSandbox is the value of `sandbox:` in a workflow's file: settings of its runs' sandboxes, which agents can override.
-// It has the fields of an agent's sandbox, without mode, session and those of compute mode.
+// RunSandbox is the value of `sandbox:` in a workflow's file: settings of its runs' sandboxes, which agents can
+// override. It has the fields of an agent's sandbox, without mode, session and those of compute mode.
 type RunSandbox struct {
 	Sandbox
 	Retention *Duration                 `yaml:"retention"`

@@ -57,8 +57,8 @@ func Parse(name string, src []byte) (*Document, error) {
 	return d, nil
 }
 
-// Check is Parse for those who report everything that is wrong with a file: the document comes along with its problems as
-// far as it could be read, nil when it could not be read at all. It must not be used.
+// Check is Parse for those who report everything that is wrong with a file: the document comes along with its problems
+// as far as it could be read, nil when it could not be read at all. It must not be used.
 func Check(name string, src []byte) (*Document, error) {
 	p, problem := cut(name, src)
 	if problem != nil {
@@ -147,8 +147,8 @@ func (doc *Document) placeOutputs(d decoder) {
 	}
 }
 
-// Outputs returns the files below the work directory that a run of the agent brings home, as patterns; a question mark at
-// the end of one says that it may be missing.
+// Outputs returns the files below the work directory that a run of the agent brings home, as patterns; a question mark
+// at the end of one says that it may be missing.
 func (d *Document) Outputs() []string {
 	if d.Sandbox == nil {
 		return nil

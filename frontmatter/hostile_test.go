@@ -70,7 +70,8 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// TestLargeButLegal reads the largest frontmatter there may be. The bound is there because other parsers come after ours.
+// TestLargeButLegal reads the largest frontmatter there may be. The bound is there because other parsers come after
+// ours.
 func TestLargeButLegal(t *testing.T) {
 	doc, err := frontmatter.Parse("large.prompt", []byte("---\nsandbox: python\n"+manyKeys(2_450)+"---\nbody"))
 	if err != nil || doc.Sandbox == nil {

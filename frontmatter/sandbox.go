@@ -76,8 +76,8 @@ const (
 	SessionUser     = "user"     // the sandbox of the person whom the run serves (session.WithUser), which outlives runs and reaches no other
 )
 
-// KeepWorkspace is the value of `keep:` by which a person's sandbox is removed at the end of each run of the agent, and made anew
-// round its workspace for the next one.
+// KeepWorkspace is the value of `keep:` by which a person's sandbox is removed at the end of each run of the agent, and
+// made anew round its workspace for the next one.
 const KeepWorkspace = "workspace"
 
 // Bounds of the values in a file, beside those of backend.LimitTable.

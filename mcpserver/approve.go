@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// canAsk reports whether the client of a request can ask its user, and whether it does so for an answer to the request alone.
+// canAsk reports whether the client of a request can ask its user, and whether it does so for an answer to the request
+// alone.
 func canAsk(req *mcp.CallToolRequest) (can, byAnswer bool) {
 	caps := req.ClientCapabilities()
 	if caps == nil || caps.Elicitation == nil || caps.Elicitation.Form == nil && caps.Elicitation.URL != nil {

@@ -75,8 +75,8 @@ func TestApprovalByElicitation(t *testing.T) {
 	}
 }
 
-// A call of the newest revision goes on behind its answer, for whoever made it and makes it again with the answers: once, with the
-// same arguments, in the same session.
+// A call of the newest revision goes on behind its answer, for whoever made it and makes it again with the answers:
+// once, with the same arguments, in the same session.
 func TestApprovalByAnswer(t *testing.T) {
 	t.Parallel()
 	asks := func(ctx context.Context, id string) string {

@@ -40,8 +40,8 @@ func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
 	return c.scope.calls.Call(ctx, c.tool, c.args)
 }
 
-// addTool registers a tool. open reports whether what it does may reach anything but a sandbox; the user's own machine it
-// never does.
+// addTool registers a tool. open reports whether what it does may reach anything but a sandbox; the user's own machine
+// it never does.
 func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, open bool, do handler) {
 	srv.AddTool(&mcp.Tool{
 		Name: def.Name, Title: def.Title, Description: def.Description,
@@ -155,8 +155,8 @@ func result(out any) (*mcp.CallToolResult, error) {
 	return &mcp.CallToolResult{Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil}, nil
 }
 
-// startProgress starts to notify a client that asked for it that its call still runs. report sets the message of the next
-// notification; end ends them.
+// startProgress starts to notify a client that asked for it that its call still runs. report sets the message of the
+// next notification; end ends them.
 func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(message string), end func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {

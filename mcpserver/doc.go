@@ -13,11 +13,11 @@
 //
 // # Who sees which sandbox
 //
-// A scope is a set of sandboxes that belong together; a tool call sees those of its own scope only, and an id of another
-// scope gets the answer of an id that never existed. On stdio the process is the scope. On HTTP it is the MCP session
-// where the client has one. Requests of the era without sessions belong to the owner that their token names, and must
-// name the sandbox they mean: sandbox_open opens a new one each time, and its sandbox_id, which cannot be guessed, is the
-// handle. Sandboxes that are idle for 30 minutes are closed.
+// A scope is a set of sandboxes that belong together; a tool call sees those of its own scope only, and an id of
+// another scope gets the answer of an id that never existed. On stdio the process is the scope. On HTTP it is the MCP
+// session where the client has one. Requests of the era without sessions belong to the owner that their token names,
+// and must name the sandbox they mean: sandbox_open opens a new one each time, and its sandbox_id, which cannot be
+// guessed, is the handle. Sandboxes that are idle for 30 minutes are closed.
 //
 // With Options.Shared several servers over HTTP serve the clients of revision 2026-07-28 together: each works in the
 // sandboxes that the others opened. Sessions of older revisions belong to one server.
@@ -25,8 +25,8 @@
 // # Failures
 //
 // What a client's model can do something about is a tool result with isError, whose structured content carries an error
-// with a code of the closed set of package tools. Protocol errors are what is wrong with the message itself, a tool name
-// that does not exist, and the end of the request.
+// with a code of the closed set of package tools. Protocol errors are what is wrong with the message itself, a tool
+// name that does not exist, and the end of the request.
 //
 // # Long calls
 //
@@ -37,6 +37,6 @@
 //
 // # The guard policy
 //
-// A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: a client that can run
-// one program in a sandbox can have it do what a refused command does. The wall is the sandbox.
+// A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: a client that
+// can run one program in a sandbox can have it do what a refused command does. The wall is the sandbox.
 package mcpserver

@@ -71,8 +71,8 @@ func (s *Server) commands(args toolspec.Args) commands {
 	return commands{}
 }
 
-// checkHandle makes calls name their sandbox where several conversations share a scope, and opens each of these one of its
-// own.
+// checkHandle makes calls name their sandbox where several conversations share a scope, and opens each of these one of
+// its own.
 func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	switch {
 	case !sc.handles:

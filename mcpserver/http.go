@@ -40,8 +40,8 @@ const (
 )
 
 // HTTPOptions refine ServeHTTP. The zero value of a field means what its comment says; a negative one is an error. A
-// client is the owner that a token names; before its token is known it is its address. Without tokens there is one client.
-// What these limits leave open, such as connections of one address, is for a proxy before the server.
+// client is the owner that a token names; before its token is known it is its address. Without tokens there is one
+// client. What these limits leave open, such as connections of one address, is for a proxy before the server.
 type HTTPOptions struct {
 	// Tokens are the bearer tokens of clients. Empty: none is needed, which only a listener on a loopback address allows.
 	Tokens []Token
@@ -289,8 +289,8 @@ func (h *httpHandler) strangers(next http.Handler) http.Handler {
 	})
 }
 
-// bounded holds a client to its rate and its number of requests at once. A session's stream of events is not counted: it
-// may be open for hours, the SDK allows one per session, and the number of sessions is bounded.
+// bounded holds a client to its rate and its number of requests at once. A session's stream of events is not counted:
+// it may be open for hours, the SDK allows one per session, and the number of sessions is bounded.
 func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 	w.Header().Del("WWW-Authenticate")
 	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
@@ -338,8 +338,8 @@ func health(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, `{"status":"ok"}`)
 }
 
-// hostAllowed protects from DNS rebinding: a web page can make its own name lead here, but not an address or a name that
-// somebody else has.
+// hostAllowed protects from DNS rebinding: a web page can make its own name lead here, but not an address or a name
+// that somebody else has.
 func (h *httpHandler) hostAllowed(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {

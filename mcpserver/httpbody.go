@@ -23,8 +23,8 @@ const (
 	firstStateless = "2026-07-28"
 )
 
-// placeKey holds the *place of the session that a request begins. The SDK makes it a value of every later request of the
-// session, too.
+// placeKey holds the *place of the session that a request begins. The SDK makes it a value of every later request of
+// the session, too.
 type placeKey struct{}
 
 // post reads a message within its bounds, answers what is wrong with it and passes it to the SDK.
@@ -112,8 +112,8 @@ func namesVersion(req *jsonrpc.Request) bool {
 	return ok
 }
 
-// faultStatus returns the HTTP status of a fault. A request for a method that is not there is in order, so up to 2025-11-25
-// it has an answer like any other; later revisions want 404.
+// faultStatus returns the HTTP status of a fault. A request for a method that is not there is in order, so up to
+// 2025-11-25 it has an answer like any other; later revisions want 404.
 func faultStatus(fault *fault, version string) int {
 	switch {
 	case fault.code != jsonrpc.CodeMethodNotFound:
@@ -124,8 +124,8 @@ func faultStatus(fault *fault, version string) int {
 	return http.StatusOK
 }
 
-// pacedWriter ends the connection of a client that does not take its answer: every write has its own deadline, so that a
-// stream may be open for hours and a stalled one ends.
+// pacedWriter ends the connection of a client that does not take its answer: every write has its own deadline, so that
+// a stream may be open for hours and a stalled one ends.
 type pacedWriter struct {
 	http.ResponseWriter
 	timeout time.Duration

@@ -159,8 +159,8 @@ func (b *meteredBody) free() {
 	b.taken = 0
 }
 
-// place is the place of one session among those that its client may have. It is reserved before the SDK makes the session,
-// so that many sessions that begin at once are not too many.
+// place is the place of one session among those that its client may have. It is reserved before the SDK makes the
+// session, so that many sessions that begin at once are not too many.
 type place struct {
 	settled atomic.Bool // it belongs to its session, or is free again
 	give    func()

@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestPlaces: a session has its place until it ends. A client that goes away while its session begins gives one place back,
-// not two, and its session, whose id nobody knows, gets none.
+// TestPlaces: a session has its place until it ends. A client that goes away while its session begins gives one place
+// back, not two, and its session, whose id nobody knows, gets none.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	places := mcpserver.NewPlaces(1)
@@ -41,8 +41,8 @@ func TestPlaces(t *testing.T) {
 	reserve()
 }
 
-// TestSharesOfMemory: a client has a quarter of the memory for bodies, but always one message, and what is left to others
-// is theirs.
+// TestSharesOfMemory: a client has a quarter of the memory for bodies, but always one message, and what is left to
+// others is theirs.
 func TestSharesOfMemory(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

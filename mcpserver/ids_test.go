@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestIDs: only an id that the caller's own sandbox has, whole and as it was given out, leads to a sandbox, and none leads
-// to a new one.
+// TestIDs: only an id that the caller's own sandbox has, whole and as it was given out, leads to a sandbox, and none
+// leads to a new one.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -21,8 +21,8 @@ const (
 	maxIDLen = 256
 )
 
-// methods are the requests that this server answers. The SDK would answer some more, as if there were prompts, and refuses
-// an unknown one over HTTP without a JSON-RPC answer.
+// methods are the requests that this server answers. The SDK would answer some more, as if there were prompts, and
+// refuses an unknown one over HTTP without a JSON-RPC answer.
 var methods = []string{
 	methodInitialize, "ping", "server/discover", "logging/setLevel", "tools/list", "tools/call",
 	"resources/list", "resources/templates/list", "resources/read", "subscriptions/listen",
@@ -54,8 +54,8 @@ func (f *fault) encode() []byte {
 	return out
 }
 
-// decodeMessage reads one message and refuses what JSON-RPC and MCP do not allow. It is strict where the SDK guesses: an
-// id of 1.5 would become 1 there, and belong to another request.
+// decodeMessage reads one message and refuses what JSON-RPC and MCP do not allow. It is strict where the SDK guesses:
+// an id of 1.5 would become 1 there, and belong to another request.
 func decodeMessage(data []byte) (jsonrpc.Message, *fault) {
 	if f := checkForm(data); f != nil {
 		return nil, f
@@ -109,8 +109,8 @@ func checkForm(data []byte) *fault {
 	return nil
 }
 
-// envelope returns the fields of a message, which is valid JSON. A field that is there twice is refused: of two readers each
-// may take another.
+// envelope returns the fields of a message, which is valid JSON. A field that is there twice is refused: of two readers
+// each may take another.
 func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	switch first, _ := dec.Token(); first {
@@ -162,8 +162,8 @@ func idOf(raw json.RawMessage) (jsonrpc.ID, *fault) {
 	return id, nil
 }
 
-// messageOf checks the rest of the envelope and makes the message. A request is made of its fields: to have the SDK decode
-// it again would cost a tenth of what a call costs.
+// messageOf checks the rest of the envelope and makes the message. A request is made of its fields: to have the SDK
+// decode it again would cost a tenth of what a call costs.
 func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (jsonrpc.Message, *fault) {
 	var version, method string
 	if json.Unmarshal(fields["jsonrpc"], &version) != nil || version != "2.0" {

@@ -207,8 +207,8 @@ func (s *Server) isUnused(sc *scope, now time.Time) bool {
 		!slices.ContainsFunc(slices.Collect(maps.Values(s.jobs)), own)
 }
 
-// cancels returns the request that a message cancels, and whether the reason is the client's timeout. A user's cancellation
-// ends the work, a timeout does not.
+// cancels returns the request that a message cancels, and whether the reason is the client's timeout. A user's
+// cancellation ends the work, a timeout does not.
 func cancels(msg jsonrpc.Message) (id jsonrpc.ID, timeout bool) {
 	req, ok := msg.(*jsonrpc.Request)
 	var p mcp.CancelledParams

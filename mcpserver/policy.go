@@ -34,8 +34,9 @@ type CommandRules struct {
 
 // CommandRule matches commands by their first words: "git push" is every command that begins with those two. A word may
 // hold `*`, `?` and `[a-z]`; one that begins with a single dash is for short options alone, so that `-*f*` is not
-// `--force`. The word `**` stands for any number of words, `-**` for any number of options, each with a value or without:
-// "git -** push" is `git -C x push`, and not `git stash push`. A program without a slash is meant wherever it lies.
+// `--force`. The word `**` stands for any number of words, `-**` for any number of options, each with a value or
+// without: "git -** push" is `git -C x push`, and not `git stash push`. A program without a slash is meant wherever it
+// lies.
 type CommandRule struct {
 	Name    string `yaml:"name"` // shown in refusals; the pattern when empty
 	Pattern string `yaml:"pattern"`
@@ -52,8 +53,8 @@ type FileRules struct {
 	Allow []string `yaml:"allow"`
 }
 
-// PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound of the policy; what DefaultPolicy sets holds
-// unless a file says otherwise.
+// PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound of the policy; what DefaultPolicy sets
+// holds unless a file says otherwise.
 type PolicyLimits struct {
 	FileMB        int64         `yaml:"file_mb"`      // one file through the file tools, either way
 	WorkspaceMB   int64         `yaml:"workspace_mb"` // all files of a sandbox
@@ -173,7 +174,8 @@ func matchWords(pattern []string, words []word) bool {
 	return slices.Contains(reach, true)
 }
 
-// isOption reports whether a word is an option, as far as that is known: a computed word is none unless it begins as one.
+// isOption reports whether a word is an option, as far as that is known: a computed word is none unless it begins as
+// one.
 func isOption(w word) bool { return strings.HasPrefix(w.text, "-") }
 
 // matchWord matches one word. Of a computed word nothing is known, so that only `*` is sure to match it. Slashes are

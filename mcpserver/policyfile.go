@@ -2,8 +2,8 @@ package mcpserver
 
 import "github.com/workcell-dev/workcell/internal/yamlnode"
 
-// ParsePolicy reads a policy in YAML over DefaultPolicy; name is used in errors only. Unknown keys, values of another type,
-// limits that are negative or not whole numbers, and malformed patterns are errors.
+// ParsePolicy reads a policy in YAML over DefaultPolicy; name is used in errors only. Unknown keys, values of another
+// type, limits that are negative or not whole numbers, and malformed patterns are errors.
 func ParsePolicy(name string, src []byte) (Policy, error) {
 	p := DefaultPolicy()
 	const single = "keep one of them"

@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Sizes of what one answer holds, unless a call asks for more: clients cut what is longer, and their models do not see it.
+// Sizes of what one answer holds, unless a call asks for more: clients cut what is longer, and their models do not see
+// it.
 const (
 	readBytes   = 10_000
 	streamChars = 10_000
@@ -37,8 +38,8 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 	return false
 }
 
-// spare returns the idle sandboxes of requests without session, whose clients may have left without a word: those of the
-// owner that has most come first, so that no owner can push others out, and the oldest first of an owner.
+// spare returns the idle sandboxes of requests without session, whose clients may have left without a word: those of
+// the owner that has most come first, so that no owner can push others out, and the oldest first of an owner.
 func (s *Server) spare(now time.Time) []*session.Session {
 	type candidate struct {
 		*session.Session

@@ -31,8 +31,8 @@ func callStateless(t *testing.T, url, tool, args string) result {
 	return result{fields: answer.Result.StructuredContent}
 }
 
-// TestIdleSandboxIsReplaced: where there are too many sandboxes, the oldest idle one of a client without session is closed, not one
-// in which something runs; without any, the answer names what to do.
+// TestIdleSandboxIsReplaced: where there are too many sandboxes, the oldest idle one of a client without session is
+// closed, not one in which something runs; without any, the answer names what to do.
 func TestIdleSandboxIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := newManagerWith(t, &session.Options{MaxSandboxes: 2})

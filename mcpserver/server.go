@@ -241,8 +241,8 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// quiet returns a logger for the SDK, to which everything is a debugging message. What the SDK logs as errors are mostly
-// mistakes of clients, who could fill an operator's log with them.
+// quiet returns a logger for the SDK, to which everything is a debugging message. What the SDK logs as errors are
+// mostly mistakes of clients, who could fill an operator's log with them.
 func quiet(l *slog.Logger) *slog.Logger { return slog.New(quietHandler{l.Handler()}) }
 
 type quietHandler struct{ slog.Handler }

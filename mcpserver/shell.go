@@ -36,8 +36,8 @@ type word struct {
 }
 
 // commands are the simple commands of a shell line or an argument list, as far as their words are literal: in lists,
-// pipelines, substitutions and functions, behind wrappers such as sudo, and in the scripts of sh -c and eval. This keeps
-// an honest model from accidents and is no wall: docs/mcp.md lists what is not seen.
+// pipelines, substitutions and functions, behind wrappers such as sudo, and in the scripts of sh -c and eval. This
+// keeps an honest model from accidents and is no wall: docs/mcp.md lists what is not seen.
 type commands struct {
 	list [][]word
 	// unknown is why not every command that would run is known; empty when each is.

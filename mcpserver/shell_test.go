@@ -306,7 +306,8 @@ func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 	return p
 }
 
-// FuzzCommands: whatever a model writes, the parser neither panics nor loses a command that stands there in plain words.
+// FuzzCommands: whatever a model writes, the parser neither panics nor loses a command that stands there in plain
+// words.
 func FuzzCommands(f *testing.F) {
 	for _, seed := range []string{"ls", "a | b && (c; d)", "echo $(x `y`)", "sh -c 'a; b'", "f() { g; }", "cat <<EOF\nx\nEOF", "{a,b}", "((((", "$'\\x41'", "find . -exec x \\;",
 		"xargs -0n1 -I% sh -c %", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))", "a=(1)\n(("} {

@@ -52,8 +52,8 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 // hangUpGrace is how long answers may take to be written after the client hung up or the server is told to end.
 const hangUpGrace = 5 * time.Second
 
-// await waits for the end of serving. A client that takes no answers any more, but has not closed its end, must not keep
-// the server: its sandboxes are still to be closed.
+// await waits for the end of serving. A client that takes no answers any more, but has not closed its end, must not
+// keep the server: its sandboxes are still to be closed.
 func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) error {
 	select {
 	case err := <-ran:

@@ -71,8 +71,8 @@ func (p poster) sandbox() string {
 	return id
 }
 
-// TestStopAnswersCalls: a server that is to end does not wait for commands, and answers the client that waits for one, with a
-// session or without.
+// TestStopAnswersCalls: a server that is to end does not wait for commands, and answers the client that waits for one,
+// with a session or without.
 func TestStopAnswersCalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), nil)

@@ -327,8 +327,9 @@ func sandboxRun(t *testing.T, m *session.Manager) session.Run {
 	return session.Run{Namespace: list[0].Key.Namespace, ID: list[0].Run}
 }
 
-// TestDeadSandbox verifies that the files of a task whose sandbox dies are kept. The answer reports this, each tool finds
-// them, and the next task of the session continues with them. If they died with the sandbox, the tools report that.
+// TestDeadSandbox verifies that the files of a task whose sandbox dies are kept. The answer reports this, each tool
+// finds them, and the next task of the session continues with them. If they died with the sandbox, the tools report
+// that.
 func TestDeadSandbox(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

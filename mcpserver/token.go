@@ -22,8 +22,8 @@ type Token struct {
 
 const minSecretBytes = 16
 
-// verifier returns what finds the owner of a token. It keeps digests: how long it takes to find one says nothing about the
-// token that a guess is near to.
+// verifier returns what finds the owner of a token. It keeps digests: how long it takes to find one says nothing about
+// the token that a guess is near to.
 func verifier(tokens []Token) (auth.TokenVerifier, error) {
 	known := make(map[[sha256.Size]byte]auth.TokenInfo, len(tokens))
 	for i, t := range tokens {

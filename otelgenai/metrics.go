@@ -15,8 +15,8 @@ import (
 const scope = "github.com/workcell-dev/workcell/otelgenai"
 
 // NewMetrics returns an exporter that sends nothing and measures the spans it gets: how long models, tools, agents and
-// workflows take, and the tokens of models. Put it behind NewProcessor, which names them, and beside another exporter or
-// alone:
+// workflows take, and the tokens of models. Put it behind NewProcessor, which names them, and beside another exporter
+// or alone:
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
 //		sdktrace.NewBatchSpanProcessor(otelgenai.NewMetrics(provider)), otelgenai.Options{}))

@@ -7,10 +7,9 @@
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), otelgenai.Options{}))
 //
-// Each processor that a provider has gets the spans as they are unless it is
-// behind one of these: wrap all of them. Nothing else of the program changes. The spans that carry gen_ai.operation.name
-// already are left as they are, but for contents: a program that has a span of
-// its own around a flow sets it on Genkit's span, empty, and there is one
+// Each processor that a provider has gets the spans as they are unless it is behind one of these: wrap all of them.
+// Nothing else of the program changes. The spans that carry gen_ai.operation.name already are left as they are, but for
+// contents: a program that has a span of its own around a flow sets it on Genkit's span, empty, and there is one
 // workflow, not two.
 //
 // The conventions are those of open-telemetry/semantic-conventions-genai at

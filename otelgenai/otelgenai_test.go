@@ -24,7 +24,8 @@ import (
 	"github.com/workcell-dev/workcell/otelgenai"
 )
 
-// TestGenkit runs a flow, a model and tools of Genkit itself, and looks at what leaves the process, with and without contents.
+// TestGenkit runs a flow, a model and tools of Genkit itself, and looks at what leaves the process, with and without
+// contents.
 func TestGenkit(t *testing.T) {
 	dropped, kept := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(

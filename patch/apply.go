@@ -270,8 +270,8 @@ func (e *Entry) withPermissions(was *Entry) *Entry {
 	return &Entry{Mode: perm, Content: e.Content}
 }
 
-// merge3 returns base with the changes of both. If they touch each other and differ, the text has both versions of these
-// lines between conflict markers, and the error is errSameLines.
+// merge3 returns base with the changes of both. If they touch each other and differ, the text has both versions of
+// these lines between conflict markers, and the error is errSameLines.
 func merge3(base, a, b string) (string, error) {
 	var sides [2]string // each with the changes of the other that are apart from its own
 	edits := [2][]udiff.Edit{udiff.Lines(base, a), udiff.Lines(base, b)}

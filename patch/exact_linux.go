@@ -35,7 +35,8 @@ func statExact(dir string) (os.FileInfo, error) {
 	return f.Stat()
 }
 
-// lockDir locks an open directory. A writer waits for a sweep, but not forever, for it may be another program that has the lock.
+// lockDir locks an open directory. A writer waits for a sweep, but not forever, for it may be another program that has
+// the lock.
 func lockDir(f *os.File, how int) bool {
 	for range map[int]int{alone: 3, shared: 300}[how] {
 		if unix.Flock(int(f.Fd()), how|unix.LOCK_NB) == nil {

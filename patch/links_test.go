@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLinks: no link that a patch makes leads out of the directory or below .git, through links of the same patch, of an
-// earlier patch or of the directory, and nothing is written through a link.
+// TestLinks: no link that a patch makes leads out of the directory or below .git, through links of the same patch, of
+// an earlier patch or of the directory, and nothing is written through a link.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	f := file("x\n")

@@ -273,7 +273,8 @@ func TestApplyMarked(t *testing.T) {
 	}
 }
 
-// TestApplyStaysInside: a patch from code that is not trusted writes nothing outside of the directory, and nothing that runs on the host.
+// TestApplyStaysInside: a patch from code that is not trusted writes nothing outside of the directory, and nothing that
+// runs on the host.
 func TestApplyStaysInside(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{

@@ -15,14 +15,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// DialContext connects to a TCP port that a process of the sandbox listens on, whatever network the sandbox has: the bytes go
-// the way of its commands. It has the form of net.Dialer's, for http.Transport and its like. network is "tcp", address
-// "127.0.0.1:8080" or any other of the sandbox's loopback; nothing else is reached, backend.ErrPermission. A port that nothing
-// listens on is backend.ErrNotFound, more than 128 connections to a sandbox at once are backend.ErrCapacity.
+// DialContext connects to a TCP port that a process of the sandbox listens on, whatever network the sandbox has: the
+// bytes go the way of its commands. It has the form of net.Dialer's, for http.Transport and its like. network is "tcp",
+// address "127.0.0.1:8080" or any other of the sandbox's loopback; nothing else is reached, backend.ErrPermission. A
+// port that nothing listens on is backend.ErrNotFound, more than 128 connections to a sandbox at once are
+// backend.ErrCapacity.
 //
-// ctx bounds the making of the connection alone. An open connection counts as use of the sandbox. It has CloseWrite; reading
-// one that the server reset is io.ErrUnexpectedEOF, and one that outlives its sandbox or handle fails with backend.ErrLost,
-// backend.ErrUnavailable or backend.ErrClosed. A Write that runs out of time ends its direction.
+// ctx bounds the making of the connection alone. An open connection counts as use of the sandbox. It has CloseWrite;
+// reading one that the server reset is io.ErrUnexpectedEOF, and one that outlives its sandbox or handle fails with
+// backend.ErrLost, backend.ErrUnavailable or backend.ErrClosed. A Write that runs out of time ends its direction.
 func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	defer func() { err = WrapError("DialContext", s.b.Name(), s.o.ID, err) }()
 	if network != "tcp" {

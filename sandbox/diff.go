@@ -64,9 +64,9 @@ func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bo
 	return r.tree, r.omitted, err
 }
 
-// Diff returns what differs in the work directory from a tree that it began as. Files that base has not are left out where
-// .gitignore files of the work directory say so, and by toolLeftovers, unless those take them in again. What cannot be
-// read, or is too much, is in Patch.Omitted and never looks deleted.
+// Diff returns what differs in the work directory from a tree that it began as. Files that base has not are left out
+// where .gitignore files of the work directory say so, and by toolLeftovers, unless those take them in again. What
+// cannot be read, or is too much, is in Patch.Omitted and never looks deleted.
 func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
 	defer func() { s.end(span, "Diff", &err) }()
@@ -108,8 +108,8 @@ func (r *treeReader) omit(name, reason string) {
 	r.omitted = append(r.omitted, patch.Conflict{Path: name, Reason: reason})
 }
 
-// walk lists the work directory level by level, a few directories at a time. visit gets what a directory holds, and returns
-// the directories among that to list next.
+// walk lists the work directory level by level, a few directories at a time. visit gets what a directory holds, and
+// returns the directories among that to list next.
 func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string, error)) error {
 	for level := []string{"."}; len(level) > 0; {
 		var next []string

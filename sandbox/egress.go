@@ -12,8 +12,8 @@ type Egress = rules.Hosts
 
 // EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
 type EgressGateway interface {
-	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its handle has
-	// ended, which may be after the sandbox was opened again.
+	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its handle
+	// has ended, which may be after the sandbox was opened again.
 	Open(sandbox string, list Egress) (svc Service, end func(), err error)
 	// Refused must return what the sandbox was refused since a time.
 	Refused(sandbox string, since time.Time) []EgressRefusal
@@ -26,8 +26,9 @@ type EgressRefusal struct {
 	Hint string // what to do about it
 }
 
-// openEgress serves the hosts of the sandbox, unless they are served. A record alone names none, because others may write
-// to the store. Each command calls it: another process that joined may have served them, or no request named them.
+// openEgress serves the hosts of the sandbox, unless they are served. A record alone names none, because others may
+// write to the store. Each command calls it: another process that joined may have served them, or no request named
+// them.
 func (s *Sandbox) openEgress(ctx context.Context) error {
 	s.egress.Lock()
 	defer s.egress.Unlock()

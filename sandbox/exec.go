@@ -121,8 +121,8 @@ func refusedAs(err error, code wire.Code) bool {
 	return errors.As(err, &fromGuest) && fromGuest.Code == code
 }
 
-// onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its error.
-// A command whose beginning cannot be recorded must not be started.
+// onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its
+// error. A command whose beginning cannot be recorded must not be started.
 func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest) (ended func(ExecStatus, error) error, err error) {
 	about := func(r *audit.Record) {
 		r.Run, r.Sandbox, r.Key, r.Exec = s.o.Run, s.o.ID, s.o.Key, run.ExecID
@@ -143,9 +143,9 @@ func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest) (ended func
 }
 
 // Stream runs a command with live, lossless streams: a slow writer slows the command down. It waits for the end; when
-// ctx ends before, the command's whole tree is ended, and so it is when Stdin or a writer fails, whose error is returned.
-// Stream may return while a Read of Stdin is still under way. HeadBytes, TailBytes, Stdin, StdinOpen, Yield and Background do
-// not apply and must be zero.
+// ctx ends before, the command's whole tree is ended, and so it is when Stdin or a writer fails, whose error is
+// returned. Stream may return while a Read of Stdin is still under way. HeadBytes, TailBytes, Stdin, StdinOpen, Yield
+// and Background do not apply and must be zero.
 func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()
@@ -187,8 +187,8 @@ func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
 	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
 
-// ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the connection
-// breaks.
+// ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the
+// connection breaks.
 func ask[T any](ctx context.Context, s *Sandbox, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (T, error) {
 	return askWithin(ctx, s, again, 0, limit, fn)
@@ -206,8 +206,8 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 	return answer, err
 }
 
-// askRun is ask for the call that starts a command, which Command.Extend gives more time. If it fails without the guest's
-// answer, the command is ended.
+// askRun is ask for the call that starts a command, which Command.Extend gives more time. If it fails without the
+// guest's answer, the command is ended.
 func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	var asked []*client.Conn
@@ -365,8 +365,8 @@ func validExecID(id string) error {
 	return nil
 }
 
-// remember keeps the span of the call that starts a command for later calls about it, and its context's values for what comes out
-// of the sandbox and is nobody's.
+// remember keeps the span of the call that starts a command for later calls about it, and its context's values for what
+// comes out of the sandbox and is nobody's.
 func (s *Sandbox) remember(ctx context.Context, execID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new one, and a
-// failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission. Parent directories are
-// made. More than Options.MaxFileBytes is backend.ErrTooLarge. WriteFile may return while a Read of r is still under way, when
-// ctx or the handle ends during that.
+// WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new
+// one, and a failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission.
+// Parent directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge. WriteFile may return while a Read
+// of r is still under way, when ctx or the handle ends during that.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()
@@ -77,8 +77,8 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 	}
 }
 
-// ReadFile copies a regular file below the work directory or /tmp to w and returns its true size. When it fails, w may have got
-// a part.
+// ReadFile copies a regular file below the work directory or /tmp to w and returns its true size. When it fails, w may
+// have got a part.
 func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
 	defer func() { s.end(span, "ReadFile", &err) }()
@@ -124,10 +124,10 @@ func (s *Sandbox) ReadFileBytes(ctx context.Context, name string, opts ReadFileO
 // editAttempts is how often an edit of a file that others write to is tried.
 const editAttempts = 10
 
-// EditFile puts what edit makes of a file's contents in their place, atomically as WriteFile does; the file keeps its mode, and
-// a link is followed. What somebody else writes meanwhile is not lost: edit is then called again with the new contents,
-// and backend.ErrTimeout is returned when that happens over and over. An error of edit leaves the file as it is and can be
-// tested for. More than limit bytes before or after is backend.ErrTooLarge; zero is Options.MaxFileBytes.
+// EditFile puts what edit makes of a file's contents in their place, atomically as WriteFile does; the file keeps its
+// mode, and a link is followed. What somebody else writes meanwhile is not lost: edit is then called again with the new
+// contents, and backend.ErrTimeout is returned when that happens over and over. An error of edit leaves the file as it
+// is and can be tested for. More than limit bytes before or after is backend.ErrTooLarge; zero is Options.MaxFileBytes.
 func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanEditFile)
 	defer func() { s.end(span, "EditFile", &err) }()

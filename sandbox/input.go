@@ -97,8 +97,8 @@ type guardedInput struct {
 	err error
 }
 
-// withInput calls fn with an input that reads r; nil is none. A command must not take a broken input for a whole one: when r
-// fails, fn is cancelled, the failure does not end the input before fn returns, and withInput returns it.
+// withInput calls fn with an input that reads r; nil is none. A command must not take a broken input for a whole one:
+// when r fails, fn is cancelled, the failure does not end the input before fn returns, and withInput returns it.
 func withInput[T any](ctx context.Context, r io.Reader, fn func(context.Context, io.Reader) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

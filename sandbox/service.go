@@ -38,11 +38,11 @@ type Service struct {
 	// MaxConns bounds the connections that are open at once, 1 to 128. Zero is 128. A command has 16 at most.
 	MaxConns int
 	// Handle serves a connection, in a goroutine of its own. Its context ends with the command, Serve's stop, or the
-	// handle; the connection is closed when it returns. Of a TCP port, whose commands are not known, it has the values of the
-	// call that started the sandbox's latest command: its trace and its record.
+	// handle; the connection is closed when it returns. Of a TCP port, whose commands are not known, it has the values of
+	// the call that started the sandbox's latest command: its trace and its record.
 	Handle func(context.Context, *ServiceConn)
-	// Env returns variables of every command that this process starts while it serves, from the address to connect to. Those
-	// of Request.Env and of the command go before them. May be nil.
+	// Env returns variables of every command that this process starts while it serves, from the address to connect to.
+	// Those of Request.Env and of the command go before them. May be nil.
 	Env func(addr string) map[string]string
 }
 
@@ -76,14 +76,14 @@ type grant struct {
 	end      context.CancelFunc
 }
 
-// Serve has this process answer the connections to a service until stop is called or the handle closes, over broken links
-// too. Neither waits for Handle to return. It returns the address to connect to inside the sandbox, "@NAME" or "HOST:PORT".
-// If this process serves the name already, Serve returns its address and backend.ErrExists.
-// Another process that serves the same name takes it over for good. A connection does not count as use of the sandbox, as the
+// Serve has this process answer the connections to a service until stop is called or the handle closes, over broken
+// links too. Neither waits for Handle to return. It returns the address to connect to inside the sandbox, "@NAME" or
+// "HOST:PORT". If this process serves the name already, Serve returns its address and backend.ErrExists. Another
+// process that serves the same name takes it over for good. A connection does not count as use of the sandbox, as the
 // command that makes it does.
 //
-// Which command a connection belongs to is known from the kernel of the sandbox. The sandbox is the boundary: of commands
-// that share one, a hostile one can pass for another.
+// Which command a connection belongs to is known from the kernel of the sandbox. The sandbox is the boundary: of
+// commands that share one, a hostile one can pass for another.
 func (s *Sandbox) Serve(ctx context.Context, svc Service) (addr string, stop func(), err error) {
 	defer func() { err = WrapError("Serve", s.b.Name(), s.o.ID, err) }()
 	if err := svc.check(); err != nil {
@@ -294,8 +294,8 @@ func (s *Sandbox) latestCall() context.Context {
 	return s.latest
 }
 
-// grant permits a command that is about to be started to connect to services. The caller calls settle when the call that
-// starts it has returned.
+// grant permits a command that is about to be started to connect to services. The caller calls settle when the call
+// that starts it has returned.
 func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func(), err error) {
 	if len(services) == 0 {
 		return func() {}, nil

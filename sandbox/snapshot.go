@@ -37,8 +37,9 @@ func (s *Sandbox) RemoveSnapshot(ctx context.Context, name string) error {
 	})
 }
 
-// Rollback ends all commands and makes the files of the work directory what they were when the snapshot was made. It is brought to
-// its end even if ctx ends, or this process: then by whoever reaches for the sandbox next. What lies elsewhere, as in /tmp, stays.
+// Rollback ends all commands and makes the files of the work directory what they were when the snapshot was made. It is
+// brought to its end even if ctx ends, or this process: then by whoever reaches for the sandbox next. What lies
+// elsewhere, as in /tmp, stays.
 func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 	return s.withSnapshots(ctx, telemetry.SpanRollback, "Rollback", func(ctx context.Context) error {
 		err := s.b.Rollback(ctx, s.engine.ID, name)

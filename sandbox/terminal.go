@@ -58,10 +58,10 @@ type TerminalStreams struct {
 	Resize <-chan TerminalSize // sizes to come; may be nil
 }
 
-// Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when ctx
-// ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when somebody else joins,
-// which is ErrTakenOver, the command goes on, can be joined with Command.Attach, and its output is recorded. It ends when it was
-// left alone for as long as req.Unattended.
+// Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when
+// ctx ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when
+// somebody else joins, which is ErrTakenOver, the command goes on, can be joined with Command.Attach, and its output is
+// recorded. It ends when it was left alone for as long as req.Unattended.
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a
 // Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.

@@ -105,8 +105,8 @@ type ExecResult struct {
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Started, unless nil, gets the command just before it is started. Command.Signal ends the command so that Stream still returns
-	// how; when it is not started yet that is backend.ErrNotFound.
+	// Started, unless nil, gets the command just before it is started. Command.Signal ends the command so that Stream
+	// still returns how; when it is not started yet that is backend.ErrNotFound.
 	Started func(*Command)
 }
 
@@ -144,7 +144,8 @@ const (
 	TypeOther   FileType = "other"
 )
 
-// FileInfo describes an entry below the work directory, by its path relative to that, or below /tmp, by its absolute path.
+// FileInfo describes an entry below the work directory, by its path relative to that, or below /tmp, by its absolute
+// path.
 type FileInfo struct {
 	Path    string // slash-separated, relative to the work directory, "." for itself; readable form
 	RawPath []byte // the exact bytes, only when they are not UTF-8

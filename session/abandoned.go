@@ -23,7 +23,8 @@ func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (remove
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
-// used which had finished by then. What a process has that resumed the run is its own, but where processes join (Options.Join).
+// used which had finished by then. What a process has that resumed the run is its own, but where processes join
+// (Options.Join).
 func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	recs, err := m.store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
@@ -45,9 +46,10 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	return errors.Join(errs...)
 }
 
-// Gone returns the keys of a scope whose sandbox was lost, expired or was removed by others, and has no other in its place:
-// who opens one of them begins with an empty sandbox. One that its holder closed is not missed, and keys of sandboxes that
-// went long ago are forgotten. To ask counts as a use of those that are there, so that they do not expire before they are opened.
+// Gone returns the keys of a scope whose sandbox was lost, expired or was removed by others, and has no other in its
+// place: who opens one of them begins with an empty sandbox. One that its holder closed is not missed, and keys of
+// sandboxes that went long ago are forgotten. To ask counts as a use of those that are there, so that they do not
+// expire before they are opened.
 func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {

@@ -18,10 +18,9 @@ import (
 // silentWait is how long an opener waits for another process before the wait is logged.
 const silentWait = 3 * time.Second
 
-// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key and
-// returns its session.
-// put writes the record, and fails with backend.ErrExists when the key has another one. For a manager whose owner is dead there is
-// none to wait for.
+// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key
+// and returns its session. put writes the record, and fails with backend.ErrExists when the key has another one. For a
+// manager whose owner is dead there is none to wait for.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
 	if s.key.Namespace == record.NamespaceUser {
 		if err := m.keeper.RecordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
@@ -52,8 +51,8 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
-// awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made it. A
-// named sandbox is everybody's.
+// awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made
+// it. A named sandbox is everybody's.
 func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == record.NamespaceUser }
 
 // waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err.
@@ -104,9 +103,9 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	return s, err
 }
 
-// openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is stored also
-// when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named one that the
-// engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
+// openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is
+// stored also when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named
+// one that the engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
 func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
 	if rec.State != record.Ready {
 		return nil, nil

@@ -12,15 +12,16 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Cache is a directory of the engine's machine that sandboxes read and never write to, and how their programs find what is in it;
-// see docs/caches.md. Package session/cache keeps such directories.
+// Cache is a directory of the engine's machine that sandboxes read and never write to, and how their programs find what
+// is in it; see docs/caches.md. Package session/cache keeps such directories.
 type Cache struct {
 	Name   string // letters, digits and '-'
 	Source string // the directory; while it is not there, sandboxes do without
-	// Env are variables of commands that are neither the image's nor the request's; a star stands for the directory in the sandbox.
+	// Env are variables of commands that are neither the image's nor the request's; a star stands for the directory in the
+	// sandbox.
 	Env map[string]string
-	// Begin is a line of shell that runs once in a new sandbox, in its work directory and with Env, for programs that only use what
-	// they can write to. When it fails the sandbox is as it would be without.
+	// Begin is a line of shell that runs once in a new sandbox, in its work directory and with Env, for programs that only
+	// use what they can write to. When it fails the sandbox is as it would be without.
 	Begin string
 }
 

@@ -43,8 +43,8 @@ func TestDiff(t *testing.T) {
 	sessiontest.Diff(t, mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default")))
 }
 
-// TestDiffHasBounds: of a work directory that was made to be too much a diff is not made, and says why; what lies too deep
-// is left out and never looks deleted. Only a guest of its own fills such directories without filling an engine's.
+// TestDiffHasBounds: of a work directory that was made to be too much a diff is not made, and says why; what lies too
+// deep is left out and never looks deleted. Only a guest of its own fills such directories without filling an engine's.
 func TestDiffHasBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, script, err string }{
@@ -177,7 +177,8 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 	}
 }
 
-// TestReapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
+// TestReapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key
+// again.
 func TestReapedToSuspend(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -22,8 +22,8 @@ import (
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
 const closeTogether = 16
 
-// CloseSession closes the session of key; a key that nobody opened is no error. A creation under way is cancelled: those
-// who wait for it get backend.ErrClosed.
+// CloseSession closes the session of key; a key that nobody opened is no error. A creation under way is cancelled:
+// those who wait for it get backend.ErrClosed.
 func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) error {
 	m.mu.Lock()
 	e := m.entries[key]
@@ -53,8 +53,8 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
 // final: what an earlier process of the run left goes, too, and later opens fail with backend.ErrClosed, for an hour at
-// least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are removed only when
-// it has passed. ctx does not shorten the clean-up. Closing twice is no error.
+// least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are removed only
+// when it has passed. ctx does not shorten the clean-up. Closing twice is no error.
 func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Lock()
 	if seals(scope) {
@@ -83,8 +83,8 @@ func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.St
 	return errors.Join(bound.Each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to, owner.RunEnded) })...)
 }
 
-// closeSession closes s once, because of an event and so that its sandbox comes into state to; later callers wait for the first
-// and get its result.
+// closeSession closes s once, because of an event and so that its sandbox comes into state to; later callers wait for
+// the first and get its result.
 func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, why owner.Event) error {
 	if s.keepFresh {
 		m.touch(ctx, s)
@@ -100,8 +100,8 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, 
 	}
 }
 
-// finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained stands for
-// what the end of its run makes of it.
+// finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained
+// stands for what the end of its run makes of it.
 func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, why owner.Event) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
 	defer func() {
@@ -216,8 +216,8 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	}
 }
 
-// removeOwed removes what this manager could not remove so far, but for what is retained. Without a shared store, nobody else
-// can open the workspaces of lost sandboxes, and they go, too.
+// removeOwed removes what this manager could not remove so far, but for what is retained. Without a shared store,
+// nobody else can open the workspaces of lost sandboxes, and they go, too.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing)

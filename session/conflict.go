@@ -15,9 +15,9 @@ import (
 // unknownShape stands in ConflictError.Fields for a difference that is not known more closely.
 const unknownShape = "request"
 
-// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a hash
-// of that for sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the
-// environment but not the values: those may be secrets short enough to guess.
+// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a
+// hash of that for sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of
+// the environment but not the values: those may be secrets short enough to guess.
 type shape struct {
 	Image      string              `json:"image"`
 	User       string              `json:"user"`
@@ -99,8 +99,8 @@ func named(fields []field) (names []string) {
 	return names
 }
 
-// conflicts names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
-// what it was made for by its record.
+// conflicts names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it.
+// made is what it was made for by its record.
 func conflicts(made string, engine backend.Info, req Request) []string {
 	if req.Mode == OpenAsIs && len(req.Match) == 0 {
 		return nil
@@ -145,8 +145,8 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 	return out
 }
 
-// described names what is known to differ by the engine's description alone. That is of what came of the request: an image
-// may have another name there, a limit of the driver's is there though nobody asked for it.
+// described names what is known to differ by the engine's description alone. That is of what came of the request: an
+// image may have another name there, a limit of the driver's is there though nobody asked for it.
 func described(engine backend.Info, req Request) []string {
 	mounts, _ := splitMounts(engine.Mounts) // a cache that was empty is not among them
 	return named([]field{
@@ -164,7 +164,8 @@ func sameImage(a, b string) bool {
 	return errA == nil && errB == nil && na == nb
 }
 
-// gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than req.
+// gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than
+// req.
 func gone(r record.Record, req Request) error {
 	had, known := decodeShape(r.Request)
 	fields := had.differences(req.shape())
@@ -180,9 +181,10 @@ func gone(r record.Record, req Request) error {
 	return &ConflictError{Key: r.Key, Fields: fields, Gone: true}
 }
 
-// asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the store's
-// database, so mounts, the OCI runtime and the network must be in the request as well. beyond names those that are not,
-// which stay as requested. For the sandbox of a run, the requested network is then used, because files name it.
+// asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the
+// store's database, so mounts, the OCI runtime and the network must be in the request as well. beyond names those that
+// are not, which stay as requested. For the sandbox of a run, the requested network is then used, because files name
+// it.
 func asWas(r record.Record, req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {

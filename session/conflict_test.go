@@ -138,8 +138,8 @@ func (onlyTest) Check(ref string) error {
 	return nil
 }
 
-// TestVanishedAsItWas: what the engine has lost is created again as its record has it, but for the fields in Match. No mount, OCI
-// runtime, network, image or user comes from a record alone.
+// TestVanishedAsItWas: what the engine has lost is created again as its record has it, but for the fields in Match. No
+// mount, OCI runtime, network, image or user comes from a record alone.
 func TestVanishedAsItWas(t *testing.T) {
 	t.Parallel()
 	const mounted, weak = `{"mounts":[{"source":"/srv/data","target":"/data","writable":true}],`, `{"oci_runtime":"weak",`

@@ -19,9 +19,9 @@ import (
 // connection. Commands get the image's environment and their own, but not the one of the owner's request.
 //
 // If labels can be forged (backend.Capabilities.Forgeable), a sandbox without a record in Options.Store causes
-// backend.ErrPermission. A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An
-// unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost: a named one that the engine does
-// not have any more is a VanishedError.
+// backend.ErrPermission. A sandbox of this manager is returned as it is. A named one that was stopped, and that no
+// process has, is started again. An unknown id is backend.ErrNotFound, any other sandbox that does not run
+// backend.ErrLost: a named one that the engine does not have any more is a VanishedError.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanConnect,
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxID, id))
@@ -101,8 +101,8 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
-// join returns a session of a recorded sandbox that another living process has, for Options.Join. custody.ErrInTransition: it has no
-// sandbox any more, or not yet again, as it is about to notice.
+// join returns a session of a recorded sandbox that another living process has, for Options.Join.
+// custody.ErrInTransition: it has no sandbox any more, or not yet again, as it is about to notice.
 func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	engine, err := m.keeper.FindRecorded(ctx, rec)
 	switch {
@@ -132,8 +132,8 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	return s, nil
 }
 
-// Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other processes of the
-// instance opened. Their hosts are served as by Lookup.
+// Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other
+// processes of the instance opened. Their hosts are served as by Lookup.
 func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, error) {
 	if !m.opts.Join {
 		return m.InScope(scope), nil
@@ -216,9 +216,9 @@ func (s *Session) recordUse(ctx context.Context) {
 	}
 }
 
-// Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too, else
-// that is kept as with CloseOptions.KeepWorkspace. An unknown id is backend.ErrNotFound; what has only a workspace any more is
-// removed with that.
+// Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too,
+// else that is kept as with CloseOptions.KeepWorkspace. An unknown id is backend.ErrNotFound; what has only a workspace
+// any more is removed with that.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	m.mu.Lock()
 	own := m.byID[id]

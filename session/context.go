@@ -15,8 +15,8 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName names the one of the run's sandboxes in which an agent works that is run with ctx and names none itself. A
-// workflow step that asks for a sandbox of its own reaches its agent's tools this way.
+// WithSessionName names the one of the run's sandboxes in which an agent works that is run with ctx and names none
+// itself. A workflow step that asks for a sandbox of its own reaches its agent's tools this way.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
 }
@@ -29,9 +29,10 @@ func SessionNameFromContext(ctx context.Context) string {
 	return record.DefaultName
 }
 
-// WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in that
-// person's sandbox, which outlives runs and ends when it was idle for its idle time, and the sandboxes of sessions of Genkit's
-// agents are that person's. The name comes from the program, which knows who is there, and never from a model.
+// WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in
+// that person's sandbox, which outlives runs and ends when it was idle for its idle time, and the sandboxes of sessions
+// of Genkit's agents are that person's. The name comes from the program, which knows who is there, and never from a
+// model.
 func WithUser(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, userKey{}, name)
 }
@@ -54,8 +55,8 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 	return base, ok
 }
 
-// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set. If
-// base explicitly has no network, r has none either.
+// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
+// If base explicitly has no network, r has none either.
 func (r Request) WithDefaults(base Request) Request {
 	if r.Image == "" {
 		r.Image, r.DefaultImage = base.Image, base.DefaultImage

@@ -13,12 +13,12 @@
 // # When the process dies
 //
 // Sandboxes outlive the process that has them. Close the manager, or the scope, also when the program fails; what a
-// killed process has stays on the engine until another process sweeps: one with a manager of the same
-// Options.Instance and a Store that both have, such as that of package record/sqlite. Every such manager sweeps when
-// it is made and once a minute. There is no process that does it for a library, as there is for the workcell command:
-// start the program again, or let a timer call admin.Sweep. Without an Instance, the sandbox of a killed program ends by
-// itself two minutes after its idle timeout. Then `workcell sandbox gc` lists it, and the sweep of any manager on the
-// engine removes it an hour after its creation. To remove it at SIGTERM, use signal.NotifyContext and close the manager.
+// killed process has stays on the engine until another process sweeps: one with a manager of the same Options.Instance
+// and a Store that both have, such as that of package record/sqlite. Every such manager sweeps when it is made and once
+// a minute. There is no process that does it for a library, as there is for the workcell command: start the program
+// again, or let a timer call admin.Sweep. Without an Instance, the sandbox of a killed program ends by itself two
+// minutes after its idle timeout. Then `workcell sandbox gc` lists it, and the sweep of any manager on the engine
+// removes it an hour after its creation. To remove it at SIGTERM, use signal.NotifyContext and close the manager.
 //
 // # Errors
 //

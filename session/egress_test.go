@@ -46,8 +46,8 @@ func (g *gate) Refused(_ string, since time.Time) []sandbox.EgressRefusal {
 	return []sandbox.EgressRefusal{{Host: "a.example:443", Rule: time.Since(since).Round(time.Hour).String()}}
 }
 
-// TestEgress: a sandbox reaches the hosts that it was made for if the request of the process names them. Its commands get the
-// address of the gateway, and the caller gets the refused hosts.
+// TestEgress: a sandbox reaches the hosts that it was made for if the request of the process names them. Its commands
+// get the address of the gateway, and the caller gets the refused hosts.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	e, g := newEngine(t), &gate{}

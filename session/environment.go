@@ -118,8 +118,8 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 	return m.b.Create(ctx, spec)
 }
 
-// install installs an environment in a sandbox of its own, which nobody else gets, and has the engine keep it. Should this process
-// die meanwhile, the sandbox is removed like all that were being made.
+// install installs an environment in a sandbox of its own, which nobody else gets, and has the engine keep it. Should
+// this process die meanwhile, the sandbox is removed like all that were being made.
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
 		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull, Egress: hosts,
@@ -155,7 +155,8 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 
-// imageEnv returns what the session's image declares, and by which variables programs find what is installed and in caches.
+// imageEnv returns what the session's image declares, and by which variables programs find what is installed and in
+// caches.
 func (s *Session) imageEnv() []string {
 	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
 	installed, caches := !made.Environment.IsZero() || s.building, s.caches()
@@ -183,8 +184,8 @@ func (s *Session) imageEnv() []string {
 	return list
 }
 
-// environmentDirs returns where in backend.EnvironmentDir programs and modules are, by variable, with a star for what the image has
-// there: programs of packages do not go before those of the image, what a setup made does.
+// environmentDirs returns where in backend.EnvironmentDir programs and modules are, by variable, with a star for what
+// the image has there: programs of packages do not go before those of the image, what a setup made does.
 func environmentDirs() map[string]string {
 	const dir = backend.EnvironmentDir
 	return map[string]string{

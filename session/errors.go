@@ -30,8 +30,8 @@ func (e *ConflictError) Error() string {
 // Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
-// VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its workspace
-// is kept for the next Open of Key, which creates it again. It wraps backend.ErrLost.
+// VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its
+// workspace is kept for the next Open of Key, which creates it again. It wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }

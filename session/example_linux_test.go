@@ -60,7 +60,8 @@ func ExampleManager_CloseScope() {
 	// there: false
 }
 
-// An edit loses nothing of what others write to the file meanwhile: the function is called again with what is there then.
+// An edit loses nothing of what others write to the file meanwhile: the function is called again with what is there
+// then.
 func ExampleSession_EditFile() {
 	ctx := context.Background()
 	m, done, err := newLocal(ctx)

@@ -23,8 +23,9 @@ func (f forgeable) Capabilities() backend.Capabilities {
 	return c
 }
 
-// TestForged: if labels can be forged, a sandbox without a record is not used. Open does not adopt it, even after a sweep,
-// Connect fails, and no record is made of it. It can be listed and removed; sweeps remove old sandboxes without a name.
+// TestForged: if labels can be forged, a sandbox without a record is not used. Open does not adopt it, even after a
+// sweep, Connect fails, and no record is made of it. It can be listed and removed; sweeps remove old sandboxes without
+// a name.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	ctx, e := t.Context(), newEngine(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// interrupted opens a run's sandbox, whose process then dies, and returns it with another process's manager and its clock.
+// interrupted opens a run's sandbox, whose process then dies, and returns it with another process's manager and its
+// clock.
 func interrupted(t *testing.T, e *engine, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
 	t.Helper()
 	first := dying(t, e, opts)

@@ -30,7 +30,8 @@ func replicaKey(name string) session.Key {
 	return session.Key{Namespace: record.NamespaceReplica, ID: "run_1", Name: name}
 }
 
-// TestJoin: a key has one sandbox, which every process works in, whoever made it and whether that process lives. Any of them ends it.
+// TestJoin: a key has one sandbox, which every process works in, whoever made it and whether that process lives. Any of
+// them ends it.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]session.Key{"a run's": replicaKey("default"), "named": session.UserKey("lab")} {
@@ -102,8 +103,8 @@ func TestJoinAtOnce(t *testing.T) {
 	}
 }
 
-// TestJoinScope: a scope has the sandboxes of all processes, its end at one of them is the end of all, and the end of a manager leaves
-// what is another's.
+// TestJoinScope: a scope has the sandboxes of all processes, its end at one of them is the end of all, and the end of a
+// manager leaves what is another's.
 func TestJoinScope(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -181,7 +182,8 @@ func (d doorman) Open(string, sandbox.Egress) (sandbox.Service, func(), error) {
 
 func (doorman) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
-// TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process that lives.
+// TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process
+// that lives.
 func TestJoinEgress(t *testing.T) {
 	t.Parallel()
 	e, store := newEngine(t), record.NewMemoryStore()
@@ -237,7 +239,8 @@ func TestJoinedHosts(t *testing.T) {
 	}
 }
 
-// TestJoinOtherEngine: a sandbox that is on an engine which a process does not have is not taken for gone, nor made a second time.
+// TestJoinOtherEngine: a sandbox that is on an engine which a process does not have is not taken for gone, nor made a
+// second time.
 func TestJoinOtherEngine(t *testing.T) {
 	t.Parallel()
 	here, there := *joining(), *joining()

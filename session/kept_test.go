@@ -24,8 +24,8 @@ func recordOf(t *testing.T, store record.Store, id string) record.Record {
 	return rec
 }
 
-// TestUnreadable: a sandbox that the engine has, but not what it was made for, is there: nobody takes it for gone, makes
-// another one in its place or sweeps it, and it can be removed.
+// TestUnreadable: a sandbox that the engine has, but not what it was made for, is there: nobody takes it for gone,
+// makes another one in its place or sweeps it, and it can be removed.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -115,8 +115,8 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestFoundWithoutRecord: how long a named sandbox that has no record may be idle. With a common store others may know why
-// it is there; a manager without one is all who will ever look after it.
+// TestFoundWithoutRecord: how long a named sandbox that has no record may be idle. With a common store others may know
+// why it is there; a manager without one is all who will ever look after it.
 func TestFoundWithoutRecord(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -141,7 +141,8 @@ func TestFoundWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestNewestWithoutRecord: of several sandboxes of a key that have no record, the newest was used last and gets the key.
+// TestNewestWithoutRecord: of several sandboxes of a key that have no record, the newest was used last and gets the
+// key.
 func TestNewestWithoutRecord(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -156,7 +157,8 @@ func TestNewestWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestSilentSandboxIsKept: an expired sandbox whose engine or guest does not answer may be at work. It is kept for a day.
+// TestSilentSandboxIsKept: an expired sandbox whose engine or guest does not answer may be at work. It is kept for a
+// day.
 func TestSilentSandboxIsKept(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

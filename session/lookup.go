@@ -153,8 +153,8 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return list, nil
 }
 
-// unfound describes the sandboxes that nobody has and that the engine does not have either, but of which the workspace is
-// left: named ones, and those of interrupted runs. Who opens one gets it again.
+// unfound describes the sandboxes that nobody has and that the engine does not have either, but of which the workspace
+// is left: named ones, and those of interrupted runs. Who opens one gets it again.
 func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]record.Record) []Info {
 	for _, engine := range found {
 		delete(recs, engine.SessionID)

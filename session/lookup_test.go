@@ -308,7 +308,8 @@ func TestRollbackIsAwaited(t *testing.T) {
 	}
 }
 
-// TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and the end of the idle time.
+// TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and
+// the end of the idle time.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -139,7 +139,8 @@ func TestLostLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLostGoesWithItsManager verifies that Close of a manager without a store removes a lost sandbox that could not be opened again.
+// TestLostGoesWithItsManager verifies that Close of a manager without a store removes a lost sandbox that could not be
+// opened again.
 func TestLostGoesWithItsManager(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -185,7 +186,8 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 }
 
-// TestLostNamed verifies that the next opener of a lost sandbox with a name gets it with its files, also in another process.
+// TestLostNamed verifies that the next opener of a lost sandbox with a name gets it with its files, also in another
+// process.
 func TestLostNamed(t *testing.T) {
 	t.Parallel()
 	for next, die := range map[string]bool{"same process": false, "next process": true} {

@@ -86,8 +86,8 @@ type entry struct {
 	session *Session
 }
 
-// NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its process
-// dies goes only when another process sweeps: see Sweep.
+// NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its
+// process dies goes only when another process sweeps: see Sweep.
 func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend specified", backend.ErrInvalid)

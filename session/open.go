@@ -52,9 +52,9 @@ func (f *flight) abandon(why error) {
 // errAbandoned ends a creation that all waiters left.
 var errAbandoned = errors.New("session: all callers canceled")
 
-// Open returns the session of key, and makes its sandbox when there is none; created is true for the one caller whose sandbox is
-// new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
-// the last one left the creation is cancelled and leaves nothing behind.
+// Open returns the session of key, and makes its sandbox when there is none; created is true for the one caller whose
+// sandbox is new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the
+// others, and when the last one left the creation is cancelled and leaves nothing behind.
 //
 // If the key's sandbox was lost, Open creates it again with its files, if the backend keeps files of stopped sandboxes
 // (backend.Capabilities.Persistent). Otherwise it makes a fresh one, with a new id and created true. Files of a lost
@@ -130,8 +130,8 @@ func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	}))
 }
 
-// tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way is
-// gone now.
+// tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way
+// is gone now.
 func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created, again bool, _ error) {
 	m.mu.Lock()
 	if err := m.refuses(key.Scope()); err != nil {
@@ -499,8 +499,8 @@ func (m *Manager) discard(s *Session, adopted bool) {
 }
 
 // forget clears up after a creation that failed in the driver. Unless it failed before there was anything, the driver
-// may have been unable to clean up: the reaper looks for the sandbox by its id, also later, when an engine that was slow
-// to answer has made it after all.
+// may have been unable to clean up: the reaper looks for the sandbox by its id, also later, when an engine that was
+// slow to answer has made it after all.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.keeper.Save(s.recordAs(record.Removing, m.now()))

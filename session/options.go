@@ -46,15 +46,15 @@ type Options struct {
 	Engine string
 	// Images decides which images may be used. Nil allows every image.
 	Images ImagePolicy
-	// Pool keeps sandboxes ready, of which Open takes one instead of making one. It is for processes that live long: filling it
-	// takes as long as making what is in it, and the end of the manager removes what nobody took.
+	// Pool keeps sandboxes ready, of which Open takes one instead of making one. It is for processes that live long:
+	// filling it takes as long as making what is in it, and the end of the manager removes what nobody took.
 	Pool []PoolSpec
 	// Defaults are for sandboxes whose Request says nothing.
 	Defaults Defaults
 	// AllowRoot permits Request.User to be root.
 	AllowRoot bool
-	// MaxSandboxes bounds the sandboxes of this manager, those under way and those in the pool included; one in the pool makes
-	// room for one that is opened. Zero is no bound.
+	// MaxSandboxes bounds the sandboxes of this manager, those under way and those in the pool included; one in the pool
+	// makes room for one that is opened. Zero is no bound.
 	MaxSandboxes int
 	// IdleTimeout is how long a session may be idle before it is closed, unless its Request says otherwise. Zero is
 	// DefaultIdleTimeout, negative never.
@@ -69,15 +69,15 @@ type Options struct {
 	// Egress connects sandboxes without a network to what Request.Egress allows. Nil: a request that has one is
 	// backend.ErrUnsupported.
 	Egress sandbox.EgressGateway
-	// Environments installs what Request.Environment asks for, which needs an Instance and Egress. Nil: a request that has one is
-	// backend.ErrUnsupported.
+	// Environments installs what Request.Environment asks for, which needs an Instance and Egress. Nil: a request that has
+	// one is backend.ErrUnsupported.
 	Environments EnvironmentBuilder
 	// Caches are what Request.Caches can name.
 	Caches []Cache
-	// Join has processes with the same Instance and Store, all of which set it, use each other's sandboxes: Open and Lookup also
-	// return a session of one that another living process has. Who closes such a session, or its scope, removes the sandbox,
-	// whichever process made it; the end of the manager leaves what is another's. Without it that is backend.ErrExists, and
-	// Connect is for it.
+	// Join has processes with the same Instance and Store, all of which set it, use each other's sandboxes: Open and
+	// Lookup also return a session of one that another living process has. Who closes such a session, or its scope,
+	// removes the sandbox, whichever process made it; the end of the manager leaves what is another's. Without it that is
+	// backend.ErrExists, and Connect is for it.
 	Join bool
 	// Logger takes what operators should know: refused ids, lost sandboxes, failed clean-up. Nil discards.
 	Logger *slog.Logger
@@ -112,8 +112,8 @@ type Request struct {
 	Egress     sandbox.Egress      // with NetworkNone: the hosts that commands reach through this process
 	Mounts     []backend.Mount     // directories of the engine's machine; see docs/mounts.md before one is writable
 
-	// Environment is what commands find installed. Who opens the first sandbox that has it waits for its installation, in a
-	// sandbox of its own that Options.MaxSandboxes does not count.
+	// Environment is what commands find installed. Who opens the first sandbox that has it waits for its installation, in
+	// a sandbox of its own that Options.MaxSandboxes does not count.
 	Environment Environment
 
 	// Caches are names of Options.Caches, which the sandbox reads.
@@ -132,14 +132,14 @@ type Request struct {
 	// fork is the snapshot that the workspace of a new sandbox begins as.
 	fork *backend.ForkOf
 
-	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds; the sandbox's own end, when no
-	// process is left that could close it, goes by the first opener's, and two minutes more.
+	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds; the sandbox's own end,
+	// when no process is left that could close it, goes by the first opener's, and two minutes more.
 	IdleTimeout time.Duration
-	// IdlePolicy is for named sandboxes (UserKey) of managers with an Instance and a Store. Empty is what the key's sandbox
-	// has, and Defaults.IdlePolicy or IdleRemove for a new one.
-	// IdleStop needs files that survive a stop: with a driver that cannot keep them, or
-	// not those of a workspace with a size, it is backend.ErrUnsupported. A session that idleness stopped is closed for
-	// those who have it; its sandbox belongs to nobody until it is opened again, and the end of the manager leaves it.
+	// IdlePolicy is for named sandboxes (UserKey) of managers with an Instance and a Store. Empty is what the key's
+	// sandbox has, and Defaults.IdlePolicy or IdleRemove for a new one. IdleStop needs files that survive a stop: with a
+	// driver that cannot keep them, or not those of a workspace with a size, it is backend.ErrUnsupported. A session that
+	// idleness stopped is closed for those who have it; its sandbox belongs to nobody until it is opened again, and the
+	// end of the manager leaves it.
 	IdlePolicy record.IdlePolicy
 	// ExecTimeout is the timeout of commands that name none, MinExecTimeout to MaxExecTimeout. Zero is
 	// DefaultExecTimeout. The first opener's holds.
@@ -176,20 +176,21 @@ const (
 	// Defaults must then have its mounts, OCI runtime and, if named, network, or it is a ConflictError. The sandbox of a
 	// run gets the requested network. Hosts are served only if the request has the same Egress.
 	OpenAsIs
-	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same id
-	// and the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an
-	// Instance and a Store. The old one goes when another one of its kind was seen to work; one in which commands run stays,
-	// which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change: backend.ErrUnsupported.
-	// Whatever fails, the workspace is kept, and opening the key resumes with it. A session that is open here with the same
-	// request is returned as it is.
+	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same
+	// id and the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an
+	// Instance and a Store. The old one goes when another one of its kind was seen to work; one in which commands run
+	// stays, which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change:
+	// backend.ErrUnsupported. Whatever fails, the workspace is kept, and opening the key resumes with it. A session that
+	// is open here with the same request is returned as it is.
 	OpenRebuild
 )
 
 // CloseOptions refine CloseSession.
 type CloseOptions struct {
 	// KeepWorkspace removes the sandbox without its workspace. With an Instance and a Store, an Open of the key within 30
-	// days has the same id and the files again, whatever else the request asks for; with CloseScope, or after that time, they go.
-	// A workspace that ends with its sandbox is backend.ErrUnsupported, and nothing is closed. The zero value deletes it.
+	// days has the same id and the files again, whatever else the request asks for; with CloseScope, or after that time,
+	// they go. A workspace that ends with its sandbox is backend.ErrUnsupported, and nothing is closed. The zero value
+	// deletes it.
 	KeepWorkspace bool
 }
 
@@ -225,7 +226,8 @@ type Info struct {
 	Limits      backend.Limits   `json:"limits"`
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what holds it.
+	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what
+	// holds it.
 	RootBytes       int64               `json:"root_bytes,omitempty"`
 	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
 	Created         time.Time           `json:"created"`

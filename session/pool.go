@@ -19,10 +19,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a key of
-// its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once when that has
-// died. It becomes a session by an update of the record, to the session's key. The engine's labels do not change:
-// see custody.Identify.
+// A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a
+// key of its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once
+// when that has died. It becomes a session by an update of the record, to the session's key. The engine's labels do not
+// change: see custody.Identify.
 
 // Bounds of the pool.
 const (
@@ -33,8 +33,8 @@ const (
 
 // PoolSpec keeps sandboxes ready for one kind of request.
 type PoolSpec struct {
-	// Request describes them: an Open takes one whose request has the same image, user, root, limits, network and OCI runtime, all
-	// of them as they are after defaults and ceiling. Its other fields must be empty, or do not count.
+	// Request describes them: an Open takes one whose request has the same image, user, root, limits, network and OCI
+	// runtime, all of them as they are after defaults and ceiling. Its other fields must be empty, or do not count.
 	Request Request
 	// Size is how many are ready.
 	Size int
@@ -86,8 +86,8 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 	return w, nil
 }
 
-// kind returns what a prepared request has in common with all whose sandboxes differ in nothing that is settled when they are
-// made. Variables and hosts of the network come with a session.
+// kind returns what a prepared request has in common with all whose sandboxes differ in nothing that is settled when
+// they are made. Variables and hosts of the network come with a session.
 func (r Request) kind() string {
 	s := r.shape()
 	s.Env, s.Egress = nil, sandbox.Egress{}
@@ -155,8 +155,8 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	return &pooled{s, sources}, nil
 }
 
-// Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image and mounts are
-// still what the request names.
+// Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image and mounts
+// are still what the request names.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
@@ -167,7 +167,8 @@ func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	}
 }
 
-// sources returns what is now at the directories that are mounted for a request. One of another machine is not among it.
+// sources returns what is now at the directories that are mounted for a request. One of another machine is not among
+// it.
 func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 	for _, mount := range m.mounts(req) {
 		if st, err := os.Stat(mount.Source); err == nil {

@@ -104,8 +104,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	return nil
 }
 
-// probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
-// be. If this process dies, a sweep removes the sandbox by its record.
+// probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they
+// must be. If this process dies, a sweep removes the sandbox by its record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
 	rec := s.recordAs(record.Removing, s.created.Add(2*custody.Lifetimes.Removal))
@@ -126,8 +126,9 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 	return info, err
 }
 
-// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a run's, is. It
-// must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
+// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a
+// run's, is. It must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is
+// left.
 func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	named := rec.Key.Namespace == record.NamespaceUser
 	if !named && !rec.WorkspaceOnly() {
@@ -169,8 +170,8 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	return m.createOver(ctx, rec, req)
 }
 
-// createOver creates the sandbox of a record of this manager upon the workspace that is there, and leaves the record and the
-// workspace as they are when it fails.
+// createOver creates the sandbox of a record of this manager upon the workspace that is there, and leaves the record
+// and the workspace as they are when it fails.
 func (m *Manager) createOver(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)

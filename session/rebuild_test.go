@@ -15,8 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record says so: no
-// sweep forgets it, it is listed, and it can be opened. One that ends before that leaves the old sandbox as it was.
+// TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record
+// says so: no sweep forgets it, it is listed, and it can be opened. One that ends before that leaves the old sandbox as
+// it was.
 func TestBrokenRebuild(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
@@ -81,8 +82,8 @@ func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	return b.info, nil
 }
 
-// TestOnlyWhatFits: a sandbox that the workspace is not fit for is neither made in the place of one that is there nor of one
-// that the engine has lost, and nothing is touched; without a rebuild every difference is a conflict.
+// TestOnlyWhatFits: a sandbox that the workspace is not fit for is neither made in the place of one that is there nor
+// of one that the engine has lost, and nothing is touched; without a rebuild every difference is a conflict.
 func TestOnlyWhatFits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

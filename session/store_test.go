@@ -186,8 +186,8 @@ func (o *ownerless) Take(ctx context.Context, id, from, to string) (record.Recor
 	return o.Store.Take(ctx, id, from, to)
 }
 
-// TestOwnerLost: who was taken for dead opens nothing, says so, and leaves what it had; when it turns out to live, the next round
-// removes that.
+// TestOwnerLost: who was taken for dead opens nothing, says so, and leaves what it had; when it turns out to live, the
+// next round removes that.
 func TestOwnerLost(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

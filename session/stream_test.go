@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestStreamStarted: with the id that it is given, a streamed command can be ended from outside, and Stream returns how it ended.
+// TestStreamStarted: with the id that it is given, a streamed command can be ended from outside, and Stream returns how
+// it ended.
 func TestStreamStarted(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)

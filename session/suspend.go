@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record, which
-// belongs to nobody then, does not expire.
+// A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record,
+// which belongs to nobody then, does not expire.
 
 // differs reports whether a request wants another policy than the one there is. Empty wants none.
 func differs(p, have record.IdlePolicy) bool { return p != "" && p != have }
@@ -64,7 +64,8 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
+// canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its
+// limit.
 func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
 	if policy != record.IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
 		return nil
@@ -72,8 +73,8 @@ func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enfor
 	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops", backend.ErrUnsupported)
 }
 
-// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is
-// only suspended when it is idle. s.mu is held, or nobody else has s yet.
+// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox
+// that is only suspended when it is idle. s.mu is held, or nobody else has s yet.
 func (s *Session) extendIdle(req Request) {
 	switch {
 	case s.policy == record.IdleStop && req.IdlePolicy == "":
@@ -110,8 +111,8 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	m.keeper.Save(rec) // logs the failure, and the reaper tries again
 }
 
-// holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
-// only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
+// holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up
+// is only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
 	s.mu.Lock()
 	taken := s.taken
@@ -147,8 +148,8 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 // UsedElsewhere reports whether another process used the sandbox since this one last recorded its own use.
 func (s *Session) UsedElsewhere(ctx context.Context) bool { return s.m.usedElsewhere(ctx, s) }
 
-// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts
-// that as a use now. When it was, only the other's clock knows, and clocks differ and are set.
+// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and
+// counts that as a use now. When it was, only the other's clock knows, and clocks differ and are set.
 func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	rec, err := m.store.Get(ctx, s.id)
 	s.mu.Lock()

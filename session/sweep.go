@@ -203,8 +203,8 @@ func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(s
 }
 
 // A manager that was killed, or whose machine lost its power, cleans nothing up. So every guest ends itself when it was
-// alone for long enough, and what has ended is removed by the sweep of the instance, or of anybody where the instance was
-// this manager's alone.
+// alone for long enough, and what has ended is removed by the sweep of the instance, or of anybody where the instance
+// was this manager's alone.
 
 // orphanTimeout returns how long the guest of a session's sandbox goes on alone; zero is for ever.
 func (s *Session) orphanTimeout() time.Duration {

@@ -261,8 +261,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestOrphans: the sandbox of an agent or of an MCP client whose process died does not wait for its idle time, whatever runs
-// in it, but for who uses it.
+// TestOrphans: the sandbox of an agent or of an MCP client whose process died does not wait for its idle time, whatever
+// runs in it, but for who uses it.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{record.NamespaceAgent, record.NamespaceMCP} {
@@ -321,7 +321,8 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 	}
 }
 
-// TestDeathWhileOpening: a process dies at every step of an open; the next one opens the key, and nothing else is there.
+// TestDeathWhileOpening: a process dies at every step of an open; the next one opens the key, and nothing else is
+// there.
 func TestDeathWhileOpening(t *testing.T) {
 	t.Parallel()
 	for _, state := range []record.State{record.Creating, record.Ready, record.Removing} {
@@ -410,8 +411,8 @@ func TestOrphanTimeout(t *testing.T) {
 	}
 }
 
-// TestEndedRemoved: what a process left that nobody else knew of is removed by any other process, once it has ended, and
-// nothing else.
+// TestEndedRemoved: what a process left that nobody else knew of is removed by any other process, once it has ended,
+// and nothing else.
 func TestEndedRemoved(t *testing.T) {
 	e := newEngine(t)
 	old := time.Now().Add(-2 * time.Hour)
@@ -478,8 +479,8 @@ func (s *lapsing) Get(ctx context.Context, id string) (record.Record, error) {
 	return s.Store.Get(ctx, id)
 }
 
-// TestSweepOvertaken: who may have been taken for dead since it took a record, so that the sandbox may be another's, neither removes
-// that nor stops it.
+// TestSweepOvertaken: who may have been taken for dead since it took a record, so that the sandbox may be another's,
+// neither removes that nor stops it.
 func TestSweepOvertaken(t *testing.T) {
 	t.Parallel()
 	for name, lapse := range map[string]*lapsing{"dead": {dead: true}, "blind": {blind: true}} {

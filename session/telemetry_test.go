@@ -235,7 +235,8 @@ func TestTraceReachesCommands(t *testing.T) {
 	}
 }
 
-// TestSecretsStayInside puts a secret everywhere a user may and looks for it everywhere else: in spans, logs and errors.
+// TestSecretsStayInside puts a secret everywhere a user may and looks for it everywhere else: in spans, logs and
+// errors.
 func TestSecretsStayInside(t *testing.T) {
 	t.Parallel()
 	const secret = "c4n4ry-5ecret"

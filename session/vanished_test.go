@@ -177,8 +177,8 @@ func TestRemoveVanished(t *testing.T) {
 	}
 }
 
-// TestKeptWorkspace: the workspace of a sandbox that was removed without it is listed, there for the next opener of the key, and
-// goes when its time is over or when somebody says so.
+// TestKeptWorkspace: the workspace of a sandbox that was removed without it is listed, there for the next opener of the
+// key, and goes when its time is over or when somebody says so.
 func TestKeptWorkspace(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
@@ -259,8 +259,8 @@ func (noWorkspaces) HasWorkspace(context.Context, string, string) (bool, error) 
 	return false, backend.ErrUnsupported
 }
 
-// TestRemoveSaysSoBefore: a removal is recorded before the engine is asked for it, so that the death of the process leaves
-// neither a sandbox nor takes a workspace that was to be kept; one that fails changes nothing.
+// TestRemoveSaysSoBefore: a removal is recorded before the engine is asked for it, so that the death of the process
+// leaves neither a sandbox nor takes a workspace that was to be kept; one that fails changes nothing.
 func TestRemoveSaysSoBefore(t *testing.T) {
 	t.Parallel()
 	t.Run("all", func(t *testing.T) { t.Parallel(); removeSaysSoBefore(t, true) })
@@ -309,7 +309,8 @@ func (e unsure) Start(ctx context.Context, id string) error {
 	return errors.Join(e.engine.Start(ctx, id), backend.ErrUnavailable)
 }
 
-// TestFailedStartSuspendsAgain: a sandbox that was resumed for an Open or a Connect which then failed is suspended again.
+// TestFailedStartSuspendsAgain: a sandbox that was resumed for an Open or a Connect which then failed is suspended
+// again.
 func TestFailedStartSuspendsAgain(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(e *engine, opts *session.Options, id string) error{
@@ -356,8 +357,9 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 	}
 }
 
-// TestLostAndStarted: a sandbox that is only stopped when it is idle, and that was lost while a process had it, is there
-// for the next opener of its key, with its files; the process that lost it has no more say in it, unless nobody took it.
+// TestLostAndStarted: a sandbox that is only stopped when it is idle, and that was lost while a process had it, is
+// there for the next opener of its key, with its files; the process that lost it has no more say in it, unless nobody
+// took it.
 func TestLostAndStarted(t *testing.T) {
 	t.Parallel()
 	reap := func(t *testing.T, m *session.Manager, _ *session.Session) { m.Reap(t.Context()) }

@@ -53,8 +53,9 @@ type RunOptions struct {
 	OnText func(text string)
 	// OnTool is called when a tool call begins and when it ends, possibly from several goroutines at once. Nil: nothing.
 	OnTool func(ToolEvent)
-	// OnApproval is asked about calls of host tools that a rule wants approved, possibly from several goroutines at once, and
-	// blocks until there is an answer. Nil: who ctx names (hosttools.WithApprover), else nobody, and such calls are refused.
+	// OnApproval is asked about calls of host tools that a rule wants approved, possibly from several goroutines at once,
+	// and blocks until there is an answer. Nil: who ctx names (hosttools.WithApprover), else nobody, and such calls are
+	// refused.
 	OnApproval hosttools.ApproverFunc
 }
 
@@ -104,13 +105,12 @@ func (r *ExecutorResult) Cost() *float64 {
 // Run runs the agent once. Data in input is never taken for template syntax, nor for the markers that begin a message.
 // Missing input comes from `input.default` of the file, name by name.
 //
-// When ctx belongs to no run (session.WithRun) and to no session of a Genkit agent, Run begins a run and closes its sandboxes
-// at the end. Everything happens under one span, invoke_agent NAME, so that there is one trace. In a step of a workflow that
-// has a journal the conversation is recorded there, and a run that is resumed continues it. An agent that wanted its sandbox
-// and could not have it fails,
-// whatever the model made of that. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
-// ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput) and errors of ctx can be tested
-// for.
+// When ctx belongs to no run (session.WithRun) and to no session of a Genkit agent, Run begins a run and closes its
+// sandboxes at the end. Everything happens under one span, invoke_agent NAME, so that there is one trace. In a step of
+// a workflow that has a journal the conversation is recorded there, and a run that is resumed continues it. An agent
+// that wanted its sandbox and could not have it fails, whatever the model made of that. Errors name the agent and its
+// file; ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput)
+// and errors of ctx can be tested for.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
 	var o RunOptions
 	if opts != nil {
@@ -190,8 +190,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	return res, nil
 }
 
-// recorded returns the request as it is when ctx has a recorder of the agent's conversation: it is recorded, and begins where
-// an earlier process got to, whose turns count.
+// recorded returns the request as it is when ctx has a recorder of the agent's conversation: it is recorded, and begins
+// where an earlier process got to, whose turns count.
 func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *watcher) (*ai.GenerateActionOptions, error) {
 	out := *req
 	rec := transcript.Claim(ctx, a.name)
@@ -215,8 +215,8 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 	return &out, nil
 }
 
-// opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is no
-// result when it could not have one: it worked without.
+// opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is
+// no result when it could not have one: it worked without.
 type opening struct{ err atomic.Pointer[error] }
 
 type (
@@ -382,8 +382,8 @@ func (a *Agent) InputSchema() map[string]any {
 // Document returns the agent's file, as it was read.
 func (a *Agent) Document() *frontmatter.Document { return a.doc }
 
-// RequestOver returns what an agent with s asks of a sandbox in a run whose sandboxes are like base, and the fields that s
-// names itself. As to the others the agent takes a sandbox as it finds it.
+// RequestOver returns what an agent with s asks of a sandbox in a run whose sandboxes are like base, and the fields
+// that s names itself. As to the others the agent takes a sandbox as it finds it.
 func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
 	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
 }

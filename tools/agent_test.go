@@ -77,7 +77,8 @@ func TestAgentRun(t *testing.T) {
 	}
 }
 
-// TestAgentBringsOutputs: the files that an agent's file names are in the result, and artifacts in a Genkit agent's session.
+// TestAgentBringsOutputs: the files that an agent's file names are in the result, and artifacts in a Genkit agent's
+// session.
 func TestAgentBringsOutputs(t *testing.T) {
 	t.Parallel()
 	const made = "printf csv > r.csv; mkdir d; printf '\\000' > d/b.png"
@@ -115,7 +116,8 @@ func TestAgentBringsOutputs(t *testing.T) {
 	}
 }
 
-// TestAgentWithoutItsSandbox: an agent that could not have its sandbox fails, whatever it answers, unless it had it later.
+// TestAgentWithoutItsSandbox: an agent that could not have its sandbox fails, whatever it answers, unless it had it
+// later.
 func TestAgentWithoutItsSandbox(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -382,7 +384,8 @@ func TestDataIsNeverATemplate(t *testing.T) {
 	}
 }
 
-// TestOnePromptAtOnce verifies that runs of one agent at the same time, with partials and helpers, have their own prompts.
+// TestOnePromptAtOnce verifies that runs of one agent at the same time, with partials and helpers, have their own
+// prompts.
 func TestOnePromptAtOnce(t *testing.T) {
 	t.Parallel()
 	const runs = 32

@@ -109,8 +109,8 @@ const (
 	maxCallName  = 256 // bytes
 )
 
-// coding returns what takes the events of a coding agent: its text goes to stream, and its calls of tools are told like those of
-// a model.
+// coding returns what takes the events of a coding agent: its text goes to stream, and its calls of tools are told like
+// those of a model.
 func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) func(executor.Event) {
 	began := map[string]ToolEvent{}
 	since := map[string]time.Time{}

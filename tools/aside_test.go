@@ -40,8 +40,8 @@ func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, er
 	return rw, err
 }
 
-// TestSetAside verifies that "keep: workspace" removes a user's sandbox at the end of a run, unless another run works in
-// it or its commands cannot be listed.
+// TestSetAside verifies that "keep: workspace" removes a user's sandbox at the end of a run, unless another run works
+// in it or its commands cannot be listed.
 func TestSetAside(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -32,8 +32,8 @@ func decisions(t *testing.T, path string) (list []string) {
 	return list
 }
 
-// TestRefusalsAreRecorded: of a call that is refused the record says so, at whichever point that was, and also when it was
-// allowed to begin. One that fails otherwise is no refusal.
+// TestRefusalsAreRecorded: of a call that is refused the record says so, at whichever point that was, and also when it
+// was allowed to begin. One that fails otherwise is no refusal.
 func TestRefusalsAreRecorded(t *testing.T) {
 	t.Parallel()
 	alone := codeMode()

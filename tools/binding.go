@@ -179,8 +179,8 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	return s, created, nil
 }
 
-// checkUser refuses to look for the sandbox of a person whom nobody named, be it that person's by the agent's file or by the
-// session of a Genkit agent.
+// checkUser refuses to look for the sandbox of a person whom nobody named, be it that person's by the agent's file or
+// by the session of a Genkit agent.
 func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
 	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
 		return fmt.Errorf("the sandbox belongs to a user, but no user is specified; use session.WithUser or --user NAME: %w", backend.ErrInvalid)
@@ -209,8 +209,8 @@ func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 	return mine
 }
 
-// sandbox returns the sandbox that a call means: the one with id, or the only one in scope, which is opened when there is
-// none yet.
+// sandbox returns the sandbox that a call means: the one with id, or the only one in scope, which is opened when there
+// is none yet.
 func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
 	b.mu.Lock()
 	released := b.released[id]
@@ -368,7 +368,8 @@ func (b *binding) end(ctx context.Context) {
 	}
 }
 
-// setAside removes a person's sandbox without its workspace where the agent's file says so, unless another run works in it.
+// setAside removes a person's sandbox without its workspace where the agent's file says so, unless another run works in
+// it.
 func (b *binding) setAside(ctx context.Context) {
 	if b.cfg.Keep != frontmatter.KeepWorkspace {
 		return

@@ -39,8 +39,8 @@ type CallOptions struct {
 	ReadBytes int64
 	// StreamChars bounds the output of a command in one answer, per stream. Zero is 30,000.
 	StreamChars int64
-	// Shared: other processes have to do with the run's sandboxes, too (session.Options.Join), as servers do that serve a client by
-	// turns. Its sandboxes are those of all of them, and who closes one ends what any of them started in it.
+	// Shared: other processes have to do with the run's sandboxes, too (session.Options.Join), as servers do that serve a
+	// client by turns. Its sandboxes are those of all of them, and who closes one ends what any of them started in it.
 	Shared bool
 	// MakeRoom is called when a sandbox cannot be opened because there are too many; when it reports true the opening is
 	// tried once more. Nil: the call fails.
@@ -82,8 +82,8 @@ func (c *Calls) Definitions() []hosttools.Definition {
 	return list
 }
 
-// Call runs a tool. What the caller can do something about is in the output, whose failure toolspec.FailureOf returns; err is the
-// end of ctx. An unknown name is an output too.
+// Call runs a tool. What the caller can do something about is in the output, whose failure toolspec.FailureOf returns;
+// err is the end of ctx. An unknown name is an output too.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	t, ok := c.tools[name]
 	if !ok {

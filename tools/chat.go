@@ -33,9 +33,9 @@ func sessionID(ctx context.Context) string {
 	return s.SessionID()
 }
 
-// chatID returns a name for the session of the Genkit agent that ctx belongs to, empty when it belongs to none, or to one that
-// checkChat refuses. Ids of sessions are for a client to choose: two users who choose the same one have two names, and so have
-// two agents. Who knows the id of a session can resume it, so that is in no label and no log.
+// chatID returns a name for the session of the Genkit agent that ctx belongs to, empty when it belongs to none, or to
+// one that checkChat refuses. Ids of sessions are for a client to choose: two users who choose the same one have two
+// names, and so have two agents. Who knows the id of a session can resume it, so that is in no label and no log.
 func chatID(ctx context.Context) string {
 	id := sessionID(ctx)
 	if id == "" || checkChat(ctx) != nil {
@@ -45,8 +45,8 @@ func chatID(ctx context.Context) string {
 	return "chat-" + hex.EncodeToString(sum[:16])
 }
 
-// checkChat refuses the session of a Genkit agent for nobody in particular whose id could be guessed: everybody who chooses the
-// same one would work in its sandbox. Genkit's own ids are random, and who has one was given it.
+// checkChat refuses the session of a Genkit agent for nobody in particular whose id could be guessed: everybody who
+// chooses the same one would work in its sandbox. Genkit's own ids are random, and who has one was given it.
 func checkChat(ctx context.Context) error {
 	_, bound := session.RunFromContext(ctx)
 	if id := sessionID(ctx); bound || id == "" || session.UserFromContext(ctx) != "" || unguessable(id) {
@@ -62,8 +62,8 @@ func unguessable(id string) bool {
 	return err == nil && len(raw) == 16 && len(id) == 36 && raw[6]>>4 == 4 && raw[8]>>6 == 2
 }
 
-// agentOf returns the name of the Genkit agent whose turn ctx belongs to, from the path of Genkit's spans, which has elements
-// such as {NAME,t:action,s:agent}; empty when that has none.
+// agentOf returns the name of the Genkit agent whose turn ctx belongs to, from the path of Genkit's spans, which has
+// elements such as {NAME,t:action,s:agent}; empty when that has none.
 func agentOf(ctx context.Context) string {
 	defer func() { _ = recover() }() // SpanPath panics outside of Genkit's spans, where a session was put into ctx by hand
 	path, _, _ := cutLast(tracing.SpanPath(ctx), ",t:action,s:agent}")
@@ -79,8 +79,9 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// runOf returns the run that ctx belongs to: the one that it is bound to, else the conversation of a Genkit agent, whose
-// sandboxes outlive turns and processes. The first wins, so that sub-agents work in the sandboxes of who asked them.
+// runOf returns the run that ctx belongs to: the one that it is bound to, else the conversation of a Genkit agent,
+// whose sandboxes outlive turns and processes. The first wins, so that sub-agents work in the sandboxes of who asked
+// them.
 func runOf(ctx context.Context) (session.Run, bool) {
 	if run, ok := session.RunFromContext(ctx); ok {
 		return run, true
@@ -92,8 +93,8 @@ func runOf(ctx context.Context) (session.Run, bool) {
 // chatKey holds the chatID of the session in which a Generate call works already.
 type chatKey struct{}
 
-// chatIn makes the binding that of a Genkit agent's session: an isolated sandbox is the session's, in each of its turns. An
-// agent that is run within a turn has one of its own, which ends with it.
+// chatIn makes the binding that of a Genkit agent's session: an isolated sandbox is the session's, in each of its
+// turns. An agent that is run within a turn has one of its own, which ends with it.
 func (b *binding) chatIn(ctx context.Context) error {
 	if err := checkChat(ctx); err != nil {
 		return err

@@ -52,8 +52,8 @@ func tell(req *ai.ModelRequest) ([]*ai.Part, error) {
 	return say(str(last["stdout"]) + code(last))(req)
 }
 
-// TestChatKeepsItsSandbox: a conversation of a Genkit agent finds the files of its earlier turns, another one does not. When
-// nobody used its sandbox for too long, the model is told that it has a new one.
+// TestChatKeepsItsSandbox: a conversation of a Genkit agent finds the files of its earlier turns, another one does not.
+// When nobody used its sandbox for too long, the model is told that it has a new one.
 func TestChatKeepsItsSandbox(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"", "isolated"} {
@@ -103,8 +103,8 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 	}
 }
 
-// TestToolsOfAChat: tools without the middleware, and agents that a Genkit agent runs by itself, work in the sandbox of the
-// conversation too.
+// TestToolsOfAChat: tools without the middleware, and agents that a Genkit agent runs by itself, work in the sandbox of
+// the conversation too.
 func TestToolsOfAChat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -159,8 +159,8 @@ func TestChatOfAnother(t *testing.T) {
 	}
 }
 
-// TestChosenSessionID: with an id that a client chose nobody gets a sandbox unless the program says who it is: two who choose the
-// same one would share it. That holds for agents, the middleware and tools.
+// TestChosenSessionID: with an id that a client chose nobody gets a sandbox unless the program says who it is: two who
+// choose the same one would share it. That holds for agents, the middleware and tools.
 func TestChosenSessionID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -210,8 +210,8 @@ func TestChatOfAnotherAgent(t *testing.T) {
 	}
 }
 
-// TestIsolatedWithinATurn: what a tool of an isolated agent generates, isolated too, has neither the agent's sandbox nor that of
-// the call before, and leaves none.
+// TestIsolatedWithinATurn: what a tool of an isolated agent generates, isolated too, has neither the agent's sandbox
+// nor that of the call before, and leaves none.
 func TestIsolatedWithinATurn(t *testing.T) {
 	t.Parallel()
 	r, alone := newRig(t), codeMode()
@@ -279,8 +279,8 @@ func with(tool string) turn {
 	}
 }
 
-// TestBackgroundAgents: sub-agents that Genkit runs in the background work in the sandbox of who asked them, and alone with
-// session: isolated.
+// TestBackgroundAgents: sub-agents that Genkit runs in the background work in the sandbox of who asked them, and alone
+// with session: isolated.
 func TestBackgroundAgents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -315,8 +315,8 @@ func TestBackgroundAgents(t *testing.T) {
 	}
 }
 
-// TestAbortedAgent: the end of a sub-agent in the background ends all that it had started, and nothing else: not what the one
-// who asked it runs in the same sandbox.
+// TestAbortedAgent: the end of a sub-agent in the background ends all that it had started, and nothing else: not what
+// the one who asked it runs in the same sandbox.
 func TestAbortedAgent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

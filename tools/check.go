@@ -54,7 +54,8 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// CheckPartial reads the file of a partial and checks its syntax and what it includes. The error is a frontmatter.Errors.
+// CheckPartial reads the file of a partial and checks its syntax and what it includes. The error is a
+// frontmatter.Errors.
 func CheckPartial(file string) error {
 	src, err := frontmatter.ReadFile(file)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// tools makes the tools of the binding's mode, sorted by name. Each row is all there is to say about one: what hosts and
-// models see of it, what it does, the range of its numbers. What a host may check of its arguments is the args method of
-// its input.
+// tools makes the tools of the binding's mode, sorted by name. Each row is all there is to say about one: what hosts
+// and models see of it, what it does, the range of its numbers. What a host may check of its arguments is the args
+// method of its input.
 func (b *binding) tools() []*tool {
 	seconds := func(most int64) toolspec.Bound {
 		return toolspec.Bound{Name: "timeout_seconds", Least: 1, Most: most}

@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestDevUI asks Genkit's reflection server what the Dev UI asks it: for lists, and for a tool to be run, which happens in a
-// real sandbox.
+// TestDevUI asks Genkit's reflection server what the Dev UI asks it: for lists, and for a tool to be run, which happens
+// in a real sandbox.
 func TestDevUI(t *testing.T) {
 	t.Chdir(t.TempDir()) // the server leaves a file in the directory
 	ports, err := porttest.Loopback(1)

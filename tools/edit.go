@@ -88,7 +88,8 @@ func places(found *textSearch) string {
 // errTextTooLarge is returned when a file would get larger than it may.
 var errTextTooLarge = errors.New("the file would be too large")
 
-// textSearch is where a text occurs in a file. CR LF and LF are one kind of line end to it; everything else is compared exactly.
+// textSearch is where a text occurs in a file. CR LF and LF are one kind of line end to it; everything else is compared
+// exactly.
 type textSearch struct {
 	file  []byte
 	plain []byte // the file with LF for CR LF
@@ -139,8 +140,8 @@ func (s *textSearch) Lines(most int) []int64 {
 	return lines
 }
 
-// Near returns the number of the line at which the file has the lines of the text but for white space around them; zero when it
-// has them nowhere.
+// Near returns the number of the line at which the file has the lines of the text but for white space around them; zero
+// when it has them nowhere.
 func (s *textSearch) Near() int {
 	trimmed := func(text string) string {
 		lines := strings.Split(text, "\n")
@@ -158,8 +159,9 @@ func (s *textSearch) Near() int {
 	return strings.Count(all[:at+1], "\n")
 }
 
-// Replace returns the file with another text in the place of every occurrence. The line ends of that become those of what it
-// replaces, or where that has none those of the file. More than limit bytes are errTextTooLarge, before they are made.
+// Replace returns the file with another text in the place of every occurrence. The line ends of that become those of
+// what it replaces, or where that has none those of the file. More than limit bytes are errTextTooLarge, before they
+// are made.
 func (s *textSearch) Replace(with string, limit int) ([]byte, error) {
 	var out bytes.Buffer
 	fileEnds, from := withEnds(with, s.file), 0

@@ -87,7 +87,8 @@ func TestReplaceTextTooLarge(t *testing.T) {
 	}
 }
 
-// FuzzReplaceText: but for line ends, an edit does what replacing every occurrence does, and a file of one kind of line end keeps it.
+// FuzzReplaceText: but for line ends, an edit does what replacing every occurrence does, and a file of one kind of line
+// end keeps it.
 func FuzzReplaceText(f *testing.F) {
 	for _, seed := range [][3]string{{"a\r\nb\r\n", "a\nb", "x\ny"}, {"a\nb", "\n", "\r\n"}, {"aaa", "aa", ""}, {"\r\n\r\n", "\n", "x"}, {"\xff\r\n", "\n", "\n\n"}} {
 		f.Add([]byte(seed[0]), seed[1], seed[2])

@@ -40,8 +40,8 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// TestEditRefuses: a file in which the text does not occur as often as it must stays as it is, and the answer says where the
-// text is.
+// TestEditRefuses: a file in which the text does not occur as often as it must stays as it is, and the answer says
+// where the text is.
 func TestEditRefuses(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())

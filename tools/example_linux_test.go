@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// newExample returns a Genkit with the plugin on the backend that needs no engine, and with a model that makes the given calls of
-// tools one by one and then, or where one is nil, answers with what came of the last; done removes all.
+// newExample returns a Genkit with the plugin on the backend that needs no engine, and with a model that makes the
+// given calls of tools one by one and then, or where one is nil, answers with what came of the last; done removes all.
 func newExample(ctx context.Context, calls ...*ai.ToolRequest) (g *genkit.Genkit, plugin *tools.Plugin, done func(), err error) {
 	dir, err := os.MkdirTemp("", "state-")
 	if err != nil {

@@ -202,8 +202,8 @@ func unknownExec(err error) error {
 		WithRemediation("Pass the exec_id from sandbox_exec, with the same sandbox.")
 }
 
-// eitherForm returns bytes that come as text or in base64, with or without padding, of either alphabet. It reports false
-// when they come as neither.
+// eitherForm returns bytes that come as text or in base64, with or without padding, of either alphabet. It reports
+// false when they come as neither.
 func eitherForm(textName string, text *string, dataName string, data *string) (b []byte, given bool, fail *toolspec.Error) {
 	empty := func(s *string) bool { return s == nil || *s == "" }
 	switch {

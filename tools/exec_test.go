@@ -209,8 +209,8 @@ func TestYieldAndKill(t *testing.T) {
 	}
 }
 
-// TestWaitReturnsTheOutput: a command that was handed back as running, after the time that the agent's file says, is waited
-// for with the answer that sandbox_exec would have given.
+// TestWaitReturnsTheOutput: a command that was handed back as running, after the time that the agent's file says, is
+// waited for with the answer that sandbox_exec would have given.
 func TestWaitReturnsTheOutput(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

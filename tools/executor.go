@@ -27,8 +27,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// placeholderModel stands in Genkit for the model of an agent in mode executor, whose requests go through the model proxy
-// and not through a plugin of Genkit's.
+// placeholderModel stands in Genkit for the model of an agent in mode executor, whose requests go through the model
+// proxy and not through a plugin of Genkit's.
 const placeholderModel = pluginName + "/executor"
 
 // newPlaceholder returns that model. It is reached when nothing runs the coding agent in its place.
@@ -39,7 +39,8 @@ func newPlaceholder() api.Action {
 	})
 }
 
-// executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of its own.
+// executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of
+// its own.
 func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
 	if t == nil { // a file is checked, and only the operator knows
 		return ""
@@ -195,8 +196,8 @@ func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, er
 	return t, err
 }
 
-// loadSkills reads the skills of an agent's file, from the directories that patterns match beside it: skills/* when there is no
-// pattern, which may match nothing.
+// loadSkills reads the skills of an agent's file, from the directories that patterns match beside it: skills/* when
+// there is no pattern, which may match nothing.
 func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.Skill, err error) {
 	patterns := b.cfg.Executor.Skills
 	if file == "" {

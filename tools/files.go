@@ -181,8 +181,8 @@ func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 // errEnough ends a copy of which no more is wanted.
 var errEnough = errors.New("enough was read")
 
-// lineWriter keeps some lines of what is written to it: it passes skip lines over, then keeps up to lines lines (0 is no
-// bound) and room bytes, whole lines only unless the first one is longer than room.
+// lineWriter keeps some lines of what is written to it: it passes skip lines over, then keeps up to lines lines (0 is
+// no bound) and room bytes, whole lines only unless the first one is longer than room.
 type lineWriter struct {
 	skip, lines, room int64
 	start             int64 // offset of the first kept line

@@ -66,8 +66,8 @@ type guard struct {
 	unread int // answers in a row with calls that could not be read; the model is asked one answer at a time
 }
 
-// wrapModel sorts the offered tools and turns calls of any other into calls of unknownTool, and so an answer whose calls the
-// model's plugin could not read.
+// wrapModel sorts the offered tools and turns calls of any other into calls of unknownTool, and so an answer whose
+// calls the model's plugin could not read.
 func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if p.Request == nil {
 		return next(ctx, p)
@@ -112,9 +112,9 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	return &out, nil
 }
 
-// unreadable returns what is wrong with the arguments of a model's calls when that is why its plugin failed; empty when it is
-// something else. The plugins of OpenAI's protocol parse them as objects. Anthropic's encodes a streamed answer once more
-// when it is complete.
+// unreadable returns what is wrong with the arguments of a model's calls when that is why its plugin failed; empty when
+// it is something else. The plugins of OpenAI's protocol parse them as objects. Anthropic's encodes a streamed answer
+// once more when it is complete.
 func unreadable(err error) string {
 	var (
 		syntax *json.SyntaxError
@@ -184,9 +184,9 @@ func output(e *toolspec.Error) *ai.MultipartToolResponse {
 // oneLine bounds an error of Genkit's schema validation.
 func oneLine(text string) string { return sanitize.OneLine(text, 600) }
 
-// withoutNarration returns the message without its text when it also calls tools and the final answer is to have a form;
-// nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that only
-// calls tools: "I run the tests first" beside a call would end the run.
+// withoutNarration returns the message without its text when it also calls tools and the final answer is to have a
+// form; nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that
+// only calls tools: "I run the tests first" beside a call would end the run.
 func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {
 	if req.Output == nil || req.Output.Format == "" || req.Output.Format == ai.OutputFormatText {
 		return nil

@@ -107,8 +107,8 @@ type hostGrant struct {
 	access *hosttools.Access
 }
 
-// handed returns the calls of a command that was handed back, nil when it could make none. What the calls of one that has ended
-// left is removed; the others are remembered.
+// handed returns the calls of a command that was handed back, nil when it could make none. What the calls of one that
+// has ended left is removed; the others are remembered.
 func (b *binding) handed(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
 	if g == nil {
 		return nil

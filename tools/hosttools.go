@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// GenkitSource returns tools of the program, which Genkit knows by these names, as the server "app" of host tools. Their spans
-// are part of the caller's.
+// GenkitSource returns tools of the program, which Genkit knows by these names, as the server "app" of host tools.
+// Their spans are part of the caller's.
 func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 	list := make([]hosttools.Tool, len(names))
 	for i, name := range names {

@@ -23,15 +23,15 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of images that models are shown: what Anthropic's API takes, which takes least of the large providers. It counts 5 MiB
-// in base64.
+// Bounds of images that models are shown: what Anthropic's API takes, which takes least of the large providers. It
+// counts 5 MiB in base64.
 const (
 	maxImage = 5 << 20 / 4 * 3 // bytes
 	maxSide  = 8000            // pixels
 )
 
-// imageType returns the media type of what a file holds, by its first bytes, and the size of the picture; empty when it is no
-// image that models are shown, or a damaged one. The size of WebP is not known.
+// imageType returns the media type of what a file holds, by its first bytes, and the size of the picture; empty when it
+// is no image that models are shown, or a damaged one. The size of WebP is not known.
 func imageType(data []byte) (media string, width, height int) {
 	media = http.DetectContentType(data)
 	switch media {
@@ -101,9 +101,9 @@ func imageParts(out any) (parts []*ai.Part) {
 	return parts
 }
 
-// imagesApart returns messages in which the images of a sandbox's tools follow their tool message as one of the user. Of
-// Genkit's plugins Anthropic's sends parts of a tool's answer to every model; those of OpenAI's protocol and of Ollama drop
-// them, Gemini before 3 refuses them. Every model that takes images takes a user's.
+// imagesApart returns messages in which the images of a sandbox's tools follow their tool message as one of the user.
+// Of Genkit's plugins Anthropic's sends parts of a tool's answer to every model; those of OpenAI's protocol and of
+// Ollama drop them, Gemini before 3 refuses them. Every model that takes images takes a user's.
 func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	if name, _ := ctx.Value(modelKey{}).(string); provider(name) == "anthropic" {
 		return messages

@@ -88,7 +88,8 @@ func TestReadImage(t *testing.T) {
 	}
 }
 
-// TestModelsSeeImages asks each provider with an image that was read: it is in the request, in a form that the plugin sends.
+// TestModelsSeeImages asks each provider with an image that was read: it is in the request, in a form that the plugin
+// sends.
 func TestModelsSeeImages(t *testing.T) {
 	picture := pictures(t)["image/png"]
 	for _, v := range vendors() {

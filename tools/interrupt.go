@@ -23,8 +23,8 @@ const (
 	metaFor       = "for"   // of the restart: hosttools.ForOnce when left out
 )
 
-// interruptible runs a tool, and interrupts the call when code that it runs needs an approval. The restart decides, and waits
-// on for the same command.
+// interruptible runs a tool, and interrupts the call when code that it runs needs an approval. The restart decides, and
+// waits on for the same command.
 func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (any, error)) (any, error) {
 	owner := b.run(tc).Scope() // nobody else may answer
 	if id, ok := tc.Resumed[metaApproval].(string); ok {

@@ -75,8 +75,8 @@ func partialName(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(path.Base(file), "_"), promptSuffix)
 }
 
-// findPartials reads the partials in the root of fsys, when deep also those below it; prefix is put before their names in
-// errors.
+// findPartials reads the partials in the root of fsys, when deep also those below it; prefix is put before their names
+// in errors.
 func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 	found := partials{}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -101,8 +101,8 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 	return found, err
 }
 
-// cycleFrom refuses a partial that includes itself, over others or not: rendering one never ends, and overflows the stack
-// of the program.
+// cycleFrom refuses a partial that includes itself, over others or not: rendering one never ends, and overflows the
+// stack of the program.
 func (ps partials) cycleFrom(start string) error {
 	done := map[string]bool{}
 	var way []string

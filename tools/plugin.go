@@ -24,9 +24,10 @@ const pluginName = "workcell"
 //
 //	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager}))
 //
-// It registers the middleware "workcell/sandbox" and no tools that models call: a tool that is registered globally can be
-// called by any model, offered or not. With GENKIT_ENV=dev the Dev UI has the tools, as workcell/sandbox_exec and so on, to
-// be looked at and run by hand; they share a sandbox, which stays until sandbox_close, its idle timeout or Manager.Close.
+// It registers the middleware "workcell/sandbox" and no tools that models call: a tool that is registered globally can
+// be called by any model, offered or not. With GENKIT_ENV=dev the Dev UI has the tools, as workcell/sandbox_exec and so
+// on, to be looked at and run by hand; they share a sandbox, which stays until sandbox_close, its idle timeout or
+// Manager.Close.
 //
 // One plugin is for one genkit.Init. Use, Tools and what they return may be called concurrently.
 type Plugin struct {
@@ -35,22 +36,22 @@ type Plugin struct {
 	// Logger takes what operators should know and models should not: panics, internal failures, failed clean-up. Nil
 	// discards.
 	Logger *slog.Logger
-	// HostTools are the tools of the host that code inside may call, as `host_tools:` of an agent allows. The registry stays the
-	// caller's to close. Nil: there are none.
+	// HostTools are the tools of the host that code inside may call, as `host_tools:` of an agent allows. The registry
+	// stays the caller's to close. Nil: there are none.
 	HostTools *hosttools.Registry
 
-	// Models is where coding agents of mode executor ask their models; the providers in it are named as in Genkit, the part of
-	// a model's name before the slash. Nil: there is no mode executor.
+	// Models is where coding agents of mode executor ask their models; the providers in it are named as in Genkit, the
+	// part of a model's name before the slash. Nil: there is no mode executor.
 	Models *model.Proxy
 	// ExecutorImages are the images of coding agents' sandboxes, by command, where the file names none and it is not to be
 	// workcell/COMMAND:VERSION.
 	ExecutorImages map[string]string
 
-	// ApprovalInterrupts has a call that needs an approval interrupt the sandbox_run or sandbox_exec whose code makes it, where
-	// nobody else is asked (hosttools.WithApprover). The command waits inside. The interrupt has the metadata approval, exec_id, sandbox_id,
-	// tool and arguments; a restart with the metadata approval, as it was, and allow (bool) decides, and waits on for the same command, up to
-	// its next approval: Genkit returns an interrupted response of a restart together with an error. Generate calls must
-	// belong to one run (session.WithRun) of one process.
+	// ApprovalInterrupts has a call that needs an approval interrupt the sandbox_run or sandbox_exec whose code makes it,
+	// where nobody else is asked (hosttools.WithApprover). The command waits inside. The interrupt has the metadata
+	// approval, exec_id, sandbox_id, tool and arguments; a restart with the metadata approval, as it was, and allow (bool)
+	// decides, and waits on for the same command, up to its next approval: Genkit returns an interrupted response of a
+	// restart together with an error. Generate calls must belong to one run (session.WithRun) of one process.
 	ApprovalInterrupts bool
 
 	initted  atomic.Bool
@@ -64,15 +65,15 @@ var (
 	_ ai.MiddlewarePlugin = (*Plugin)(nil)
 )
 
-// Name is the name of the plugin in Genkit. Of a plugin's methods it is the only one that genkit.Init calls after it has loaded its prompts; it
-// panics when one of them asks for a sandbox that it would not get (see PromptFS).
+// Name is the name of the plugin in Genkit. Of a plugin's methods it is the only one that genkit.Init calls after it
+// has loaded its prompts; it panics when one of them asks for a sandbox that it would not get (see PromptFS).
 func (p *Plugin) Name() string {
 	p.checkLoaded()
 	return pluginName
 }
 
-// Init checks the plugin. As Genkit's plugins do it panics when it is called a second time, and when it is set up wrongly: without
-// a Manager.
+// Init checks the plugin. As Genkit's plugins do it panics when it is called a second time, and when it is set up
+// wrongly: without a Manager.
 func (p *Plugin) Init(context.Context) []api.Action {
 	p.toolbox()
 	if !p.initted.CompareAndSwap(false, true) {
@@ -85,8 +86,8 @@ func (p *Plugin) Init(context.Context) []api.Action {
 	return actions
 }
 
-// devTools returns the tools of both modes for the Dev UI, which lists and runs what is registered. They have a run of their
-// own, whose sandbox is kept between calls.
+// devTools returns the tools of both modes for the Dev UI, which lists and runs what is registered. They have a run of
+// their own, whose sandbox is kept between calls.
 func (p *Plugin) devTools() []api.Action {
 	var list []api.Action
 	run := session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
@@ -100,8 +101,8 @@ func (p *Plugin) devTools() []api.Action {
 	return list
 }
 
-// devTool is a tool of the Dev UI. It has another name than the one that models call: what is registered under that would be
-// run in the place of the tools of every Generate call.
+// devTool is a tool of the Dev UI. It has another name than the one that models call: what is registered under that
+// would be run in the place of the tools of every Generate call.
 type devTool struct{ *tool }
 
 // Name is the tool's name behind the plugin's.

@@ -111,7 +111,8 @@ func recovered(err *error) {
 
 // LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt; errors
 // name name. `sandbox:` in it becomes an entry of `use:`, so executing the prompt offers the model its tools; without
-// `maxTurns:` it may take frontmatter.DefaultMaxTurns turns. A file that is malformed, or that asks for a sandbox while the plugin is missing, is an error and never a prompt without sandbox.
+// `maxTurns:` it may take frontmatter.DefaultMaxTurns turns. A file that is malformed, or that asks for a sandbox while
+// the plugin is missing, is an error and never a prompt without sandbox.
 //
 // Genkit ignores `toolChoice:` of a file: pass ai.WithToolChoice to Execute, or use an Agent, which honours it.
 func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {
@@ -163,8 +164,8 @@ func isPartial(name string) bool { return strings.HasPrefix(path.Base(name), "_"
 // isPrompt reports whether a file holds a prompt.
 func isPrompt(name string) bool { return strings.HasSuffix(name, promptSuffix) && !isPartial(name) }
 
-// neutral returns a value as data of a template: the markers that dotprompt puts into rendered text to begin a message or
-// a media part lose their meaning in it. Templates are rendered once, so template syntax in data is text anyway.
+// neutral returns a value as data of a template: the markers that dotprompt puts into rendered text to begin a message
+// or a media part lose their meaning in it. Templates are rendered once, so template syntax in data is text anyway.
 func neutral(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -163,8 +163,8 @@ func TestPromptFSInGenkit(t *testing.T) {
 	}
 }
 
-// TestPromptsThatGenkitLoads lets Genkit load prompts itself, which ignores `sandbox:`. Those that ask for one keep it from
-// starting.
+// TestPromptsThatGenkitLoads lets Genkit load prompts itself, which ignores `sandbox:`. Those that ask for one keep it
+// from starting.
 func TestPromptsThatGenkitLoads(t *testing.T) {
 	m := newRig(t).manager
 	const plain, code = "---\nmodel: test/m\n---\n{{#if x}}\nyes\n{{/if}}\n", "---\nmodel: test/m\nsandbox: {mode: code}\n---\nx\n"

@@ -14,8 +14,8 @@ import (
 //	genkit.Init(ctx, genkit.WithPlugins(plugin), genkit.WithPromptFS(tools.PromptFS(os.DirFS("."))))
 //
 // Without it Genkit ignores `sandbox:`. So genkit.Init with a Plugin panics, with the file's name, when Genkit loads a
-// prompt from a directory that asks for a sandbox, or any prompt from a file system that is not a PromptFS. It cannot do so
-// for what is loaded later by genkit.LoadPrompt and its like: use LoadPrompt or LoadAgents.
+// prompt from a directory that asks for a sandbox, or any prompt from a file system that is not a PromptFS. It cannot
+// do so for what is loaded later by genkit.LoadPrompt and its like: use LoadPrompt or LoadAgents.
 //
 // Reading a malformed prompt file fails; Genkit logs that and carries on without the prompt. Use LoadAgents to have the
 // error. Partials and other files pass unchanged, but partials that include themselves fail too: rendering one would

@@ -26,8 +26,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// localOnly keeps the HTTP clients of this process from talking to anything but this machine. The function that it returns
-// closes the connections that are kept for later.
+// localOnly keeps the HTTP clients of this process from talking to anything but this machine. The function that it
+// returns closes the connections that are kept for later.
 func localOnly() (closeIdle func()) {
 	transport := &http.Transport{}
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -155,8 +155,8 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// TestTypedAnswerWithTools asks each provider for a typed answer after a tool call. Gemini before 3 refuses requests that
-// have tools and a response type.
+// TestTypedAnswerWithTools asks each provider for a typed answer after a tool call. Gemini before 3 refuses requests
+// that have tools and a response type.
 func TestTypedAnswerWithTools(t *testing.T) {
 	for _, v := range vendors() {
 		t.Run(v.name, func(t *testing.T) {

@@ -26,8 +26,8 @@ func (b *binding) recordedBy(rec *transcript.Recorder) {
 	}
 }
 
-// continueIn opens the sandboxes of a conversation that an earlier process had begun and that used them, and has the model
-// know when one is not as that left it. What keeps it from opening is for the tools to report.
+// continueIn opens the sandboxes of a conversation that an earlier process had begun and that used them, and has the
+// model know when one is not as that left it. What keeps it from opening is for the tools to report.
 func (b *binding) continueIn(ctx context.Context) {
 	if b.record == nil {
 		return
@@ -52,8 +52,8 @@ func (b *binding) continueIn(ctx context.Context) {
 	}
 }
 
-// leftSandbox reports whether a conversation has left a sandbox, by the tools that it used, the last one last: one that the
-// model closed is not missed.
+// leftSandbox reports whether a conversation has left a sandbox, by the tools that it used, the last one last: one that
+// the model closed is not missed.
 func leftSandbox(used []string) bool {
 	for _, tool := range slices.Backward(used) {
 		if strings.HasPrefix(tool, "sandbox_") && tool != toolspec.ToolRun && tool != unknownTool {

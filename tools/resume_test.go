@@ -48,8 +48,8 @@ func (r *tape) past(t *testing.T) *transcript.Conversation {
 	return c
 }
 
-// byTurn registers a model that answers by the number of turns that the conversation has, as a model does that remembers
-// nothing, and returns its name and the requests that it got. Its tool calls have no references of their own.
+// byTurn registers a model that answers by the number of turns that the conversation has, as a model does that
+// remembers nothing, and returns its name and the requests that it got. Its tool calls have no references of their own.
 func (r *rig) byTurn(turns ...turn) (string, *requests) {
 	name, seen := fmt.Sprintf("test/script-%d", r.models.Add(1)), &requests{}
 	genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
@@ -90,8 +90,9 @@ func marks() []turn {
 
 const marking = "---\nmodel: %s\nmaxTurns: 3\nsandbox: {mode: code, runtime: bash%s}\n---\nLeave marks."
 
-// TestContinueAnywhere ends an agent behind each part of its conversation and continues it: it answers as one that was not
-// disturbed, in as many turns, is not asked again for an answer that is recorded, and makes no call again that has a result.
+// TestContinueAnywhere ends an agent behind each part of its conversation and continues it: it answers as one that was
+// not disturbed, in as many turns, is not asked again for an answer that is recorded, and makes no call again that has
+// a result.
 func TestContinueAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, session := range []string{"", ", session: isolated"} {
@@ -144,8 +145,8 @@ func continueAt(t *testing.T, isolation string, cut int) {
 	if marksNow == nil {
 		return
 	}
-	// What was recorded as done by the first process was not done by the second: only calls of the part that was cut off can
-	// have been made twice, one where the record ended and those of its turn.
+	// What was recorded as done by the first process was not done by the second: only calls of the part that was cut off
+	// can have been made twice, one where the record ended and those of its turn.
 	for _, mark := range []string{"a", "b", "c", "d"} {
 		n := strings.Count(marksNow(), mark)
 		if n == 0 || n > 1 && recordedMark(kept.parts[:cut], mark) {
@@ -154,8 +155,8 @@ func continueAt(t *testing.T, isolation string, cut int) {
 	}
 }
 
-// TestCallOnDeadSandbox verifies that a call on a sandbox that died interrupts a run that can be resumed. The resumed run
-// makes the call again.
+// TestCallOnDeadSandbox verifies that a call on a sandbox that died interrupts a run that can be resumed. The resumed
+// run makes the call again.
 func TestCallOnDeadSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -204,8 +205,8 @@ func recordedMark(parts []json.RawMessage, mark string) bool {
 	return false
 }
 
-// TestContinueElsewhere: an agent that continues learns that its sandbox is not the one it worked in, once, and only when it
-// is another.
+// TestContinueElsewhere: an agent that continues learns that its sandbox is not the one it worked in, once, and only
+// when it is another.
 func TestContinueElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]bool{"the same sandbox": false, "another sandbox": true} {
@@ -266,8 +267,8 @@ func TestContinueInNamedSandbox(t *testing.T) {
 	}
 }
 
-// TestContinueWithNames: an agent that had opened its sandbox under its name, too, and another one, which it closed, learns of the
-// loss of the one, and does not get the other again.
+// TestContinueWithNames: an agent that had opened its sandbox under its name, too, and another one, which it closed,
+// learns of the loss of the one, and does not get the other again.
 func TestContinueWithNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -306,8 +307,8 @@ func TestContinueWithNames(t *testing.T) {
 	}
 }
 
-// TestContinueAnother: an agent that was changed since does not continue the conversation of what it was: it begins one of its
-// own, which is recorded.
+// TestContinueAnother: an agent that was changed since does not continue the conversation of what it was: it begins one
+// of its own, which is recorded.
 func TestContinueAnother(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -352,7 +353,8 @@ func TestConversationTooLarge(t *testing.T) {
 	}
 }
 
-// TestNestedConversation: what the tool of an agent runs is no part of its conversation, also not when it is the same agent.
+// TestNestedConversation: what the tool of an agent runs is no part of its conversation, also not when it is the same
+// agent.
 func TestNestedConversation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

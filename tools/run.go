@@ -133,7 +133,8 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 	return out, nil
 }
 
-// scriptModules has a program that lies in a directory of its own find the modules of the work directory and the library.
+// scriptModules has a program that lies in a directory of its own find the modules of the work directory and the
+// library.
 func scriptModules(req *sandbox.ExecRequest, runtime frontmatter.Runtime, workdir string) {
 	before := maps.Clone(req.EnvBefore)
 	if before == nil {

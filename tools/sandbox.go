@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Sandbox is what an agent asks of its sandbox, as `sandbox:` in frontmatter: sandbox_run in modes compute and script, the
-// other tools in code mode, and in mode executor a coding agent that answers in the model's place.
+// Sandbox is what an agent asks of its sandbox, as `sandbox:` in frontmatter: sandbox_run in modes compute and script,
+// the other tools in code mode, and in mode executor a coding agent that answers in the model's place.
 type Sandbox = frontmatter.Sandbox
 
 // middleware offers a model the tools of a sandbox. Genkit copies it for each call and reads `use:` of a file into it.

@@ -91,8 +91,8 @@ type openOutput struct {
 	Note      string     `json:"note" jsonschema_description:"description of the sandbox: network, limits, interpreters"`
 }
 
-// openPort is a port inside the sandbox that the agent's file names. Which port of the host leads there, if any does, is no
-// concern of a model's.
+// openPort is a port inside the sandbox that the agent's file names. Which port of the host leads there, if any does,
+// is no concern of a model's.
 type openPort struct {
 	Name string `json:"name"`
 	Port int64  `json:"port"`
@@ -251,8 +251,8 @@ func (in *fsEditInput) args() toolspec.Args {
 	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
 }
 
-// fsEditOutput is the output of sandbox_fs_edit. A call that fails because of how often the text occurs has an Error, Matches
-// and Lines.
+// fsEditOutput is the output of sandbox_fs_edit. A call that fails because of how often the text occurs has an Error,
+// Matches and Lines.
 type fsEditOutput struct {
 	toolspec.Result
 	OK        bool    `json:"ok"`

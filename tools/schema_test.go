@@ -66,8 +66,8 @@ func checkGolden(t *testing.T, name string, v any) {
 	}
 }
 
-// TestSchemasArePortable holds the schemas to what all providers take: a type everywhere (no `any`), no references, names
-// that every provider accepts, and text without anything that a provider would choke on.
+// TestSchemasArePortable holds the schemas to what all providers take: a type everywhere (no `any`), no references,
+// names that every provider accepts, and text without anything that a provider would choke on.
 func TestSchemasArePortable(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$`)
@@ -114,7 +114,8 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 	}
 }
 
-// undescribed reports the properties of a schema, at any depth, that have no description, and returns how many there are.
+// undescribed reports the properties of a schema, at any depth, that have no description, and returns how many there
+// are.
 func undescribed(t *testing.T, at string, schema map[string]any) (seen int) {
 	t.Helper()
 	for name, prop := range sub(schema["properties"]) {

@@ -124,7 +124,8 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	return out, err
 }
 
-// refuses reports whether a failure of the class is a refusal, by a rule or a bound, of a call that had been allowed to begin.
+// refuses reports whether a failure of the class is a refusal, by a rule or a bound, of a call that had been allowed to
+// begin.
 func refuses(code toolspec.Code) bool {
 	return slices.Contains([]toolspec.Code{toolspec.CodePermission, toolspec.CodeTooLarge, toolspec.CodeCapacity, toolspec.CodeQuota}, code)
 }
@@ -152,8 +153,8 @@ func (b *binding) decided(ctx context.Context, decision, rule string, class tool
 	})
 }
 
-// describeCall notes in the call's span, Genkit's or that of an MCP request, what is run. Of a line for the shell nothing is
-// known, and arguments may hold secrets.
+// describeCall notes in the call's span, Genkit's or that of an MCP request, what is run. Of a line for the shell
+// nothing is known, and arguments may hold secrets.
 func describeCall(ctx context.Context, args toolspec.Args) {
 	if len(args.Argv) > 0 {
 		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(semconv.ProcessName, path.Base(args.Argv[0])))

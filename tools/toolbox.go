@@ -42,8 +42,8 @@ func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	return &toolbox{manager: m, log: log, cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
 }
 
-// schemas returns copies of the inferred schemas of a tool, which are kept: inference costs more than everything else in
-// making one, and model plugins may write into what they are given.
+// schemas returns copies of the inferred schemas of a tool, which are kept: inference costs more than everything else
+// in making one, and model plugins may write into what they are given.
 func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) (in, out map[string]any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

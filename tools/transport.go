@@ -12,9 +12,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ExactTransport returns a transport that sends requests of Genkit's model plugins by next. Several plugins put the output of a
-// tool, or the input of an earlier call, into a string of their request as JSON, in which encoding/json escapes <, >, and &.
-// Models then read \u003c where a file has <. ExactTransport removes these escapes. Other requests stay as they are.
+// ExactTransport returns a transport that sends requests of Genkit's model plugins by next. Several plugins put the
+// output of a tool, or the input of an earlier call, into a string of their request as JSON, in which encoding/json
+// escapes <, >, and &. Models then read \u003c where a file has <. ExactTransport removes these escapes. Other requests
+// stay as they are.
 //
 // Pass it to the plugins as part of their HTTP client. For the plugin of Ollama, which has no such option, set
 // [http.DefaultTransport].

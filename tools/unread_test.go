@@ -49,8 +49,8 @@ func (b *babbler) again(broken ...string) { b.before, b.broken = len(b.Requests(
 // requests returns how many there were since then.
 func (b *babbler) requests() int { return len(b.Requests()) - b.before }
 
-// TestUnreadableArguments: where Genkit's plugins fail on arguments that are no JSON object, which ends a run without the
-// middleware, the model is told and tries again.
+// TestUnreadableArguments: where Genkit's plugins fail on arguments that are no JSON object, which ends a run without
+// the middleware, the model is told and tries again.
 func TestUnreadableArguments(t *testing.T) {
 	streamed := ai.WithStreaming(func(context.Context, *ai.ModelResponseChunk) error { return nil })
 	for name, tt := range map[string]struct {

@@ -54,8 +54,8 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true, cost: out.CostUSD}, nil
 }
 
-// ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, by which the AgentRunner must
-// know the agent. The run has the agent's input and outputs.
+// ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, by which the AgentRunner
+// must know the agent. The run has the agent's input and outputs.
 func ForAgent(doc *frontmatter.Document) *Workflow {
 	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")
 	sum := sha256.Sum256([]byte(doc.Text()))
@@ -73,8 +73,8 @@ func ForAgent(doc *frontmatter.Document) *Workflow {
 // Agent returns the agent of a workflow that ForAgent made, and nil for other workflows.
 func (wf *Workflow) Agent() *frontmatter.Document { return wf.agent }
 
-// Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as nobody
-// changes it.
+// Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as
+// nobody changes it.
 type Agents map[string]*tools.Agent
 
 var (

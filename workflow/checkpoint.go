@@ -13,9 +13,9 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A checkpoint is a snapshot of each of the run's sandboxes, of the same name, and the end of a step in the journal that names them.
-// A run that goes back to before a step ends what it did since in both: the sandboxes are rolled back, and the entry with
-// which it resumes says behind which one it goes on.
+// A checkpoint is a snapshot of each of the run's sandboxes, of the same name, and the end of a step in the journal
+// that names them. A run that goes back to before a step ends what it did since in both: the sandboxes are rolled back,
+// and the entry with which it resumes says behind which one it goes on.
 
 // ErrNoCheckpoint: a run cannot go back to before a step.
 var ErrNoCheckpoint = errors.New("no checkpoint before the step")
@@ -26,7 +26,8 @@ type Checkpoint struct {
 	Sandboxes []string `json:"sandboxes,omitempty"` // their names in the run; those that are missing were not there
 }
 
-// checkpoint keeps the run's sandboxes as they are at the end of a step of the run's own sequence; nil where that is not asked for.
+// checkpoint keeps the run's sandboxes as they are at the end of a step of the run's own sequence; nil where that is
+// not asked for.
 func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	r := ex.run
 	if !r.wf.Checkpoints || r.manager == nil || r.opts.Within != nil || ex.seq.outer != nil || ctx.Err() != nil {
@@ -47,8 +48,8 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	return c, nil
 }
 
-// keepSnapshot makes a snapshot, in the place of one that a process made which died before it could say so, and of the oldest one of
-// a run's where there are too many.
+// keepSnapshot makes a snapshot, in the place of one that a process made which died before it could say so, and of the
+// oldest one of a run's where there are too many.
 func keepSnapshot(ctx context.Context, s *session.Session, name string) error {
 	_, err := s.Snapshot(ctx, name)
 	if !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrCapacity) {
@@ -89,8 +90,9 @@ func History(entries []Entry) []Entry {
 	return kept
 }
 
-// Before returns the part of a run's journal that is left when it goes back to before the latest visit of a step of its own sequence,
-// and the state of its sandboxes then; ErrNoCheckpoint when the step was not reached, or nothing was kept before it.
+// Before returns the part of a run's journal that is left when it goes back to before the latest visit of a step of its
+// own sequence, and the state of its sandboxes then; ErrNoCheckpoint when the step was not reached, or nothing was kept
+// before it.
 func Before(entries []Entry, step string) ([]Entry, *Checkpoint, error) {
 	entries = History(entries)
 	at := -1
@@ -135,9 +137,10 @@ func owed(entries []Entry) (*Checkpoint, error) {
 	return nil, nil
 }
 
-// ResumeFrom is Resume from before the latest visit of a step of the workflow's own sequence, in the state that its sandboxes had
-// then. The run must have been made with `checkpoints: true`, and may have failed: such a run has no end in its journal. What it
-// did from that step on is undone and done again. ErrNoCheckpoint when there is nothing to go back to.
+// ResumeFrom is Resume from before the latest visit of a step of the workflow's own sequence, in the state that its
+// sandboxes had then. The run must have been made with `checkpoints: true`, and may have failed: such a run has no end
+// in its journal. What it did from that step on is undone and done again. ErrNoCheckpoint when there is nothing to go
+// back to.
 func (e *Engine) ResumeFrom(ctx context.Context, wf *Workflow, entries []Entry, step string) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
 		return nil, err

@@ -38,7 +38,8 @@ func localManager(t *testing.T) *session.Manager {
 	return m
 }
 
-// TestCheckpoints: a run that failed goes back to before any of its steps, as often as one likes, in the state that its files had.
+// TestCheckpoints: a run that failed goes back to before any of its steps, as often as one likes, in the state that its
+// files had.
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -130,8 +131,8 @@ func TestNoCheckpoint(t *testing.T) {
 	}
 }
 
-// TestForks: items of a for_each begin with the same files, see none of each other's, and the files of the first that is to be kept
-// go on, also when the run goes back and does it again.
+// TestForks: items of a for_each begin with the same files, see none of each other's, and the files of the first that
+// is to be kept go on, also when the run goes back and does it again.
 func TestForks(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -186,8 +187,8 @@ steps:
 	}
 }
 
-// TestForksThatWereCutOff: what a process left that died while it took over the files of an item is in nobody's way, and nothing is left
-// of a step that is over.
+// TestForksThatWereCutOff: what a process left that died while it took over the files of an item is in nobody's way,
+// and nothing is left of a step that is over.
 func TestForksThatWereCutOff(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -237,7 +238,8 @@ steps:
 	}
 }
 
-// TestForksOfAttempts: a second attempt begins with the files of the sandbox, also where the forks of the first stay, and no snapshot stays.
+// TestForksOfAttempts: a second attempt begins with the files of the sandbox, also where the forks of the first stay,
+// and no snapshot stays.
 func TestForksOfAttempts(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -330,7 +332,8 @@ func (j *diesAfter) Append(ctx context.Context, e workflow.Entry) error {
 	return err
 }
 
-// TestGoingBackIsCutOff: a run that was to go back when its process died goes back when it is resumed; one that cannot loses nothing.
+// TestGoingBackIsCutOff: a run that was to go back when its process died goes back when it is resumed; one that cannot
+// loses nothing.
 func TestGoingBackIsCutOff(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)

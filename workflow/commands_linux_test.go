@@ -24,7 +24,8 @@ type starters struct {
 	running   int                     // commands that it then has at that point
 }
 
-// start starts a command that outlives the run's process. Without background, only the command's background process does.
+// start starts a command that outlives the run's process. Without background, only the command's background process
+// does.
 func (a *starters) start(ctx context.Context, background bool) (string, error) {
 	base, _ := session.BaseFromContext(ctx)
 	run, _ := session.RunFromContext(ctx)
@@ -67,8 +68,8 @@ func (a *starters) RunAgent(ctx context.Context, name string, _ map[string]any) 
 	return workflow.AgentOutput{}, err
 }
 
-// talk has a conversation of two turns with two calls each, all of which start a command. The third result names the command,
-// the fourth is never recorded.
+// talk has a conversation of two turns with two calls each, all of which start a command. The third result names the
+// command, the fourth is never recorded.
 func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 	if err := rec.Define(ctx, "talk"); err != nil {
 		return err
@@ -110,8 +111,9 @@ func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 	}
 }
 
-// TestInterruptedCommands verifies that a resumed run ends the commands of the interrupted attempt, with their background
-// processes, and no others. Commands of a finished step and of an agent's recorded calls run on. Clocks don't matter.
+// TestInterruptedCommands verifies that a resumed run ends the commands of the interrupted attempt, with their
+// background processes, and no others. Commands of a finished step and of an agent's recorded calls run on. Clocks
+// don't matter.
 func TestInterruptedCommands(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -52,8 +52,8 @@ func (o *object) optionalText(key string) *expr.Value {
 	return o.optional(key)
 }
 
-// expression compiles a scalar that is one expression, or a condition. "${ … }" around it is allowed, because everywhere
-// else it is needed.
+// expression compiles a scalar that is one expression, or a condition. "${ … }" around it is allowed, because
+// everywhere else it is needed.
 func (l *loader) expression(n *yamlnode.Node, what string, condition bool) *expr.Program {
 	if n.Kind != yamlnode.Scalar || yamlnode.IsNull(n) {
 		l.Fail(n, "", "%s must be an expression, not %s", what, yamlnode.Kind(n))

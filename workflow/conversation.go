@@ -13,13 +13,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
-// maxConversations bounds what is recorded of the conversations of a run that are under way, in bytes. One that finds no
-// room is not recorded.
+// maxConversations bounds what is recorded of the conversations of a run that are under way, in bytes. One that finds
+// no room is not recorded.
 const maxConversations = 64 << 20
 
-// record returns a context in which the step's agent records its conversation in the journal, and continues the one of the
-// attempt that was under way when the run was interrupted. The function ends the recording; it returns the failure of the
-// journal.
+// record returns a context in which the step's agent records its conversation in the journal, and continues the one of
+// the attempt that was under way when the run was interrupted. The function ends the recording; it returns the failure
+// of the journal.
 func (ex *execution) record(ctx context.Context) (context.Context, func() error) {
 	if ex.run.opts.Journal == nil && ex.past == nil {
 		return ctx, func() error { return nil }
@@ -55,7 +55,8 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 	}
 }
 
-// smallPart is the size of a part for which there is always room, such as the one that says that there is none for others.
+// smallPart is the size of a part for which there is always room, such as the one that says that there is none for
+// others.
 const smallPart = 1 << 10
 
 // isolatedName returns the name of the sandbox of an agent that has its own, in this attempt, in whichever process.

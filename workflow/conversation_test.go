@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// talkers are agents that answer by what their tools returned, in two rounds of two calls. They count the calls that were
-// made, by agent, round and call, over all processes.
+// talkers are agents that answer by what their tools returned, in two rounds of two calls. They count the calls that
+// were made, by agent, round and call, over all processes.
 type talkers struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -108,9 +108,9 @@ const talks = `
   - {id: done, type: end, output: {flaky: "${ steps.flaky.output }", each: "${ steps.each.output }"}}
 `
 
-// TestConversationsContinue interrupts a run behind each of its journal entries. Resumed, its agents make each call once but
-// for the one whose result was not recorded, in an attempt that failed and in one that followed it as often as there were
-// attempts, and come to the same answers.
+// TestConversationsContinue interrupts a run behind each of its journal entries. Resumed, its agents make each call
+// once but for the one whose result was not recorded, in an attempt that failed and in one that followed it as often as
+// there were attempts, and come to the same answers.
 func TestConversationsContinue(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, talks)
@@ -176,7 +176,8 @@ func TestContinueWithoutJournal(t *testing.T) {
 	}
 }
 
-// TestLargeConversation: an agent whose conversation is too large to be kept begins at its start, and the event says so.
+// TestLargeConversation: an agent whose conversation is too large to be kept begins at its start, and the event says
+// so.
 func TestLargeConversation(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
@@ -203,8 +204,8 @@ func TestLargeConversation(t *testing.T) {
 	}
 }
 
-// TestChangedAgent: an agent that is another than when the run was interrupted begins at its start, and an event says so. What it
-// does then is recorded: interrupted again, it continues behind that.
+// TestChangedAgent: an agent that is another than when the run was interrupted begins at its start, and an event says
+// so. What it does then is recorded: interrupted again, it continues behind that.
 func TestChangedAgent(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")

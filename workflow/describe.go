@@ -18,8 +18,8 @@ func (wf *Workflow) Agents() []string {
 	return slices.Compact(names)
 }
 
-// InputSchema returns a copy of the JSON Schema of the run's input. If the file has none, the schema allows every input, or
-// none if no step uses the input.
+// InputSchema returns a copy of the JSON Schema of the run's input. If the file has none, the schema allows every
+// input, or none if no step uses the input.
 func (wf *Workflow) InputSchema() map[string]any {
 	if wf.input == nil {
 		uses := wf.readsInput || slices.ContainsFunc(wf.all, func(s *step) bool {

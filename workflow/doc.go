@@ -18,6 +18,7 @@
 //
 // # Spans
 //
-// invoke_workflow ID, and below it workflow.step for each attempt of each step, carry the ids of run, workflow and step, the
-// type of the step, visit, attempt and outcome. Inside workflow.step lie Genkit's spans and those of package session.
+// invoke_workflow ID, and below it workflow.step for each attempt of each step, carry the ids of run, workflow and
+// step, the type of the step, visit, attempt and outcome. Inside workflow.step lie Genkit's spans and those of package
+// session.
 package workflow

@@ -69,19 +69,19 @@ type Options struct {
 	// Retention is how long the sandboxes of a run outlive it, in place of what the workflow says. Zero leaves it to the
 	// workflow.
 	Retention time.Duration
-	// Results is a directory of the host. Below it each run keeps the tree that its workspace began as, for as long as it is
-	// under way or can be resumed, and then its outputs and its patch, in a directory of its own. Empty keeps them nowhere
-	// but in the Result.
+	// Results is a directory of the host. Below it each run keeps the tree that its workspace began as, for as long as it
+	// is under way or can be resumed, and then its outputs and its patch, in a directory of its own. Empty keeps them
+	// nowhere but in the Result.
 	Results string
 	// Within is a run of the caller's whose sandboxes the workflow uses in place of its own. They stay open at its end,
 	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
 	// nothing. Nil gives every run its own.
 	Within *session.Run
-	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for those
-	// whose sandboxes outlive the run, as by Within; the run then keeps nothing else in Results. Nil removes it.
+	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for
+	// those whose sandboxes outlive the run, as by Within; the run then keeps nothing else in Results. Nil removes it.
 	OnSnapshot func(*transfer.Snapshot)
-	// OnKept is called when the outputs and the patch of a run lie in Results, before its sandboxes go: for those who keep them
-	// elsewhere, too. An error leaves the run unfinished, with its sandboxes. Nil keeps them in Results alone.
+	// OnKept is called when the outputs and the patch of a run lie in Results, before its sandboxes go: for those who keep
+	// them elsewhere, too. An error leaves the run unfinished, with its sandboxes. Nil keeps them in Results alone.
 	OnKept func(ctx context.Context, runID string) error
 	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
@@ -115,9 +115,9 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 // Run runs a workflow to its end. The run's sandboxes are closed before Run returns, however it ended, unless the
 // workflow retains them or they have what could not be brought home (Result.Unfinished).
 //
-// The result is nil only when the run never began: its input is invalid (ErrInvalidInput), its workspace cannot be copied
-// (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion). Otherwise it
-// describes how the run ended, also beside an error, which then is an [*Error].
+// The result is nil only when the run never began: its input is invalid (ErrInvalidInput), its workspace cannot be
+// copied (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion).
+// Otherwise it describes how the run ended, also beside an error, which then is an [*Error].
 func (e *Engine) Run(ctx context.Context, wf *Workflow, input map[string]any) (*Result, error) {
 	r, err := e.begin(ctx, wf, input)
 	if err != nil {

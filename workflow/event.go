@@ -27,7 +27,8 @@ const (
 	EventRunFinished  EventKind = "run_finished"
 )
 
-// Event describes the progress of a run, for a person to read. Events of one run never overlap; those of different runs may.
+// Event describes the progress of a run, for a person to read. Events of one run never overlap; those of different runs
+// may.
 type Event struct {
 	Kind     EventKind     `json:"kind"`
 	Time     time.Time     `json:"time"`
@@ -62,8 +63,8 @@ type Result struct {
 	Duration time.Duration `json:"-"`     // duration_ms in JSON
 	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
 	// Outputs are the files that the workflow's `outputs` name, by their path below the work directory, also of a run that
-	// failed, as far as they are there. They and Patch come from the sandbox that the run's steps share; where there is none,
-	// from the only one that there is.
+	// failed, as far as they are there. They and Patch come from the sandbox that the run's steps share; where there is
+	// none, from the only one that there is.
 	Outputs patch.Tree `json:"-"`
 	// Missing are outputs that may be missing, and are.
 	Missing []string `json:"missing,omitempty"`
@@ -72,9 +73,9 @@ type Result struct {
 	Patch *patch.Patch `json:"-"`
 	// Workspace is that directory.
 	Workspace string `json:"-"`
-	// Unfinished is why what the run made could not be brought home. Such a run has no end in its journal and its sandboxes
-	// were left, so that Resume can try again; whoever owns the manager should Detach it, which leaves them. Outcome, Output and
-	// Error say how the steps ended. Nil for a run that has ended.
+	// Unfinished is why what the run made could not be brought home. Such a run has no end in its journal and its
+	// sandboxes were left, so that Resume can try again; whoever owns the manager should Detach it, which leaves them.
+	// Outcome, Output and Error say how the steps ended. Nil for a run that has ended.
 	Unfinished *Error `json:"unfinished,omitempty"`
 	// Cleanup is why sandboxes of the run may be left behind; nil when all were closed or are retained on purpose.
 	Cleanup error `json:"-"`

@@ -149,8 +149,8 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	return r.manager.Open(ctx, key, req)
 }
 
-// sandboxRequest returns the request for a sandbox, by the name that steps give it, that no agent opens: what the workflow
-// asks for; without an image there, what the first agent wants that shares the sandbox; else plain Debian.
+// sandboxRequest returns the request for a sandbox, by the name that steps give it, that no agent opens: what the
+// workflow asks for; without an image there, what the first agent wants that shares the sandbox; else plain Debian.
 func (r *run) sandboxRequest(name string) session.Request {
 	req := r.base
 	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {

@@ -216,7 +216,8 @@ func (r *run) recovered(path string, err *error) {
 	}
 }
 
-// retries reports whether a failed attempt is followed by another. What would fail again in the same way is not retried.
+// retries reports whether a failed attempt is followed by another. What would fail again in the same way is not
+// retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
 	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {

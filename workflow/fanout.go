@@ -119,8 +119,8 @@ func (ex *execution) inBranch(ctx context.Context, br branch, place, name string
 	return out, keep, ex.run.wf.placed(err)
 }
 
-// fanOut calls work for 0 to n-1, as many at once as b allows, and waits for all. When one fails the others are cancelled
-// and no more are begun, unless b waits for them; those are no failures of their own.
+// fanOut calls work for 0 to n-1, as many at once as b allows, and waits for all. When one fails the others are
+// cancelled and no more are begun, unless b waits for them; those are no failures of their own.
 func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(context.Context, int) (any, error)) ([]any, []*Error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

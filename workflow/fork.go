@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A for_each with `fork: true` has each item begin with the files that the sandbox has, in a sandbox of its own. With `keep:` the files
-// of the first item for which it is true go on in the sandbox.
+// A for_each with `fork: true` has each item begin with the files that the sandbox has, in a sandbox of its own. With
+// `keep:` the files of the first item for which it is true go on in the sandbox.
 
 // attempts are the items of a for_each that forks.
 type attempts struct {

@@ -31,7 +31,8 @@ func (a *interruptingAgents) RunAgent(ctx context.Context, name string, input ma
 	return a.resumeAgents.RunAgent(ctx, name, input)
 }
 
-// TestInterrupted interrupts a run in each call of its agents: nothing is recorded of that, and resumed it comes to the same end.
+// TestInterrupted interrupts a run in each call of its agents: nothing is recorded of that, and resumed it comes to the
+// same end.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	wf, input := parse(t, everything), map[string]any{"ratio": 1.5}
@@ -69,8 +70,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestInterruptedSandbox: the sandbox of a run that is interrupted stays with its files, and what it made is told to be kept when
-// the run ends.
+// TestInterruptedSandbox: the sandbox of a run that is interrupted stays with its files, and what it made is told to be
+// kept when the run ends.
 func TestInterruptedSandbox(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -119,8 +120,8 @@ steps:
 	}
 }
 
-// TestOutage: if the engine is unavailable or full, the run is interrupted unless retry or on_error handles that. No failure is
-// recorded, and the resumed run repeats the step.
+// TestOutage: if the engine is unavailable or full, the run is interrupted unless retry or on_error handles that. No
+// failure is recorded, and the resumed run repeats the step.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	const (

@@ -33,9 +33,10 @@ const (
 	StatusSkipped   Status = "skipped" // its if was false
 )
 
-// Entry is one line of a run's journal: an event of one of the kinds run_started, run_resumed, step_started, step_progress,
-// step_finished, also for a step that was skipped, and run_finished. Together the entries hold everything that is needed to resume a run that was
-// interrupted: what each step returned, which way was taken, and which step was under way.
+// Entry is one line of a run's journal: an event of one of the kinds run_started, run_resumed, step_started,
+// step_progress, step_finished, also for a step that was skipped, and run_finished. Together the entries hold
+// everything that is needed to resume a run that was interrupted: what each step returned, which way was taken, and
+// which step was under way.
 type Entry struct {
 	RunID string    `json:"run_id"`
 	Seq   int64     `json:"seq"` // from 1, without gaps

@@ -39,8 +39,8 @@ func whole(wf *Workflow, err error) (*Workflow, error) {
 	return wf, nil
 }
 
-// Check is Load for those who report everything that is wrong with a file: the workflow comes along with its problems as
-// far as it could be read, for its CheckWorkspace and AsRoot. It must not be run.
+// Check is Load for those who report everything that is wrong with a file: the workflow comes along with its problems
+// as far as it could be read, for its CheckWorkspace and AsRoot. It must not be run.
 func Check(path string, opts *LoadOptions) (*Workflow, error) {
 	src, err := yamlnode.ReadUntrusted(path, maxFileBytes)
 	if err != nil {

@@ -175,7 +175,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestWhatRunsFindOut: what is wrong outside of the file is reported with its place in the file, before a run as by one.
+// TestWhatRunsFindOut: what is wrong outside of the file is reported with its place in the file, before a run as by
+// one.
 func TestWhatRunsFindOut(t *testing.T) {
 	t.Parallel()
 	src := "id: w\nsandbox:\n  workspace: gone\n  user: \"0\"\nsteps:\n  - {id: a, type: end}\n"

@@ -36,8 +36,8 @@ func (o *object) outputs(wf *Workflow) {
 func (wf *Workflow) Outputs() []string { return slices.Clone(wf.outputs) }
 
 // bringHome collects the run's outputs and its patch, while the sandboxes still live, and keeps them. A run that has
-// succeeded fails when it did not make its outputs. One whose outputs cannot be had or kept does not end: its sandboxes are
-// the only place that has them.
+// succeeded fails when it did not make its outputs. One whose outputs cannot be had or kept does not end: its sandboxes
+// are the only place that has them.
 func (r *run) bringHome(ctx context.Context) {
 	made := r.collect(ctx)
 	stuck := stays(made) && r.opts.Within == nil
@@ -60,8 +60,8 @@ func (r *run) bringHome(ctx context.Context) {
 	}
 }
 
-// stays reports whether what a run made is still in its sandbox when collecting it failed with err: not when the outputs were
-// never made, and not when the sandbox is lost.
+// stays reports whether what a run made is still in its sandbox when collecting it failed with err: not when the
+// outputs were never made, and not when the sandbox is lost.
 func stays(err error) bool {
 	var e *Error
 	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)

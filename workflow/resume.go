@@ -25,12 +25,12 @@ var (
 	ErrBadJournal = errors.New("the journal is not usable")
 )
 
-// Resume resumes a run that was interrupted: entries are its journal, in order. Steps that finished are not run
-// again, what they returned is taken from the journal; a step that was under way is run again, and its event says so. An
-// agent among these continues its conversation: it is not asked again for an answer that is recorded, and calls no tool again
-// whose result is. Others begin at their start, as does an agent whose conversation was too large to be recorded. What was
-// left running in the run's sandboxes, and no result speaks of, is ended. The run keeps its id, so that it finds its
-// sandboxes as far as the manager still has them, or can adopt them; its timeout starts again.
+// Resume resumes a run that was interrupted: entries are its journal, in order. Steps that finished are not run again,
+// what they returned is taken from the journal; a step that was under way is run again, and its event says so. An agent
+// among these continues its conversation: it is not asked again for an answer that is recorded, and calls no tool again
+// whose result is. Others begin at their start, as does an agent whose conversation was too large to be recorded. What
+// was left running in the run's sandboxes, and no result speaks of, is ended. The run keeps its id, so that it finds
+// its sandboxes as far as the manager still has them, or can adopt them; its timeout starts again.
 //
 // The result is nil only when the run cannot be resumed: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
 // not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
@@ -51,8 +51,8 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	return e.drive(ctx, r)
 }
 
-// Begin returns the first entry of the journal of a new run, which whoever has the journal carries out by Engine.Resume: a run
-// that is begun here and done elsewhere. The error is ErrInvalidInput, with what is wrong.
+// Begin returns the first entry of the journal of a new run, which whoever has the journal carries out by
+// Engine.Resume: a run that is begun here and done elsewhere. The error is ErrInvalidInput, with what is wrong.
 func (wf *Workflow) Begin(input map[string]any) (Entry, error) {
 	checked, err := wf.checkInput(input)
 	if err != nil {
@@ -116,8 +116,8 @@ func resumable(wf *Workflow, entries []Entry) error {
 	return nil
 }
 
-// past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it happened;
-// where there is none left the run begins to be new.
+// past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it
+// happened; where there is none left the run begins to be new.
 type past struct {
 	run         string  // its id
 	attempts    int     // of all steps

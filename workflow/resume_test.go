@@ -80,7 +80,8 @@ steps:
   - {id: done, type: end, output: {each: "${ steps.each.output }"}}
 `
 
-// resumeAgents plays agents and notes which were run, in which place. Some calls fail at first, in all processes together.
+// resumeAgents plays agents and notes which were run, in which place. Some calls fail at first, in all processes
+// together.
 type resumeAgents struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -139,8 +140,8 @@ func (j *cutJournal) entries(t *testing.T) []workflow.Entry {
 }
 
 // TestResumeAnywhere interrupts a run behind each of its journal entries and resumes it: it comes to the same end, and
-// nothing that had finished is done again. What failed within an earlier attempt of a loop is not taken for what the next
-// attempt returned.
+// nothing that had finished is done again. What failed within an earlier attempt of a loop is not taken for what the
+// next attempt returned.
 func TestResumeAnywhere(t *testing.T) {
 	t.Parallel()
 	for name, src := range map[string]string{"everything": everything, "later": later} {

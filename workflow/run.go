@@ -26,8 +26,9 @@ var errRunTimeout = fmt.Errorf("the run timed out: %w", context.DeadlineExceeded
 // errStepTimeout is the cause that ends the context of a step whose time is up.
 var errStepTimeout = fmt.Errorf("the step timed out: %w", context.DeadlineExceeded)
 
-// ErrInterrupted, as the cause of the end of a run's context (context.WithCancelCause), ends the run as the death of its process
-// would: nothing more is recorded, its sandboxes are left, and whoever takes the run resumes it. The result's Unfinished has it.
+// ErrInterrupted, as the cause of the end of a run's context (context.WithCancelCause), ends the run as the death of
+// its process would: nothing more is recorded, its sandboxes are left, and whoever takes the run resumes it. The
+// result's Unfinished has it.
 var ErrInterrupted = errors.New("the run was interrupted and can be resumed")
 
 // errSibling is the cause that ends the context of branches when another branch failed.
@@ -255,8 +256,8 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 	return r.finish(ctx)
 }
 
-// finish records the end of the run. What its sandboxes began with is needed until then: a run whose process dies before
-// is resumed.
+// finish records the end of the run. What its sandboxes began with is needed until then: a run whose process dies
+// before is resumed.
 func (r *run) finish(ctx context.Context) bool {
 	last := Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}
 	err := r.record(ctx, &last)

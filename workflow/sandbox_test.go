@@ -285,7 +285,8 @@ func (g *gateway) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), 
 
 func (g *gateway) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
-// TestResumedNetwork: the commands of a resumed run reach the hosts that the record of its sandbox and an agent's file name.
+// TestResumedNetwork: the commands of a resumed run reach the hosts that the record of its sandbox and an agent's file
+// name.
 func TestResumedNetwork(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `

@@ -106,8 +106,8 @@ func (sc *scope) account(key string, size int) error {
 	return sc.run.remember(grown)
 }
 
-// in returns the name of the sandbox at a place of a run that has a name around it. An isolated one belongs to that place,
-// a visit of a step, alone.
+// in returns the name of the sandbox at a place of a run that has a name around it. An isolated one belongs to that
+// place, a visit of a step, alone.
 func (ref sandboxRef) in(around, id, path string, visit int) string {
 	switch {
 	case ref.name != "":

@@ -39,8 +39,8 @@ func stepTypes() []stepType {
 	}
 }
 
-// inner reads the `steps` of the workflow, a branch or an item, and the `output` of the latter, with the variables of env.
-// The steps must be there.
+// inner reads the `steps` of the workflow, a branch or an item, and the `output` of the latter, with the variables of
+// env. The steps must be there.
 func (l *loader) inner(o *object, env *expr.Env, scope string) (seq *sequence, output *expr.Value) {
 	outer := l.place
 	defer func() { l.place = outer }()
@@ -119,8 +119,8 @@ func scalarAt(n *yamlnode.Node, name string) string {
 	return ""
 }
 
-// tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
-// tolerated so that it is not reported twice. Without own keys everything is tolerated: the type is the mistake.
+// tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to,
+// and tolerated so that it is not reported twice. Without own keys everything is tolerated: the type is the mistake.
 func (l *loader) tolerated(n *yamlnode.Node, own []string, what string) []string {
 	keys := slices.Clone(own)
 	for _, other := range stepTypes() {

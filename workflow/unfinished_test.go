@@ -21,8 +21,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestUnfinished: a run whose results cannot be kept does not end and leaves its sandbox; resumed, it brings them home. One
-// that dies after that, before its end was recorded, has them still.
+// TestUnfinished: a run whose results cannot be kept does not end and leaves its sandbox; resumed, it brings them home.
+// One that dies after that, before its end was recorded, has them still.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -65,7 +65,8 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; echo csv > r.csv"}]
 	}
 }
 
-// TestLostAtTheEnd: a run whose sandbox is lost before what it made was read has failed and ended: nothing is left to resume for.
+// TestLostAtTheEnd: a run whose sandbox is lost before what it made was read has failed and ended: nothing is left to
+// resume for.
 func TestLostAtTheEnd(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -93,8 +94,8 @@ func TestLostAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestInterruptedInAStep: a run that is interrupted while a command runs ends that, records nothing and leaves its sandbox, so that
-// it is resumed as if its process had died.
+// TestInterruptedInAStep: a run that is interrupted while a command runs ends that, records nothing and leaves its
+// sandbox, so that it is resumed as if its process had died.
 func TestInterruptedInAStep(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -22,8 +22,8 @@ func (wf *Workflow) Workspace() transfer.Place {
 	return transfer.Place{Dir: filepath.Join(within, wf.workspace), Within: within}
 }
 
-// CheckWorkspace checks that the directory of Workspace can be copied, as far as that can be known beforehand. The error
-// is a [frontmatter.Errors] with the place in the workflow's file.
+// CheckWorkspace checks that the directory of Workspace can be copied, as far as that can be known beforehand. The
+// error is a [frontmatter.Errors] with the place in the workflow's file.
 func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	at := wf.Workspace()
 	if at.Dir == "" {

@@ -17,9 +17,9 @@
 //
 //	go test -race -run 'TestConformance/isolation' ./backend/docker/
 //
-// The engine must run on the machine of the tests, for some of what the suite does is seen from outside the sandbox only:
-// it compares namespaces, and ends processes behind the driver's back. Tests run in parallel and share sandboxes where
-// they only look. At the end nothing of the suite may be left on the engine.
+// The engine must run on the machine of the tests, for some of what the suite does is seen from outside the sandbox
+// only: it compares namespaces, and ends processes behind the driver's back. Tests run in parallel and share sandboxes
+// where they only look. At the end nothing of the suite may be left on the engine.
 //
 // # The test binary as another process
 //
@@ -58,13 +58,13 @@ type Harness struct {
 	Debian, Python string
 	// Images is what the suite needs to make images and registries of its own. Required unless NoImages.
 	Images *Images
-	// NoImages is for drivers whose references only stand for programs of the host: there is nothing to pull, to miss or to
-	// declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
+	// NoImages is for drivers whose references only stand for programs of the host: there is nothing to pull, to miss or
+	// to declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
 	NoImages bool
-	// Cluster is for drivers whose sandboxes are on machines of a cluster that Kubernetes rules: the driver knows neither these
-	// machines nor their images, a sandbox sees no directory of them, asking to keep an environment or a snapshot is ErrUnsupported, and a
-	// network that leads nowhere is an interface all the same. Users other than 0 are all there are, for the restricted Pod
-	// Security Standard refuses it; files, not bytes, of /tmp have no limit.
+	// Cluster is for drivers whose sandboxes are on machines of a cluster that Kubernetes rules: the driver knows neither
+	// these machines nor their images, a sandbox sees no directory of them, asking to keep an environment or a snapshot is
+	// ErrUnsupported, and a network that leads nowhere is an interface all the same. Users other than 0 are all there are,
+	// for the restricted Pod Security Standard refuses it; files, not bytes, of /tmp have no limit.
 	Cluster bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
@@ -108,8 +108,8 @@ func Run(t *testing.T, h Harness) {
 	run(t, h, groups(h))
 }
 
-// RunGroups runs the groups of the suite that are named, for a driver that does in several ways what these are about, or that
-// owes no others.
+// RunGroups runs the groups of the suite that are named, for a driver that does in several ways what these are about,
+// or that owes no others.
 func RunGroups(t *testing.T, h Harness, names ...string) {
 	t.Helper()
 	all := groups(h)

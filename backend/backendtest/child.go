@@ -120,7 +120,8 @@ func (c *child) hear(t *testing.T) word {
 	return w
 }
 
-// orphanTimeout is that of a sandbox whose owner is killed: within it a sandbox that begins, or begins again, is reached.
+// orphanTimeout is that of a sandbox whose owner is killed: within it a sandbox that begins, or begins again, is
+// reached.
 const orphanTimeout = 8 * time.Second
 
 // childCreate makes the sandbox in a process that the test kills, and tells of a failure.

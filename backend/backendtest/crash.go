@@ -61,8 +61,8 @@ func (s *suite) ownerKilled(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// orphanEnds has the only process die that knows a sandbox. When its command is through, the sandbox ends by itself, can be
-// told from one that somebody looks for, and still has its files.
+// orphanEnds has the only process die that knows a sandbox. When its command is through, the sandbox ends by itself,
+// can be told from one that somebody looks for, and still has its files.
 func (s *suite) orphanEnds(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "orphan", spec)
@@ -87,8 +87,8 @@ func (s *suite) orphanEnds(t *testing.T) {
 // visits is how many streams each visitor opens.
 const visits = 5
 
-// visitorsKilled has processes die that were connected beside the owner. Nothing of them may stay in the sandbox, where it
-// would use up the process limit.
+// visitorsKilled has processes die that were connected beside the owner. Nothing of them may stay in the sandbox, where
+// it would use up the process limit.
 func (s *suite) visitorsKilled(t *testing.T) {
 	spec := s.spec()
 	if s.caps.PIDs {

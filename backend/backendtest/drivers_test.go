@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEveryDriverConforms looks at each folder beside this one that has a constructor of backends: it must run the suite
-// from a short conformance_test.go of its own, and backend/memory, which runs no programs, the part about lives.
+// TestEveryDriverConforms looks at each folder beside this one that has a constructor of backends: it must run the
+// suite from a short conformance_test.go of its own, and backend/memory, which runs no programs, the part about lives.
 func TestEveryDriverConforms(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir("..")

@@ -42,7 +42,8 @@ func (s *suite) keeps(t *testing.T) bool {
 	return false
 }
 
-// installed describes a sandbox of a lone instance that has an environment, and removes what there is of it at the test's end.
+// installed describes a sandbox of a lone instance that has an environment, and removes what there is of it at the
+// test's end.
 func (s *suite) installed(t *testing.T) backend.Spec {
 	t.Helper()
 	spec := s.lone(t)

@@ -86,8 +86,8 @@ except BlockingIOError:
 print(made)
 `
 
-// processes fills the process limit, which must hold, and leave the guest what it needs. A sandbox with a fork bomb in it
-// can be removed.
+// processes fills the process limit, which must hold, and leave the guest what it needs. A sandbox with a fork bomb in
+// it can be removed.
 func (s *suite) processes(t *testing.T) {
 	if !s.caps.PIDs {
 		return // unenforceable has asked; without a limit this test would harm the machine

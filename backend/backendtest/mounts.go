@@ -29,7 +29,8 @@ func shared(t *testing.T, text string) string {
 	return dir
 }
 
-// mountsShown: programs see the directories, write to those alone that may be written to, and find them again after a stop.
+// mountsShown: programs see the directories, write to those alone that may be written to, and find them again after a
+// stop.
 func (s *suite) mountsShown(t *testing.T) {
 	data, out := shared(t, "given\n"), shared(t, "old\n")
 	spec := s.lone(t)

@@ -83,7 +83,8 @@ func hostService(t *testing.T) (port string, addresses []string) {
 	return port, addresses
 }
 
-// hostDestinations are those of a host service. A cluster does not know its machines' addresses, where these are public.
+// hostDestinations are those of a host service. A cluster does not know its machines' addresses, where these are
+// public.
 func (s *suite) hostDestinations(t *testing.T) []string {
 	t.Helper()
 	port, addrs := hostService(t)

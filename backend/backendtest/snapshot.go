@@ -37,7 +37,8 @@ func snapshotChecks(h Harness) []check {
 	return all
 }
 
-// snapshotUnsupported: a driver that cannot keep what a workspace is says so each time, and nothing is changed by asking.
+// snapshotUnsupported: a driver that cannot keep what a workspace is says so each time, and nothing is changed by
+// asking.
 func (s *suite) snapshotUnsupported(t *testing.T) {
 	info := s.create(t, s.spec())
 	_, made := s.b.Snapshot(t.Context(), info.ID, "one")
@@ -66,8 +67,8 @@ of two lines'; head -c 3000000 /dev/urandom > random`
 // breakScript makes files that their owner may not read or change, and the workspace itself such.
 const breakScript = `chmod 755 ro; rm ro/f; echo x > ro/n; chmod 444 ro/n; chmod 0 ro; chmod 700 none; rm none/f; chmod 0 none; chmod 600 wo; echo x > wo; chmod 400 wo; chmod 500 .`
 
-// describeScript prints all that a snapshot keeps of them, once two looks agree: while the guest measures a workspace, it opens
-// directories that may not be read for a moment.
+// describeScript prints all that a snapshot keeps of them, once two looks agree: while the guest measures a workspace,
+// it opens directories that may not be read for a moment.
 const describeScript = `look() {
 	find . -mindepth 1 -printf '%p %y %m %U:%G %s %l %n ' -type f -exec md5sum {} \; -o -printf '\n' | LC_ALL=C sort
 	find . -mindepth 1 -not -type d -printf '%p %T@\n' | LC_ALL=C sort; stat -c '%a %u:%g' .; test d/f1 -ef hard && echo linked; du -k sparse
@@ -256,7 +257,8 @@ for p in filter(str.isdigit, os.listdir("/proc")):
 	Eventually(t, "the end of all commands", func() bool { return commands() == "" })
 }
 
-// snapshotMapped: files that a command changes through its memory, which their times do not show, are in each snapshot as they are.
+// snapshotMapped: files that a command changes through its memory, which their times do not show, are in each snapshot
+// as they are.
 func (s *suite) snapshotMapped(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Python, limits)
 	req := command("python3", "-c", `import ctypes, mmap, os, threading, time
@@ -294,7 +296,8 @@ write("f")
 	}
 }
 
-// snapshotSeries: of many snapshots in a row, between which little changes, each holds its own state, whichever of the others is removed.
+// snapshotSeries: of many snapshots in a row, between which little changes, each holds its own state, whichever of the
+// others is removed.
 func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
 	Sh(t, conn, fillScript)
@@ -414,8 +417,8 @@ func (s *suite) run(t *testing.T, id, script string) string {
 	return Sh(t, conn, script)
 }
 
-// snapshotKilled kills processes that make snapshots and roll back: the workspace is one of two states, the snapshots are what they
-// were, and nothing else is there.
+// snapshotKilled kills processes that make snapshots and roll back: the workspace is one of two states, the snapshots
+// are what they were, and nothing else is there.
 func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits
@@ -487,8 +490,8 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 	select {}
 }
 
-// forkKilled kills processes that fork a snapshot, copy it to the fork and remove it from its origin, which stays as it was: a
-// fork is whole or can be made again, and each snapshot is whole or gone.
+// forkKilled kills processes that fork a snapshot, copy it to the fork and remove it from its origin, which stays as it
+// was: a fork is whole or can be made again, and each snapshot is whole or gone.
 func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits

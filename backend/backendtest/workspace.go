@@ -91,8 +91,8 @@ func put(t *testing.T, conn *client.Conn, req wire.FilePutRequest, size int) err
 	return err
 }
 
-// workspaceWriter writes file after file, in the background of a command that has ended as well. It must come to an end,
-// and so must what the next command would add.
+// workspaceWriter writes file after file, in the background of a command that has ended as well. It must come to an
+// end, and so must what the next command would add.
 func (s *suite) workspaceWriter(t *testing.T) {
 	conn := s.confined(t)
 	writer := "i=0; while :; do head -c 131072 /dev/zero > w$i || exit 3; i=$((i+1)); sleep 0.05; done"
@@ -170,8 +170,8 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	}
 }
 
-// LoopDevices lists the loop devices that hold files below dir, for the end of a driver's tests. The kernel gets a while
-// to release those of sandboxes that just ended.
+// LoopDevices lists the loop devices that hold files below dir, for the end of a driver's tests. The kernel gets a
+// while to release those of sandboxes that just ended.
 func LoopDevices(dir string) []string {
 	var found []string
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

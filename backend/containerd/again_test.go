@@ -90,7 +90,8 @@ func TestLateRemove(t *testing.T) {
 	}
 }
 
-// TestLateCgroup: the control group that a runtime makes of a removed sandbox goes with the next sandbox of the session.
+// TestLateCgroup: the control group that a runtime makes of a removed sandbox goes with the next sandbox of the
+// session.
 func TestLateCgroup(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -110,7 +111,8 @@ func TestLateCgroup(t *testing.T) {
 	}
 }
 
-// TestHalfMadeWorkspace: a process that died while it made a session's workspace does not keep the session from another.
+// TestHalfMadeWorkspace: a process that died while it made a session's workspace does not keep the session from
+// another.
 func TestHalfMadeWorkspace(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()
@@ -121,8 +123,8 @@ func TestHalfMadeWorkspace(t *testing.T) {
 	backendtest.Prints(t, conn, "echo mine > f; stat -c %u . f", "1000\n1000\n")
 }
 
-// TestHalfMadeFileSystem: a workspace's own file system is made again only while nobody can have used it: not when it has
-// lost the word whose it is.
+// TestHalfMadeFileSystem: a workspace's own file system is made again only while nobody can have used it: not when it
+// has lost the word whose it is.
 func TestHalfMadeFileSystem(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -77,7 +77,8 @@ func (b *driver) cgroupPath(id string) string { return b.opts.CgroupParent + "/"
 
 // makeCgroup makes a sandbox's control groups before the runtime does. The runtime could find their parent removed by
 // somebody who removed the last sandbox between its own steps; here such a step is repeated, and a parent that has a
-// child stays. A runtime with a kernel of its own (runsc) limits only a group that it made itself, and gets the parent alone.
+// child stays. A runtime with a kernel of its own (runsc) limits only a group that it made itself, and gets the parent
+// alone.
 func (b *driver) makeCgroup(r *record) error {
 	own := ownKernel(r.config.Runtime)
 	for _, path := range b.engine.cgroups.dirs(r.config.Cgroup) {
@@ -108,7 +109,8 @@ func (b *driver) removeCgroup(cgroup string) {
 		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a kernel of its own that was killed ends slowly
 			time.Sleep(10 * time.Millisecond)
 		}
-		// A runtime that outlives its killed shim may make the group of an earlier container of the sandbox after its removal.
+		// A runtime that outlives its killed shim may make the group of an earlier container of the sandbox after its
+		// removal.
 		earlier, _ := filepath.Glob(strings.TrimSuffix(path, filepath.Ext(path)) + ".*") // the pattern is well-formed
 		for _, p := range earlier {
 			_ = unix.Rmdir(p)

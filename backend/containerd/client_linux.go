@@ -31,7 +31,8 @@ func muted(ctx context.Context) context.Context {
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s}))
 }
 
-// silent returns a logger that logs nothing, of the type that package log uses: its zero value lets only panics through.
+// silent returns a logger that logs nothing, of the type that package log uses: its zero value lets only panics
+// through.
 func silent[T any, L interface {
 	*T
 	WithContext(context.Context) *log.Entry

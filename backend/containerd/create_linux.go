@@ -85,8 +85,8 @@ func (c *creation) make(ctx context.Context) error {
 	return nil
 }
 
-// outlive returns the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
-// sandbox needs must not read as if the sandbox were.
+// outlive returns the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which
+// the sandbox needs must not read as if the sandbox were.
 func (b *driver) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -27,8 +27,8 @@ const (
 	labelRoot = "containerd.io/gc.root"
 )
 
-// findEnvironment returns the image with the environment that the sandbox is to find as its layers. name is that of the one that is
-// to be installed in it, empty for most sandboxes.
+// findEnvironment returns the image with the environment that the sandbox is to find as its layers. name is that of the
+// one that is to be installed in it, empty for most sandboxes.
 func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *image, name string, _ error) {
 	if p.Spec.Environment == "" {
 		return img, "", nil
@@ -75,7 +75,8 @@ func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o ki
 	return b.calls.Fail(ctx, "create the installation directory", err)
 }
 
-// CommitEnvironment keeps the root of a sandbox as a snapshot. It is the sandbox's own, which cannot be started any more.
+// CommitEnvironment keeps the root of a sandbox as a snapshot. It is the sandbox's own, which cannot be started any
+// more.
 func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return b.alone(ctx, id, func(r *record) error {
 		if r.config.Building == "" {

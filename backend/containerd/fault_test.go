@@ -43,7 +43,8 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
-// TestCreateFallsSilent has containerd hang at every step: Create ends soon, and what it made goes when containerd is back.
+// TestCreateFallsSilent has containerd hang at every step: Create ends soon, and what it made goes when containerd is
+// back.
 func TestCreateFallsSilent(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps() {

@@ -45,8 +45,8 @@ func (b *driver) record(ctx context.Context, container string) (*record, error) 
 	return r, nil
 }
 
-// running makes sure that a sandbox can be spoken to, and returns the id of its main process. One that this process knows is
-// only asked whether it runs.
+// running makes sure that a sandbox can be spoken to, and returns the id of its main process. One that this process
+// knows is only asked whether it runs.
 func (b *driver) running(ctx context.Context, id string) (*record, int, error) {
 	var r *record
 	if known, ok := b.known.Load(id); ok {
@@ -241,7 +241,8 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 	return nil
 }
 
-// removeFiles deletes a sandbox's own directory and, if asked, the session's workspace, unless that has another sandbox.
+// removeFiles deletes a sandbox's own directory and, if asked, the session's workspace, unless that has another
+// sandbox.
 func (b *driver) removeFiles(ctx context.Context, r *record, workspace bool) error {
 	if workspace {
 		others, err := b.others(ctx, r.session, r)

@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// alone runs f on a sandbox while no other call, in this process or another, ends or deletes a sandbox of its session, or
-// begins to make one: they share a workspace.
+// alone runs f on a sandbox while no other call, in this process or another, ends or deletes a sandbox of its session,
+// or begins to make one: they share a workspace.
 func (b *driver) alone(ctx context.Context, id string, f func(*record) error) error {
 	r, err := b.own(ctx, id) // before waiting for calls that may wait for an engine that is away
 	if err != nil {

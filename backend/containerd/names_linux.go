@@ -24,11 +24,13 @@ func sessionName(session string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// containerID names a container, and all that containerd, a shim and a runtime make of it. Every creation has a name of its
-// own, because containerd may still be at work for one whose process died, and what it cleans up goes by the name alone.
+// containerID names a container, and all that containerd, a shim and a runtime make of it. Every creation has a name of
+// its own, because containerd may still be at work for one whose process died, and what it cleans up goes by the name
+// alone.
 func containerID(session, nonce string) string { return session[:sessionPrefix] + "." + nonce }
 
-// namesOf splits a sandbox's id into the name of its session and the id of its container; false for what is no id of ours.
+// namesOf splits a sandbox's id into the name of its session and the id of its container; false for what is no id of
+// ours.
 func namesOf(id string) (session, container string, ok bool) {
 	m := sandboxIDs.FindStringSubmatch(id)
 	if m == nil {

@@ -48,8 +48,8 @@ func copyRecord(t *testing.T, id, container, own string) {
 	must(t, err)
 }
 
-// TestLateRecord: what a process asked for that died may come when the session has a sandbox again. It can be removed, and
-// keeps its hands off the sandbox.
+// TestLateRecord: what a process asked for that died may come when the session has a sandbox again. It can be removed,
+// and keeps its hands off the sandbox.
 func TestLateRecord(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

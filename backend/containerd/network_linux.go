@@ -75,9 +75,9 @@ func (o *CNIOptions) networkConfig() ([]byte, error) {
 	})
 }
 
-// plugins returns the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that are
-// built to find races its lock looks for deadlocks too, takes all goroutines for one, and ends the process when two calls
-// overlap.
+// plugins returns the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that
+// are built to find races its lock looks for deadlocks too, takes all goroutines for one, and ends the process when two
+// calls overlap.
 func (b *driver) plugins() (gocni.CNI, error) {
 	conf, err := b.opts.CNI.networkConfig()
 	if err != nil {

@@ -2,8 +2,8 @@
 // on, and with the rights to use its socket, to make directories and to enter network namespaces (root).
 //
 // A sandbox is one container record, one snapshot and one task in a containerd namespace of Workcell's own, whose main
-// process is the Workcell guest. The guest listens on a socket in the sandbox's network namespace, which outlives the host
-// process and containerd. Beside containerd, everything of a sandbox lies in one directory below Options.StateDir.
+// process is the Workcell guest. The guest listens on a socket in the sandbox's network namespace, which outlives the
+// host process and containerd. Beside containerd, everything of a sandbox lies in one directory below Options.StateDir.
 //
 // What every container gets, whatever its image says, is as in backend/docker: a numeric non-root user, no
 // capabilities, no-new-privileges, the project's seccomp filter (containerd alone sets none), a read-only root (unless
@@ -54,9 +54,8 @@ type Options struct {
 	Snapshotter string
 	// OCIRuntime is the OCI runtime of sandboxes that ask for none; empty means DefaultOCIRuntime.
 	OCIRuntime string
-	// OCIRuntimes are OCI runtimes by name, as absolute paths of their programs; a name that begins with runsc or kata is of one
-	// whose containers have a kernel of their own. "runc", "crun" and "runsc" need no entry
-	// when they are in PATH.
+	// OCIRuntimes are OCI runtimes by name, as absolute paths of their programs; a name that begins with runsc or kata is
+	// of one whose containers have a kernel of their own. "runc", "crun" and "runsc" need no entry when they are in PATH.
 	OCIRuntimes map[string]string
 	// StateDir holds workspaces and other files of sandboxes, for root alone; empty means DefaultStateDir.
 	StateDir string

@@ -45,8 +45,8 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	return p, nil
 }
 
-// checkDomain refuses a registry with upper-case letters: it is a misspelt repository, as every engine says, or a second
-// spelling of one registry.
+// checkDomain refuses a registry with upper-case letters: it is a misspelt repository, as every engine says, or a
+// second spelling of one registry.
 func checkDomain(ref string) error {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil || reference.Domain(named) != strings.ToLower(reference.Domain(named)) {

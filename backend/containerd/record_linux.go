@@ -38,7 +38,8 @@ type config struct {
 	State    string            `json:"state"`              // the state directory that holds the sandbox's files
 	Cgroup   string            `json:"cgroup"`             // its control group
 	Building string            `json:"building,omitempty"` // name of the environment to install
-	// Fork is what the workspace begins as, whoever makes it: the process that made the record may have died before it did.
+	// Fork is what the workspace begins as, whoever makes it: the process that made the record may have died before it
+	// did.
 	Fork *backend.ForkOf `json:"fork,omitempty"`
 }
 
@@ -125,8 +126,8 @@ func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User)
 // bridged reports whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
 
-// netns returns the network namespace that is made for a sandbox; empty when its runtime makes it. A runtime with a network
-// stack of its own (runsc) has the interfaces that it finds, and starts none.
+// netns returns the network namespace that is made for a sandbox; empty when its runtime makes it. A runtime with a
+// network stack of its own (runsc) has the interfaces that it finds, and starts none.
 func (r *record) netns() string {
 	switch {
 	case r.bridged():

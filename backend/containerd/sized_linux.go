@@ -14,8 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the
-// container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
+// deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in
+// the container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of
+// this one.
 const deviceLink = "workspace.dev"
 
 // Enforcement returns what can hold the limit of a workspace under the default runtime.
@@ -23,8 +24,8 @@ func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	return b.enforcement(ctx, b.opts.OCIRuntime)
 }
 
-// enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
-// pass over what it does not know.
+// enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel
+// may pass over what it does not know.
 func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
@@ -51,8 +52,8 @@ func (s stateDir) image(session string) string {
 	return filepath.Join(s.workspaces(session), "disk.img")
 }
 
-// newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is never
-// taken for half made.
+// newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is
+// never taken for half made.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
 
 // finishImage renames a workspace's file system to its final name, unless it has that.
@@ -71,8 +72,8 @@ func (r *record) finishImage() error {
 	return stateError("create the workspace", err)
 }
 
-// formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
-// made.
+// formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is
+// half made.
 func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
 	if r.config.Sized() == 0 {
 		return nil
@@ -92,7 +93,8 @@ func (r *record) sizedSpec(user kit.User) sizedfs.Spec {
 	return sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(user.UID), GID: int(user.GID)}
 }
 
-// attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.
+// attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed
+// then.
 func (r *record) attachWorkspace() (io.Closer, error) {
 	if r.config.Sized() == 0 {
 		return io.NopCloser(nil), nil

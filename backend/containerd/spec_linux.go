@@ -63,8 +63,8 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 }
 
 // mounts are the kernel's own file systems, three files of /etc, /tmp, the guest and the workspace, and something
-// harmless over every volume that the image declares. What lies in /etc comes first: there an image may have links, which
-// must not lead into what is mounted later.
+// harmless over every volume that the image declares. What lies in /etc comes first: there an image may have links,
+// which must not lead into what is mounted later.
 func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
 	ms := kernelMounts(p.Spec.Limits)

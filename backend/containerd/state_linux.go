@@ -130,8 +130,8 @@ func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
 }
 
-// readTag returns the owner of a session's workspace, and a zero tag without one: there is no workspace, or its maker died
-// before it wrote the tag.
+// readTag returns the owner of a session's workspace, and a zero tag without one: there is no workspace, or its maker
+// died before it wrote the tag.
 func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))
@@ -144,8 +144,8 @@ func (s stateDir) readTag(session string) (workspaceTag, error) {
 	return tag, nil
 }
 
-// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made reports
-// which.
+// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made
+// reports which.
 func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
 	dir := r.state()
 	user, err := r.owner()

@@ -120,8 +120,8 @@ func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	})
 }
 
-// endWait is how long an end is tried that fails for no reason that is known by its type. Shims give such errors while another
-// call ends the same process, and containerd while it clears up after a shim that was killed.
+// endWait is how long an end is tried that fails for no reason that is known by its type. Shims give such errors while
+// another call ends the same process, and containerd while it clears up after a shim that was killed.
 const endWait = 5 * time.Second
 
 // killTask kills the main process, and with it every process of its namespace, and waits a while for the end.

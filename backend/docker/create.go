@@ -217,8 +217,8 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	return info, nil
 }
 
-// sameImage reports whether a container's image is the one that was checked. Engines with another image store may call it
-// by another of its digests, and then know it by both.
+// sameImage reports whether a container's image is the one that was checked. Engines with another image store may call
+// it by another of its digests, and then know it by both.
 func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
 		return true, nil

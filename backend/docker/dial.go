@@ -46,8 +46,8 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return s, lost(err)
 }
 
-// reach connects to the guest's socket as a process of this machine, which an engine behind a local socket most likely runs
-// its containers on. Such a stream is a third faster than the engine's, and the engine may be away.
+// reach connects to the guest's socket as a process of this machine, which an engine behind a local socket most likely
+// runs its containers on. Such a stream is a third faster than the engine's, and the engine may be away.
 func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteCloser, error) {
 	if !strings.HasPrefix(b.api.DaemonHost(), "unix://") {
 		return nil, kit.ErrElsewhere

@@ -8,8 +8,8 @@ import (
 )
 
 // TestDialWithoutProcess: who may enter the sandbox's network namespace on the engine's own machine comes in without a
-// process of the engine's in the sandbox, for which a sandbox whose commands use up its processes may have no room. Others
-// are served by one, as TestRemoteEngine shows.
+// process of the engine's in the sandbox, for which a sandbox whose commands use up its processes may have no room.
+// Others are served by one, as TestRemoteEngine shows.
 func TestDialWithoutProcess(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

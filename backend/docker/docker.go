@@ -18,8 +18,8 @@
 // The default is no network at all. A bridged sandbox reaches public addresses only: what is private, link-local (cloud
 // metadata), on the sandbox network itself (gateway, other sandboxes) or an address of the engine's own machine is
 // rejected inside the sandbox's network namespace by rules that the sandbox has no privilege to change, except the
-// engine's resolvers on port 53 and what Options.AllowNets lists. Where such rules cannot be installed, Create fails with
-// ErrUnsupported.
+// engine's resolvers on port 53 and what Options.AllowNets lists. Where such rules cannot be installed, Create fails
+// with ErrUnsupported.
 //
 // # Spans
 //

@@ -47,8 +47,8 @@ func (b *driver) probe(ctx context.Context) error {
 	return nil
 }
 
-// learn asks the engine what it is, once: the answer takes it longer than all that the use of a sandbox takes, which does
-// without. Several at once may ask.
+// learn asks the engine what it is, once: the answer takes it longer than all that the use of a sandbox takes, which
+// does without. Several at once may ask.
 func (b *driver) learn(ctx context.Context) (*engine, error) {
 	if e := b.known.Load(); e != nil {
 		return e, nil
@@ -65,8 +65,8 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 	return b.known.Load(), nil
 }
 
-// engine returns the result of learn, or an engine without capabilities if the daemon does not answer. Containers are made with the
-// engine of their plan: an empty engine has no seccomp profile and no limits.
+// engine returns the result of learn, or an engine without capabilities if the daemon does not answer. Containers are
+// made with the engine of their plan: an empty engine has no seccomp profile and no limits.
 func (b *driver) engine() *engine {
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
 	defer cancel()

@@ -105,7 +105,8 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return err
 }
 
-// Environments returns the images of an instance's environments. One without a name lost it to another one of the same recipe.
+// Environments returns the images of an instance's environments. One without a name lost it to another one of the same
+// recipe.
 func (b *driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
 	list, err := kit.Call(ctx, b.calls, "list images", kit.With(b.api.ImageList, imagetypes.ListOptions{}))
 	if err != nil {

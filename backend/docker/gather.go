@@ -8,18 +8,18 @@ import (
 const (
 	// gatherWindow is the time over which the rate is taken.
 	gatherWindow = 2 * time.Millisecond
-	// bulkRate is the rate, in bytes a second, from which on a read waits for company. Commands that answer as fast as they
-	// can stay far below it.
+	// bulkRate is the rate, in bytes a second, from which on a read waits for company. Commands that answer as fast as
+	// they can stay far below it.
 	bulkRate = 16 << 20
-	// gatherWait is how long a read waits then. Measured with 100 MiB from a Docker container on 2 cores, in steps of 4 KiB: half
-	// the CPU of the reader and a quarter less of the engine's than without. With 1.5 ms the 270 KiB that fit into the
-	// buffers on the way are full before the wait is over.
+	// gatherWait is how long a read waits then. Measured with 100 MiB from a Docker container on 2 cores, in steps of 4
+	// KiB: half the CPU of the reader and a quarter less of the engine's than without. With 1.5 ms the 270 KiB that fit
+	// into the buffers on the way are full before the wait is over.
 	gatherWait = time.Millisecond
 )
 
-// gatherer reads from a stream to which another process writes in small steps. Each of them costs a read, and a wake-up of
-// every process on the way, which is most of what a transfer of many megabytes costs. So while much comes in, a read that
-// found little is followed by one that waits a moment first. One goroutine may read at a time.
+// gatherer reads from a stream to which another process writes in small steps. Each of them costs a read, and a wake-up
+// of every process on the way, which is most of what a transfer of many megabytes costs. So while much comes in, a read
+// that found little is followed by one that waits a moment first. One goroutine may read at a time.
 type gatherer struct {
 	r     io.Reader
 	since time.Time

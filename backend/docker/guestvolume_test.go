@@ -72,8 +72,8 @@ func TestGuestVolume(t *testing.T) {
 	backendtest.Remove(t, fresh, info.ID)
 }
 
-// TestOldGuests: the first use of a version removes the guest volumes of other versions, except new volumes, volumes of sandboxes, and
-// volumes without our labels. A version whose volume was removed fills it again.
+// TestOldGuests: the first use of a version removes the guest volumes of other versions, except new volumes, volumes of
+// sandboxes, and volumes without our labels. A version whose volume was removed fills it again.
 func TestOldGuests(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)

@@ -16,7 +16,8 @@ func TestPaused(t *testing.T) {
 	b := newBackend(t, nil)
 	id := backendtest.Create(t, b, newSpec()).ID
 	api := engineAPI(t)
-	// The engine gives up after milliseconds when a process cannot be frozen in that moment, for one that waits for a disk.
+	// The engine gives up after milliseconds when a process cannot be frozen in that moment, for one that waits for a
+	// disk.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := api.ContainerPause(t.Context(), id)
 		if err == nil {

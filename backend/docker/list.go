@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// isSandbox reports whether a container is one of ours. An image can declare any label, and the engine copies those to its
-// containers; it cannot choose their names.
+// isSandbox reports whether a container is one of ours. An image can declare any label, and the engine copies those to
+// its containers; it cannot choose their names.
 func isSandbox(labels map[string]string, name string) bool {
 	id := labels[backend.LabelID]
 	return labels[backend.LabelRole] == backend.RoleSandbox && id != "" && strings.TrimPrefix(name, "/") == namePre+id

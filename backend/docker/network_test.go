@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// TestNetworkRestarted has the engine restart a bridged sandbox by itself, which takes the rules of its network away. The
-// first stream to it must find them set again, from whichever process.
+// TestNetworkRestarted has the engine restart a bridged sandbox by itself, which takes the rules of its network away.
+// The first stream to it must find them set again, from whichever process.
 func TestNetworkRestarted(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", ":0")

@@ -7,9 +7,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// removeOldGuests removes unused volumes of other guest versions after the grace period. The first use of a version calls it. A
-// removal that fails is repeated by the next version. The engine refuses to remove the volume of a container. If a process of
-// that version makes a sandbox at this moment, the start fails and fills the volume again.
+// removeOldGuests removes unused volumes of other guest versions after the grace period. The first use of a version
+// calls it. A removal that fails is repeated by the next version. The engine refuses to remove the volume of a
+// container. If a process of that version makes a sandbox at this moment, the start fails and fills the volume again.
 func (b *driver) removeOldGuests(ctx context.Context) {
 	list, err := b.unusedVolumes(ctx, backend.LabelRole, backend.RoleGuest)
 	for _, v := range list {

@@ -16,16 +16,16 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// Snapshots lie in the directory that the engine has for the workspace's volume, beside its files, and are removed with it. This
-// process reads and writes there itself, so that it must be root on the engine's machine.
+// Snapshots lie in the directory that the engine has for the workspace's volume, beside its files, and are removed with
+// it. This process reads and writes there itself, so that it must be root on the engine's machine.
 
 // volumeDir is where the engine keeps a volume, if it is on this machine.
 func (b *driver) volumeDir(v volumeName) string {
 	return filepath.Join(b.engine().root, "volumes", string(v))
 }
 
-// snapshots returns where a workspace lies, unless this process cannot reach it. That a volume of its name is there, which nobody
-// guesses, says that the engine is this machine's.
+// snapshots returns where a workspace lies, unless this process cannot reach it. That a volume of its name is there,
+// which nobody guesses, says that the engine is this machine's.
 func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
@@ -87,8 +87,8 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 // forkedFile lies in the directory of a volume that is a whole fork.
 const forkedFile = "forked"
 
-// half reports whether a volume was to be a fork and is not whole. Of a volume that this process cannot reach it cannot be told,
-// as of one that it could not fork.
+// half reports whether a volume was to be a fork and is not whole. Of a volume that this process cannot reach it cannot
+// be told, as of one that it could not fork.
 func (b *driver) half(v volume.Volume) bool {
 	if v.Labels[labelFork] == "" {
 		return false
@@ -97,7 +97,8 @@ func (b *driver) half(v volume.Volume) bool {
 	return err == nil && !exists(filepath.Join(w.Dir, forkedFile))
 }
 
-// whole waits for who fills a sandbox's volume with the files of a snapshot, and fails when that did not come to its end.
+// whole waits for who fills a sandbox's volume with the files of a snapshot, and fails when that did not come to its
+// end.
 func (b *driver) whole(ctx context.Context, res container.InspectResponse) error {
 	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
 	if errors.Is(err, backend.ErrNotFound) { // the start says so

@@ -73,7 +73,8 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	return p, err
 }
 
-// resolveMounts looks at the directories that are to be mounted, as far as the engine is likely to see those of this machine.
+// resolveMounts looks at the directories that are to be mounted, as far as the engine is likely to see those of this
+// machine.
 func (b *driver) resolveMounts(p *plan) error {
 	p.Spec.Mounts = slices.Clone(p.Spec.Mounts)
 	for i, m := range p.Spec.Mounts {
@@ -158,8 +159,9 @@ func tmpfsOptions(size int64, o kit.User) string {
 		size, kit.Inodes(size), o.UID, o.GID)
 }
 
-// terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine
-// creates this volume with the container, and removes both together. See removeTerminals for `docker rm` without volumes.
+// terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The
+// engine creates this volume with the container, and removes both together. See removeTerminals for `docker rm` without
+// volumes.
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{

@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and loses
-// the answer's status. The output must start with start.
+// hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and
+// loses the answer's status. The output must start with start.
 func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any, start []byte) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()

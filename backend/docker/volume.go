@@ -31,8 +31,8 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace reports whether the container's creation made the volume, or else whether one was left that is half a fork. It
-// fails when there was one that is not the session's.
+// claimWorkspace reports whether the container's creation made the volume, or else whether one was left that is half a
+// fork. It fails when there was one that is not the session's.
 func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made, half bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	if err != nil {
@@ -63,10 +63,10 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 		labels[backend.LabelInstance] == instance && labels[backend.LabelID] == id
 }
 
-// prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API cannot do that by itself, and its copying of
-// files takes a third of a container's start; but an engine that creates a container with an empty volume on it copies
-// the image's directory with its owner into the volume. So a container is created, from an image of ours with that
-// directory, and removed without being started. It returns what removes it.
+// prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API cannot do that by itself, and its
+// copying of files takes a third of a container's start; but an engine that creates a container with an empty volume on
+// it copies the image's directory with its owner into the volume. So a container is created, from an image of ours with
+// that directory, and removed without being started. It returns what removes it.
 func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
 	id, err := b.createFromInit(ctx, "", p.User, labels,

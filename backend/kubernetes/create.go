@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// A pod that has a node is tried so often: its phase says that it runs up to a second after it does. The longer it takes, the
-	// less a moment counts.
+	// A pod that has a node is tried so often: its phase says that it runs up to a second after it does. The longer it
+	// takes, the less a moment counts.
 	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
-	// tryAfter is how long a pod that does not run is left alone: kubelets look each 300 ms whether its volumes are mounted, and
-	// ours have some.
+	// tryAfter is how long a pod that does not run is left alone: kubelets look each 300 ms whether its volumes are
+	// mounted, and ours have some.
 	tryAfter = 250 * time.Millisecond
 	// lookEvery is how often the pod is looked at meanwhile, for a reason why it never will.
 	lookEvery = 250 * time.Millisecond
@@ -101,8 +101,8 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return d.await(ctx, pod, p.Image, p.id())
 }
 
-// ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim before the
-// server looks whether it is there, so that is looked at first.
+// ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim
+// before the server looks whether it is there, so that is looked at first.
 func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	c, err := d.claim(p)
 	if err != nil {
@@ -135,8 +135,8 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// await waits until the guest of a pod answers, and describes the sandbox; the error has the reason if it cannot start. The first
-// stream waits for the first Dial.
+// await waits until the guest of a pod answers, and describes the sandbox; the error has the reason if it cannot start.
+// The first stream waits for the first Dial.
 func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (backend.Info, error) {
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
 	defer cancel()

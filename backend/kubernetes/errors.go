@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// classify returns the sentinel for what only the API server reports. A refusal for lack of a permission names the verb and
-// what it was wanted for.
+// classify returns the sentinel for what only the API server reports. A refusal for lack of a permission names the verb
+// and what it was wanted for.
 func classify(err error) error {
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"),

@@ -127,8 +127,8 @@ func role(t *testing.T, file string) []rbacv1.PolicyRule {
 	return r.Rules
 }
 
-// TestRole: the published Role is enough for everything, and without any of its verbs the error names the verb and what it was
-// wanted for.
+// TestRole: the published Role is enough for everything, and without any of its verbs the error names the verb and what
+// it was wanted for.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	whole := role(t, "role.yaml")
@@ -263,8 +263,8 @@ func part(t *testing.T, do, name string) {
 	}
 }
 
-// TestNodeAway: the kubelet of a sandbox's node ends. Nobody can say what became of the sandbox, which runs on and is reached again
-// when its node is back. One whose pod was deleted meanwhile is gone. It runs alone.
+// TestNodeAway: the kubelet of a sandbox's node ends. Nobody can say what became of the sandbox, which runs on and is
+// reached again when its node is back. One whose pod was deleted meanwhile is gone. It runs alone.
 func TestNodeAway(t *testing.T) {
 	b := newBackend(t, nil)
 	info, other := backendtest.Create(t, b, newSpec()), backendtest.Create(t, b, newSpec())

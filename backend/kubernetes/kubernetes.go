@@ -1,12 +1,13 @@
 // Package kubernetes runs sandboxes as pods of a cluster.
 //
 // A sandbox is one pod whose main process is the Workcell guest, under the restricted Pod Security Standard: a numeric
-// non-root user, no capabilities, no privilege escalation, the runtime's own system call filter, a read-only root (unless the
-// Spec asks for a writable one), no service account token and no service links. Host and guest speak over pods/exec; nothing
-// listens on the pod's network, and nothing of what is said lies in the node's logs, as it would with pods/attach.
+// non-root user, no capabilities, no privilege escalation, the runtime's own system call filter, a read-only root
+// (unless the Spec asks for a writable one), no service account token and no service links. Host and guest speak over
+// pods/exec; nothing listens on the pod's network, and nothing of what is said lies in the node's logs, as it would
+// with pods/attach.
 //
-// The workspace is a persistent volume where Options.StorageClass names a class, and survives a stop; else it is an emptyDir,
-// which goes with the pod. docs/kubernetes.md has the whole list, and the Role that the driver needs.
+// The workspace is a persistent volume where Options.StorageClass names a class, and survives a stop; else it is an
+// emptyDir, which goes with the pod. docs/kubernetes.md has the whole list, and the Role that the driver needs.
 //
 // # Networks
 //
@@ -50,8 +51,8 @@ const name = "kubernetes"
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
 type Options struct {
-	// Kubeconfig is the file that names the cluster. Empty: the cluster in whose pod the program runs, else the files of the
-	// variable KUBECONFIG, else ~/.kube/config.
+	// Kubeconfig is the file that names the cluster. Empty: the cluster in whose pod the program runs, else the files of
+	// the variable KUBECONFIG, else ~/.kube/config.
 	Kubeconfig string
 	// Context is the one of the kubeconfig; empty is its current one.
 	Context string
@@ -60,13 +61,14 @@ type Options struct {
 	// Namespace is where sandboxes are. Empty is that of the context, else "default".
 	Namespace string
 
-	// GuestImage is the reference of the image that has the guest, see `workcell guest image`. An init container copies it from
-	// there. Empty: every sandbox's own image has it at /.workcell, which is faster by a second.
+	// GuestImage is the reference of the image that has the guest, see `workcell guest image`. An init container copies it
+	// from there. Empty: every sandbox's own image has it at /.workcell, which is faster by a second.
 	GuestImage string
-	// GuestVolume mounts GuestImage as a volume instead of copying from it: as fast as an image that has the guest, and needs
-	// Kubernetes 1.33 with a container runtime that can.
+	// GuestVolume mounts GuestImage as a volume instead of copying from it: as fast as an image that has the guest, and
+	// needs Kubernetes 1.33 with a container runtime that can.
 	GuestVolume bool
-	// StorageClass is that of the workspaces' volumes. Empty: a workspace is an emptyDir, which goes when its sandbox stops.
+	// StorageClass is that of the workspaces' volumes. Empty: a workspace is an emptyDir, which goes when its sandbox
+	// stops.
 	StorageClass string
 	// RuntimeClasses are what a sandbox may name as its OCI runtime.
 	RuntimeClasses []string
@@ -90,8 +92,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// Patience is how long the API server may answer nothing before a call fails with ErrUnavailable; 0 means 5 s.
 	Patience time.Duration
-	// PullTimeout bounds the time from a pod's creation to its guest's first answer, in which its node may have to be found and
-	// its image to be pulled; 0 means 30 minutes.
+	// PullTimeout bounds the time from a pod's creation to its guest's first answer, in which its node may have to be
+	// found and its image to be pulled; 0 means 30 minutes.
 	PullTimeout time.Duration
 	// Guest replaces the guest that the library carries, of which only the version counts here.
 	Guest *backend.Guest
@@ -101,8 +103,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Backend is a [backend.SandboxBackend] on one namespace of a cluster. Its methods may be called concurrently. Streams of Dial
-// and Connect outlive Close.
+// Backend is a [backend.SandboxBackend] on one namespace of a cluster. Its methods may be called concurrently. Streams
+// of Dial and Connect outlive Close.
 type Backend struct {
 	*common
 	d *driver
@@ -122,13 +124,14 @@ type driver struct {
 	calls  *kit.Calls
 
 	first waiting
-	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil where
-	// the client's certificate may change, which a session does not.
+	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil
+	// where the client's certificate may change, which a session does not.
 	handshakes tls.ClientSessionCache
 	env        sync.Map // image id -> []string, what an image declares
 }
 
-// New connects to a cluster, within the bounds of ctx and Options.Patience. A server that does not answer is ErrUnavailable.
+// New connects to a cluster, within the bounds of ctx and Options.Patience. A server that does not answer is
+// ErrUnavailable.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	d := new(driver)
 	if opts != nil {

@@ -103,7 +103,8 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// replace makes a pod in the place of one that has ended, whatever becomes of ctx: between the two the sandbox is nowhere but here.
+// replace makes a pod in the place of one that has ended, whatever becomes of ctx: between the two the sandbox is
+// nowhere but here.
 func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
 	defer cancel()
@@ -205,8 +206,8 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 	})
 }
 
-// What was deleted goes within goesWithin, unless its node is away. A call waits for stuckFor at least: this machine's clock may be
-// wrong.
+// What was deleted goes within goesWithin, unless its node is away. A call waits for stuckFor at least: this machine's
+// clock may be wrong.
 const goesWithin, stuckFor = 45 * time.Second, 5 * time.Second
 
 // stuck returns an error for an object that does not go.
@@ -217,8 +218,8 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w", m.Name, backend.ErrUnavailable)
 }
 
-// getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is
-// named there may be one of a time when one was, unless this user may not even look.
+// getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where
+// no class is named there may be one of a time when one was, unless this user may not even look.
 func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, config, error) {
 	c, err := kit.Call(ctx, d.calls, "get workspace", kit.With(d.api.volumes.Get, name))
 	if errors.Is(err, backend.ErrPermission) && d.opts.StorageClass == "" {

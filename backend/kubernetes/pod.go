@@ -129,8 +129,8 @@ func (d *driver) deliverGuest(s *corev1.PodSpec) {
 	}
 }
 
-// resources returns those of a planned sandbox. Of the node's disk it may take twice what the guest lets it have, which may be
-// held up: at that the node evicts it, before its neighbours have no room. A claim is none of the node's.
+// resources returns those of a planned sandbox. Of the node's disk it may take twice what the guest lets it have, which
+// may be held up: at that the node evicts it, before its neighbours have no room. A claim is none of the node's.
 func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 	local := int64(0)
 	if d.opts.StorageClass == "" {
@@ -142,9 +142,9 @@ func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 	return r
 }
 
-// resources returns the limits that a node enforces, and what it reserves: the memory that somebody asked for, so that the
-// sandbox's neighbours take nothing of it, and a quarter of the limit where nobody did; an eighth of the processors, because
-// most sandboxes wait most of the time.
+// resources returns the limits that a node enforces, and what it reserves: the memory that somebody asked for, so that
+// the sandbox's neighbours take nothing of it, and a quarter of the limit where nobody did; an eighth of the
+// processors, because most sandboxes wait most of the time.
 func resources(l, asked backend.Limits) corev1.ResourceRequirements {
 	reserved := l.MemoryBytes / 4
 	if asked.MemoryBytes > 0 {

@@ -34,8 +34,8 @@ func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[
 	return d.ensurePolicy(ctx, mode, pod)
 }
 
-// networkLabel returns what the policy of a network mode selects by: what bridged sandboxes may reach is not the same with all
-// options, and nobody's policy changes another one's.
+// networkLabel returns what the policy of a network mode selects by: what bridged sandboxes may reach is not the same
+// with all options, and nobody's policy changes another one's.
 func (d *driver) networkLabel(mode backend.NetworkMode) string {
 	if mode == backend.NetworkNone || len(d.opts.AllowNets) == 0 {
 		return string(mode)
@@ -60,7 +60,8 @@ func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPo
 	return p
 }
 
-// outbound returns what bridged sandboxes may reach: public addresses, the cluster's resolver, and what the operator allows.
+// outbound returns what bridged sandboxes may reach: public addresses, the cluster's resolver, and what the operator
+// allows.
 func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 	block := func(cidr string, except []netip.Prefix) networkingv1.NetworkPolicyPeer {
 		b := &networkingv1.IPBlock{CIDR: cidr}

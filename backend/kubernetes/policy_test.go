@@ -43,8 +43,8 @@ func noPods(t *testing.T, ns string) {
 	}
 }
 
-// TestPolicyUndeclared: unless the operator declares that the cluster enforces policies, no sandbox is created. The error
-// names the test and the setting.
+// TestPolicyUndeclared: unless the operator declares that the cluster enforces policies, no sandbox is created. The
+// error names the test and the setting.
 func TestPolicyUndeclared(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, func(o *kubernetes.Options) { o.NetworkPolicyEnforced = false })
@@ -60,8 +60,8 @@ func TestPolicyUndeclared(t *testing.T) {
 	}
 }
 
-// TestPolicyAddsUp: if another policy of the namespace opens the network of a sandbox without one, Create and Start fail
-// and name the policy. Policies that allow nothing, or that do not select the sandbox, do no harm.
+// TestPolicyAddsUp: if another policy of the namespace opens the network of a sandbox without one, Create and Start
+// fail and name the policy. Policies that allow nothing, or that do not select the sandbox, do no harm.
 func TestPolicyAddsUp(t *testing.T) {
 	t.Parallel()
 	ns, udp := ownNamespace(t), corev1.ProtocolUDP
@@ -165,7 +165,8 @@ func TestTryNetworkNotEnforced(t *testing.T) {
 	}
 }
 
-// TestPolicyDeleted: what closes the network of sandboxes is there for each that is made or started, whatever became of it.
+// TestPolicyDeleted: what closes the network of sandboxes is there for each that is made or started, whatever became of
+// it.
 func TestPolicyDeleted(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)

@@ -20,8 +20,8 @@ import (
 // attachTimeout bounds the opening of a stream to a sandbox that runs.
 const attachTimeout = 15 * time.Second
 
-// Dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment, so
-// that a failure means nothing while the pod is said to run.
+// Dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment,
+// so that a failure means nothing while the pod is said to run.
 func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	s := d.first.take(id)
 	if s != nil {
@@ -84,8 +84,8 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds that
-// alone.
+// exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds
+// that alone.
 func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream, error) {
 	url := d.api.core.Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, d.api.parameters).URL()
@@ -121,7 +121,8 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 	}
 }
 
-// waiting has the first stream to each sandbox that was just made, for its first Dial: opening another one takes an exec.
+// waiting has the first stream to each sandbox that was just made, for its first Dial: opening another one takes an
+// exec.
 type waiting struct{ streams sync.Map } // id of a sandbox -> *stream
 
 // keep has a stream wait, for some time.

@@ -79,8 +79,8 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// TestSilentNode: calls end when their callers do, and else after a while, where the API server is well and says nothing to an
-// exec, as it does while a node is frozen.
+// TestSilentNode: calls end when their callers do, and else after a while, where the API server is well and says
+// nothing to an exec, as it does while a node is frozen.
 func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool

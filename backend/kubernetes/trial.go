@@ -46,9 +46,9 @@ type trial struct {
 	made []string // names of pods
 }
 
-// TryNetwork tests with pods whether the cluster isolates a sandbox without a network, and returns the targets that such
-// a sandbox does not reach. It fails with ErrUnsupported if the sandbox reaches one of them, or if no pod reaches another
-// pod, because then the trial shows nothing. Without Options.GuestImage, image must have the guest.
+// TryNetwork tests with pods whether the cluster isolates a sandbox without a network, and returns the targets that
+// such a sandbox does not reach. It fails with ErrUnsupported if the sandbox reaches one of them, or if no pod reaches
+// another pod, because then the trial shows nothing. Without Options.GuestImage, image must have the guest.
 func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string, err error) {
 	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (_ []string, err error) {
 		p, err := kit.NewPlan(b.Name(), backend.Spec{ID: "trial", Image: image}, b.d.opts.Images, b.d.opts.Limits)

@@ -26,8 +26,8 @@ import (
 // pingEvery keeps what lies between from ending a stream on which nothing is said; client-go's own value.
 const pingEvery = 5 * time.Second
 
-// executor returns what runs a program in a pod at an address: by SPDY, which is twice as fast in bulk, or by a WebSocket where
-// SPDY does not come through.
+// executor returns what runs a program in a pod at an address: by SPDY, which is twice as fast in bulk, or by a
+// WebSocket where SPDY does not come through.
 func (d *driver) executor(url *url.URL) (remotecommand.Executor, error) {
 	up, err := newUpgrade(d.config, d.handshakes)
 	if err != nil {
@@ -50,8 +50,8 @@ func (d *driver) executor(url *url.URL) (remotecommand.Executor, error) {
 	return remotecommand.NewFallbackExecutor(fast, other, httpstream.IsUpgradeFailure)
 }
 
-// upgrade makes connections for SPDY as client-go does, but for two things: the end of the request's context ends one also while
-// the server says nothing, as one does whose node is frozen; and a refusal keeps its type.
+// upgrade makes connections for SPDY as client-go does, but for two things: the end of the request's context ends one
+// also while the server says nothing, as one does whose node is frozen; and a refusal keeps its type.
 type upgrade struct {
 	*spdy.SpdyRoundTripper
 	conn net.Conn // that of RoundTrip
@@ -92,8 +92,8 @@ func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// NewConnection returns the connection that the server's answer upgrades. An UpgradeFailureError says that it came from something
-// between that lets no SPDY pass; the API server and the node answer in other ways.
+// NewConnection returns the connection that the server's answer upgrades. An UpgradeFailureError says that it came from
+// something between that lets no SPDY pass; the API server and the node answer in other ways.
 func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, error) {
 	if resp.StatusCode == http.StatusSwitchingProtocols && strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
 		return spdy.NewClientConnectionWithPings(u.conn, pingEvery)

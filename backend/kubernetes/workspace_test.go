@@ -52,8 +52,8 @@ func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
 	return ""
 }
 
-// TestClaimOfCreateThatFails: what a Create finds is kept when it fails while its caller gives up; what it made is not, even when
-// the answer that says so was lost.
+// TestClaimOfCreateThatFails: what a Create finds is kept when it fails while its caller gives up; what it made is not,
+// even when the answer that says so was lost.
 func TestClaimOfCreateThatFails(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -128,7 +128,8 @@ func TestQuotaOfClaims(t *testing.T) {
 	backendtest.Create(t, b, spec)
 }
 
-// TestNoClassAnyMore: what was made with a class of volumes is removed without one, too; who may not look at claims has none.
+// TestNoClassAnyMore: what was made with a class of volumes is removed without one, too; who may not look at claims has
+// none.
 func TestNoClassAnyMore(t *testing.T) {
 	t.Parallel()
 	had, plain := newBackend(t, nil), newBackend(t, func(o *kubernetes.Options) { o.StorageClass = "" })

@@ -36,8 +36,8 @@ type driver struct {
 	calls *kit.Calls
 }
 
-// New probes this machine and sets up the isolation of a sandbox on trial: what cannot be had is ErrUnsupported, with a text
-// that says which part it is and how to mend it.
+// New probes this machine and sets up the isolation of a sandbox on trial: what cannot be had is ErrUnsupported, with a
+// text that says which part it is and how to mend it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(driver)
 	if opts != nil {

@@ -27,7 +27,8 @@ const (
 	rmdirPatience = 10 * time.Second
 )
 
-// cgroups is where this process may make control groups: a directory per controller. On version 2 they are all the same.
+// cgroups is where this process may make control groups: a directory per controller. On version 2 they are all the
+// same.
 type cgroups struct {
 	v2   bool
 	dirs map[string]string // by controller: memory, pids, cpu
@@ -76,8 +77,8 @@ func findCgroups() cgroups {
 	return c
 }
 
-// delegated looks for a group of version 2 that hands all our controllers down to groups that we may make in it: the root
-// for root, else what lies above our own.
+// delegated looks for a group of version 2 that hands all our controllers down to groups that we may make in it: the
+// root for root, else what lies above our own.
 func delegated(mount, own string) (string, bool) {
 	candidates := []string{mount, filepath.Dir(filepath.Join(mount, own))}
 	for _, dir := range candidates {

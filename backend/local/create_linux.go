@@ -60,8 +60,8 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	return b.describe(x, backend.StateRunning), nil
 }
 
-// write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle waits
-// for both, while the sandbox begins to run.
+// write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle
+// waits for both, while the sandbox begins to run.
 func (x *sandbox) write(owner string) error {
 	if err := host.WriteJSON(x.file(recordFile), x.record, false); err != nil {
 		return err
@@ -159,8 +159,8 @@ func (b *driver) enforceable(l backend.Limits) backend.Limits {
 	return l
 }
 
-// takeName makes a sandbox's directory, locked, in one step: from the beginning it is locked by its maker. It has no record
-// yet. ErrExists when the session's name is taken.
+// takeName makes a sandbox's directory, locked, in one step: from the beginning it is locked by its maker. It has no
+// record yet. ErrExists when the session's name is taken.
 func (b *driver) takeName(r record) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.fresh(), record: r}
 	x.Group = b.groupPrefix() + x.Nonce

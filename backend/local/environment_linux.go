@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// buildingDir is the directory of a workspace in which an environment is installed: what lies there counts against its limit.
+	// buildingDir is the directory of a workspace in which an environment is installed: what lies there counts against its
+	// limit.
 	buildingDir = ".environment"
 	// Files of an environment's directory.
 	environmentFile  = "environment.json" // an environment
@@ -44,8 +45,8 @@ func isEnvironment(name string) bool {
 	return err == nil && len(name) == 32
 }
 
-// planEnvironment notes in the record of a sandbox what it finds installed, or what is to be installed in it. Of the machine, which
-// is its image, only its directory of environments may be written to.
+// planEnvironment notes in the record of a sandbox what it finds installed, or what is to be installed in it. Of the
+// machine, which is its image, only its directory of environments may be written to.
 func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
 	if p.Spec.Environment == "" {
 		return nil
@@ -155,7 +156,8 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return errors.Join(fmt.Errorf("local: saving the environment: %w", scrub(err)), left)
 }
 
-// gatherEnvironment makes an environment's directory of what lies in the workspace of a sandbox, no process of which runs.
+// gatherEnvironment makes an environment's directory of what lies in the workspace of a sandbox, no process of which
+// runs.
 func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 	files := filepath.Join(tmp, environmentFiles)
 	err := errors.Join(os.MkdirAll(b.dirs.environments(), 0o700), os.Mkdir(tmp, 0o700))

@@ -63,8 +63,8 @@ func (i ids) mappings() (uids, gids []syscall.SysProcIDMap) {
 	return one(i.User.UID, os.Geteuid()), one(i.User.GID, os.Getegid())
 }
 
-// mayMapBlocks reports whether this process may map any block: it is root, and of a user namespace that has all those ids,
-// which the root of a container without privileges is not.
+// mayMapBlocks reports whether this process may map any block: it is root, and of a user namespace that has all those
+// ids, which the root of a container without privileges is not.
 func mayMapBlocks() bool {
 	return os.Geteuid() == 0 && hasBlocks("/proc/self/uid_map") && hasBlocks("/proc/self/gid_map")
 }

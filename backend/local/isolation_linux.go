@@ -26,8 +26,8 @@ func (e *isolationError) Error() string { return e.text + ": " + e.kind.Error() 
 
 func (e *isolationError) Unwrap() error { return e.kind }
 
-// reportError returns the error of a launcher's report, with a hint. It names what the sandbox would see, not where on the
-// host that lies.
+// reportError returns the error of a launcher's report, with a hint. It names what the sandbox would see, not where on
+// the host that lies.
 func (l *launching) reportError(r launch.Report) error {
 	errno := unix.Errno(r.Errno)
 	for _, t := range l.trees {

@@ -196,8 +196,8 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return nil
 }
 
-// hold locks the sandbox with that id, or whatever else keeps others from making its workspace theirs: the rest of another
-// creation, or the session's name, taken like for a new sandbox. Nil and no error: there is nothing to remove.
+// hold locks the sandbox with that id, or whatever else keeps others from making its workspace theirs: the rest of
+// another creation, or the session's name, taken like for a new sandbox. Nil and no error: there is nothing to remove.
 func (b *driver) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*sandbox, error) {
 	for {
 		x, err := b.readSandbox(session)

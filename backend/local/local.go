@@ -1,5 +1,5 @@
-// Package local runs sandboxes on this Linux machine without any engine: no daemon, no image, no privileges but those of
-// the calling user.
+// Package local runs sandboxes on this Linux machine without any engine: no daemon, no image, no privileges but those
+// of the calling user.
 //
 // A sandbox is a process, the Workcell guest, as PID 1 of fresh user, pid, mount, network, IPC, UTS and cgroup
 // namespaces. It sees the host's /usr, /bin, /sbin and /lib* read-only, an /etc and /dev made for it, and a /workspace

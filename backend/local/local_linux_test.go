@@ -28,7 +28,8 @@ func TestWritableRoot(t *testing.T) {
 	backendtest.Prints(t, other, "test -x /usr/bin/env && echo whole", "whole\n")
 }
 
-// TestJavaSettings verifies that a sandbox sees the settings of Debian's Java, without which it does not start, and no passwords.
+// TestJavaSettings verifies that a sandbox sees the settings of Debian's Java, without which it does not start, and no
+// passwords.
 func TestJavaSettings(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, stateDir(t))
@@ -73,8 +74,8 @@ func TestHostSocketsBelowUsr(t *testing.T) {
 	backendtest.Prints(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true", "there\n")
 }
 
-// TestRecordWithoutGroup: what a creation left that died at its very beginning is cleared away, and nothing beside it. Its
-// record may name no control group; the directory of that name would be the root of all.
+// TestRecordWithoutGroup: what a creation left that died at its very beginning is cleared away, and nothing beside it.
+// Its record may name no control group; the directory of that name would be the root of all.
 func TestRecordWithoutGroup(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

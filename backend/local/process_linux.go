@@ -149,10 +149,10 @@ func reap(pid, pidfd int) {
 	}()
 }
 
-// settleScore sets by how much the kernel prefers a launcher, and so the guest, to other processes when memory runs out: as
-// little as we may, but never with the protection that this process may have. Commands get a higher score from the guest.
-// They can lower it to a bound that only a privileged process moves, with what it sets; so the guest lies on the bound, and
-// no command gets below it.
+// settleScore sets by how much the kernel prefers a launcher, and so the guest, to other processes when memory runs
+// out: as little as we may, but never with the protection that this process may have. Commands get a higher score from
+// the guest. They can lower it to a bound that only a privileged process moves, with what it sets; so the guest lies on
+// the bound, and no command gets below it.
 func settleScore(pid int) error {
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

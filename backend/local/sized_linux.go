@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace
-// only, so that it is released with the sandbox's last process, whatever becomes of this one.
+// imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount
+// namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
 const imageFile = "disk.img"
 
 func (d dirs) image(session string) string { return filepath.Join(d.workspace(session), imageFile) }
@@ -52,8 +52,8 @@ func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
-// mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which
-// takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
+// mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher,
+// which takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
 func (b *driver) mountSized(x *sandbox, launcher int) error {
 	d, err := sizedfs.Attach(b.dirs.image(x.session()))
 	if errors.Is(err, os.ErrNotExist) {

@@ -49,7 +49,8 @@ func newDisk(t *testing.T, mkfs ...string) string {
 	return dir
 }
 
-// TestSnapshotsOnExt4 is the suite where files cannot share blocks, and a snapshot of a workspace with a limit is a directory.
+// TestSnapshotsOnExt4 is the suite where files cannot share blocks, and a snapshot of a workspace with a limit is a
+// directory.
 func TestSnapshotsOnExt4(t *testing.T) { snapshotsOn(t, "mkfs.ext4", "-q", "-F") }
 
 // TestSnapshotsOnXFS is the suite where they can, and it is a directory as well.
@@ -65,8 +66,8 @@ func snapshotsOn(t *testing.T, mkfs ...string) {
 	backendtest.RunGroups(t, harness(dir), "snapshots")
 }
 
-// TestSnapshotsTakeWhatChanged: where nothing can share blocks, what has not changed since the last snapshot or rollback takes no room
-// a second time, and a fork with a limit has its room set aside.
+// TestSnapshotsTakeWhatChanged: where nothing can share blocks, what has not changed since the last snapshot or
+// rollback takes no room a second time, and a fork with a limit has its room set aside.
 func TestSnapshotsTakeWhatChanged(t *testing.T) {
 	t.Parallel()
 	dir := newDisk(t, "mkfs.ext4", "-q", "-F")

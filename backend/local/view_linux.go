@@ -19,8 +19,8 @@ import (
 // hostname is every sandbox's.
 const hostname = "workcell"
 
-// hostFiles are what of the host's /etc a sandbox sees, where there is such: how the linker and TLS find things, and which
-// of several programs is meant. None of it is secret; whatever else lies beside it stays out.
+// hostFiles are what of the host's /etc a sandbox sees, where there is such: how the linker and TLS find things, and
+// which of several programs is meant. None of it is secret; whatever else lies beside it stays out.
 func hostFiles() []string {
 	// Debian's Java reads its settings there. Only management has passwords.
 	java, _ := filepath.Glob("/etc/java-*-openjdk/[^m]*")
@@ -131,8 +131,8 @@ func (b *driver) showHost(c *launch.Config) {
 	}
 }
 
-// shownSockets lists the host's Unix sockets below what sandboxes see. A read-only mount keeps nobody from connecting, and
-// neither does a network namespace: the names of these are files.
+// shownSockets lists the host's Unix sockets below what sandboxes see. A read-only mount keeps nobody from connecting,
+// and neither does a network namespace: the names of these are files.
 func shownSockets() []string {
 	table, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
@@ -153,8 +153,8 @@ func shownSockets() []string {
 	return out
 }
 
-// shownDirs are the beginnings of the names of all that sandboxes see of the host, by each directory's own name and by the
-// one that its links lead to.
+// shownDirs are the beginnings of the names of all that sandboxes see of the host, by each directory's own name and by
+// the one that its links lead to.
 func shownDirs() []string {
 	var dirs []string
 	for _, dir := range append(systemDirs(), hostFiles()...) {

@@ -21,7 +21,8 @@ type workspace struct {
 	Instance string `json:"instance"`
 	Base     uint32 `json:"base"` // of the block of user ids
 	Size     int64  `json:"size"` // 0 for a directory without limit of its own, else that of its file system
-	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its creation.
+	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its
+	// creation.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
 	Group string `json:"group"` // control group of the sandbox that has it, or had it last
@@ -44,8 +45,8 @@ func (d dirs) readOwner(session string) (workspace, error) {
 	return workspace{}, errDamaged
 }
 
-// claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
-// the user ids.
+// claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and
+// settles the user ids.
 func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	old, err := b.dirs.readOwner(x.session())
 	switch {
@@ -71,8 +72,8 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	return host.WriteJSON(b.dirs.ownerFile(x.session()), old, true)
 }
 
-// endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The caller
-// has the session's name. Without control groups nobody finds it.
+// endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The
+// caller has the session's name. Without control groups nobody finds it.
 func (b *driver) endFormer(ctx context.Context, w workspace) error {
 	g := group{b.machine.cgroups, w.Group}
 	if err := g.kill(ctx, b.machine.boot); err != nil {
@@ -171,8 +172,8 @@ func (b *driver) settle(x *sandbox) error {
 	return os.WriteFile(x.file(madeFile), nil, 0o600)
 }
 
-// removeWorkspace removes a session's workspace, if meant selects it, and releases its user ids. The caller
-// has the session's name, so that nobody else can make the workspace theirs. One of which nothing is known has no maker.
+// removeWorkspace removes a session's workspace, if meant selects it, and releases its user ids. The caller has the
+// session's name, so that nobody else can make the workspace theirs. One of which nothing is known has no maker.
 func (b *driver) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
 	w, err := b.dirs.readOwner(session)
 	if errors.Is(err, os.ErrNotExist) {

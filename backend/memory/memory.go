@@ -1,7 +1,8 @@
-// Package memory is a driver for your own tests: sandboxes without processes, engine or disk, on every operating system.
+// Package memory is a driver for your own tests: sandboxes without processes, engine or disk, on every operating
+// system.
 //
-// A test gives it to session.NewManager like any other driver. Files are kept in memory, commands are answered by what the
-// test scripted, and every call is recorded:
+// A test gives it to session.NewManager like any other driver. Files are kept in memory, commands are answered by what
+// the test scripted, and every call is recorded:
 //
 //	b, err := memory.New(nil)
 //	b.On("go test ./...", memory.Answer{Stdout: "ok\n"})
@@ -9,11 +10,11 @@
 //	...                                  // what is tested opens sandboxes and runs commands
 //	for _, c := range b.Calls() { ... }  // Create, Exec, Put, Remove, in order
 //
-// A command that nothing answers ends with exit code 127, and its standard error has the words to add. [Backend.Fault] makes
-// calls of the engine fail or wait, [Backend.Lose] takes a sandbox away.
+// A command that nothing answers ends with exit code 127, and its standard error has the words to add. [Backend.Fault]
+// makes calls of the engine fail or wait, [Backend.Lose] takes a sandbox away.
 //
-// Nothing is isolated and nothing is run, so a test with this driver says nothing of what a command does. Terminals, ports and
-// services of a sandbox are unsupported, as are links, mounts and environments.
+// Nothing is isolated and nothing is run, so a test with this driver says nothing of what a command does. Terminals,
+// ports and services of a sandbox are unsupported, as are links, mounts and environments.
 package memory
 
 import (
@@ -86,8 +87,8 @@ func New(o *Options) (*Backend, error) {
 	return &Backend{e: e}, nil
 }
 
-// Reopen returns another backend on the same sandboxes, script and calls, as another process on the same engine has one. The
-// two are closed apart.
+// Reopen returns another backend on the same sandboxes, script and calls, as another process on the same engine has
+// one. The two are closed apart.
 func (b *Backend) Reopen() *Backend { return &Backend{e: b.e} }
 
 // Name returns "memory".

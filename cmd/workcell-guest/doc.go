@@ -18,15 +18,16 @@
 // connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. With --report
 // it first writes the output of report.
 //
-// report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy of the guest and what
-// belongs to it for another container, and a workspace of its user; and the targets that a pod reaches, as bits of the exit code.
+// report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy
+// of the guest and what belongs to it for another container, and a workspace of its user; and the targets that a pod
+// reaches, as bits of the exit code.
 //
 // mcp, started by a command of the sandbox, bridges its own standard streams to the tools that the host serves, at the
-// address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, and with 69 behind
-// one JSON-RPC error when nobody serves the command tools.
+// address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, and with 69
+// behind one JSON-RPC error when nobody serves the command tools.
 //
-// tools, also started as /.workcell/bin/tools, calls tools of the host: results on standard output, a failure as JSON on
-// standard error with exit code 1, 77 when it was denied, 124 when a time limit ran out, 69 when the host is away.
+// tools, also started as /.workcell/bin/tools, calls tools of the host: results on standard output, a failure as JSON
+// on standard error with exit code 1, 77 when it was denied, 124 when a time limit ran out, 69 when the host is away.
 //
 // The command exists for Linux only.
 package main

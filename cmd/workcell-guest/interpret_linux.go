@@ -16,8 +16,8 @@ import (
 // interpreterWait is how long an interpreter that has started may take to listen anew, in the place of one that ended.
 const interpreterWait = 2 * time.Second
 
-// interpret has the interpreter of a language, which serves below a directory, run the program on standard input, prints what that
-// prints, and exits as it does.
+// interpret has the interpreter of a language, which serves below a directory, run the program on standard input,
+// prints what that prints, and exits as it does.
 func interpret(args []string, in io.Reader, out, errs io.Writer) int {
 	if len(args) != 2 {
 		return fail(errs, errors.New("usage: workcell-guest interpret DIR LANGUAGE"))

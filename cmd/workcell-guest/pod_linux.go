@@ -24,8 +24,9 @@ func report(w io.Writer) error {
 	return json.NewEncoder(w).Encode(wire.PodReport{Environ: os.Environ()})
 }
 
-// install copies the directory of this program, and what belongs to it, to another one. The program comes last: a directory
-// that has it is whole. A second argument is a workspace to make: the root of a volume is not its user's, a directory in it is.
+// install copies the directory of this program, and what belongs to it, to another one. The program comes last: a
+// directory that has it is whole. A second argument is a workspace to make: the root of a volume is not its user's, a
+// directory in it is.
 func install(args []string) error {
 	if len(args) != 1 && len(args) != 2 {
 		return errors.New("usage: workcell-guest install DIRECTORY [WORKSPACE]")
@@ -103,8 +104,8 @@ const trialCode = 64
 // trialPause is between two tries of network-trial dial.
 const trialPause = 50 * time.Millisecond
 
-// networkTrial listens on a port until it is ended, or tries to reach targets for some time: a pod may be connected only a
-// while after its start, and a closed target must stay closed.
+// networkTrial listens on a port until it is ended, or tries to reach targets for some time: a pod may be connected
+// only a while after its start, and a closed target must stay closed.
 func networkTrial(args []string) int {
 	if len(args) == 2 && args[0] == "listen" {
 		return fail(os.Stderr, trialListen(net.JoinHostPort("", args[1])))
@@ -161,7 +162,8 @@ func trialListen(address string) error {
 	return err
 }
 
-// trialReaches tries tcp:ADDRESS, udp:ADDRESS, which must answer, dns: (the resolver of the pod), or api: (the API server).
+// trialReaches tries tcp:ADDRESS, udp:ADDRESS, which must answer, dns: (the resolver of the pod), or api: (the API
+// server).
 func trialReaches(ctx context.Context, target string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -225,8 +225,8 @@ func (a toolAnswer) text() string {
 	return strings.Join(texts, "\n")
 }
 
-// print writes a result: data as JSON, else text, and what the host has put into a file, unless it is to stay there. The
-// list of the files that came beside it goes to standard error.
+// print writes a result: data as JSON, else text, and what the host has put into a file, unless it is to stay there.
+// The list of the files that came beside it goes to standard error.
 func (c *toolsCommand) print(a toolAnswer, keep bool) error {
 	if a.IsError {
 		failed := struct{ Error *toolFailure }{&toolFailure{}}

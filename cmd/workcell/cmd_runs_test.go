@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// TestForgetAmbiguousRun: the beginning of two runs' ids deletes neither, not even the results if only one of them has some.
+// TestForgetAmbiguousRun: the beginning of two runs' ids deletes neither, not even the results if only one of them has
+// some.
 func TestForgetAmbiguousRun(t *testing.T) {
 	t.Parallel()
 	_, a, j := endedRuns(t, "run_aaaaaaaaaaa", "run_aaaaaaaaaab")

@@ -20,7 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
-// TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through it.
+// TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through
+// it.
 func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	t.Parallel()
 	examples, err := filepath.Abs("../../examples")

@@ -31,8 +31,8 @@ func newDisk(t *testing.T) (dir string, u user) {
 	return dir, u
 }
 
-// refuses wants that nothing can be made that could not be recorded, with an error and a hint, and that what is there can
-// be seen and used.
+// refuses wants that nothing can be made that could not be recorded, with an error and a hint, and that what is there
+// can be seen and used.
 func (u user) refuses(want, hint string) {
 	u.t.Helper()
 	_, stderr := u.run(app.ExitFailed, "sandbox", "open", "--name", "second", "--image", "workcell/debian:12")
@@ -47,8 +47,8 @@ func (u user) refuses(want, hint string) {
 	}
 }
 
-// TestStateDisk has the disk of the state directory fill up, and become read-only: that is said, what is there can be used,
-// and nothing is lost when the disk is well again.
+// TestStateDisk has the disk of the state directory fill up, and become read-only: that is said, what is there can be
+// used, and nothing is lost when the disk is well again.
 func TestStateDisk(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)

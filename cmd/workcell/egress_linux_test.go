@@ -27,8 +27,8 @@ func loopbackServer(t *testing.T, addr string) (at string, asked <-chan string) 
 	return l.Addr().String(), paths
 }
 
-// TestSessionsAllow: the command of a step reaches the hosts of its workflow, in networks that the operator names, and another one
-// once an operator's other command allows it.
+// TestSessionsAllow: the command of a step reaches the hosts of its workflow, in networks that the operator names, and
+// another one once an operator's other command allows it.
 func TestSessionsAllow(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

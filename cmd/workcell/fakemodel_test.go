@@ -15,8 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestAgentWithAVendorsPlugin runs an agent with the real OpenAI plugin against a server that speaks OpenAI's wire format:
-// the first answer calls sandbox_exec, the second gives its output back. Key and address come from the environment.
+// TestAgentWithAVendorsPlugin runs an agent with the real OpenAI plugin against a server that speaks OpenAI's wire
+// format: the first answer calls sandbox_exec, the second gives its output back. Key and address come from the
+// environment.
 func TestAgentWithAVendorsPlugin(t *testing.T) {
 	t.Parallel()
 	mock := llmtest.New(func(n int, r llmtest.Request) llmtest.Answer {

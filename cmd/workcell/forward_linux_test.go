@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
-// TestSessionsForward: a port of a sandbox without a network answers on the host's loopback, until the command is ended or the
-// sandbox is removed.
+// TestSessionsForward: a port of a sandbox without a network answers on the host's loopback, until the command is ended
+// or the sandbox is removed.
 func TestSessionsForward(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

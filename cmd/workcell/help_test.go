@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
-// TestEveryCommandHasAnExample: --help of every command shows how it is written, and each line is a command that there is.
+// TestEveryCommandHasAnExample: --help of every command shows how it is written, and each line is a command that there
+// is.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()
 	root := cli.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard, ""), commands()...)

@@ -53,8 +53,8 @@ func (u user) leaves(why string, args ...string) (r leftRun) {
 	return r
 }
 
-// TestFullDiskAtTheEnd: if the disk of the state directory has no room for the results of a workflow or an agent, its run
-// can be resumed to collect them.
+// TestFullDiskAtTheEnd: if the disk of the state directory has no room for the results of a workflow or an agent, its
+// run can be resumed to collect them.
 func TestFullDiskAtTheEnd(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)

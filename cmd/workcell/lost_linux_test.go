@@ -126,7 +126,8 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	r.ends(0)
 }
 
-// TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to who resumes it.
+// TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to
+// who resumes it.
 func TestRunTakenForDead(t *testing.T) {
 	t.Parallel()
 	u, bury := lostUser(t)

@@ -48,7 +48,8 @@ func TestScriptsOnEveryBackend(t *testing.T) {
 	}
 }
 
-// TestScriptsOnPostgres runs them with state in a database, each script in one of its own: nothing may differ there either.
+// TestScriptsOnPostgres runs them with state in a database, each script in one of its own: nothing may differ there
+// either.
 func TestScriptsOnPostgres(t *testing.T) {
 	t.Parallel()
 	runScripts(t, filepath.Join("testdata", "everywhere"), "local", func(e *testscript.Env) {
@@ -56,8 +57,8 @@ func TestScriptsOnPostgres(t *testing.T) {
 	})
 }
 
-// runScripts runs the scripts of a directory with a backend as the default; empty is the command's own default. adjust may
-// be nil.
+// runScripts runs the scripts of a directory with a backend as the default; empty is the command's own default. adjust
+// may be nil.
 func runScripts(t *testing.T, dir, backend string, adjust func(*testscript.Env)) {
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
@@ -195,8 +196,8 @@ func (u user) sandboxes() []string {
 	return keys
 }
 
-// TestEngineThatHangs points commands at sockets that take connections and never answer: Docker's and containerd's, which
-// auto asks both.
+// TestEngineThatHangs points commands at sockets that take connections and never answer: Docker's and containerd's,
+// which auto asks both.
 func TestEngineThatHangs(t *testing.T) {
 	t.Parallel()
 	silent := silentSocket(t)

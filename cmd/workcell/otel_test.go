@@ -162,8 +162,8 @@ func TestCollectorThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestOneCommandIsOneTrace: whatever a command does with sandboxes lies below one span of its name. That what it ran failed
-// is a result.
+// TestOneCommandIsOneTrace: whatever a command does with sandboxes lies below one span of its name. That what it ran
+// failed is a result.
 func TestOneCommandIsOneTrace(t *testing.T) {
 	t.Parallel()
 	environ := append(testEnviron(t), "OTEL_TRACES_EXPORTER=console")

@@ -17,7 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
-// depot serves a tool that a setup fetches, and an index without packages. It holds the first answer back until it is released.
+// depot serves a tool that a setup fetches, and an index without packages. It holds the first answer back until it is
+// released.
 type depot struct {
 	addr    string
 	fetched atomic.Int64
@@ -61,8 +62,8 @@ steps: [{id: go, type: exec, command: tool}]
 `, d.addr)
 }
 
-// TestSetupOfProcesses: of several processes one installs, another takes over when that is killed, later runs find what is installed,
-// and gc shows and removes it.
+// TestSetupOfProcesses: of several processes one installs, another takes over when that is killed, later runs find what
+// is installed, and gc shows and removes it.
 func TestSetupOfProcesses(t *testing.T) {
 	t.Parallel()
 	u, d := newUser(t, "local"), newDepot(t)

@@ -23,8 +23,8 @@ import (
 // deadOwner is the id of a process that has ended.
 const deadOwner = "aaaaaaaaaaaaaaaa"
 
-// TestReaperGivesUp: a reaper whose engine does not come back goes when what it waits for is overdue for a day, and stays
-// until then.
+// TestReaperGivesUp: a reaper whose engine does not come back goes when what it waits for is overdue for a day, and
+// stays until then.
 func TestReaperGivesUp(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// TestResultsAtATerminal: names and contents that a sandbox chose show at a real terminal and do nothing to it; pipes get
-// them as they are.
+// TestResultsAtATerminal: names and contents that a sandbox chose show at a real terminal and do nothing to it; pipes
+// get them as they are.
 func TestResultsAtATerminal(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

@@ -17,7 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session/forward"
 )
 
-// pythonForward is a server that does what the first byte of a connection says: echo, send without end, or take until the end.
+// pythonForward is a server that does what the first byte of a connection says: echo, send without end, or take until
+// the end.
 const pythonForward = `
 import socket, threading
 def handle(c):
@@ -35,7 +36,8 @@ print(s.getsockname()[1], flush=True)
 while True: threading.Thread(target=handle, args=(s.accept()[0],), daemon=True).start()
 `
 
-// measureForward times round trips and streams through a port of the host, in turns with the same server on the host itself.
+// measureForward times round trips and streams through a port of the host, in turns with the same server on the host
+// itself.
 func (c *contest) measureForward(ctx context.Context) (err error) {
 	addresses := map[*contender]string{}
 	ctx, cancel := context.WithCancel(ctx)

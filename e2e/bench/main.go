@@ -102,8 +102,8 @@ func (o *options) takesPart() []string {
 	return strings.Split(o.engines, ",")
 }
 
-// enter returns the contestants of an engine: its own interface, where it has one, and ours. Those returned with an error are
-// to be closed too.
+// enter returns the contestants of an engine: its own interface, where it has one, and ours. Those returned with an
+// error are to be closed too.
 func enter(ctx context.Context, engine string, o options) (all []contestant, err error) {
 	var driver backend.SandboxBackend
 	switch engine {
@@ -154,7 +154,8 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 	return append(all, w), nil
 }
 
-// clusterOptions are those of our driver beside the baseline: no volume survives its pod, and the image has all that is needed.
+// clusterOptions are those of our driver beside the baseline: no volume survives its pod, and the image has all that is
+// needed.
 func clusterOptions(raw *clientGo) *kubernetes.Options {
 	opts := clustertest.Options(raw.namespace)
 	opts.StorageClass, opts.GuestImage, opts.Limits = "", "", backend.Limits{}

@@ -44,8 +44,8 @@ func clockwork(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// measureModel times answers of a model that a program in a sandbox asks through the proxy, in turns with the same program on the
-// host, which asks it directly.
+// measureModel times answers of a model that a program in a sandbox asks through the proxy, in turns with the same
+// program on the host, which asks it directly.
 func (c *contest) measureModel(ctx context.Context) (err error) {
 	server := httptest.NewServer(http.HandlerFunc(clockwork))
 	defer server.Close()

@@ -20,8 +20,8 @@ const (
 	poolBurst = 20
 )
 
-// measurePool measures sandboxes that were made in advance, with records on the disk as the command has them, next to those that
-// are made when they are asked for.
+// measurePool measures sandboxes that were made in advance, with records on the disk as the command has them, next to
+// those that are made when they are asked for.
 func (c *contest) measurePool(ctx context.Context) error {
 	for _, who := range c.all {
 		w, ok := who.(*workcell)

@@ -40,8 +40,8 @@ const (
 // fillWorkspace makes the files of the benchmark.
 const fillWorkspace = `i=0; while [ $i -lt 500 ]; do mkdir -p d$((i%25)); head -c 1000000 /dev/urandom > d$((i%25))/f$i; i=$((i+1)); done; sync`
 
-// measureSnapshots measures snapshots, forks and rollbacks of 500 MB in 500 files, where a file system can share blocks and where it
-// cannot, beside cp -a; snapshot_again is of what changed a little since another snapshot.
+// measureSnapshots measures snapshots, forks and rollbacks of 500 MB in 500 files, where a file system can share blocks
+// and where it cannot, beside cp -a; snapshot_again is of what changed a little since another snapshot.
 func (c *contest) measureSnapshots(ctx context.Context) error {
 	for _, disk := range snapshotDisks() {
 		if err := c.onDisk(ctx, disk); err != nil {

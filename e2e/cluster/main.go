@@ -1,5 +1,6 @@
-// Command kube is a whole Kubernetes in one program: etcd, the API server, the controller manager, the scheduler and the
-// kubelet, for tests. The first argument says which of them it is; one program is linked in a fifth of the time of five.
+// Command kube is a whole Kubernetes in one program: etcd, the API server, the controller manager, the scheduler and
+// the kubelet, for tests. The first argument says which of them it is; one program is linked in a fifth of the time of
+// five.
 package main
 
 import (

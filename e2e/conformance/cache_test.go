@@ -34,7 +34,8 @@ func reading(names ...string) session.Request {
 	return req
 }
 
-// TestCache: what a cache was filled with is in sandboxes that ask for it and in no other, and what they do stays with them.
+// TestCache: what a cache was filled with is in sandboxes that ask for it and in no other, and what they do stays with
+// them.
 func TestCache(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		store, m := cached(t, e.connect(t))
@@ -86,7 +87,8 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// TestCacheOfHostileFill: a command that fills a cache has no way to what is not in it, nor past its size, and a failed one changes nothing.
+// TestCacheOfHostileFill: a command that fills a cache has no way to what is not in it, nor past its size, and a failed
+// one changes nothing.
 func TestCacheOfHostileFill(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		if e.name == "kubernetes" { // where none can be filled again: TestCache

@@ -14,8 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestOwnKernel: a sandbox on gVisor, beside others on the machine's kernel. All suites on it are `make test-gvisor`; here is what
-// the drivers do for it alone: the guest's file, its stream, the loopback interface, limits, files on the host.
+// TestOwnKernel: a sandbox on gVisor, beside others on the machine's kernel. All suites on it are `make test-gvisor`;
+// here is what the drivers do for it alone: the guest's file, its stream, the loopback interface, limits, files on the
+// host.
 func TestOwnKernel(t *testing.T) {
 	t.Parallel()
 	for _, name := range enginetest.Names() {

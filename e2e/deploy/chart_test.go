@@ -86,7 +86,8 @@ func TestChartHasTheDriversRole(t *testing.T) {
 	}
 }
 
-// TestReplicasNeedADatabase: several servers without one would not know of each other's sandboxes, and workers have no runs.
+// TestReplicasNeedADatabase: several servers without one would not know of each other's sandboxes, and workers have no
+// runs.
 func TestReplicasNeedADatabase(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{"replicas=2", "workers.replicas=1"} {
@@ -217,7 +218,8 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestValuesSchema verifies that Helm refuses unknown values and values of a wrong type, and accepts every value of the chart.
+// TestValuesSchema verifies that Helm refuses unknown values and values of a wrong type, and accepts every value of the
+// chart.
 func TestValuesSchema(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{
@@ -248,8 +250,8 @@ func TestValuesSchema(t *testing.T) {
 	}
 }
 
-// TestLabelsAndBudgets verifies the standard labels of all objects, the settings of pods, and that only pods with replicas get a
-// budget, which lets one of them go at a time.
+// TestLabelsAndBudgets verifies the standard labels of all objects, the settings of pods, and that only pods with
+// replicas get a budget, which lets one of them go at a time.
 func TestLabelsAndBudgets(t *testing.T) {
 	t.Parallel()
 	budgets := func(set string) (names []string) {

@@ -19,9 +19,10 @@ import (
 
 const sandboxImage = "workcell/python:3.11" // that `make images` builds
 
-// Overrides stand in for what only a registry has: the image that sandboxes have unless they ask for another one, and docker:28-dind.
-// The engine is that of this machine in a container. It is not privileged, as machines that run tests may not be themselves, but has what
-// an engine needs of that; of the entrypoint of docker:28-dind it has what cgroup v2 needs.
+// Overrides stand in for what only a registry has: the image that sandboxes have unless they ask for another one, and
+// docker:28-dind. The engine is that of this machine in a container. It is not privileged, as machines that run tests
+// may not be themselves, but has what an engine needs of that; of the entrypoint of docker:28-dind it has what cgroup
+// v2 needs.
 const (
 	registry = `
 services:
@@ -53,8 +54,8 @@ services:
 `
 )
 
-// TestCompose starts what the Compose files describe, one after the other, for they listen on one port: a client opens a sandbox there,
-// which runs a command and goes.
+// TestCompose starts what the Compose files describe, one after the other, for they listen on one port: a client opens
+// a sandbox there, which runs a command and goes.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	dir, tag := t.TempDir(), "test-"+strings.ToLower(rand.Text())

@@ -25,8 +25,8 @@ import (
 
 type obj = map[string]any
 
-// TestAgent: an agent's file allows its hosts, the model reads which, and why a program did not reach another one. What was tried is
-// on record, and in the trace below the command.
+// TestAgent: an agent's file allows its hosts, the model reads which, and why a program did not reach another one. What
+// was tried is on record, and in the trace below the command.
 func TestAgent(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})

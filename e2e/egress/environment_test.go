@@ -182,8 +182,8 @@ func TestNpmEnvironment(t *testing.T) {
 	})
 }
 
-// TestSetupEnvironment: lines of shell reach the hosts that they name and no other, and what they make is there for every sandbox.
-// The same environment is asked for by several at once, of two managers, and is installed once.
+// TestSetupEnvironment: lines of shell reach the hosts that they name and no other, and what they make is there for
+// every sandbox. The same environment is asked for by several at once, of two managers, and is installed once.
 func TestSetupEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -231,8 +231,8 @@ func TestSetupEnvironment(t *testing.T) {
 	})
 }
 
-// TestInstallationThatIsLeft: when nobody waits for it any more, an installation ends, and nothing of it is left, as every desk makes
-// sure of.
+// TestInstallationThatIsLeft: when nobody waits for it any more, an installation ends, and nothing of it is left, as
+// every desk makes sure of.
 func TestInstallationThatIsLeft(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -263,8 +263,8 @@ func TestInstallationThatIsLeft(t *testing.T) {
 	})
 }
 
-// TestAgentWithPackages: the programs of an agent in compute mode find the packages of its file, the model reads which there are, and
-// why others cannot be had.
+// TestAgentWithPackages: the programs of an agent in compute mode find the packages of its file, the model reads which
+// there are, and why others cannot be had.
 func TestAgentWithPackages(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)

@@ -1,6 +1,6 @@
-// Package egress reaches the network from real sandboxes that have none, with the programs that do so: curl, pip, npm, git and apt,
-// through the gateway to servers that the tests start on the host's loopback and name by a DNS server of their own. What the gateway
-// lets through is tested where it is.
+// Package egress reaches the network from real sandboxes that have none, with the programs that do so: curl, pip, npm,
+// git and apt, through the gateway to servers that the tests start on the host's loopback and name by a DNS server of
+// their own. What the gateway lets through is tested where it is.
 package egress
 
 import (
@@ -74,8 +74,8 @@ func newDesk(t *testing.T, engine string, limits egress.Limits) *desk {
 	return d
 }
 
-// ended waits until n connections have ended, which is after the commands that made them, and returns all spans. The log's line is
-// the last thing that a connection leaves.
+// ended waits until n connections have ended, which is after the commands that made them, and returns all spans. The
+// log's line is the last thing that a connection leaves.
 func (d *desk) ended(n int) tracetest.SpanStubs {
 	d.t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); strings.Count(d.log.String(), "decision=") < n; time.Sleep(10 * time.Millisecond) {

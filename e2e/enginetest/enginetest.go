@@ -1,9 +1,9 @@
 // Package enginetest opens the engines of this machine for tests that run on each of them.
 //
-// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but the last,
-// which needs `make cluster`, and Tests. The build tag no_kubernetes leaves the cluster out: client-go is a third of what these
-// tests compile.
-// WORKCELL_TEST_OCI_RUNTIME is containerd's OCI runtime; Docker has what it is configured with.
+// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but
+// the last, which needs `make cluster`, and Tests. The build tag no_kubernetes leaves the cluster out: client-go is a
+// third of what these tests compile. WORKCELL_TEST_OCI_RUNTIME is containerd's OCI runtime; Docker has what it is
+// configured with.
 package enginetest
 
 import (
@@ -79,7 +79,8 @@ func Driver(t testing.TB, engine string) backend.SandboxBackend {
 	return b
 }
 
-// Manager returns a manager of an instance of its own, of which nothing may be left when the test ends. o must name the instance.
+// Manager returns a manager of an instance of its own, of which nothing may be left when the test ends. o must name the
+// instance.
 func Manager(t testing.TB, b backend.SandboxBackend, o *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, o)

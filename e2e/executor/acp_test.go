@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestACP: a CLI that speaks the Agent Client Protocol does by it what it does by its own: answer, call a tool of the host, resume, with
-// skills and a schema, on every engine; it ends with its budget.
+// TestACP: a CLI that speaks the Agent Client Protocol does by it what it does by its own: answer, call a tool of the
+// host, resume, with skills and a schema, on every engine; it ends with its budget.
 func TestACP(t *testing.T) {
 	t.Parallel()
 	limits := backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}

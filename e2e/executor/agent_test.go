@@ -94,8 +94,8 @@ var providers = map[string]string{
 
 const sandboxOf = "sandbox: {mode: executor, limits: {memory_mb: 2048, pids: 512, cpu_millicores: 2000}, host_tools: {allow: [orders.lookup]}, executor: "
 
-// TestAgent: an agent in mode executor answers with what its coding agent did, by the host's tool and by a model that it had no key
-// for. What it cost is what the model counted.
+// TestAgent: an agent in mode executor answers with what its coding agent did, by the host's tool and by a model that
+// it had no key for. What it cost is what the model counted.
 func TestAgent(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newAgentRig(t, lookUp)

@@ -107,8 +107,8 @@ type span struct {
 	}
 }
 
-// TestTrace: a step's coding agent is one tree of spans, down to each request to its model and each call of a tool of the host; no
-// span has contents or a key, and the run knows what it cost.
+// TestTrace: a step's coding agent is one tree of spans, down to each request to its model and each call of a tool of
+// the host; no span has contents or a key, and the run knows what it cost.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	m, mock := newMachine(t, lookUp)
@@ -153,7 +153,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// paths counts the spans of a trace by the names of those above them and their own. What Genkit adds between is left out.
+// paths counts the spans of a trace by the names of those above them and their own. What Genkit adds between is left
+// out.
 func paths(t *testing.T, raw string) map[string]int {
 	t.Helper()
 	var doc struct {
@@ -187,8 +188,8 @@ func paths(t *testing.T, raw string) map[string]int {
 // points is how often TestHostKilled kills.
 var points = flag.Int("points", 6, "how often the host is killed while a coding agent works")
 
-// TestHostKilled: a host that is killed while a coding agent works, at whatever point, is followed by one that resumes the run in the
-// same conversation: no answer of the model is paid for twice but the one that was under way.
+// TestHostKilled: a host that is killed while a coding agent works, at whatever point, is followed by one that resumes
+// the run in the same conversation: no answer of the model is paid for twice but the one that was under way.
 func TestHostKilled(t *testing.T) {
 	t.Parallel()
 	const calls = 3

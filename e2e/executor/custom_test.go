@@ -15,7 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// program is a coding agent of a few lines: it asks the model once, and says what the model said. It shows what it was given.
+// program is a coding agent of a few lines: it asks the model once, and says what the model said. It shows what it was
+// given.
 const program = `
 import json, os, sys, urllib.request
 events, prompt = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else sys.stdin.read()
@@ -51,8 +52,8 @@ func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	return desk
 }
 
-// TestCustom: a program of the user's does an agent's work on every engine: its model answers by the lease, its prompt is one argument or
-// its standard input whatever is in it, and what it prints is its answer or events.
+// TestCustom: a program of the user's does an agent's work on every engine: its model answers by the lease, its prompt
+// is one argument or its standard input whatever is in it, and what it prints is its answer or events.
 func TestCustom(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"docker", "containerd", "local"} {

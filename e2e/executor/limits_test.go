@@ -24,8 +24,8 @@ func shell(tool, argument, command string) func(int, llmtest.Request) llmtest.An
 	}
 }
 
-// TestLimits: a coding agent that reaches a limit of its sandbox ends in a way that says so, or goes on without what reached it; the
-// sandbox and its host stay as they are.
+// TestLimits: a coding agent that reaches a limit of its sandbox ends in a way that says so, or goes on without what
+// reached it; the sandbox and its host stay as they are.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	claude := agents()[0]
@@ -53,8 +53,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSideBySide: eight coding agents in as many sandboxes, and two in one, answer at once, each with what its own model said and was
-// paid for.
+// TestSideBySide: eight coding agents in as many sandboxes, and two in one, answer at once, each with what its own
+// model said and was paid for.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	m, codex := manager(t), agents()[1]
@@ -88,8 +88,9 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// TestWalls: a coding agent works as a user that is not root, on a root that cannot be written to, with no network but loopback, and
-// the operator's key is nowhere: not in its processes and their environment, its files, its events and output.
+// TestWalls: a coding agent works as a user that is not root, on a root that cannot be written to, with no network but
+// loopback, and the operator's key is nowhere: not in its processes and their environment, its files, its events and
+// output.
 func TestWalls(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})

@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// model is a model that speaks all dialects. When it is offered a tool whose name ends with tool and has no result of it yet, it calls
-// it with args; else it answers with text.
+// model is a model that speaks all dialects. When it is offered a tool whose name ends with tool and has no result of
+// it yet, it calls it with args; else it answers with text.
 type model struct {
 	tool, args string
 	text       string

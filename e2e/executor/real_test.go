@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestReal: each CLI answers by a model that it has no key of, calls a tool of the host by the bridge, and its events are known.
+// TestReal: each CLI answers by a model that it has no key of, calls a tool of the host by the bridge, and its events
+// are known.
 func TestReal(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -74,7 +75,8 @@ var shells = map[string][2]string{
 	"gemini":   {"run_shell_command", `{"command":"echo out; exit 3"}`},
 }
 
-// TestTold: the CLI runs a command with a built-in tool, and its events distinguish model failures, thoughts, and answers.
+// TestTold: the CLI runs a command with a built-in tool, and its events distinguish model failures, thoughts, and
+// answers.
 func TestTold(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		for name, tt := range map[string]struct {
@@ -111,7 +113,8 @@ func TestTold(t *testing.T) {
 	})
 }
 
-// TestResume: a second run goes on with the session of the first, which a third with another step does not, and tells its own use.
+// TestResume: a second run goes on with the session of the first, which a third with another step does not, and tells
+// its own use.
 func TestResume(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -176,7 +179,8 @@ func herons(t *testing.T) []skill.Skill {
 	return []skill.Skill{s}
 }
 
-// TestSkills: a skill is installed where the CLI finds it, and told to the model; a prompt may be longer than a command line.
+// TestSkills: a skill is installed where the CLI finds it, and told to the model; a prompt may be longer than a command
+// line.
 func TestSkills(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -230,8 +234,9 @@ func TestMaxTurns(t *testing.T) {
 	})
 }
 
-// TestHostileRepository verifies that no file of a repository is loaded as code or starts a program, whether a CLI is run by its
-// own command or by the Agent Client Protocol, and even if the task has the name of a command of the repository.
+// TestHostileRepository verifies that no file of a repository is loaded as code or starts a program, whether a CLI is
+// run by its own command or by the Agent Client Protocol, and even if the task has the name of a command of the
+// repository.
 func TestHostileRepository(t *testing.T) {
 	t.Parallel()
 	for _, a := range append(agents(), speakers()...) {
@@ -270,8 +275,8 @@ func TestHostileRepository(t *testing.T) {
 	}
 }
 
-// hostile returns the files of a repository from which some CLI loads code or settings. Each one that has an effect leaves a file
-// in /workspace/pwned. docs/executors.md lists them.
+// hostile returns the files of a repository from which some CLI loads code or settings. Each one that has an effect
+// leaves a file in /workspace/pwned. docs/executors.md lists them.
 func hostile() map[string]string {
 	leave := func(name string) string { return "mkdir -p /workspace/pwned && touch /workspace/pwned/" + name }
 	server := func(name string) string {

@@ -1,10 +1,11 @@
 //go:build linux
 
-// Package executor runs the real CLI coding agents in real sandboxes without a network, as a user that is not root, against a model of
-// the test's: what the drivers and package executor promise together. What the parsers make of recorded output is tested where they are.
+// Package executor runs the real CLI coding agents in real sandboxes without a network, as a user that is not root,
+// against a model of the test's: what the drivers and package executor promise together. What the parsers make of
+// recorded output is tested where they are.
 //
-// `make agents` builds the images. Docker has the whole suite, containerd and the local backend what users do in one sandbox.
-// WORKCELL_TEST_BACKEND=containerd has containerd run all of it.
+// `make agents` builds the images. Docker has the whole suite, containerd and the local backend what users do in one
+// sandbox. WORKCELL_TEST_BACKEND=containerd has containerd run all of it.
 package executor
 
 import (
@@ -56,8 +57,8 @@ func agents() []agent {
 	}
 }
 
-// image returns the image of a CLI: that in the version that its driver is written for, or another one to try it with, as
-// `make contract` does.
+// image returns the image of a CLI: that in the version that its driver is written for, or another one to try it with,
+// as `make contract` does.
 func image(name string) string {
 	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), drivers.Of(name, nil, "").Image)
 }

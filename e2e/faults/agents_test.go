@@ -46,8 +46,8 @@ func (r agentRun) output(path string) string {
 	return ""
 }
 
-// markingAgent writes a workflow whose agent leaves a mark with each of its calls, and whose last step shows the marks. The
-// agent begins with a command that goes on in the background, and ends with a look at whether it still runs.
+// markingAgent writes a workflow whose agent leaves a mark with each of its calls, and whose last step shows the marks.
+// The agent begins with a command that goes on in the background, and ends with a look at whether it still runs.
 func markingAgent(t *testing.T) (file, model string) {
 	t.Helper()
 	file = workflow(t, `id: marks
@@ -72,9 +72,9 @@ steps:
 	return file, "scripted/" + filepath.Join(dir, "script.yaml")
 }
 
-// TestKilledAgentContinues kills runs at moments that nobody chose while their agent works, and the processes that resume
-// them too. The agent continues its conversation: no call whose result was recorded is made again, what it had left running
-// runs on, and its answer is that of a run that was not disturbed.
+// TestKilledAgentContinues kills runs at moments that nobody chose while their agent works, and the processes that
+// resume them too. The agent continues its conversation: no call whose result was recorded is made again, what it had
+// left running runs on, and its answer is that of a run that was not disturbed.
 func TestKilledAgentContinues(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file, model := markingAgent(t)
@@ -141,8 +141,8 @@ func TestKilledAgentContinues(t *testing.T) {
 	})
 }
 
-// checkMarks looks at a run that was killed a number of times and has ended. A call whose result was seen after a kill was
-// made by no later process.
+// checkMarks looks at a run that was killed a number of times and has ended. A call whose result was seen after a kill
+// was made by no later process.
 func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt map[string]int, kills int) {
 	t.Helper()
 	var r agentRun
@@ -173,8 +173,8 @@ func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt 
 	}
 }
 
-// TestKilledAgentsSandbox: an agent that continues finds its sandbox, also an isolated one, and reads in its conversation when it
-// is another one, or has only its workspace.
+// TestKilledAgentsSandbox: an agent that continues finds its sandbox, also an isolated one, and reads in its
+// conversation when it is another one, or has only its workspace.
 func TestKilledAgentsSandbox(t *testing.T) {
 	const script = `agents:
   worker:

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// attempts is a workflow with a checkpoint after each step and three attempts from one state, of which the second one is kept.
+// attempts is a workflow with a checkpoint after each step and three attempts from one state, of which the second one
+// is kept.
 const attempts = `id: attempts
 checkpoints: true
 sandbox: {runtime: bash}
@@ -27,8 +28,8 @@ steps:
   - {id: look, type: exec, command: "cat log; ls | wc -l"}
 `
 
-// TestKilledAttempts kills runs at moments that nobody chose, and what resumes them too. In the end the run has the files of its
-// beginning and of the attempt that is kept, whose steps may have been done twice, and nothing is left.
+// TestKilledAttempts kills runs at moments that nobody chose, and what resumes them too. In the end the run has the
+// files of its beginning and of the attempt that is kept, whose steps may have been done twice, and nothing is left.
 func TestKilledAttempts(t *testing.T) {
 	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
 		f := faultOf("SIGKILL of a run with attempts", h.engine)

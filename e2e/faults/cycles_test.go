@@ -51,8 +51,8 @@ const someMore = 5
 // warmUp is the number of cycles after which a process has all that it needs.
 const warmUp = 10
 
-// TestCycles opens, uses and closes sandboxes in a process that must need no more in the end than it did in the beginning,
-// and looks for what is left of them on the machine.
+// TestCycles opens, uses and closes sandboxes in a process that must need no more in the end than it did in the
+// beginning, and looks for what is left of them on the machine.
 func TestCycles(t *testing.T) {
 	n := 30
 	if soaking() {

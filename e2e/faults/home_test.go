@@ -20,9 +20,9 @@ steps:
   - {id: make, type: exec, command: "echo new > a.txt; head -c 8000000 /dev/urandom > out.bin; sha256sum out.bin"}
 `
 
-// TestKilledOnTheWayHome kills a run at each point at which what it made comes home: the copy of the workspace is taken, the
-// archive is half written, it is there, the sandbox is being removed, and the end is recorded. Resumed or given up, nothing is
-// lost that was made, and nothing is left of what only a run under way needs.
+// TestKilledOnTheWayHome kills a run at each point at which what it made comes home: the copy of the workspace is
+// taken, the archive is half written, it is there, the sandbox is being removed, and the end is recorded. Resumed or
+// given up, nothing is lost that was made, and nothing is left of what only a run under way needs.
 func TestKilledOnTheWayHome(t *testing.T) {
 	for _, end := range []string{"resume", "cancel"} {
 		for name, moment := range map[string]func(run string) bool{
@@ -88,8 +88,8 @@ func there(pattern string) func(run string) bool {
 	}
 }
 
-// isHome ends the latest run, which was killed, in one of two ways. What it made must be kept then, unless it is given up
-// before that was written.
+// isHome ends the latest run, which was killed, in one of two ways. What it made must be kept then, unless it is given
+// up before that was written.
 func (h *host) isHome(t *testing.T, end string) {
 	t.Helper()
 	r := h.latest(t)

@@ -77,8 +77,9 @@ func (w *written) check(t *testing.T, f *fault) {
 	}
 }
 
-// TestHungEngine has sandboxes made, used and removed while what lies between us and the engine delays, breaks or swallows
-// what passes. Calls end with errors that say so, what was said to be done is done, and afterwards all is as before.
+// TestHungEngine has sandboxes made, used and removed while what lies between us and the engine delays, breaks or
+// swallows what passes. Calls end with errors that say so, what was said to be done is done, and afterwards all is as
+// before.
 func TestHungEngine(t *testing.T) {
 	on(t, []string{"docker", "containerd"}, func(t *testing.T, h *host) {
 		random := chance(t)

@@ -48,9 +48,9 @@ func killShim(t *testing.T, x *private, kept *session.Session, random *rand.Rand
 	x.KillShim(t, kept.Info().EngineID)
 }
 
-// TestInjuredEngine ends engines while sandboxes are made, used and removed, starts them again, and takes from them what
-// they need. Where the engine lets its containers run on, nothing is lost. Where it does not, open sessions are said to
-// be lost, and what a process had left for the next one is found with its files.
+// TestInjuredEngine ends engines while sandboxes are made, used and removed, starts them again, and takes from them
+// what they need. Where the engine lets its containers run on, nothing is lost. Where it does not, open sessions are
+// said to be lost, and what a process had left for the next one is found with its files.
 func TestInjuredEngine(t *testing.T) {
 	t.Parallel()
 	full := injury{"disk full", false, forAWhile(func(t *testing.T, x *private) { x.Fill(t) }, func(t *testing.T, x *private) { x.Free(t) })}

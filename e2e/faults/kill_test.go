@@ -221,8 +221,9 @@ steps:
   - {id: last, type: exec, command: "cat file"}
 `
 
-// TestKilledAtItsEnd kills runs about when they end and remove their sandboxes. A run that is said to have ended has none
-// any more; one that was interrupted has none once it was given up. Nothing waits for an idle time, a quarter of an hour.
+// TestKilledAtItsEnd kills runs about when they end and remove their sandboxes. A run that is said to have ended has
+// none any more; one that was interrupted has none once it was given up. Nothing waits for an idle time, a quarter of
+// an hour.
 func TestKilledAtItsEnd(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		f := faultOf("SIGKILL of a run, about its end", h.engine)

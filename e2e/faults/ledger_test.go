@@ -119,7 +119,8 @@ func (l *ledger) print(w io.Writer) error {
 	return table.Flush()
 }
 
-// laps returns the rounds of a test: a few, or FAULTS_ROUNDS; in the long form as many as there is time for, but no fewer.
+// laps returns the rounds of a test: a few, or FAULTS_ROUNDS; in the long form as many as there is time for, but no
+// fewer.
 func laps(few int) iter.Seq[int] {
 	if n, err := strconv.Atoi(os.Getenv("FAULTS_ROUNDS")); err == nil {
 		few = n

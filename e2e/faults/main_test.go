@@ -1,6 +1,7 @@
 //go:build linux
 
-// Package faults kills the command and spoils what it keeps, on real engines, and looks at what is lost and what is left.
+// Package faults kills the command and spoils what it keeps, on real engines, and looks at what is lost and what is
+// left.
 package faults
 
 import (
@@ -163,7 +164,8 @@ func (h *host) left(t *testing.T) []string {
 	return left
 }
 
-// nothingLeft waits until the engine has nothing of the host any more. Every command sweeps, so one that looks is enough.
+// nothingLeft waits until the engine has nothing of the host any more. Every command sweeps, so one that looks is
+// enough.
 func (h *host) nothingLeft(t *testing.T) {
 	t.Helper()
 	eventually(t, "nothing is left on "+h.engine, func() bool {

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestKeyModel: the model of a key accepts what may be seen, and refuses what may not. The acts of a history follow each
-// other, but for those that are said to be at once.
+// TestKeyModel: the model of a key accepts what may be seen, and refuses what may not. The acts of a history follow
+// each other, but for those that are said to be at once.
 func TestKeyModel(t *testing.T) {
 	type seen struct {
 		asked

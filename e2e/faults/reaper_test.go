@@ -53,8 +53,8 @@ func (h *host) watched(t *testing.T) (pid int) {
 	return pid
 }
 
-// TestReaper kills a run together with everything that its terminal or its caller could end. Nobody runs the command again,
-// and yet its sandbox goes, and then who removed it.
+// TestReaper kills a run together with everything that its terminal or its caller could end. Nobody runs the command
+// again, and yet its sandbox goes, and then who removed it.
 func TestReaper(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		h.reaps = true
@@ -94,8 +94,8 @@ func (h *host) isDetached(t *testing.T, pid int) {
 	}
 }
 
-// TestReaperIsNotNoticed: a command that leaves nothing takes its reaper along. One that leaves what time will take away is
-// over for its caller nevertheless, who may wait for whatever it was given to be closed.
+// TestReaperIsNotNoticed: a command that leaves nothing takes its reaper along. One that leaves what time will take
+// away is over for its caller nevertheless, who may wait for whatever it was given to be closed.
 func TestReaperIsNotNoticed(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.reaps = true

@@ -112,7 +112,8 @@ func TestExpiredRun(t *testing.T) {
 	})
 }
 
-// TestDeliberateEnds: a run is resumed after an isolated agent has finished and after an agent removed the run's sandbox.
+// TestDeliberateEnds: a run is resumed after an isolated agent has finished and after an agent removed the run's
+// sandbox.
 func TestDeliberateEnds(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, `id: deliberate

@@ -44,8 +44,8 @@ func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 // large is a sandbox in which a program of hundreds of megabytes runs.
 var large = backend.Limits{MemoryBytes: 4 << 30, WorkspaceBytes: 4 << 30, FileBytes: 1 << 30, PIDs: 512}
 
-// docked returns a manager of Docker, or of the engine that was chosen: what a client is to the bridge does not depend on it,
-// which TestCancelledRequest shows.
+// docked returns a manager of Docker, or of the engine that was chosen: what a client is to the bridge does not depend
+// on it, which TestCancelledRequest shows.
 func docked(t *testing.T) *session.Manager {
 	t.Helper()
 	return manager(t, enginetest.Names()[0])

@@ -69,8 +69,8 @@ def show(**n): print(json.dumps({k: int(v) for k, v in n.items()}))
 // execConns is how many connections a command may have, by internal/guest/server.
 const execConns = 16
 
-// attacks are on the guest, and on the memory of the host. TestHostileLines, TestRequestRate, TestUnreadListsAreBounded, and
-// TestRefusalsAreBounded of gateway/hosttools have the other bounds of the host.
+// attacks are on the guest, and on the memory of the host. TestHostileLines, TestRequestRate,
+// TestUnreadListsAreBounded, and TestRefusalsAreBounded of gateway/hosttools have the other bounds of the host.
 var attacks = []attack{
 	{"answers that nobody reads", `
 links, sent = [connect() for _ in range(16)], 0
@@ -112,17 +112,18 @@ show(answered=codes.count('{"total":12.5}'), refused=codes.count("too_large"))`,
 	}},
 }
 
-// What an attack may cost the host, and how much longer a call from another sandbox may take meanwhile: the promise is twice
-// as long, on a machine that does nothing else. The race detector's shadow of memory counts several times what it is of.
+// What an attack may cost the host, and how much longer a call from another sandbox may take meanwhile: the promise is
+// twice as long, on a machine that does nothing else. The race detector's shadow of memory counts several times what it
+// is of.
 const (
 	maxGrowth   = 64 << 20 * shadow
 	maxSlowdown = 10
 	slack       = time.Second // what runs beside this on a test's machine comes and goes
 )
 
-// Code that does its worst is bounded, costs the host little, and other sandboxes less. The peak of the process's memory is
-// measured, so that no other test may run beside this one. The bounds are those of host and guest, which are the same on every
-// engine, so that one is enough.
+// Code that does its worst is bounded, costs the host little, and other sandboxes less. The peak of the process's
+// memory is measured, so that no other test may run beside this one. The bounds are those of host and guest, which are
+// the same on every engine, so that one is enough.
 func TestHostileCode(t *testing.T) {
 	m := manager(t, enginetest.Names()[0])
 	rules := allow("orders.lookup", "orders.refund", "orders.page")
@@ -291,8 +292,8 @@ func (d *desk) numbers(exec string) (n numbers) {
 	return n
 }
 
-// A command that was granted nothing reaches nobody, and neither does one that says it is another. The same program with a
-// grant is answered.
+// A command that was granted nothing reaches nobody, and neither does one that says it is another. The same program
+// with a grant is answered.
 func TestNotGranted(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		d := newDesk(t, m, allow("orders.lookup"), nil, orders(nil))
@@ -323,8 +324,8 @@ show(forged=env.get("WORKCELL_EXEC") == env.get("FORGED", ""), answered=sum(ping
 	})
 }
 
-// Two agents share a sandbox and call at once. Each command has the tools of its own grant, and every call is that of the
-// command that made it.
+// Two agents share a sandbox and call at once. Each command has the tools of its own grant, and every call is that of
+// the command that made it.
 func TestConfusedDeputy(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -421,8 +422,9 @@ show(lower=wanted < own, before=before, stayed=stayed, refunded=refunded, after=
 	})
 }
 
-// A command that traces another one of its sandbox, which has the same user, or takes a descriptor from it, may call by its
-// connections; what it does so counts as the other one's, and its own calls stay its own. The sandbox is the boundary.
+// A command that traces another one of its sandbox, which has the same user, or takes a descriptor from it, may call by
+// its connections; what it does so counts as the other one's, and its own calls stay its own. The sandbox is the
+// boundary.
 func TestTracedSibling(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()

@@ -19,8 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestInterrupt: a call that needs an approval interrupts the Generate call, and the restart decides and gets the output of
-// the same command, which waited inside. Commands that nobody restarts, and restarts of what does not wait, harm nobody.
+// TestInterrupt: a call that needs an approval interrupts the Generate call, and the restart decides and gets the
+// output of the same command, which waited inside. Commands that nobody restarts, and restarts of what does not wait,
+// harm nobody.
 func TestInterrupt(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		registry, err := hosttools.New(nil, orders(nil))

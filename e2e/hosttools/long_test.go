@@ -20,8 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// execTimeout is the time that commands have whose calls wait longer for an approval, and deadHost what one has above that when
-// nobody can answer any more.
+// execTimeout is the time that commands have whose calls wait longer for an approval, and deadHost what one has above
+// that when nobody can answer any more.
 const (
 	execTimeout = 12 * time.Second
 	deadHost    = 15 * time.Second
@@ -34,7 +34,8 @@ func refunds() hosttools.Rules {
 	return granted
 }
 
-// A command waits for an approval for several times its own timeout, over more than one extension, and has its time afterwards.
+// A command waits for an approval for several times its own timeout, over more than one extension, and has its time
+// afterwards.
 func TestLongApproval(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
@@ -104,7 +105,8 @@ func TestHostDiesDuringApproval(t *testing.T) {
 	}
 }
 
-// killedWhileWaiting kills a process that waits for an approval. It returns the sandbox, and how long the command had run.
+// killedWhileWaiting kills a process that waits for an approval. It returns the sandbox, and how long the command had
+// run.
 func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, lived time.Duration) {
 	t.Helper()
 	self, err := os.Executable()

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// TestMain runs the tests, after which no goroutine of theirs may be left: neither a call of a tool, nor its connection. Or it is
-// a process that a test has started.
+// TestMain runs the tests, after which no goroutine of theirs may be left: neither a call of a tool, nor its
+// connection. Or it is a process that a test has started.
 func TestMain(m *testing.M) {
 	for variable, program := range map[string]func() int{ledgerVariable: ledgerServer, waitingVariable: waitForApproval} {
 		if os.Getenv(variable) != "" {

@@ -11,7 +11,8 @@ import (
 
 const nodeImage = "workcell/node:22" // `make images` builds it
 
-// Programs in Node call tools, as a module that imports the library does and as a script, which finds them in its global object.
+// Programs in Node call tools, as a module that imports the library does and as a script, which finds them in its
+// global object.
 func TestNodeScript(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		r := newRig(t, m, orders(nil))
@@ -46,8 +47,8 @@ console.log(saved.path, saved.bytes);`)
 	})
 }
 
-// In mode code the model has the index with sandbox_exec, whose commands call tools, programs and a shell, and in the note of
-// sandbox_open.
+// In mode code the model has the index with sandbox_exec, whose commands call tools, programs and a shell, and in the
+// note of sandbox_open.
 func TestCode(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		for name, tc := range map[string]struct{ image, program, want string }{

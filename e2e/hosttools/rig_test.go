@@ -1,5 +1,6 @@
-// Package hosttools runs agents whose code calls tools of the host, in real sandboxes without a network: the channel, the
-// libraries inside, the registry and the tools of a model together. What one of them does by itself is tested where it is.
+// Package hosttools runs agents whose code calls tools of the host, in real sandboxes without a network: the channel,
+// the libraries inside, the registry and the tools of a model together. What one of them does by itself is tested where
+// it is.
 package hosttools
 
 import (

@@ -18,8 +18,9 @@ const geminiSettings = `{
 }
 `
 
-// Agents are the images of CLI coding agents in the versions that their drivers are written for, for an architecture in Go's naming.
-// One that has no package for it is left out. Install scripts are not run: the programs lie in the packages of their platforms.
+// Agents are the images of CLI coding agents in the versions that their drivers are written for, for an architecture in
+// Go's naming. One that has no package for it is left out. Install scripts are not run: the programs lie in the
+// packages of their platforms.
 func Agents(arch string) ([]Image, error) {
 	node, err := nodeLayer(arch, "22")
 	if err != nil {
@@ -64,8 +65,8 @@ func Agents(arch string) ([]Image, error) {
 	return list, nil
 }
 
-// Newest returns the image of a coding agent in the newest version that npm has, pinned by what its registry says of it now: to try a
-// driver with, not to be published.
+// Newest returns the image of a coding agent in the newest version that npm has, pinned by what its registry says of it
+// now: to try a driver with, not to be published.
 func Newest(ctx context.Context, im Image) (Image, error) {
 	name, tried, _ := strings.Cut(im.Ref, ":")
 	layers := slices.Clone(im.Layers)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAgents: every agent has an image for the architecture that most have, each tarball is pinned, and the one that may not be
-// passed on is marked.
+// TestAgents: every agent has an image for the architecture that most have, each tarball is pinned, and the one that
+// may not be passed on is marked.
 func TestAgents(t *testing.T) {
 	list, err := Agents("amd64")
 	if err != nil {

@@ -77,8 +77,8 @@ func (e containerdEngine) load(ctx context.Context, archive io.Reader) error {
 	return nil
 }
 
-// unpack unpacks an image. Layers that were only those of the image that had its name before may be collected just after they were
-// found to be there. The image holds them then, so that they are unpacked for good the second time.
+// unpack unpacks an image. Layers that were only those of the image that had its name before may be collected just
+// after they were found to be there. The image holds them then, so that they are unpacked for good the second time.
 func unpack(ctx context.Context, img ctrd.Image) error {
 	is, err := false, error(nil)
 	for i := 0; i < 2 && !is && err == nil; i++ {

@@ -132,7 +132,8 @@ func WithGuest(ref string) string {
 	return name + "-guest:" + tag + "-" + version
 }
 
-// EnsureWithGuest brings an image into the engine to which the guest was added, as operators of clusters add it to theirs.
+// EnsureWithGuest brings an image into the engine to which the guest was added, as operators of clusters add it to
+// theirs.
 func (k *Keeper) EnsureWithGuest(ctx context.Context, im Image, force bool) (ref string, _ Outcome, _ error) {
 	ref = WithGuest(im.Ref)
 	if _, present, err := k.find(ctx, ref); err != nil || present && !force {

@@ -48,7 +48,8 @@ func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)
 	}
 }
 
-// TestImagesWork: the images of the project's tests hold what their names promise, for a user without an account or a network.
+// TestImagesWork: the images of the project's tests hold what their names promise, for a user without an account or a
+// network.
 func TestImagesWork(t *testing.T) {
 	t.Parallel()
 	for ref, checks := range map[string]map[string]string{
@@ -91,8 +92,8 @@ func TestImagesWork(t *testing.T) {
 	}
 }
 
-// TestEnsureFindsWhatIsThere: images that are there are neither built nor loaded. The empty cache shows that nothing is built:
-// that would take long and fail without package lists.
+// TestEnsureFindsWhatIsThere: images that are there are neither built nor loaded. The empty cache shows that nothing is
+// built: that would take long and fail without package lists.
 func TestEnsureFindsWhatIsThere(t *testing.T) {
 	onEngines(t, "workcell", func(t *testing.T, e Engine) {
 		list, err := TestImages(runtime.GOARCH)
@@ -155,8 +156,8 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// TestPullGivesUp: a registry that accepts connections and never answers does not hold us up, and the next image is not tried
-// on it.
+// TestPullGivesUp: a registry that accepts connections and never answers does not hold us up, and the next image is not
+// tried on it.
 func TestPullGivesUp(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts

@@ -75,10 +75,10 @@ func database(t *testing.T) (here, inside string) {
 	return here, "postgres://" + at.User + "@" + l.Addr().String() + "/" + at.Database + "?sslmode=disable"
 }
 
-// TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a worker, and
-// a database. It uses the image of `make image` and no registry. A client opens a sandbox by way of the servers, of which each answers every other request, and which have nothing but
-// the chart's role; the sandbox is a pod with a volume, runs a command, and goes. The worker carries out a run. All that was installed
-// goes.
+// TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a
+// worker, and a database. It uses the image of `make image` and no registry. A client opens a sandbox by way of the
+// servers, of which each answers every other request, and which have nothing but the chart's role; the sandbox is a pod
+// with a volume, runs a command, and goes. The worker carries out a run. All that was installed goes.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	api, err := clustertest.Config()
@@ -184,8 +184,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// connect returns a client that calls the servers by the name of their service, in turn. Here is no resolver that knows it, as a
-// cluster has, and nothing that spreads connections.
+// connect returns a client that calls the servers by the name of their service, in turn. Here is no resolver that knows
+// it, as a cluster has, and nothing that spreads connections.
 func connect(t *testing.T, servers []string) *mcp.ClientSession {
 	t.Helper()
 	var turn atomic.Int64

@@ -1,5 +1,5 @@
-// Package install puts Workcell into the cluster of `make cluster` as users do, with Helm, and uses the cluster from the command
-// line. It needs root, which loads the image of the command into the node.
+// Package install puts Workcell into the cluster of `make cluster` as users do, with Helm, and uses the cluster from
+// the command line. It needs root, which loads the image of the command into the node.
 package install
 
 import (

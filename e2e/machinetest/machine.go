@@ -51,8 +51,8 @@ type Machine struct {
 	setDeadline func(time.Time) error
 }
 
-// outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell. What a driver
-// mounts on the disk is seen there.
+// outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell.
+// What a driver mounts on the disk is seen there.
 const outer = `set -e
 trap : HUP
 truncate -s "$2" "$1/disk.img"
@@ -167,8 +167,8 @@ func (m *Machine) Fill(t testing.TB) {
 // Free undoes Fill.
 func (m *Machine) Free(t testing.TB) { m.Run(t, "rm -f "+m.Disk+"/fill "+m.Disk+"/fill-*") }
 
-// StartEngine starts an engine of the machine's own: docker or containerd, with the runtime of OwnRuntime; local has none.
-// With liveRestore, a Docker Engine leaves containers running when it ends.
+// StartEngine starts an engine of the machine's own: docker or containerd, with the runtime of OwnRuntime; local has
+// none. With liveRestore, a Docker Engine leaves containers running when it ends.
 func (m *Machine) StartEngine(t testing.TB, name string, liveRestore bool) {
 	t.Helper()
 	if name == "local" {
@@ -205,7 +205,8 @@ func (m *Machine) Restart(t testing.TB, daemon, signal string) {
 	}
 }
 
-// ContainerID returns the name of a container from the engine's id of its sandbox: containerd's has less of the session's id.
+// ContainerID returns the name of a container from the engine's id of its sandbox: containerd's has less of the
+// session's id.
 func ContainerID(engineID string) string {
 	session, own, ours := strings.Cut(engineID, ".")
 	if !ours {

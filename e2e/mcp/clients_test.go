@@ -61,8 +61,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict holds the schemas to
-// what all hosts take.
+// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict holds the schemas
+// to what all hosts take.
 func TestInspector(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)
@@ -133,7 +133,8 @@ func calling(tool string, args any) *llmtest.Server {
 	})
 }
 
-// TestCodingAgent lets a real coding agent find the server in its configuration, offer the tools to a model and call one.
+// TestCodingAgent lets a real coding agent find the server in its configuration, offer the tools to a model and call
+// one.
 func TestCodingAgent(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)

@@ -30,8 +30,8 @@ type httpServer struct {
 	exited  chan struct{} // closed when it has; nil where the test does not ask
 }
 
-// startHTTP starts the command on a free port of the loopback address. At the end of the test it is ended as an operator
-// would, and must be gone with its sandboxes.
+// startHTTP starts the command on a free port of the loopback address. At the end of the test it is ended as an
+// operator would, and must be gone with its sandboxes.
 func startHTTP(t *testing.T, args ...string) *httpServer {
 	t.Helper()
 	cmd, state := command(t, append([]string{"--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)

@@ -44,8 +44,8 @@ func TestR2OversizedOnHTTP(t *testing.T) {
 	}
 }
 
-// R3: only pages of this server, or those that are allowed, may use it, and only by names that are its own; other machines
-// need tokens.
+// R3: only pages of this server, or those that are allowed, may use it, and only by names that are its own; other
+// machines need tokens.
 func TestR3OriginAndHost(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--allow-origin", "https://app.example", "--allow-host", "box.example")
@@ -126,8 +126,8 @@ func TestR4Owners(t *testing.T) {
 	}
 }
 
-// R4: nobody reaches a sandbox of another owner, or of another session, whatever the wire; such an id is answered as one
-// that never existed.
+// R4: nobody reaches a sandbox of another owner, or of another session, whatever the wire; such an id is answered as
+// one that never existed.
 func TestR4SandboxesOfOthers(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--token-file", tokenFile(t, "alice "+aliceToken, "bob "+bobToken))

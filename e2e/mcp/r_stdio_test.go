@@ -192,8 +192,8 @@ func TestR10ClientDies(t *testing.T) {
 	})
 }
 
-// R11: versions that are not known are answered with one that is, on the wire with handshake; the wire without one names
-// those that are known.
+// R11: versions that are not known are answered with one that is, on the wire with handshake; the wire without one
+// names those that are known.
 func TestR11VersionsOnStdio(t *testing.T) {
 	t.Parallel()
 	for asked, want := range map[string]string{

@@ -22,7 +22,8 @@ func taskFolders(t *testing.T) []string {
 	}
 }
 
-// TestTaskWorkflow runs an example's workflow with recorded answers of its model, follows its steps, and takes the files.
+// TestTaskWorkflow runs an example's workflow with recorded answers of its model, follows its steps, and takes the
+// files.
 func TestTaskWorkflow(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "workflows", "scripts", "debug-and-fix.yaml"))
@@ -126,7 +127,8 @@ func TestTaskInputs(t *testing.T) {
 	}
 }
 
-// TestOperatorsTasks verifies that the client sees the class of a task's failure, and the log the reason with host paths.
+// TestOperatorsTasks verifies that the client sees the class of a task's failure, and the log the reason with host
+// paths.
 func TestOperatorsTasks(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "operators-own")

@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// The operator's key is in no process, file, environment or answer of the sandbox, and in no span, log or answer outside. That a
-// place is really looked at shows by what is known to be there: the lease's key.
+// The operator's key is in no process, file, environment or answer of the sandbox, and in no span, log or answer
+// outside. That a place is really looked at shows by what is known to be there: the lease's key.
 func TestNoKeyInside(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		ask := "for b in ({**BODY, 'stream': True}, {**BODY, 'model': 'large'}, BODY): ask(b)\nask(BODY, '/v1/nothing')\n"
@@ -60,8 +60,8 @@ func TestNoKeyInside(t *testing.T) {
 	})
 }
 
-// inFiles looks into all files, environments and command lines from inside, and into an answer. The program has the key's bytes
-// inverted, and looks for them in inverted contents, so that it does not find itself.
+// inFiles looks into all files, environments and command lines from inside, and into an answer. The program has the
+// key's bytes inverted, and looks for them in inverted contents, so that it does not find itself.
 func inFiles(t *testing.T, d *desk) (seen int, found []string) {
 	t.Helper()
 	wanted := []byte(canary)
@@ -94,8 +94,8 @@ print(json.dumps([seen, found]))`)
 	return seen, found
 }
 
-// inMemory looks into the memory of all processes that share a pid namespace with one that has the lease's key in its command
-// line: those of the sandbox. It returns how many have the lease's key, and which have the operator's.
+// inMemory looks into the memory of all processes that share a pid namespace with one that has the lease's key in its
+// command line: those of the sandbox. It returns how many have the lease's key, and which have the operator's.
 func inMemory(t *testing.T, lease string) (with int, found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")

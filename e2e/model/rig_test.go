@@ -1,5 +1,5 @@
-// Package model asks models from code in real sandboxes without a network, through the channel and the proxy, of a server that
-// counts for itself what it answers. What the proxy lets through is tested where it is.
+// Package model asks models from code in real sandboxes without a network, through the channel and the proxy, of a
+// server that counts for itself what it answers. What the proxy lets through is tested where it is.
 package model
 
 import (
@@ -102,7 +102,8 @@ func (d *desk) issue(provider string) *model.Lease {
 	return l
 }
 
-// inside is what programs begin with: ask sends a request with the key of the first argument to the base URL of the second.
+// inside is what programs begin with: ask sends a request with the key of the first argument to the base URL of the
+// second.
 const inside = `
 import json, sys, urllib.error, urllib.request
 KEY, BASE = sys.argv[1], sys.argv[2]

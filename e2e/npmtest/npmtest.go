@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
-// Tools returns a Node.js and the folder with the packages of hack/mcp, which are installed where that was not done. It is
-// for tests of packages directly below e2e, whose directory they run in.
+// Tools returns a Node.js and the folder with the packages of hack/mcp, which are installed where that was not done. It
+// is for tests of packages directly below e2e, whose directory they run in.
 func Tools(t *testing.T) (node, modules string) {
 	t.Helper()
 	script := filepath.Join("..", "..", "hack", "tool.sh")

@@ -67,8 +67,8 @@ func outside(t *testing.T, b *testSandbox, out string) string {
 		-o -printf '%p %y %s %T@ %m %l\n' 2>/dev/null | grep -v '^/tmp ' | sort; sha256sum /etc/passwd; find `+out+` -type f | sort | xargs sha256sum`)
 }
 
-// TestA1Outside: no path of a file tool leads out, not through "..", by an absolute path, through a sibling's name or a link,
-// or by way of /proc. Every operation has the same answer.
+// TestA1Outside: no path of a file tool leads out, not through "..", by an absolute path, through a sibling's name or a
+// link, or by way of /proc. Every operation has the same answer.
 func TestA1Outside(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/tmp", "workcell-a1-")

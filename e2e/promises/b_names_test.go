@@ -25,7 +25,8 @@ func guestThreads(t *testing.T, b *testSandbox) int {
 	return n
 }
 
-// TestB1Special: FIFOs, sockets and devices are refused, not opened. They are listed as what they are and can be deleted.
+// TestB1Special: FIFOs, sockets and devices are refused, not opened. They are listed as what they are and can be
+// deleted.
 func TestB1Special(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {

@@ -64,8 +64,8 @@ func TestC1SessionLimit(t *testing.T) {
 	}
 }
 
-// TestC3Whole breaks writes off, wherever they are: there is the old contents or the new, nothing beside it, and no room
-// stays taken.
+// TestC3Whole breaks writes off, wherever they are: there is the old contents or the new, nothing beside it, and no
+// room stays taken.
 func TestC3Whole(t *testing.T) {
 	t.Parallel()
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *testSandbox) {

@@ -144,7 +144,8 @@ func TestD3KeyInjection(t *testing.T) {
 	}
 }
 
-// TestD5GoneIDs: the id of a sandbox that was closed, by its user or by the end of its manager, is never another sandbox's.
+// TestD5GoneIDs: the id of a sandbox that was closed, by its user or by the end of its manager, is never another
+// sandbox's.
 func TestD5GoneIDs(t *testing.T) {
 	t.Parallel()
 	first := newManager(t, w.driver, session.Options{})

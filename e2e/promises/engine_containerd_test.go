@@ -252,8 +252,8 @@ func (e *containerdEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 const mib = 1 << 20
 
-// inspect compares the spec that containerd has stored of a sandbox with what it must be, field by field. The system call
-// filter has a list of its own, in backend/internal/seccomp.
+// inspect compares the spec that containerd has stored of a sandbox with what it must be, field by field. The system
+// call filter has a list of its own, in backend/internal/seccomp.
 func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	ctx := e.in(t.Context())
@@ -298,8 +298,8 @@ func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 	}
 }
 
-// goldenSpec returns what is promised, written out, so that a change of the driver shows as one of the promise. own is the
-// sandbox's own directory.
+// goldenSpec returns what is promised, written out, so that a change of the driver shows as one of the promise. own is
+// the sandbox's own directory.
 func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	info := b.s.Info()
 	uid := uint32(1000)
@@ -365,7 +365,8 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	}
 }
 
-// throttles returns the directory of each processor that counts how often it was too hot, in the order of their numbers.
+// throttles returns the directory of each processor that counts how often it was too hot, in the order of their
+// numbers.
 func throttles() (paths []string) {
 	for cpu := range runtime.NumCPU() {
 		paths = append(paths, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/thermal_throttle", cpu))

@@ -182,8 +182,8 @@ func (e *dockerEngine) mounts() *regexp.Regexp { return containerMounts() }
 func (e *dockerEngine) close() error { return e.api.Close() }
 
 // inspect holds a container to section 5 of the CIS Docker Benchmark and to what we add, from the engine's description.
-// AppArmor and SELinux (5.1, 5.2) are the machine's affair; a health check (5.26) would start a program over and over in a
-// sandbox whose main process answers for itself.
+// AppArmor and SELinux (5.1, 5.2) are the machine's affair; a health check (5.26) would start a program over and over
+// in a sandbox whose main process answers for itself.
 func (e *dockerEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	info, err := e.api.Info(t.Context())

@@ -29,7 +29,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// kubernetesEngine is a namespace of the cluster of `make cluster`. Its one node is this machine, with a containerd of its own.
+// kubernetesEngine is a namespace of the cluster of `make cluster`. Its one node is this machine, with a containerd of
+// its own.
 type kubernetesEngine struct {
 	containerdImages
 	config    *rest.Config // an administrator's

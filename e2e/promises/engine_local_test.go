@@ -115,8 +115,8 @@ func (e *localEngine) mounts() *regexp.Regexp {
 
 func (e *localEngine) close() error { return nil }
 
-// inspect looks at every process of a sandbox from the machine, and holds the sandbox to what section 5 of the CIS Docker
-// Benchmark asks of a container, read from the kernel.
+// inspect looks at every process of a sandbox from the machine, and holds the sandbox to what section 5 of the CIS
+// Docker Benchmark asks of a container, read from the kernel.
 func (e *localEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	list, err := processes(t.Context(), b.s.Info().EngineID)

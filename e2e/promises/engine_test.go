@@ -27,7 +27,8 @@ import (
 // backendVariable names the driver that the tests attack: docker, containerd, local or kubernetes.
 const backendVariable = "WORKCELL_TEST_BACKEND"
 
-// engine is what the tests know of an engine apart from its driver: how to look at it from outside, and what to find there.
+// engine is what the tests know of an engine apart from its driver: how to look at it from outside, and what to find
+// there.
 type engine interface {
 	// connect opens a driver, as another process of the same user would.
 	connect(ctx context.Context, opts connection) (backend.SandboxBackend, error)
@@ -70,8 +71,8 @@ type served interface {
 	streams() bool
 }
 
-// clustered is implemented by engines of many machines. The driver knows none of them, and nobody's sandbox is root: whoever
-// rules the cluster has said so.
+// clustered is implemented by engines of many machines. The driver knows none of them, and nobody's sandbox is root:
+// whoever rules the cluster has said so.
 type clustered interface {
 	// cannot returns the tests of what is promised elsewhere and cannot hold there.
 	cannot() []string

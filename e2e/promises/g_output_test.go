@@ -118,7 +118,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestG6Stream: a caller that takes no output holds the command up, and nothing else. When it does take it, it gets all of it.
+// TestG6Stream: a caller that takes no output holds the command up, and nothing else. When it does take it, it gets all
+// of it.
 func TestG6Stream(t *testing.T) {
 	t.Parallel()
 	const blocks, most = 64, 32

@@ -38,7 +38,8 @@ func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b
 	}
 }
 
-// TestH1Memory: a command that takes too much memory is killed and told why, and so is none that dies of another signal.
+// TestH1Memory: a command that takes too much memory is killed and told why, and so is none that dies of another
+// signal.
 func TestH1Memory(t *testing.T) {
 	t.Parallel()
 	const hog = "b = []\nwhile True: b.append(b'x' * (1 << 20))"
@@ -67,7 +68,8 @@ func TestH1Memory(t *testing.T) {
 	})
 }
 
-// TestH8Capacity opens more sandboxes than there may be at a time: those beyond it are refused, with nothing left of them.
+// TestH8Capacity opens more sandboxes than there may be at a time: those beyond it are refused, with nothing left of
+// them.
 func TestH8Capacity(t *testing.T) {
 	t.Parallel()
 	const most, asked = 3, 30
@@ -114,8 +116,8 @@ func TestH8Capacity(t *testing.T) {
 	}
 }
 
-// TestH5Descriptors: while processes of a sandbox hold all the descriptors that a command may open, and all that their user
-// can, commands and file tools work, and so do other sandboxes.
+// TestH5Descriptors: while processes of a sandbox hold all the descriptors that a command may open, and all that their
+// user can, commands and file tools work, and so do other sandboxes.
 func TestH5Descriptors(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -206,8 +208,9 @@ func TestH6Spin(t *testing.T) {
 	}
 }
 
-// TestH7Flood: while a sandbox's commands flood the socket of its main process, other sandboxes are made, used and removed,
-// and the flooded one is not lost: whoever has it works in it, and so does another process that connects to it.
+// TestH7Flood: while a sandbox's commands flood the socket of its main process, other sandboxes are made, used and
+// removed, and the flooded one is not lost: whoever has it works in it, and so does another process that connects to
+// it.
 func TestH7Flood(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()
@@ -385,8 +388,8 @@ func whileFull(t *testing.T, b *testSandbox) {
 	w.user.alive(t)
 }
 
-// TestH3Places: nothing can be written to but what has a size of its own, also by a user to whom directories belong that
-// are closed. In a pod there are files of the node: one can be written, and gets no larger than others.
+// TestH3Places: nothing can be written to but what has a size of its own, also by a user to whom directories belong
+// that are closed. In a pod there are files of the node: one can be written, and gets no larger than others.
 func TestH3Places(t *testing.T) {
 	t.Parallel()
 	for name, of := range users() {

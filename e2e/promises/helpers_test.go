@@ -253,8 +253,8 @@ func eachOf(t *testing.T, sandboxes map[string]*testSandbox, f func(t *testing.T
 	}
 }
 
-// users returns what tests with sandboxes of their own open: that of an ordinary user and, where the engine has such users,
-// that of root.
+// users returns what tests with sandboxes of their own open: that of an ordinary user and, where the engine has such
+// users, that of root.
 func users() map[string]tools.Sandbox {
 	all := map[string]tools.Sandbox{"user": pythonSandbox()}
 	if w.root != nil {
@@ -303,8 +303,8 @@ func newDriver(t testing.TB, c connection) backend.SandboxBackend {
 	return b
 }
 
-// refuses checks that a sandbox is not to be had on an engine that is made without what it asks for, or does not let this user
-// have it.
+// refuses checks that a sandbox is not to be had on an engine that is made without what it asks for, or does not let
+// this user have it.
 func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 	t.Helper()
 	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)

@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// TestJ4GivenBack: closing ends what commands left behind, in a sandbox that stays as well, whether it holds their output, or
-// has a session of its own.
+// TestJ4GivenBack: closing ends what commands left behind, in a sandbox that stays as well, whether it holds their
+// output, or has a session of its own.
 func TestJ4GivenBack(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())

@@ -57,9 +57,9 @@ func (f *mcpServer) ok(t *testing.T, tool string, in obj) obj {
 	return out
 }
 
-// TestF12Clock sets the clock of the command while it has sandboxes: by an hour, back to an hour before the true time, and
-// by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it, whichever process looks,
-// with the true clock or another.
+// TestF12Clock sets the clock of the command while it has sandboxes: by an hour, back to an hour before the true time,
+// and by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it,
+// whichever process looks, with the true clock or another.
 func TestF12Clock(t *testing.T) {
 	t.Parallel()
 	bin, err := w.cli()
@@ -104,7 +104,8 @@ func TestF12Clock(t *testing.T) {
 	gone()
 }
 
-// garbage returns the ids of the sandboxes that a garbage collection took. Guests of other versions may lie on the engine.
+// garbage returns the ids of the sandboxes that a garbage collection took. Guests of other versions may lie on the
+// engine.
 func garbage(gc *exec.Cmd) ([]string, error) {
 	var list []struct{ ID, Key string }
 	out, err := gc.Output()
@@ -120,8 +121,9 @@ func garbage(gc *exec.Cmd) ([]string, error) {
 	return ids, err
 }
 
-// leaveIdle leaves a sandbox that its own server takes to be made long after its last use, because the clock was set back
-// between the two. The returned function waits until the sandbox is gone: nothing may stay beyond its time for that.
+// leaveIdle leaves a sandbox that its own server takes to be made long after its last use, because the clock was set
+// back between the two. The returned function waits until the sandbox is gone: nothing may stay beyond its time for
+// that.
 func leaveIdle(t *testing.T, bin string) (gone func()) {
 	t.Helper()
 	clock := clocktest.New(t, bin)
@@ -174,8 +176,8 @@ func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 	}
 }
 
-// orphan leaves a sandbox that nobody has, and waits until a process with a clock of tomorrow has looked: it removes that one,
-// and would remove others, too, if it thought that it may. By the true clock it is not time yet.
+// orphan leaves a sandbox that nobody has, and waits until a process with a clock of tomorrow has looked: it removes
+// that one, and would remove others, too, if it thought that it may. By the true clock it is not time yet.
 func (h *host) orphan(t *testing.T) {
 	t.Helper()
 	before := h.sandboxes(t)

@@ -45,9 +45,9 @@ func check(t *testing.T, s *session.Session, line, want string) {
 	}
 }
 
-// TestL3Restart ends the engine under a session, and starts it again; its sandboxes live on meanwhile. The session continues
-// with them, and so does what runs in them. Where there is no engine that could end, the process that made a sandbox can, and
-// the next one finds it.
+// TestL3Restart ends the engine under a session, and starts it again; its sandboxes live on meanwhile. The session
+// continues with them, and so does what runs in them. Where there is no engine that could end, the process that made a
+// sandbox can, and the next one finds it.
 func TestL3Restart(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "600M", true)
@@ -115,7 +115,8 @@ func count(t *testing.T, s *session.Session) (n int) {
 	return n
 }
 
-// TestL4DiskFull: an engine without room on its disk is a typed error, nothing half made stays, and what was there is whole.
+// TestL4DiskFull: an engine without room on its disk is a typed error, nothing half made stays, and what was there is
+// whole.
 func TestL4DiskFull(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "400M", true)
@@ -256,8 +257,8 @@ func TestL7Runtime(t *testing.T) {
 	eventually(t, "no FIFO is left", func() bool { return len(x.pipes(t)) == 0 })
 }
 
-// pipes lists the FIFOs of the engine and of the driver, without the FIFOs of shims whose clean-up containerd has given up. It gives
-// up after five seconds, which are too short on a busy machine.
+// pipes lists the FIFOs of the engine and of the driver, without the FIFOs of shims whose clean-up containerd has given
+// up. It gives up after five seconds, which are too short on a busy machine.
 func (x *broken) pipes(t *testing.T) []string {
 	t.Helper()
 	out := x.Run(t, "find "+x.Dir+" -type p -not -path '*/io.containerd.runtime.v2.task/*' 2>/dev/null; true")

@@ -66,8 +66,8 @@ func newRegistry(t testing.TB) *registryServer {
 	return r
 }
 
-// push stores an image that no engine has, and returns its reference. What the engine fetches of it is removed when the test
-// ends.
+// push stores an image that no engine has, and returns its reference. What the engine fetches of it is removed when the
+// test ends.
 func (r *registryServer) push(t testing.TB, repo string) string {
 	t.Helper()
 	unique := (&file{"unique", 0o644, []byte(record.NewID())}).archive(t)
@@ -109,7 +109,8 @@ func TestL1DownAtStart(t *testing.T) {
 	}
 }
 
-// TestL1DownMeanwhile: while the engine is cut off, calls are typed errors. A running command continues when it is back.
+// TestL1DownMeanwhile: while the engine is cut off, calls are typed errors. A running command continues when it is
+// back.
 func TestL1DownMeanwhile(t *testing.T) {
 	t.Parallel()
 	e, ok := w.engine.(served)

@@ -4,8 +4,8 @@
 // through the tools, the session API and the command line. Each test is named after the row of docs/guarantees.md that
 // it holds the product to.
 //
-// WORKCELL_TEST_BACKEND names the engine: docker (the default), containerd, local or kubernetes. Where one is made without
-// what a test is about, such as images, the test asserts that asking for it is refused.
+// WORKCELL_TEST_BACKEND names the engine: docker (the default), containerd, local or kubernetes. Where one is made
+// without what a test is about, such as images, the test asserts that asking for it is refused.
 package promises
 
 import (

@@ -183,8 +183,8 @@ func TestN5NoSockets(t *testing.T) {
 	})
 }
 
-// TestN6Mounts: only the mounts that are documented, and none that leads to the machine or from which to gain anything. On
-// local all but devices are nosuid and nodev, and what of the machine is mounted is read-only.
+// TestN6Mounts: only the mounts that are documented, and none that leads to the machine or from which to gain anything.
+// On local all but devices are nosuid and nodev, and what of the machine is mounted is read-only.
 func TestN6Mounts(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -230,7 +230,8 @@ func TestN6Mounts(t *testing.T) {
 	})
 }
 
-// TestN7KernelFiles: files that describe the machine are empty, and no setting of the kernel can be changed, by root neither.
+// TestN7KernelFiles: files that describe the machine are empty, and no setting of the kernel can be changed, by root
+// neither.
 func TestN7KernelFiles(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -372,8 +373,8 @@ func TestN11Descriptors(t *testing.T) {
 	})
 }
 
-// TestN12Benchmark reads the posture from outside: every field of the engine's own description of a sandbox, or what the
-// kernel shows of its processes.
+// TestN12Benchmark reads the posture from outside: every field of the engine's own description of a sandbox, or what
+// the kernel shows of its processes.
 func TestN12Benchmark(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, w.engine.inspect)

@@ -60,8 +60,8 @@ func (p *proxy) admit(ends ...net.Conn) bool {
 	return !p.cut
 }
 
-// newProxy starts a proxy before the engine that dial connects to. forward copies what a client sends, and closes the engine's end if it may know
-// that the client is gone.
+// newProxy starts a proxy before the engine that dial connects to. forward copies what a client sends, and closes the
+// engine's end if it may know that the client is gone.
 func newProxy(t testing.TB, l net.Listener, dial func() (net.Conn, error), forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
 	t.Helper()
 	p := &proxy{address: l.Addr().String()}

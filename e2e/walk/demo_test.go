@@ -7,7 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 )
 
-// TestDemo runs the demo as on a bare machine, prints the time to its first line of work, and looks for its trace in Jaeger.
+// TestDemo runs the demo as on a bare machine, prints the time to its first line of work, and looks for its trace in
+// Jaeger.
 func TestDemo(t *testing.T) {
 	w := newWalker(t)
 	w.take(t, `export DOCKER_HOST=unix:///none BACKEND=local GOFLAGS=-modcacherw GOCACHE=$HOME/build GOMODCACHE=$HOME/modules`, step{})

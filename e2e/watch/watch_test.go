@@ -53,8 +53,8 @@ func watch(t *testing.T, m *session.Manager, filter admin.WatchFilter) *watcher 
 	return w
 }
 
-// next waits for the next event of a type, and returns it. Others of the same sandbox may come before: a sandbox that is being
-// made, or that is ended, has states in between.
+// next waits for the next event of a type, and returns it. Others of the same sandbox may come before: a sandbox that
+// is being made, or that is ended, has states in between.
 func (w *watcher) next(what admin.EventType, id string) admin.Event {
 	w.t.Helper()
 	for {
@@ -95,8 +95,8 @@ func open(t *testing.T, m *session.Manager, user string) *session.Session {
 	return s
 }
 
-// TestWatch: a manager hears of the sandboxes of another one with the same instance: those that are there, those that come, go,
-// and are ended behind everybody's back.
+// TestWatch: a manager hears of the sandboxes of another one with the same instance: those that are there, those that
+// come, go, and are ended behind everybody's back.
 func TestWatch(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}

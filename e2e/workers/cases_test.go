@@ -48,8 +48,8 @@ func (m *machine) gone(t *testing.T, id string) {
 	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sandbox", "ls"), id[:12]) })
 }
 
-// TestElsewhere: a run that is detached here is carried out there, with all that it needs although that is gone here; its log, its
-// patch and its outputs are had here.
+// TestElsewhere: a run that is detached here is carried out there, with all that it needs although that is gone here;
+// its log, its patch and its outputs are had here.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -118,7 +118,8 @@ func TestFailedRun(t *testing.T) {
 	}
 }
 
-// TestGracefulEnd: a worker that is told to end hands its runs over at once, in the same sandbox; with --grace they may end.
+// TestGracefulEnd: a worker that is told to end hands its runs over at once, in the same sandbox; with --grace they may
+// end.
 func TestGracefulEnd(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -148,7 +149,8 @@ func TestGracefulEnd(t *testing.T) {
 	}
 }
 
-// TestCancelled: a run is cancelled from elsewhere while it is in the queue, while a worker has it, and when its worker was killed.
+// TestCancelled: a run is cancelled from elsewhere while it is in the queue, while a worker has it, and when its worker
+// was killed.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -179,8 +181,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestCancelledElsewhere: a run's sandbox is on an engine that only another machine reaches, whose worker was killed. Who cancels the run
-// is told what is missing, and it is ended by the next worker there.
+// TestCancelledElsewhere: a run's sandbox is on an engine that only another machine reaches, whose worker was killed.
+// Who cancels the run is told what is missing, and it is ended by the next worker there.
 func TestCancelledElsewhere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -230,7 +232,8 @@ func TestFilesGone(t *testing.T) {
 	}
 }
 
-// TestOutOfTheQueue: a run that failed and kept its checkpoints is tried once; somebody goes back to before a step of it.
+// TestOutOfTheQueue: a run that failed and kept its checkpoints is tried once; somebody goes back to before a step of
+// it.
 func TestOutOfTheQueue(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -263,8 +266,8 @@ func tampered(t *testing.T, m *machine, id, key, value string) {
 	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '%s')::text`, key, value)))
 }
 
-// TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in a worker with
-// the workspace as it began.
+// TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in
+// a worker with the workspace as it began.
 func TestHandedToWorkers(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -332,8 +335,8 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 	checkRun(t, there, id)
 }
 
-// TestDatabaseRestarts: runs go on when the server of the database was killed and started again, and those that are detached then
-// are carried out.
+// TestDatabaseRestarts: runs go on when the server of the database was killed and started again, and those that are
+// detached then are carried out.
 func TestDatabaseRestarts(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -447,7 +450,8 @@ func TestCannotHere(t *testing.T) {
 	}
 }
 
-// TestHostileDatabase: a writer of the database gets no file of a worker's machine, and no choice of its backend or script.
+// TestHostileDatabase: a writer of the database gets no file of a worker's machine, and no choice of its backend or
+// script.
 func TestHostileDatabase(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
 )
 
-// steps are short enough for hundreds of runs, and long enough to be killed in. What each did is in the sandbox, and comes
-// home with the last.
+// steps are short enough for hundreds of runs, and long enough to be killed in. What each did is in the sandbox, and
+// comes home with the last.
 const steps = `id: short
 sandbox: {runtime: bash}
 outputs: [log]
@@ -30,8 +30,8 @@ steps:
   - {id: three, type: exec, command: "echo three >> log; cat log"}
 `
 
-// plan is how much a test of workers does: soakVariable names a time, in which a worker is killed every ten seconds and a hundred
-// runs are begun each minute. Without it is short.
+// plan is how much a test of workers does: soakVariable names a time, in which a worker is killed every ten seconds and
+// a hundred runs are begun each minute. Without it is short.
 const soakVariable = "WORKERS_SOAK"
 
 type plan struct {
@@ -51,8 +51,8 @@ func planned(t *testing.T) plan {
 	return plan{runs: int(d.Minutes() * 100), every: 10 * time.Second, kills: int(d / (10 * time.Second))}
 }
 
-// TestKilledWorkers: whichever worker is killed whenever, on machines that share nothing but a database and an engine, each run ends
-// once, no step that has finished is done again, and nothing is left.
+// TestKilledWorkers: whichever worker is killed whenever, on machines that share nothing but a database and an engine,
+// each run ends once, no step that has finished is done again, and nothing is left.
 func TestKilledWorkers(t *testing.T) {
 	p, n, continued := planned(t), newNetwork(t, 3), 0
 	workers := make([]*rig.Process, len(n.machines))
@@ -143,8 +143,8 @@ func checkRun(t *testing.T, m *machine, id string) (continued bool) {
 	return checkEntries(t, id, m.show(t, id).Entries)
 }
 
-// checkEntries checks that a run ended well, once, and did each step once but for those that were under way when its worker was
-// killed. It reports whether the run went on in another worker.
+// checkEntries checks that a run ended well, once, and did each step once but for those that were under way when its
+// worker was killed. It reports whether the run went on in another worker.
 func checkEntries(t *testing.T, id string, entries []workflow.Entry) (continued bool) {
 	t.Helper()
 	began, ended, takes, ends, log := map[string]int{}, map[string]int{}, 0, 0, ""

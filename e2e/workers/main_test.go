@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package workers has workers carry out runs that were detached, as processes of machines that share nothing but a database, and
-// kills them.
+// Package workers has workers carry out runs that were detached, as processes of machines that share nothing but a
+// database, and kills them.
 package workers
 
 import (

@@ -16,15 +16,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// network is machines that reach each other by nothing but a network: namespaces with an address each, on a bridge in one more, where
-// the database is.
+// network is machines that reach each other by nothing but a network: namespaces with an address each, on a bridge in
+// one more, where the database is.
 type network struct {
 	server   *pgtest.Server
 	machines []*machine
 }
 
-// newNetwork makes namespaces for machines, and a database that they reach at an address of its own. All of it is gone at the end
-// of the test.
+// newNetwork makes namespaces for machines, and a database that they reach at an address of its own. All of it is gone
+// at the end of the test.
 func newNetwork(t *testing.T, machines int) *network {
 	t.Helper()
 	n := &network{server: pgtest.NewServer(t, "max_connections = 400")}

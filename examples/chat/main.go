@@ -1,5 +1,5 @@
-// Command chat serves a Genkit agent with one sandbox for each conversation. A turn can use the files of earlier turns, even
-// if the program restarts in between.
+// Command chat serves a Genkit agent with one sandbox for each conversation. A turn can use the files of earlier turns,
+// even if the program restarts in between.
 //
 //	export GEMINI_API_KEY=…
 //	go run ./examples/chat
@@ -107,8 +107,8 @@ func run(ctx context.Context, args []string) (err error) {
 	return serve(ctx, listener, authenticated(users, handler), *grace)
 }
 
-// serve serves until ctx ends. Turns under way then have a time to end, after which they are cancelled. None runs any more
-// when it returns without an error.
+// serve serves until ctx ends. Turns under way then have a time to end, after which they are cancelled. None runs any
+// more when it returns without an error.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler, grace time.Duration) error {
 	turns, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -142,8 +142,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, gra
 	return nil
 }
 
-// readUsers reads the names of users, by the hash of their tokens, so that looking one up takes no longer the more of it is
-// right. Without a file there are none.
+// readUsers reads the names of users, by the hash of their tokens, so that looking one up takes no longer the more of
+// it is right. Without a file there are none.
 func readUsers(file string) (map[[sha256.Size]byte]string, error) {
 	if file == "" {
 		return nil, nil
@@ -213,7 +213,8 @@ func bounded(next http.Handler) http.Handler {
 	})
 }
 
-// openManager opens the manager of the sandboxes, with records in a file. end leaves the sandboxes for the next process.
+// openManager opens the manager of the sandboxes, with records in a file. end leaves the sandboxes for the next
+// process.
 func openManager(ctx context.Context, state, engine, image string) (_ *session.Manager, end func() error, err error) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, nil, err

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// provider is a server that speaks OpenAI's wire format. Its model runs the command that a user's message is, and answers with
-// what the command returned. asked gets the commands, where it has room.
+// provider is a server that speaks OpenAI's wire format. Its model runs the command that a user's message is, and
+// answers with what the command returned. asked gets the commands, where it has room.
 func provider(t *testing.T, asked chan<- string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -153,8 +153,8 @@ func post(t *testing.T, token, url, text, id string) (*http.Response, error) {
 	return http.DefaultClient.Do(req)
 }
 
-// TestChat: a conversation finds the file of its first turn in the second, when the program was ended in between, and when it
-// was killed; another conversation does not.
+// TestChat: a conversation finds the file of its first turn in the second, when the program was ended in between, and
+// when it was killed; another conversation does not.
 func TestChat(t *testing.T) {
 	state, model := filepath.Join(t.TempDir(), "state"), provider(t, nil)
 	t.Cleanup(func() { removeAll(t, state, 2) })
@@ -184,8 +184,8 @@ func TestChat(t *testing.T) {
 	finds("after the program was killed")
 }
 
-// TestUsers: who brings no token of a user is not served, and a user who sends the id of another's conversation, be it Genkit's or
-// one that the other chose, has neither that nor its files.
+// TestUsers: who brings no token of a user is not served, and a user who sends the id of another's conversation, be it
+// Genkit's or one that the other chose, has neither that nor its files.
 func TestUsers(t *testing.T) {
 	dir := t.TempDir()
 	state, model, tokens := filepath.Join(dir, "state"), provider(t, nil), filepath.Join(dir, "tokens")
@@ -221,8 +221,8 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestEnd: after a signal nobody else is served, and a turn under way is answered when it ends in time, else cancelled; a
-// second signal ends the program at once. The conversation's files are there in each case.
+// TestEnd: after a signal nobody else is served, and a turn under way is answered when it ends in time, else cancelled;
+// a second signal ends the program at once. The conversation's files are there in each case.
 func TestEnd(t *testing.T) {
 	asked := make(chan string, 16)
 	state, model := filepath.Join(t.TempDir(), "state"), provider(t, asked)

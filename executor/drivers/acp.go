@@ -21,8 +21,8 @@ import (
 type ACP struct {
 	// Argv is the command line, with the placeholders {model}, {workdir} and {home}.
 	Argv []string
-	// Settings, if not nil, is the driver of the CLI that speaks: the agent gets its environment, its files, and the protection
-	// from the files of a repository.
+	// Settings, if not nil, is the driver of the CLI that speaks: the agent gets its environment, its files, and the
+	// protection from the files of a repository.
 	Settings executor.Driver
 }
 
@@ -80,7 +80,8 @@ func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocat
 	return inv, "", err
 }
 
-// Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says nothing.
+// Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says
+// nothing.
 func (ACP) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if seen.End != nil {
 		return seen.End.Outcome

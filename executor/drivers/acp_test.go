@@ -24,8 +24,9 @@ func TestACPPrepare(t *testing.T) {
 	drivertest.Prepared(t, "testdata/acp", acpDriver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
 }
 
-// TestACPSettings verifies that an agent with a driver gets the protection from the files of a repository: its environment, its
-// files, the safe flags, and the _meta of its session. The system prompt is among them, the host's MCP server is not.
+// TestACPSettings verifies that an agent with a driver gets the protection from the files of a repository: its
+// environment, its files, the safe flags, and the _meta of its session. The system prompt is among them, the host's MCP
+// server is not.
 func TestACPSettings(t *testing.T) {
 	for _, test := range []struct {
 		d    executor.Driver
@@ -131,8 +132,8 @@ func update(what string) string {
 	return `{"method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":` + what + `}}}`
 }
 
-// TestACPPermissions: an agent gets what it asks for once, but the web unless the task permits it, and nothing where nothing is permitted.
-// A question without a fitting answer is cancelled.
+// TestACPPermissions: an agent gets what it asks for once, but the web unless the task permits it, and nothing where
+// nothing is permitted. A question without a fitting answer is cancelled.
 func TestACPPermissions(t *testing.T) {
 	ask := func(kind, options string) string {
 		return `{"id":"q","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"1","title":"x","kind":"` + kind + `"},"options":` + options + `}}`
@@ -183,8 +184,8 @@ func TestACPRequests(t *testing.T) {
 	}
 }
 
-// TestACPSessions: a session is begun with our one server, or gone on with in the way that the agent has; what it says of earlier tasks is
-// not told.
+// TestACPSessions: a session is begun with our one server, or gone on with in the way that the agent has; what it says
+// of earlier tasks is not told.
 func TestACPSessions(t *testing.T) {
 	resumes := `{"id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}}`
 	for name, test := range map[string]struct {

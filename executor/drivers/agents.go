@@ -41,8 +41,8 @@ func Of(command string, argv []string, events string) Agent {
 	return named(command)
 }
 
-// speaks matches the command line, an argument per line, of a known agent that speaks the Agent Client Protocol, for example
-// "npx -y @google/gemini-cli@0.61.0 --acp".
+// speaks matches the command line, an argument per line, of a known agent that speaks the Agent Client Protocol, for
+// example "npx -y @google/gemini-cli@0.61.0 --acp".
 var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|deno|env|exec|dlx|x|run|-.*|[^/]+=.*)\n)*` +
 	`(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)(?:@.*|(?:/.*)?\.js)?(?:\n|$)`)
 
@@ -57,11 +57,13 @@ func named(name string) Agent {
 	}
 }
 
-// Versions remembers which images were asked for the version of an agent. Its zero value is ready for use, by several at once.
+// Versions remembers which images were asked for the version of an agent. Its zero value is ready for use, by several
+// at once.
 type Versions struct{ asked sync.Map }
 
-// Differs returns what is to be said where a sandbox has another version of a coding agent than its driver was tried with, once for each
-// image. An agent's own image is named for its version, and is not asked, but where sandboxes have no images.
+// Differs returns what is to be said where a sandbox has another version of a coding agent than its driver was tried
+// with, once for each image. An agent's own image is named for its version, and is not asked, but where sandboxes have
+// no images.
 func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) string {
 	info := s.Info()
 	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {

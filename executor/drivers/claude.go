@@ -17,8 +17,8 @@ import (
 // maxArgument is what Linux takes as one argument, with some room.
 const maxArgument = 120 << 10
 
-// claude calls Claude Code. Task.Args may have "effort" (low, medium, high, xhigh, max) and "bare". If "bare" is "true", the CLI
-// adds nothing itself, such as skills and CLAUDE.md.
+// claude calls Claude Code. Task.Args may have "effort" (low, medium, high, xhigh, max) and "bare". If "bare" is
+// "true", the CLI adds nothing itself, such as skills and CLAUDE.md.
 func claude() *Driver {
 	return &Driver{
 		Version: "2.1.330", name: "claude", dialect: model.Anthropic, args: true, prepare: prepareClaude,
@@ -204,7 +204,8 @@ func (p *claudeParser) delta(e streamEvent) []executor.Event {
 	return nil
 }
 
-// message returns the calls of a message, and its text unless the text came as deltas. Text of a sub-agent is not an answer.
+// message returns the calls of a message, and its text unless the text came as deltas. Text of a sub-agent is not an
+// answer.
 func (p *claudeParser) message(l claudeLine) []executor.Event {
 	var events []executor.Event
 	p.failed = l.Failure

@@ -13,11 +13,11 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Custom calls any program: its command line is a template, its output is the answer, events as lines of JSON, or the output of
-// a CLI that has a driver. There are no Task.Args.
+// Custom calls any program: its command line is a template, its output is the answer, events as lines of JSON, or the
+// output of a CLI that has a driver. There are no Task.Args.
 type Custom struct {
-	// Argv is the command line with its placeholders. The prompt is the program's standard input unless it has {prompt}; the system
-	// prompt stands before it unless there is {system}; the schema behind it unless there is {schema}.
+	// Argv is the command line with its placeholders. The prompt is the program's standard input unless it has {prompt};
+	// the system prompt stands before it unless there is {system}; the schema behind it unless there is {schema}.
 	Argv []string
 	// JSON: it prints executor.Event as lines of JSON. Else what it prints is its answer.
 	JSON bool

@@ -22,7 +22,8 @@ func TestCustomPrepare(t *testing.T) {
 	drivertest.Prepared(t, "testdata/custom", custom(), "1", drivertest.Tasks("claude-sonnet-4-5", 40, nil))
 }
 
-// TestPrompt: what the command line has no place for is in the prompt, and that is the standard input unless it is an argument.
+// TestPrompt: what the command line has no place for is in the prompt, and that is the standard input unless it is an
+// argument.
 func TestPrompt(t *testing.T) {
 	inv, err := (drivers.Custom{Argv: []string{"agent", "-m", "{model}"}}).Prepare(executor.Task{Prompt: "ask", System: "terse", Model: "m", Schema: json.RawMessage(`{"type":"object"}`)}, drivertest.Inside())
 	if err != nil || !slices.Equal(inv.Argv, []string{"agent", "-m", "m"}) || !inv.Text {

@@ -1,5 +1,6 @@
-// Package drivers knows the coding agents, with the images and versions that were tried. It calls Claude Code, Codex, Gemini CLI,
-// and OpenCode, each in a file with the command line of the CLI and the format of its output, and any other program.
+// Package drivers knows the coding agents, with the images and versions that were tried. It calls Claude Code, Codex,
+// Gemini CLI, and OpenCode, each in a file with the command line of the CLI and the format of its output, and any other
+// program.
 package drivers
 
 import (

@@ -15,8 +15,8 @@ import (
 // maxAttempts limits the requests to a model that does not answer. The default of the CLI takes minutes.
 const maxAttempts = 3
 
-// geminiGuard is a module that Node loads first. It hides the files of a trusted folder that can configure the CLI, for which there is no
-// switch. Programs that start the CLI, and those that the CLI starts, see the files.
+// geminiGuard is a module that Node loads first. It hides the files of a trusted folder that can configure the CLI, for
+// which there is no switch. Programs that start the CLI, and those that the CLI starts, see the files.
 const geminiGuard = `import fs from "node:fs"
 import {syncBuiltinESMExports} from "node:module"
 import path from "node:path"

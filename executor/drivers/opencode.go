@@ -11,9 +11,9 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 )
 
-// openCodeGuard is a module that Bun, the CLI's runtime, loads first. It refuses code that is not part of the CLI: OpenCode imports the
-// plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set. Programs that the CLI starts do
-// not load it.
+// openCodeGuard is a module that Bun, the CLI's runtime, loads first. It refuses code that is not part of the CLI:
+// OpenCode imports the plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set.
+// Programs that the CLI starts do not load it.
 const openCodeGuard = `if (process.argv[1].startsWith("/$bunfs/")) {
 	delete process.env.BUN_INSPECT_PRELOAD
 	Bun.plugin({name: "workcell", setup(build) {
@@ -22,8 +22,8 @@ const openCodeGuard = `if (process.argv[1].startsWith("/$bunfs/")) {
 }
 `
 
-// openCode calls OpenCode. Task.Model is "PROVIDER/MODEL": "anthropic" speaks Anthropic's dialect, every other provider OpenAI's
-// chat completions.
+// openCode calls OpenCode. Task.Model is "PROVIDER/MODEL": "anthropic" speaks Anthropic's dialect, every other provider
+// OpenAI's chat completions.
 func openCode() *Driver {
 	return &Driver{
 		Version: "1.18.33", name: "opencode", prepare: prepareOpenCode,

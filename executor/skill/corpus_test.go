@@ -27,7 +27,8 @@ func TestGoodCorpus(t *testing.T) {
 	}
 }
 
-// TestBadCorpus: what the standard does not allow is told with its line, and what coding agents take all the same is loaded.
+// TestBadCorpus: what the standard does not allow is told with its line, and what coding agents take all the same is
+// loaded.
 func TestBadCorpus(t *testing.T) {
 	known := map[string]struct {
 		problems string // "line message", with the beginning of the message

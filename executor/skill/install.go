@@ -83,8 +83,8 @@ func read(fsys fs.FS) (files []file, err error) {
 // installable names a directory in the sandbox; Load takes more.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
-// Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are kept. If
-// two skills have one name, Install copies nothing and returns ErrInvalid.
+// Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are
+// kept. If two skills have one name, Install copies nothing and returns ErrInvalid.
 func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home string, c Client) error {
 	seen := map[string]bool{}
 	entries, total := 0, int64(0)

@@ -1,5 +1,6 @@
 // Package skill reads Agent Skills (https://agentskills.io): directories with a SKILL.md that tells a coding agent how
-// something is done, and files that it refers to. It checks them and copies them to where a CLI in a sandbox looks for them.
+// something is done, and files that it refers to. It checks them and copies them to where a CLI in a sandbox looks for
+// them.
 //
 // A skill is text for a model. Nothing that it says, allowed-tools least of all, permits anything.
 package skill
@@ -57,7 +58,8 @@ func problemAt(line int, format string, args ...any) *Problem {
 	return &Problem{File: fileName, Line: line, Message: fmt.Sprintf(format, args...), Err: ErrInvalid}
 }
 
-// Parse reads a SKILL.md. It takes what it can make sense of; Validate says what the standard does not allow. An error is a *Problem.
+// Parse reads a SKILL.md. It takes what it can make sense of; Validate says what the standard does not allow. An error
+// is a *Problem.
 func Parse(b []byte) (Skill, error) {
 	content, problem := yamlnode.Text(b, maxFile)
 	if problem != nil {
@@ -112,7 +114,8 @@ func split(content string) (front, body string, err error) {
 
 // decode parses the front matter, a map of a bounded size.
 func decode(front string) (*yamlnode.Node, error) {
-	// A line whose value has a colon that YAML takes for a key's. Skills in the field have many, and their authors' tools read them.
+	// A line whose value has a colon that YAML takes for a key's. Skills in the field have many, and their authors' tools
+	// read them.
 	unquoted := regexp.MustCompile(`(?m)^([a-z-]+): ([^'"|>{\[\n][^\n]*: [^\n]*)$`)
 	const name = "the front matter"
 	format := yamlnode.Format{Name: name, FirstLine: firstLine, MaxBytes: maxFile, MaxDepth: 16, MaxValues: 5_000}
@@ -207,8 +210,8 @@ func (s Skill) problems() (errs []error) {
 	return errs
 }
 
-// Check reads the skill in the directory dir of fsys and returns all that the standard does not allow, joined. What is wrong with
-// SKILL.md is a *Problem.
+// Check reads the skill in the directory dir of fsys and returns all that the standard does not allow, joined. What is
+// wrong with SKILL.md is a *Problem.
 func Check(fsys fs.FS, dir string) error {
 	s, _, err := open(fsys, dir)
 	if err != nil {
@@ -232,7 +235,8 @@ func open(fsys fs.FS, dir string) (s Skill, sub fs.FS, err error) {
 	return s, sub, err
 }
 
-// Find returns the directories of skills that patterns match, in their order: skills/* when patterns is nil, which may match nothing.
+// Find returns the directories of skills that patterns match, in their order: skills/* when patterns is nil, which may
+// match nothing.
 func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 	asked := patterns != nil
 	if !asked {
@@ -250,8 +254,9 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they take, is
-// a diagnostic. Load fails for a skill without a description, a skill that cannot be read, and a link in the directory.
+// Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they
+// take, is a diagnostic. Load fails for a skill without a description, a skill that cannot be read, and a link in the
+// directory.
 func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	s, sub, err := open(fsys, dir)
 	if err == nil && s.Description == "" {

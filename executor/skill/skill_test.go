@@ -63,7 +63,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestValidate: the lengths of the standard, and that all problems are reported at once. TestBadCorpus has the other rules.
+// TestValidate: the lengths of the standard, and that all problems are reported at once. TestBadCorpus has the other
+// rules.
 func TestValidate(t *testing.T) {
 	for name, test := range map[string]struct {
 		front string

@@ -10,13 +10,14 @@ import (
 
 var public = netip.MustParsePrefix(netguard.Public6)
 
-// closed4 are addresses of IPv4 for documentation and retired relays, besides those that no bridged sandbox reaches either.
+// closed4 are addresses of IPv4 for documentation and retired relays, besides those that no bridged sandbox reaches
+// either.
 var closed4 = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("192.88.99.0/24"),
 }
 
-// addressRule returns why an address may not be reached; empty when it may. NAT64, which is not in 2000::/3, is closed as a whole:
-// what lies behind it is IPv4 that has addresses of its own.
+// addressRule returns why an address may not be reached; empty when it may. NAT64, which is not in 2000::/3, is closed
+// as a whole: what lies behind it is IPv4 that has addresses of its own.
 func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	in := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -41,7 +42,8 @@ func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	return ""
 }
 
-// ownNetworks returns the networks that the host's interfaces are in: its own addresses, its neighbours, its engines' bridges.
+// ownNetworks returns the networks that the host's interfaces are in: its own addresses, its neighbours, its engines'
+// bridges.
 func ownNetworks() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -179,8 +179,8 @@ func (a *attempt) spent() *refusal {
 	return refuse(kindLimit, "limits.bytes", "The sandbox has reached its transfer limit.", "%s is not allowed: transfer limit of the sandbox reached", a.to)
 }
 
-// resolve returns the addresses of a host when all of them may be reached. The connection is made to one of these and to no other:
-// the name is not asked for again.
+// resolve returns the addresses of a host when all of them may be reached. The connection is made to one of these and
+// to no other: the name is not asked for again.
 func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusal) {
 	addrs := make([]netip.Addr, 1)
 	var literal bool

@@ -5,8 +5,8 @@ import "strings"
 // noProxy is what programs reach without the proxy: the sandbox itself.
 const noProxy = "localhost,127.0.0.1,::1"
 
-// Env returns the variables by which programs inside find the proxy at addr. curl, git, apt, Go and most others go by those of the
-// proxy; pip, npm and Node have their own besides. ALL_PROXY names HTTP, too.
+// Env returns the variables by which programs inside find the proxy at addr. curl, git, apt, Go and most others go by
+// those of the proxy; pip, npm and Node have their own besides. ALL_PROXY names HTTP, too.
 func Env(addr string) map[string]string {
 	proxy := "http://" + addr
 	env := map[string]string{

@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// FuzzServerName: whatever comes, the bytes that were read are those that came, and what has a name is a whole ClientHello.
+// FuzzServerName: whatever comes, the bytes that were read are those that came, and what has a name is a whole
+// ClientHello.
 func FuzzServerName(f *testing.F) {
 	f.Add(hello(f, named("good.example")))
 	f.Add(hello(f, named("")))

@@ -1,6 +1,6 @@
-// Package egress is the network's door: the one way out of a sandbox without a network. Code inside connects to a proxy on its own
-// loopback, by HTTP; the host resolves the name, holds it and its addresses to rules, and connects. TLS passes as it is,
-// once its ClientHello was seen to name the same host.
+// Package egress is the network's door: the one way out of a sandbox without a network. Code inside connects to a proxy
+// on its own loopback, by HTTP; the host resolves the name, holds it and its addresses to rules, and connects. TLS
+// passes as it is, once its ClientHello was seen to name the same host.
 //
 // Spans: egress.Connect, for each connection that was asked for.
 package egress
@@ -62,8 +62,8 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 }
 
-// Gateway connects sandboxes to the hosts that they may reach. It is what session.Options.Egress takes, and safe for concurrent
-// use.
+// Gateway connects sandboxes to the hosts that they may reach. It is what session.Options.Egress takes, and safe for
+// concurrent use.
 type Gateway struct {
 	o    Options
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -106,8 +106,8 @@ type door struct {
 	refused []refusedAt
 }
 
-// Open returns the service by which a sandbox reaches what list allows, and what forgets the sandbox when its session has ended, with
-// what an operator allowed it.
+// Open returns the service by which a sandbox reaches what list allows, and what forgets the sandbox when its session
+// has ended, with what an operator allowed it.
 func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end func(), err error) {
 	set, err := list.Compile()
 	if err != nil {

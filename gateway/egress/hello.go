@@ -24,8 +24,8 @@ var (
 	errNoHello = errors.New("not a ClientHello")
 )
 
-// serverName reads a ClientHello from r. It returns the name in it, which is empty when it has none, and all the bytes that were
-// read.
+// serverName reads a ClientHello from r. It returns the name in it, which is empty when it has none, and all the bytes
+// that were read.
 func serverName(r io.Reader) (name string, read []byte, err error) {
 	var buf bytes.Buffer
 	err = errNoHello
@@ -43,8 +43,8 @@ func serverName(r io.Reader) (name string, read []byte, err error) {
 	return name, buf.Bytes(), err
 }
 
-// helloConn is a connection that a ClientHello comes from and nothing goes to. A handshake without a context calls no other
-// methods.
+// helloConn is a connection that a ClientHello comes from and nothing goes to. A handshake without a context calls no
+// other methods.
 type helloConn struct {
 	net.Conn
 	from io.Reader

@@ -24,8 +24,8 @@ type metered struct {
 	stop    func()
 }
 
-// newMetered puts the limits over a connection. It is closed when ctx ends, and when its sandbox may transfer nothing more, after
-// over was called.
+// newMetered puts the limits over a connection. It is closed when ctx ends, and when its sandbox may transfer nothing
+// more, after over was called.
 func newMetered(ctx context.Context, d *door, conn net.Conn, over func()) *metered {
 	l := d.g.o.Limits
 	m := &metered{Conn: conn, d: d, over: over}

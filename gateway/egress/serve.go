@@ -39,8 +39,8 @@ const maxGrants = 64 << 10
 // grantFile returns the file of what an operator allows a sandbox more than its list.
 func grantFile(dir, id string) string { return filepath.Join(dir, filepath.Base(id)) }
 
-// Allow lets a sandbox reach hosts that its list does not name, as far as it does not deny them: the gateway of dir (Options.Grants),
-// in whichever process it is, goes by that from its next connection on. The sandbox must have a list.
+// Allow lets a sandbox reach hosts that its list does not name, as far as it does not deny them: the gateway of dir
+// (Options.Grants), in whichever process it is, goes by that from its next connection on. The sandbox must have a list.
 func Allow(dir, id string, hosts ...string) error {
 	if err := (rules.Hosts{Allow: hosts}).Problems(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err[0])

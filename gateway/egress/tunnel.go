@@ -24,8 +24,8 @@ func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
 
 // tunnel serves a client that asked, by CONNECT, for a connection to a host. answer tells it whether it has one.
 //
-// On port 80, unless a rule names it, HTTP is spoken and each request is looked at. What a rule names the port of is passed as it
-// is, but for TLS, which must name the host wherever it is spoken.
+// On port 80, unless a rule names it, HTTP is spoken and each request is looked at. What a rule names the port of is
+// passed as it is, but for TLS, which must name the host wherever it is spoken.
 func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*refusal) error) {
 	m, refused := d.match(to)
 	if refused == nil && to.port == 80 && !m.Named && ctx.Value(fullKey{}) == nil {

@@ -167,8 +167,8 @@ func (p *pass) extend(ctx context.Context) {
 	}
 }
 
-// overtime is what a command waited for approvals and what it was given for that, however many it waits for at once, and one
-// after the other.
+// overtime is what a command waited for approvals and what it was given for that, however many it waits for at once,
+// and one after the other.
 type overtime struct {
 	mu            sync.Mutex
 	asked         int       // approvals that are open

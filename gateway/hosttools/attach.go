@@ -34,8 +34,9 @@ type Attachment struct {
 	addr string
 }
 
-// Attach has this process answer the calls that commands of s make, until s closes. What a command may call is decided by its
-// grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs nothing.
+// Attach has this process answer the calls that commands of s make, until s closes. What a command may call is decided
+// by its grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs
+// nothing.
 func Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: serve})
 	if err != nil && addr == "" {
@@ -73,8 +74,8 @@ func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecReque
 // dir returns the directory of the set's declarations inside.
 func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChars] }
 
-// Declare writes the declarations of set into the sandbox, the index last. If the index is up to date, Declare does nothing.
-// Calls do not depend on declarations.
+// Declare writes the declarations of set into the sandbox, the index last. If the index is up to date, Declare does
+// nothing. Calls do not depend on declarations.
 func (a *Attachment) Declare(ctx context.Context, set *Set) error {
 	index := path.Join(set.dir(), indexName)
 	if text, _, err := a.s.ReadFileBytes(ctx, index, sandbox.ReadFileOptions{}); err == nil && string(text) == set.declared[indexName] {

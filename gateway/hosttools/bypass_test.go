@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// Calls that come at once are decided on one after the other: of those that a condition about the calls before allows one of,
-// one is made.
+// Calls that come at once are decided on one after the other: of those that a condition about the calls before allows
+// one of, one is made.
 func TestConditionsAboutCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64

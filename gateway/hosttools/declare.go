@@ -12,7 +12,8 @@ import (
 const maxText = 128 << 10
 
 // declarations returns files that describe tools to code in a sandbox: INDEX.md, and a file for each tool below python
-// and json. Calls don't need these files. Definitions are untrusted: every file is bounded and parses for any definition.
+// and json. Calls don't need these files. Definitions are untrusted: every file is bounded and parses for any
+// definition.
 func declarations(tools []Tool) map[string]string {
 	tools = slices.Clone(tools)
 	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.FullName(), b.FullName()) })

@@ -17,8 +17,8 @@ func pythonKeywords() map[string]bool {
 	return keywords
 }
 
-// Python returns the signature of the tool as code inside calls it. The type of an object is a dict display; "?" ends the
-// names of properties that may be missing.
+// Python returns the signature of the tool as code inside calls it. The type of an object is a dict display; "?" ends
+// the names of properties that may be missing.
 func (t Tool) Python() string {
 	keywords := pythonKeywords()
 	in, results := newReader(t.Input), "Any"

@@ -109,8 +109,8 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	return p.finish(ctx, s, p.perform(ctx))
 }
 
-// runContext is the context of a call, which ends with its connection, with the values of the run: the audit file, the run
-// itself.
+// runContext is the context of a call, which ends with its connection, with the values of the run: the audit file, the
+// run itself.
 type runContext struct {
 	context.Context
 	run context.Context
@@ -216,8 +216,8 @@ func (p *pass) permitted(ctx context.Context) *Error {
 	return fail
 }
 
-// deciding waits until no other call of the run is being decided on by a condition, until done is called: calls that come at
-// once would all see the same number of calls before them.
+// deciding waits until no other call of the run is being decided on by a condition, until done is called: calls that
+// come at once would all see the same number of calls before them.
 func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	if p.entry.when == nil {
 		return func() {}, nil
@@ -230,7 +230,8 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	}
 }
 
-// unclear reports a condition that cannot be evaluated, once a tool and run: code inside can have it so as often as it likes.
+// unclear reports a condition that cannot be evaluated, once a tool and run: code inside can have it so as often as it
+// likes.
 func (p *pass) unclear(ctx context.Context, err error) {
 	p.entry.unclear.Do(func() {
 		p.set.r.o.Log.WarnContext(ctx, "cannot evaluate a condition of a host tool", "tool", p.entry.tool.FullName(), "error", err)

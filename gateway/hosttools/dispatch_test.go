@@ -225,7 +225,8 @@ func TestHandlersThatMisbehave(t *testing.T) {
 	}
 }
 
-// TestNamesWithDashes verifies that the identifier of a name with dashes reaches the tool with one call, if it is the only such tool.
+// TestNamesWithDashes verifies that the identifier of a name with dashes reaches the tool with one call, if it is the
+// only such tool.
 func TestNamesWithDashes(t *testing.T) {
 	t.Parallel()
 	named := func(name string) hosttools.Tool {

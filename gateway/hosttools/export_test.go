@@ -21,8 +21,8 @@ var (
 // NewAttachment returns an attachment to a sandbox without a connection.
 func NewAttachment(s *sandbox.Sandbox) *Attachment { return &Attachment{s: s} }
 
-// ReadBehindClose reads a request of a connection that is closed while it is being read, as the library of MCP does when it
-// cannot write, and reports whether the bounds of the set are free again.
+// ReadBehindClose reads a request of a connection that is closed while it is being read, as the library of MCP does
+// when it cannot write, and reports whether the bounds of the set are free again.
 func (a *Access) ReadBehindClose(line string) error {
 	inside, host := net.Pipe()
 	defer inside.Close()

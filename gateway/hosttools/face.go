@@ -27,8 +27,8 @@ const metaTraceParent = "traceparent"
 // resourceScheme begins the addresses of declarations.
 const resourceScheme = "tools://"
 
-// Serve speaks MCP with a command on c until the command hangs up, ctx ends or the set is closed, and closes c. span is that
-// of the command.
+// Serve speaks MCP with a command on c until the command hangs up, ctx ends or the set is closed, and closes c. span is
+// that of the command.
 func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trace.SpanContext) error {
 	defer c.Close() // the reason is known by then
 	if !a.set.begin() {
@@ -54,8 +54,8 @@ func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trac
 	return err
 }
 
-// newServer makes the MCP server of the set: tools/call is answered before the library looks for a handler, so that what is
-// not granted is like what does not exist.
+// newServer makes the MCP server of the set: tools/call is answered before the library looks for a handler, so that
+// what is not granted is like what does not exist.
 func (s *Set) newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ServerOptions{
 		PageSize: maxTools + 1,

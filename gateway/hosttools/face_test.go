@@ -171,8 +171,8 @@ func line(id int, method, params string) string {
 		`"io.modelcontextprotocol/clientInfo":{"name":"x","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}%s}}`+"\n", id, method, params)
 }
 
-// Answers that nobody reads are bounded over all connections of a run: calls wait for room, and run on when readers that
-// take nothing are hung up on.
+// Answers that nobody reads are bounded over all connections of a run: calls wait for room, and run on when readers
+// that take nothing are hung up on.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

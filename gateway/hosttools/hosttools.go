@@ -28,8 +28,8 @@ type Tool struct {
 	Handle     Handler
 }
 
-// Handler runs a tool. It must end when ctx does. An *[Error] that it returns is the answer; of another error the caller
-// learns only that the tool failed.
+// Handler runs a tool. It must end when ctx does. An *[Error] that it returns is the answer; of another error the
+// caller learns only that the tool failed.
 type Handler func(ctx context.Context, c Call) (Result, error)
 
 // Call is one call of a tool. Args is an object that fits the tool's schema, without duplicate keys.

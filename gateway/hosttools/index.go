@@ -12,8 +12,8 @@ const (
 	maxIndex  = 6000 // bytes of the full index where it is chosen by its length
 )
 
-// Index returns what a model is told of the tools: a line for each, or where that would be long, or the rules say so, a line
-// for each server and how to search.
+// Index returns what a model is told of the tools: a line for each, or where that would be long, or the rules say so, a
+// line for each server and how to search.
 func (s *Set) Index() string {
 	var full strings.Builder
 	for _, e := range s.sorted {

@@ -59,9 +59,9 @@ func newLoad(l Limits) *load {
 
 type linkKey struct{} // holds the *link of the connection that a request came on
 
-// link is a connection of a command: a transport of the MCP library, and the connection that this makes of it. It reads a
-// request when there is room for it. A line is one request: lists of requests, whose answers would have
-// to be kept until the last one, are not JSON-RPC of later versions any more.
+// link is a connection of a command: a transport of the MCP library, and the connection that this makes of it. It reads
+// a request when there is room for it. A line is one request: lists of requests, whose answers would have to be kept
+// until the last one, are not JSON-RPC of later versions any more.
 type link struct {
 	access *Access
 	ctx    context.Context // of the connection; requests come under contexts of the MCP library
@@ -130,8 +130,8 @@ func (l *link) next() (jsonrpc.Message, error) {
 
 var errTooLong = errors.New("a request is too long")
 
-// bounded reports whether a request is small, but for the arguments of a call. All else the library builds, and keeps for a
-// connection what its client says of itself.
+// bounded reports whether a request is small, but for the arguments of a call. All else the library builds, and keeps
+// for a connection what its client says of itself.
 func bounded(req *jsonrpc.Request) bool {
 	if len(req.Params) <= smallLine {
 		return true

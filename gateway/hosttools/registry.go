@@ -40,8 +40,8 @@ type Policy struct {
 	Limits Limits   `yaml:"limits"` // the most that an agent may have
 }
 
-// New returns a registry of sources, which it closes. It fails for an invalid or duplicate name, for a pattern of the policy that
-// can match no tool, and for a limit out of its range.
+// New returns a registry of sources, which it closes. It fails for an invalid or duplicate name, for a pattern of the
+// policy that can match no tool, and for a limit out of its range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
 	if o != nil {
@@ -92,8 +92,8 @@ func (r *Registry) Servers() []string {
 	return names
 }
 
-// Check returns what is wrong with rules that are valid by themselves: servers and tools that are not there, two tools with
-// one name. It starts the servers that the rules name. The error is that of a server that cannot be asked.
+// Check returns what is wrong with rules that are valid by themselves: servers and tools that are not there, two tools
+// with one name. It starts the servers that the rules name. The error is that of a server that cannot be asked.
 func (r *Registry) Check(ctx context.Context, wanted Rules) (Problems, error) {
 	_, problems, err := r.granted(ctx, wanted)
 	return problems, err

@@ -42,8 +42,8 @@ type step struct {
 	visit int
 }
 
-// WithWorkflow makes ctx that of a run of a workflow: conditions know the workflow's id, and the calls and approvals of an
-// agent's code count in all its steps together.
+// WithWorkflow makes ctx that of a run of a workflow: conditions know the workflow's id, and the calls and approvals of
+// an agent's code count in all its steps together.
 func WithWorkflow(ctx context.Context, id string) context.Context {
 	agents := &tallies{byFile: map[string]*tally{}}
 	if outer, ok := ctx.Value(workflowKey{}).(workflowRun); ok {

@@ -28,8 +28,8 @@ const (
 	maxSchemaApplied = 10_000 // subschemas, each reference followed
 )
 
-// cleanSchema returns a bounded copy of a schema: without what nobody needs inside, references to other documents refused,
-// those of a cycle replaced by schemas that accept anything. It does bounded work on any schema.
+// cleanSchema returns a bounded copy of a schema: without what nobody needs inside, references to other documents
+// refused, those of a cycle replaced by schemas that accept anything. It does bounded work on any schema.
 func cleanSchema(raw map[string]any) (map[string]any, error) {
 	c := schemaCleaner{bytes: maxSchemaBytes, nodes: maxSchemaNodes}
 	copied, err := c.copy(raw, 1, true)
@@ -63,8 +63,8 @@ func (c *schemaCleaner) take(bytes, depth int) error {
 	return nil
 }
 
-// copy copies a value of a schema. keywords reports whether the keys of an object are the schema's own, not names that its
-// author chose.
+// copy copies a value of a schema. keywords reports whether the keys of an object are the schema's own, not names that
+// its author chose.
 func (c *schemaCleaner) copy(v any, depth int, keywords bool) (any, error) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// start begins the span of a call. Its parent is the span that the caller names when that is of the command's trace, else
-// the command's; another trace becomes a link.
+// start begins the span of a call. Its parent is the span that the caller names when that is of the command's trace,
+// else the command's; another trace becomes a link.
 func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Context, trace.Span) {
 	named, parent := telemetry.ParseTraceParent(p.req.TraceParent), command
 	var links []trace.Link

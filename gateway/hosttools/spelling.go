@@ -19,8 +19,8 @@ func spellingOf(schema map[string]any) *spelling {
 	return s
 }
 
-// learn adds the names of a part of a schema, and reports whether the part has any. If the keys of the part are names, under
-// is the keyword above it.
+// learn adds the names of a part of a schema, and reports whether the part has any. If the keys of the part are names,
+// under is the keyword above it.
 func (s *spelling) learn(v any, under string) (some bool) {
 	switch v := v.(type) {
 	case []any:

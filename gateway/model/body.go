@@ -39,8 +39,8 @@ func fold(name string) string {
 	}, name))
 }
 
-// parseObject reads a JSON object one level deep. A name that is there twice, in any spelling, is an error: who reads the body
-// next might take the other.
+// parseObject reads a JSON object one level deep. A name that is there twice, in any spelling, is an error: who reads
+// the body next might take the other.
 func parseObject(raw []byte) (object, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
@@ -101,7 +101,8 @@ func (o object) text(folded string) (s string, ok bool) {
 	return s, raw != nil && json.Unmarshal(raw, &s) == nil
 }
 
-// set sets a value under this spelling of its name, which a provider might not read under another; at the end where there was none.
+// set sets a value under this spelling of its name, which a provider might not read under another; at the end where
+// there was none.
 func (o object) set(name string, value json.RawMessage) object {
 	for i, f := range o {
 		if fold(f.name) == fold(name) {
@@ -136,15 +137,16 @@ func (o object) bytes() json.RawMessage {
 	return append(b, '}')
 }
 
-// Fields of requests. Those that change what a request costs, or have it go on without an answer to meter, are dropped always.
+// Fields of requests. Those that change what a request costs, or have it go on without an answer to meter, are dropped
+// always.
 var (
 	priced = []string{"servicetier", "speed", "inferencegeo", "background", "deferred", "models", "fallbacks", "preset", "provider"}
 	// of providers that run code, or read their own store on their side
 	providerSide = []string{"mcpservers", "container", "prompt", "plugins", "enablecodeinterpreter"}
 	// of providers that search on their side
 	searching = []string{"websearchoptions", "searchparameters", "searchoptions", "enablesearch"}
-	// that stand for content which lies at the provider: who asks would reach what others left there, and what it costs is not to be
-	// seen here
+	// that stand for content which lies at the provider: who asks would reach what others left there, and what it costs is
+	// not to be seen here
 	stored = []string{"previousresponseid", "conversation", "cachedcontent"}
 	// how many answers a request wants: the budget is for one
 	answers = []string{"n", "bestof", "candidatecount"}
@@ -160,8 +162,8 @@ var lengths = map[Dialect][]string{
 // unlimited is the longest answer under a budget if the request has no limit. Some models refuse larger numbers.
 const unlimited = 16_000
 
-// chatFields are those that pass of a chat completion. Each of the many providers of this dialect adds fields of its own, of which
-// some search or call servers.
+// chatFields are those that pass of a chat completion. Each of the many providers of this dialect adds fields of its
+// own, of which some search or call servers.
 var chatFields = slices.Concat(answers, searching, []string{
 	"maxtokens", "maxcompletiontokens",
 	"model", "messages", "stream", "streamoptions", "tools", "toolchoice", "paralleltoolcalls", "functions", "functioncall",
@@ -431,8 +433,8 @@ func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 // providerTool is a tool that the provider would run.
 type providerTool struct{ kind, name string }
 
-// clientTools returns those of some tools that the client runs, and the others. Namespaces are not nested: each level would be
-// read once more.
+// clientTools returns those of some tools that the client runs, and the others. Namespaces are not nested: each level
+// would be read once more.
 func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []json.RawMessage, gone []providerTool, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -504,7 +506,8 @@ func searches(kind string) bool {
 	return kind == "web_search" || strings.HasPrefix(kind, "web_search_") || strings.HasPrefix(kind, "web_fetch_")
 }
 
-// opaque are the places whose contents are a program's, and mean nothing to the provider: arguments and results of calls, schemas.
+// opaque are the places whose contents are a program's, and mean nothing to the provider: arguments and results of
+// calls, schemas.
 var opaque = []string{"args", "arguments", "response", "parameters", "inputschema"}
 
 // walker reads the content of a request.
@@ -513,8 +516,8 @@ type walker struct {
 	web bool
 }
 
-// check refuses content that the provider would fetch, unless that may be, and content that lies there. It reads the next value,
-// which stands under a name in an object that itself stands under the name above; both are folded.
+// check refuses content that the provider would fetch, unless that may be, and content that lies there. It reads the
+// next value, which stands under a name in an object that itself stands under the name above; both are folded.
 func (w walker) check(name, above string) error {
 	tok, err := w.Token()
 	if err != nil {

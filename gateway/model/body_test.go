@@ -249,7 +249,8 @@ func TestCheckCount(t *testing.T) {
 	}
 }
 
-// FuzzCheck: what passes is JSON, asks an allowed model, passes again as it is, and has nothing that the provider does itself.
+// FuzzCheck: what passes is JSON, asks an allowed model, passes again as it is, and has nothing that the provider does
+// itself.
 func FuzzCheck(f *testing.F) {
 	for i, body := range []string{
 		`{"model":"small","tools":[{"type":"web_search"},{"type":"function"}],"messages":[{"content":[{"image_url":"data:x"}]}]}`,

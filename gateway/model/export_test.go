@@ -9,7 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/httpconn"
 )
 
-// Check checks a body that was sent to a path, when nothing of the budget is used, and returns the one that passes, with the number of tools removed from it.
+// Check checks a body that was sent to a path, when nothing of the budget is used, and returns the one that passes,
+// with the number of tools removed from it.
 func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, status int) {
 	r, ok := routeOf([]Dialect{d}, http.MethodPost, path)
 	if !ok {

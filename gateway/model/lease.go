@@ -251,8 +251,8 @@ func (l *Lease) reserve(c *checked, asks bool) error {
 	return nil
 }
 
-// refused counts a request that was not passed on, because the budget is spent or for another reason, and returns how many there
-// were. The budget is not spent while running requests may return a part of their reservations.
+// refused counts a request that was not passed on, because the budget is spent or for another reason, and returns how
+// many there were. The budget is not spent while running requests may return a part of their reservations.
 func (l *Lease) refused(spent bool) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

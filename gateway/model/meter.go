@@ -12,8 +12,8 @@ type tokens struct {
 	input, output, cacheRead, cacheWrite, cacheWriteLong, reasoning int64
 }
 
-// maxEvent bounds an event of a stream, and an answer that is no stream. The last event of OpenAI's Responses holds all of the
-// answer.
+// maxEvent bounds an event of a stream, and an answer that is no stream. The last event of OpenAI's Responses holds all
+// of the answer.
 const maxEvent = 32 << 20
 
 var errTooLong = errors.New("a provider's response is too long to meter")
@@ -268,8 +268,8 @@ func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 	return t, true
 }
 
-// metered is the body of an answer. Who reads it sees all of it; it is read to its end also when it is closed before, as far as
-// the request's context lets it: what the provider answers has to be paid.
+// metered is the body of an answer. Who reads it sees all of it; it is read to its end also when it is closed before,
+// as far as the request's context lets it: what the provider answers has to be paid.
 type metered struct {
 	io.ReadCloser
 	m     *meter

@@ -26,8 +26,8 @@ type Price struct {
 	Long         *Price   `yaml:"long"`
 }
 
-// Prices are those of models, by provider and name of the model, which may end in *. A model of a date, "gpt-5-2025-08-07", costs what
-// its name without one does.
+// Prices are those of models, by provider and name of the model, which may end in *. A model of a date,
+// "gpt-5-2025-08-07", costs what its name without one does.
 type Prices map[string]map[string]Price
 
 // DefaultPrices returns the prices that this version knows. They are those of a day, which prices.yaml names.

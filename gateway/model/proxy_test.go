@@ -858,7 +858,8 @@ func TestRefusalsDoNotFloodTheTrace(t *testing.T) {
 	}
 }
 
-// An answer that the budget cut short says that the budget is spent, although nothing was refused yet; a short one does not.
+// An answer that the budget cut short says that the budget is spent, although nothing was refused yet; a short one does
+// not.
 func TestCutShort(t *testing.T) {
 	t.Parallel()
 	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -168,7 +168,8 @@ func (w finalOnly) WriteHeader(status int) {
 // Unwrap lets [http.ResponseController] flush.
 func (w finalOnly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// maxRefusedSpans is how many refusals of a lease are recorded as spans. A program in a loop would fill the trace with them.
+// maxRefusedSpans is how many refusals of a lease are recorded as spans. A program in a loop would fill the trace with
+// them.
 const maxRefusedSpans = 32
 
 // refuse counts a refusal and records it as a span of its own.
@@ -312,8 +313,8 @@ func (x *exchange) ownModels(res *http.Response) error {
 	return err
 }
 
-// minKey is the shortest key that is removed from answers. Servers without keys get any word, such as "x" or "none", and removing
-// its letters would damage every answer.
+// minKey is the shortest key that is removed from answers. Servers without keys get any word, such as "x" or "none",
+// and removing its letters would damage every answer.
 const minKey = 8
 
 // secrets returns the provider's key as a provider may quote it.

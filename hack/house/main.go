@@ -1,5 +1,6 @@
-// House prints how many lines of code each package has beside the bounds that the repository keeps, and fails if a package is
-// larger than its own. Comments and blank lines are not counted: nobody should leave out a reason to stay below a bound.
+// House prints how many lines of code each package has beside the bounds that the repository keeps, and fails if a
+// package is larger than its own. Comments and blank lines are not counted: nobody should leave out a reason to stay
+// below a bound.
 package main
 
 import (
@@ -124,7 +125,8 @@ func codeLines(src []byte) (lines int) {
 	}
 }
 
-// isRig reports whether a folder's code serves tests and development only: e2e, hack, examples, and packages that tests share.
+// isRig reports whether a folder's code serves tests and development only: e2e, hack, examples, and packages that tests
+// share.
 func isRig(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
 	return top == "e2e" || top == "hack" || top == "examples" || strings.HasSuffix(dir, "test")

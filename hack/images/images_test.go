@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// TestImages makes the images once, puts them into a registry, and looks at all of it as users do: the layout, the bills of
-// materials, the registry's list of referrers, and a container of the real Docker.
+// TestImages makes the images once, puts them into a registry, and looks at all of it as users do: the layout, the
+// bills of materials, the registry's list of referrers, and a container of the real Docker.
 func TestImages(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	host := httptest.NewServer(registry.New(registry.WithReferrersSupport(true)))

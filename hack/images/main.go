@@ -1,5 +1,6 @@
 // Images makes the image of the workcell command from its module, without an engine: an index for linux/amd64 and
-// linux/arm64 with a bill of materials (SPDX) for each, as an OCI layout, as archives for docker load, or in a registry.
+// linux/arm64 with a bill of materials (SPDX) for each, as an OCI layout, as archives for docker load, or in a
+// registry.
 //
 // usage: images [-version v1.2.3] [-tag ghcr.io/workcell-dev/workcell:dev] [-arch amd64,arm64] [-push REFERENCE] DIR
 package main

@@ -62,7 +62,8 @@ func run(command string) error {
 	return nil
 }
 
-// row is a line of the plan. Of the rows for a package and a backend, a test belongs to the first whose pattern matches it.
+// row is a line of the plan. Of the rows for a package and a backend, a test belongs to the first whose pattern matches
+// it.
 type row struct {
 	place, mode, pkg string
 	backends         []string
@@ -174,7 +175,8 @@ func (p *plan) taken(i int, backend string) []string {
 	return patterns
 }
 
-// matches reports whether a row's pattern takes a test, at least in part: what follows a slash chooses among its subtests.
+// matches reports whether a row's pattern takes a test, at least in part: what follows a slash chooses among its
+// subtests.
 func (r row) matches(test string) (whole, part bool) {
 	if r.pattern == "." {
 		return true, true

@@ -1,8 +1,8 @@
-// Package audit writes what was decided and run to a file: one line of JSON for each tool call, sandbox, command and its
-// end. The file is only appended to; logrotate or a similar program rotates it.
+// Package audit writes what was decided and run to a file: one line of JSON for each tool call, sandbox, command and
+// its end. The file is only appended to; logrotate or a similar program rotates it.
 //
-// A record that cannot be written is an error of what it is about: a command is not started, a tool not run. So nothing is
-// done that is not on record, but for the end of what was under way.
+// A record that cannot be written is an error of what it is about: a command is not started, a tool not run. So nothing
+// is done that is not on record, but for the end of what was under way.
 package audit
 
 import (
@@ -99,7 +99,8 @@ func (l *Log) Close() error {
 	return l.err
 }
 
-// Write appends a record. When it returns nil the line is the system's, which writes it also when this process is killed.
+// Write appends a record. When it returns nil the line is the system's, which writes it also when this process is
+// killed.
 func (l *Log) Write(r Record) error {
 	if r.Time.IsZero() {
 		r.Time = time.Now().UTC()

@@ -1,11 +1,12 @@
 //go:build linux
 
-// Package clocktest sets the clock of a test's programs, and nobody else's: theirs is wrong by as much as the test wants, at
-// any moment, while the machine's stays right and time passes for both as it does.
+// Package clocktest sets the clock of a test's programs, and nobody else's: theirs is wrong by as much as the test
+// wants, at any moment, while the machine's stays right and time passes for both as it does.
 //
-// Go programs ask the kernel for the time without a system call, which nobody could answer in its place. In a copy of the
-// program the names of what they look for are spoiled, so that they make one, and a seccomp filter has the test answer it.
-// Only questions for the time of day are answered so. What measures time is as it is where somebody sets a machine's clock.
+// Go programs ask the kernel for the time without a system call, which nobody could answer in its place. In a copy of
+// the program the names of what they look for are spoiled, so that they make one, and a seccomp filter has the test
+// answer it. Only questions for the time of day are answered so. What measures time is as it is where somebody sets a
+// machine's clock.
 package clocktest
 
 import (
@@ -48,7 +49,8 @@ func New(t testing.TB, program string) *Clock {
 		text = bytes.ReplaceAll(text, []byte(name), []byte(strings.Replace(name, "clock", "klock", 1)))
 	}
 	c := &Clock{t: t, program: filepath.Join(t.TempDir(), filepath.Base(program))}
-	// A process that is forked meanwhile would have the program open for writing, and until it becomes another nobody can run it.
+	// A process that is forked meanwhile would have the program open for writing, and until it becomes another nobody can
+	// run it.
 	syscall.ForkLock.RLock()
 	err = os.WriteFile(c.program, text, 0o700)
 	syscall.ForkLock.RUnlock()
@@ -61,8 +63,8 @@ func New(t testing.TB, program string) *Clock {
 // Set makes the clock differ from the machine's.
 func (c *Clock) Set(offset time.Duration) { c.offset.Store(int64(offset)) }
 
-// Under changes a command that was not started yet, so that it runs the copy, and it and its children have this clock until
-// the end of the test. The test binary's TestMain must call Main first.
+// Under changes a command that was not started yet, so that it runs the copy, and it and its children have this clock
+// until the end of the test. The test binary's TestMain must call Main first.
 func (c *Clock) Under(cmd *exec.Cmd) *exec.Cmd {
 	c.t.Helper()
 	if len(cmd.ExtraFiles) > 0 {

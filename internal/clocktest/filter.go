@@ -74,7 +74,8 @@ func install() (listener, error) {
 	return 0, err
 }
 
-// question is the filter. The offsets are those of struct seccomp_data; both architectures have the low half of a number first.
+// question is the filter. The offsets are those of struct seccomp_data; both architectures have the low half of a
+// number first.
 func question() []bpf.Instruction {
 	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	return []bpf.Instruction{

@@ -42,8 +42,8 @@ const Containerd = "/run/workcell/cluster/containerd.sock"
 // NamespaceVariable names the namespace that Namespace made to the tests, and to the processes that they start.
 const NamespaceVariable = "WORKCELL_TEST_NAMESPACE"
 
-// Leaks are goroutines that client-go leaves when a stream to a pod is given up in the moment in which it is opened: the connection is
-// closed, but its end waits for a stream that was added to it afterwards.
+// Leaks are goroutines that client-go leaves when a stream to a pod is given up in the moment in which it is opened:
+// the connection is closed, but its end waits for a stream that was added to it afterwards.
 func Leaks() []goleak.Option {
 	const shutdown = "github.com/moby/spdystream.(*Connection).shutdown"
 	return []goleak.Option{goleak.IgnoreAnyFunction(shutdown), goleak.IgnoreAnyFunction(shutdown + ".func1")}
@@ -67,8 +67,8 @@ func Config() (*rest.Config, error) {
 	return config, rest.LoadTLSFiles(config)
 }
 
-// Kind returns a function that returns a client of a kind. The namespace of the client is empty if objects of the kind have none.
-// The clientset of client-go would link every kind into every test.
+// Kind returns a function that returns a client of a kind. The namespace of the client is empty if objects of the kind
+// have none. The clientset of client-go would link every kind into every test.
 func Kind[T, L any, O interface {
 	*T
 	runtime.Object
@@ -104,8 +104,8 @@ var (
 	ServiceAccounts        = Kind[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
 )
 
-// Namespace makes a namespace that enforces the restricted Pod Security Standard, and returns what removes it. In a process
-// that a test started it is that of the test.
+// Namespace makes a namespace that enforces the restricted Pod Security Standard, and returns what removes it. In a
+// process that a test started it is that of the test.
 func Namespace(ctx context.Context) (name string, remove func() error, err error) {
 	if name := os.Getenv(NamespaceVariable); name != "" {
 		return name, func() error { return nil }, nil
@@ -130,8 +130,8 @@ func Namespace(ctx context.Context) (name string, remove func() error, err error
 	return name, remove, os.Setenv(NamespaceVariable, name)
 }
 
-// Make creates a namespace and waits for its service account, because pods are refused without it. If Make fails, it removes the
-// namespace.
+// Make creates a namespace and waits for its service account, because pods are refused without it. If Make fails, it
+// removes the namespace.
 func Make(ctx context.Context, api *rest.Config, ns *corev1.Namespace) error {
 	_, err := Namespaces(api, "").Create(ctx, ns, metav1.CreateOptions{})
 	for made := err == nil; made; time.Sleep(20 * time.Millisecond) {

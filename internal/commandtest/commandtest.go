@@ -9,7 +9,8 @@ import (
 	"runtime"
 )
 
-// Variable names a command that is already built. `make test` sets it, because linking the command takes several seconds.
+// Variable names a command that is already built. `make test` sets it, because linking the command takes several
+// seconds.
 const Variable = "WORKCELL_TEST_COMMAND"
 
 // Build returns the path of the built command. If Variable is not set, Build compiles the command into dir.

@@ -92,8 +92,8 @@ func (e *Env) At(n *yamlnode.Node, offset int) *Env {
 	return &Env{e.vars, e.cel, Place{n, offset}, e.most}
 }
 
-// Within returns an environment whose evaluations have tighter bounds, in steps and time. An environment that With makes of
-// it has the usual ones.
+// Within returns an environment whose evaluations have tighter bounds, in steps and time. An environment that With
+// makes of it has the usual ones.
 func (e *Env) Within(steps uint64, most time.Duration) *Env {
 	return &Env{e.vars, e.cel, e.at, bounds{min(steps, costLimit), min(most, timeLimit)}}
 }
@@ -154,8 +154,8 @@ func (e *Env) Names() []string {
 	return names
 }
 
-// IsIdent reports whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not a
-// word that CEL reserves.
+// IsIdent reports whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not
+// a word that CEL reserves.
 func IsIdent(s string) bool { return ident.MatchString(s) && !reserved(s) }
 
 var ident = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)

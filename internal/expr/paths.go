@@ -6,8 +6,8 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// Path is a chain of constant keys that an expression reads from a variable: steps["a-b"].output.ok has the Keys
-// [a-b output ok] of Root steps, and so does steps.?["a-b"].?output.?ok. What follows a computed key or a call is not part
+// Path is a chain of constant keys that an expression reads from a variable: steps["a-b"].output.ok has the Keys [a-b
+// output ok] of Root steps, and so does steps.?["a-b"].?output.?ok. What follows a computed key or a call is not part
 // of it.
 type Path struct {
 	Root string
@@ -93,7 +93,8 @@ func constantKey(e ast.NavigableExpr) (string, bool) {
 	return string(s), ok
 }
 
-// isLocal reports whether name is bound by a macro around e (list.all(name, …)) and so is no variable of the environment.
+// isLocal reports whether name is bound by a macro around e (list.all(name, …)) and so is no variable of the
+// environment.
 func isLocal(e ast.NavigableExpr, name string) bool {
 	for parent, ok := e.Parent(); ok; parent, ok = parent.Parent() {
 		if parent.Kind() != ast.ComprehensionKind {

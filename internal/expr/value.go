@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Value is a tree of plain data in which strings may depend on expressions. It is immutable and safe for concurrent use.
+// Value is a tree of plain data in which strings may depend on expressions. It is immutable and safe for concurrent
+// use.
 type Value struct {
 	constant any       // when nothing below depends on an expression
 	text     []Segment // a string with at least one expression
@@ -23,9 +24,9 @@ type Value struct {
 // Of returns the value of an expression.
 func Of(p *Program) *Value { return &Value{text: []Segment{{prog: p}}} }
 
-// Template compiles a string that may hold "${ expression }". A string that is one expression and nothing else evaluates to
-// the expression's value with its type; otherwise the values are written into the text as [Text] writes them. "$${"
-// stands for "${". The error is an [*Error].
+// Template compiles a string that may hold "${ expression }". A string that is one expression and nothing else
+// evaluates to the expression's value with its type; otherwise the values are written into the text as [Text] writes
+// them. "$${" stands for "${". The error is an [*Error].
 func (e *Env) Template(s string) (*Value, error) {
 	if !utf8.ValidString(s) {
 		return nil, &Error{Place: e.at, Msg: "the text is not valid UTF-8"}
@@ -49,8 +50,8 @@ func (e *Env) Template(s string) (*Value, error) {
 	return v, nil
 }
 
-// Tree compiles the data of a YAML node, aliases followed, with expressions in its strings. fail is called with each mistake,
-// after which the value must not be used. The node must be one that Format.Read of yamlnode returned.
+// Tree compiles the data of a YAML node, aliases followed, with expressions in its strings. fail is called with each
+// mistake, after which the value must not be used. The node must be one that Format.Read of yamlnode returned.
 func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	n = yamlnode.Follow(n)
 	switch n.Kind {
@@ -136,8 +137,8 @@ func (v *Value) Programs() []*Program {
 	return out
 }
 
-// Eval returns the data with all expressions replaced by their values. The result shares nothing with vars. The error is
-// an [*Error].
+// Eval returns the data with all expressions replaced by their values. The result shares nothing with vars. The error
+// is an [*Error].
 func (v *Value) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	return v.eval(ctx, vars, newBudget())
 }

@@ -22,8 +22,8 @@ import (
 // Reference is the image's usual name.
 func Reference() string { return "workcell/guest:" + embed.Version() }
 
-// Image returns the image for an architecture: the guest and what belongs to it in [embed.Dir], and nothing else. The same
-// version is the same image on every machine.
+// Image returns the image for an architecture: the guest and what belongs to it in [embed.Dir], and nothing else. The
+// same version is the same image on every machine.
 func Image(arch string) (v1.Image, error) {
 	guest, err := embed.Binary(arch)
 	if err != nil {

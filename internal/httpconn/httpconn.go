@@ -16,8 +16,8 @@ const (
 	maxHeader = 64 << 10
 )
 
-// Serve answers the requests on a connection under ctx, and returns when the connection has been closed: by the server, or by the
-// handler that hijacked it. The header of a request must come within headerTime.
+// Serve answers the requests on a connection under ctx, and returns when the connection has been closed: by the server,
+// or by the handler that hijacked it. The header of a request must come within headerTime.
 func Serve(ctx context.Context, c net.Conn, h http.Handler, headerTime time.Duration) {
 	closed, end := context.WithCancel(context.Background())
 	srv := &http.Server{

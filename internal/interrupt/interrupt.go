@@ -1,6 +1,6 @@
 // Package interrupt is for callers that cannot be asked for approvals while a call of theirs is under way: the call is
-// answered with the questions, and its work, such as a command in a sandbox, waits in the background. A later call brings
-// the answers, and waits on for the same work.
+// answered with the questions, and its work, such as a command in a sandbox, waits in the background. A later call
+// brings the answers, and waits on for the same work.
 package interrupt
 
 import (
@@ -31,8 +31,8 @@ type Question struct {
 // Answer decides about the call. It is called once.
 func (q *Question) Answer(d hosttools.Decision) { q.answer <- d }
 
-// Start begins work, under a context with the values of ctx and without its end; approvals below it are questions to the
-// callers of Wait. hold, unless nil, is called before the work and before each question, release behind them.
+// Start begins work, under a context with the values of ctx and without its end; approvals below it are questions to
+// the callers of Wait. hold, unless nil, is called before the work and before each question, release behind them.
 func Start[T any](ctx context.Context, hold func() (release func()), work func(context.Context) (T, error)) *Job[T] {
 	if hold == nil {
 		hold = func() func() { return func() {} }
@@ -68,8 +68,8 @@ func (j *Job[T]) Approve(ctx context.Context, r hosttools.ApprovalRequest) (host
 	}
 }
 
-// unanswered ends the work when nobody has come back for it in all the time there is for an answer: there may be many more
-// questions, and nobody who would get the result.
+// unanswered ends the work when nobody has come back for it in all the time there is for an answer: there may be many
+// more questions, and nobody who would get the result.
 func (j *Job[T]) unanswered(ctx context.Context) (hosttools.Decision, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		j.cancel()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestModuleCanBePublished: no proxy would refuse a version of this tree, nor `go install` one that it got. The whole of it
-// is tried by `hack/release.sh install`.
+// TestModuleCanBePublished: no proxy would refuse a version of this tree, nor `go install` one that it got. The whole
+// of it is tried by `hack/release.sh install`.
 func TestModuleCanBePublished(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -53,8 +53,8 @@ func TestModuleCanBePublished(t *testing.T) {
 	}
 }
 
-// unpublishable returns why no file of a module may have a name, by the rules of golang.org/x/mod/module.CheckFilePath; empty
-// when it may.
+// unpublishable returns why no file of a module may have a name, by the rules of golang.org/x/mod/module.CheckFilePath;
+// empty when it may.
 func unpublishable(name string) string {
 	stem, _, _ := strings.Cut(strings.ToLower(name), ".")
 	switch {

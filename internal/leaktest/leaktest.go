@@ -1,5 +1,5 @@
-// Package leaktest fails the tests of a package that leave goroutines behind. goleak by itself waits less than half a second
-// for those that are about to end, which on a machine that runs other tests beside may be too short.
+// Package leaktest fails the tests of a package that leave goroutines behind. goleak by itself waits less than half a
+// second for those that are about to end, which on a machine that runs other tests beside may be too short.
 package leaktest
 
 import (

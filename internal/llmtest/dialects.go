@@ -32,8 +32,8 @@ func (w *writer) whole(v any) {
 	writeJSON(w.w, http.StatusOK, v)
 }
 
-// event writes a part of a stream. What is before a gate has been sent; else a short answer comes in one piece, because Genkit's
-// plugin for Anthropic leaves a stream open that it cannot read.
+// event writes a part of a stream. What is before a gate has been sent; else a short answer comes in one piece, because
+// Genkit's plugin for Anthropic leaves a stream open that it cannot read.
 func (w *writer) event(name string, v any) {
 	if w.sent == 0 {
 		w.w.Header().Set("Content-Type", "text/event-stream")
@@ -62,7 +62,8 @@ func each(calls []Call, part func(i int, c Call) Object) []Object {
 	return parts
 }
 
-// callID returns an id for the ith call of an answer, which no other of the conversation has: clients take two of one id for one.
+// callID returns an id for the ith call of an answer, which no other of the conversation has: clients take two of one
+// id for one.
 func (r Request) callID(prefix string, i int) string {
 	return fmt.Sprintf("%s_%d_%d", prefix, len(r.Results()), i)
 }

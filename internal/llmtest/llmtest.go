@@ -1,6 +1,6 @@
-// Package llmtest is a model server that plays a script, for tests and demonstrations. It speaks the wire formats of Anthropic,
-// OpenAI (Responses and Chat Completions), Gemini and Ollama, the first four streamed or not, and counts the tokens that it says
-// were used.
+// Package llmtest is a model server that plays a script, for tests and demonstrations. It speaks the wire formats of
+// Anthropic, OpenAI (Responses and Chat Completions), Gemini and Ollama, the first four streamed or not, and counts the
+// tokens that it says were used.
 package llmtest
 
 import (
@@ -132,8 +132,8 @@ func (r *Request) read() {
 	}
 }
 
-// count returns what an answer uses: numbers that differ from each other and from answer to answer. Anthropic alone tells what was
-// written to its cache, and alone does not tell what was thought.
+// count returns what an answer uses: numbers that differ from each other and from answer to answer. Anthropic alone
+// tells what was written to its cache, and alone does not tell what was thought.
 func count(dialect string, body []byte, a Answer) Usage {
 	u := Usage{Requests: 1, Input: int64(len(body))/4 + 7, Output: int64(len(pieces(a.Text))) + 11*int64(len(a.Calls)) + 1}
 	u.CacheRead = u.Input / 3
@@ -181,8 +181,8 @@ func (r Request) Results() []string {
 	return out
 }
 
-// split returns the JSON texts that stand one after the other in s. Genkit's plugin for Ollama puts the outputs of one turn into
-// one message.
+// split returns the JSON texts that stand one after the other in s. Genkit's plugin for Ollama puts the outputs of one
+// turn into one message.
 func split(s string) []string {
 	var out []string
 	for dec := json.NewDecoder(strings.NewReader(s)); dec.More(); {

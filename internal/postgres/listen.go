@@ -6,9 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Listen calls heard once it listens on a channel, and for each notification there, until ctx ends or the connection, which is
-// not one of the pool's, is lost. A notification says that rows may have changed; what they are is in the rows. Who calls Listen
-// again must look at them, because heard is not called for what happened meanwhile.
+// Listen calls heard once it listens on a channel, and for each notification there, until ctx ends or the connection,
+// which is not one of the pool's, is lost. A notification says that rows may have changed; what they are is in the
+// rows. Who calls Listen again must look at them, because heard is not called for what happened meanwhile.
 func (db *DB) Listen(ctx context.Context, channel string, heard func(payload string)) error {
 	conn, err := pgx.ConnectConfig(ctx, db.pool.Config().ConnConfig)
 	if err != nil {

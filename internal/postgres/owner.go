@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An owner is a process, or a part of one, which others must check to be alive before they touch its part of the database. It
-// has a row, and renews it. Who finds that a row was not renewed for as long as its lease, by the clock of the server,
-// deletes it: from then on the owner is dead for all, for itself too. An owner whose lease is over but whom nobody asked
-// about lives. Every write of an owner locks its row for the moment of the write, so that nothing which it writes comes after
-// its death.
+// An owner is a process, or a part of one, which others must check to be alive before they touch its part of the
+// database. It has a row, and renews it. Who finds that a row was not renewed for as long as its lease, by the clock of
+// the server, deletes it: from then on the owner is dead for all, for itself too. An owner whose lease is over but whom
+// nobody asked about lives. Every write of an owner locks its row for the moment of the write, so that nothing which it
+// writes comes after its death.
 
 // Lease is how long an owner lives without a word of it; renewEvery is how often it says one.
 const (
@@ -126,12 +126,13 @@ func (o *Owner) renewOnce(ctx context.Context, within time.Duration) (there bool
 	return n > 0, err
 }
 
-// Overdue reports whether nothing was heard of the server for so long that this owner may be dead before what it begins now is done.
-// It measures time that has passed; what this machine takes for the time of day does not matter.
+// Overdue reports whether nothing was heard of the server for so long that this owner may be dead before what it begins
+// now is done. It measures time that has passed; what this machine takes for the time of day does not matter.
 func (o *Owner) Overdue() bool { return time.Since(*o.renewed.Load()) >= o.trusted }
 
-// Lost is closed when the owner learns that it was taken for dead, and, a little before it may be, when it does not reach the
-// server. What others then may go on with must end. It may turn out later that nobody asked, and that the owner lives.
+// Lost is closed when the owner learns that it was taken for dead, and, a little before it may be, when it does not
+// reach the server. What others then may go on with must end. It may turn out later that nobody asked, and that the
+// owner lives.
 func (o *Owner) Lost() <-chan struct{} { return o.lost }
 
 // leaveTimeout bounds the farewell of an owner; without it the owner is dead when its lease is over.
@@ -204,8 +205,8 @@ func (db *DB) AwaitEnd(ctx context.Context, id string) error {
 	}
 }
 
-// Claim takes an advisory lock on the database, for what one process is enough for. held: somebody else has it. It ends with
-// leave, or with the connection.
+// Claim takes an advisory lock on the database, for what one process is enough for. held: somebody else has it. It ends
+// with leave, or with the connection.
 func (db *DB) Claim(ctx context.Context, name string) (leave func() error, held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()

@@ -1,9 +1,9 @@
-// Package postgres keeps state in a PostgreSQL database that processes of several machines use at once, and that survives
-// the end of any of them.
+// Package postgres keeps state in a PostgreSQL database that processes of several machines use at once, and that
+// survives the end of any of them.
 //
-// A database holds components: groups of tables that belong to one package, each with a schema version of its own, all in
-// the schema "workcell". Opening a component brings its tables up to date; what a newer program wrote is refused, never
-// guessed at. All times that decide anything are the server's: clocks of clients are not asked.
+// A database holds components: groups of tables that belong to one package, each with a schema version of its own, all
+// in the schema "workcell". Opening a component brings its tables up to date; what a newer program wrote is refused,
+// never guessed at. All times that decide anything are the server's: clocks of clients are not asked.
 package postgres
 
 import (
@@ -23,7 +23,8 @@ import (
 // Bounds of the conversation with the server.
 const (
 	maxConns = 8 // of a pool; the URL's pool_max_conns counts before it
-	// connectTimeout bounds one attempt to connect, callTimeout one transaction: a connection may be dead without saying so.
+	// connectTimeout bounds one attempt to connect, callTimeout one transaction: a connection may be dead without saying
+	// so.
 	connectTimeout = 5 * time.Second
 	callTimeout    = 20 * time.Second
 	// Patience is how long a call waits for a server that restarts, or a network that is cut.
@@ -50,7 +51,8 @@ var (
 	ErrCorrupt = errors.New("the state database is damaged")
 	// ErrFull means that the server's disk takes no more.
 	ErrFull = errors.New("the disk of the PostgreSQL server is full")
-	// ErrLeaseLost means that an owner did not renew its lease in time and was taken for dead, or may be: what it had may be another's.
+	// ErrLeaseLost means that an owner did not renew its lease in time and was taken for dead, or may be: what it had may
+	// be another's.
 	ErrLeaseLost = errors.New("this process lost its lease, because it could not reach the state database for too long")
 )
 
@@ -201,9 +203,9 @@ type Queryer interface {
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
 }
 
-// Do calls fn, whose single statement is a transaction of its own, and calls it again after the connection was lost, or while
-// there is none. again: an earlier call may have been done although its answer did not arrive, so that fn must take what it
-// finds done for its own work. Errors of the server come back as those of this package.
+// Do calls fn, whose single statement is a transaction of its own, and calls it again after the connection was lost, or
+// while there is none. again: an earlier call may have been done although its answer did not arrive, so that fn must
+// take what it finds done for its own work. Errors of the server come back as those of this package.
 func (db *DB) Do(ctx context.Context, fn func(ctx context.Context, q Queryer, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error { return fn(ctx, db.pool, again) })
 }

@@ -229,8 +229,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestServerKilled: writers wait for a server that is killed under them and started again, and nothing they were told of is lost
-// or done twice. Owners live on: the time of the server's absence does not count.
+// TestServerKilled: writers wait for a server that is killed under them and started again, and nothing they were told
+// of is lost or done twice. Owners live on: the time of the server's absence does not count.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -272,7 +272,8 @@ func TestServerKilled(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestFailover: writers go on at the standby of a server that is killed under them, which has all that they were told of, once.
+// TestFailover: writers go on at the standby of a server that is killed under them, which has all that they were told
+// of, once.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -402,8 +403,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestConnectionFallsSilent: a connection on which nothing comes any more, in the middle of a transaction, is given up, and the
-// call is done on another one.
+// TestConnectionFallsSilent: a connection on which nothing comes any more, in the middle of a transaction, is given up,
+// and the call is done on another one.
 func TestConnectionFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t, pgtest.Database(t))
@@ -481,7 +482,8 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestReadOnlyServer: calls whose connections lead to a server that takes no changes go on at the one that its name leads to by then.
+// TestReadOnlyServer: calls whose connections lead to a server that takes no changes go on at the one that its name
+// leads to by then.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -521,8 +523,8 @@ func TestLockedTable(t *testing.T) {
 	}
 }
 
-// TestOwnerCutOff: an owner that reaches the server no more is lost without being told, before others take it for dead, and its
-// process waits for the server no longer; when that is reached again and nobody asked, it is renewed.
+// TestOwnerCutOff: an owner that reaches the server no more is lost without being told, before others take it for dead,
+// and its process waits for the server no longer; when that is reached again and nobody asked, it is renewed.
 func TestOwnerCutOff(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

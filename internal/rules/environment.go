@@ -14,8 +14,8 @@ const (
 	maxSetupBytes = 64 << 10
 )
 
-// Environment is what a sandbox finds installed: once for all that ask for the same with the same image and user. The zero value is
-// nothing.
+// Environment is what a sandbox finds installed: once for all that ask for the same with the same image and user. The
+// zero value is nothing.
 type Environment struct {
 	Pip   []string `json:"pip,omitempty"`   // packages of Python's index, with or without versions
 	Npm   []string `json:"npm,omitempty"`   // packages of npm's registry, with or without versions

@@ -83,7 +83,8 @@ func enterGlob(glob, dir []string) bool {
 	return true
 }
 
-// Missing returns the indices of the patterns that none of the paths matches, those of patterns that may be missing apart.
+// Missing returns the indices of the patterns that none of the paths matches, those of patterns that may be missing
+// apart.
 func (g Globs) Missing(names []string) (missing, optional []int) {
 	for i, text := range g {
 		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(text, name) }) {

@@ -27,8 +27,8 @@ const (
 //go:embed presets.txt
 var presetText string
 
-// Hosts lists hosts that can be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
-// 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
+// Hosts lists hosts that can be reached. A host is an exact name, or *.name for all names below that; with :port it is
+// that port alone, else 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
 type Hosts struct {
 	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
@@ -189,8 +189,8 @@ func cutPort(text string) (host, port string, ok bool) {
 	return text[:i], text[i+1:], true
 }
 
-// Host returns a name or address as rules compare it: lower case, without brackets and the dot at the end. It reports whether it is
-// one.
+// Host returns a name or address as rules compare it: lower case, without brackets and the dot at the end. It reports
+// whether it is one.
 func Host(text string) (string, bool) {
 	if inner, ok := strings.CutPrefix(text, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
@@ -272,8 +272,8 @@ func (l Hosts) Compile() (*HostSet, error) {
 	return s, nil
 }
 
-// Match looks for the rule by which a host, as Host returns it, may be reached. Without one, why says which rule refuses it; more
-// are further rules that allow.
+// Match looks for the rule by which a host, as Host returns it, may be reached. Without one, why says which rule
+// refuses it; more are further rules that allow.
 func (s *HostSet) Match(host string, port uint16, more ...HostRule) (m HostMatch, why string) {
 	for _, r := range s.deny {
 		if r.denies(host, port) {

@@ -31,8 +31,8 @@ const (
 	npmRange   = npmVersion + `(?: +(?:- +)?` + npmVersion + `)*`
 )
 
-// checkPackages adds the problems of a list of packages. Only names of registries with versions are allowed, no other forms
-// of pip and npm, such as options, addresses, paths and archives.
+// checkPackages adds the problems of a list of packages. Only names of registries with versions are allowed, no other
+// forms of pip and npm, such as options, addresses, paths and archives.
 func checkPackages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
 	if len(list) > maxPackages {
 		const todo = "list only packages that are not dependencies of others"

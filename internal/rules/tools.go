@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Tools is the value of `host_tools:`. In a file a limit of zero is refused; in a value made by Go code a zero field means
-// the default.
+// Tools is the value of `host_tools:`. In a file a limit of zero is refused; in a value made by Go code a zero field
+// means the default.
 type Tools struct {
 	Allow  []Tool     `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
 	Limits ToolLimits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`

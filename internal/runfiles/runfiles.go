@@ -1,5 +1,5 @@
-// Package runfiles keeps what runs leave on the host: the tree that a run's workspace began as, its outputs and its patch.
-// Each run has a directory of its own, named by its id.
+// Package runfiles keeps what runs leave on the host: the tree that a run's workspace began as, its outputs and its
+// patch. Each run has a directory of its own, named by its id.
 package runfiles
 
 import (
@@ -54,8 +54,8 @@ func (d Dir) Base(run string) string { return d.Of(run, baseFile) }
 // Made returns the path of the file that keeps what a run made.
 func (d Dir) Made(run string) string { return d.Of(run, madeFile) }
 
-// Fetched marks the archive of a run as another machine's, before it is fetched. Such an archive names no workspace, because another
-// machine must not choose where files are written.
+// Fetched marks the archive of a run as another machine's, before it is fetched. Such an archive names no workspace,
+// because another machine must not choose where files are written.
 func (d Dir) Fetched(run string) error {
 	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return err
@@ -74,8 +74,8 @@ func (d Dir) Note(run string) (string, error) {
 	return string(note), err
 }
 
-// Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of processes
-// that were killed go with RemoveBegun.
+// Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of
+// processes that were killed go with RemoveBegun.
 func (d Dir) Needs(run string) (string, error) {
 	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return "", err

@@ -144,7 +144,8 @@ func isPlain(s string) bool {
 	return true
 }
 
-// Prompt returns a prompt for a coding agent that takes a leading slash for the name of a command, which a repository may define.
+// Prompt returns a prompt for a coding agent that takes a leading slash for the name of a command, which a repository
+// may define.
 func Prompt(s string) string {
 	if strings.HasPrefix(strings.TrimLeftFunc(s, func(r rune) bool { return r == '\ufeff' || unicode.IsSpace(r) }), "/") {
 		return "The task:\n" + s

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// Secrets replaces secrets in text that passes: each byte of each occurrence, also where two overlap, and whichever of two that
-// begin alike is meant. The zero value replaces nothing.
+// Secrets replaces secrets in text that passes: each byte of each occurrence, also where two overlap, and whichever of
+// two that begin alike is meant. The zero value replaces nothing.
 type Secrets struct {
 	words [][]byte
 	with  []byte

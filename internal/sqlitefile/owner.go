@@ -108,8 +108,8 @@ func (f *File) forgetDead() {
 	}
 }
 
-// AwaitEnd waits until an owner of the file at path has ended. The file need not be open, nor be there any more. It waits
-// in the kernel; when ctx ends first, a goroutine waits for as long as the owner lives.
+// AwaitEnd waits until an owner of the file at path has ended. The file need not be open, nor be there any more. It
+// waits in the kernel; when ctx ends first, a goroutine waits for as long as the owner lives.
 func AwaitEnd(ctx context.Context, path, id string) error {
 	lock := flock.New(filepath.Join(ownerDir(path), id), flock.SetFlag(os.O_RDWR))
 	ended := make(chan error, 1)
@@ -131,9 +131,9 @@ func AwaitEnd(ctx context.Context, path, id string) error {
 	}
 }
 
-// Claim makes an owner with a name, of small letters and digits, for what one process is enough for. held: somebody else is
-// that owner. Should several come upon what a dead one left at the same moment, two may have it. The file at path need not
-// be open, but its directory must be there.
+// Claim makes an owner with a name, of small letters and digits, for what one process is enough for. held: somebody
+// else is that owner. Should several come upon what a dead one left at the same moment, two may have it. The file at
+// path need not be open, but its directory must be there.
 func Claim(path, name string) (leave func() error, held bool, err error) {
 	f := &File{path: path}
 	if err := os.Mkdir(f.ownerDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

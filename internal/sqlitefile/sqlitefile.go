@@ -1,8 +1,8 @@
 // Package sqlitefile keeps state in one SQLite file that several processes use at once and that survives the end of any
 // of them, and of the machine, at any moment.
 //
-// A file holds components: groups of tables that belong to one package, each with a schema version of its own. Opening a
-// component brings its tables up to date; what a newer program wrote is refused, never guessed at.
+// A file holds components: groups of tables that belong to one package, each with a schema version of its own. Opening
+// a component brings its tables up to date; what a newer program wrote is refused, never guessed at.
 package sqlitefile
 
 import (
@@ -54,8 +54,8 @@ type Component struct {
 type File struct {
 	db   *sql.DB
 	path string
-	// turn is who writes. SQLite has one writer, and lets the others sleep for longer each time that they find it busy, so within
-	// a process they wait here.
+	// turn is who writes. SQLite has one writer, and lets the others sleep for longer each time that they find it busy, so
+	// within a process they wait here.
 	turn chan struct{}
 }
 
@@ -225,8 +225,8 @@ func (f *File) Tx(ctx context.Context, fn func(*sql.Tx) error) error {
 	return f.Error(tx.Commit())
 }
 
-// Exec runs a single statement, which is a transaction of its own, and returns how many rows it changed. It takes a third of the
-// time off a transaction with one statement.
+// Exec runs a single statement, which is a transaction of its own, and returns how many rows it changed. It takes a
+// third of the time off a transaction with one statement.
 func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	if err := f.await(ctx); err != nil {
 		return 0, err

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It reports
-// false when none is close enough to be worth naming: about a third of the word may differ, or one may be the other
-// cut short. Ties go to the earlier known word.
+// Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It
+// reports false when none is close enough to be worth naming: about a third of the word may differ, or one may be the
+// other cut short. Ties go to the earlier known word.
 func Closest(word string, known []string) (string, bool) {
 	folded := fold(word)
 	if folded == "" || len(folded) > 64 {

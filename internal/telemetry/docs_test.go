@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// inCode returns the names of spans, attributes, events and metrics, as docs/telemetry.md writes them: the constants of this
-// package and of semconv.
+// inCode returns the names of spans, attributes, events and metrics, as docs/telemetry.md writes them: the constants of
+// this package and of semconv.
 func inCode(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

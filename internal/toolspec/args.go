@@ -89,8 +89,8 @@ func aliases() map[string]string {
 	}
 }
 
-// Bound is the range of a whole number of an input, which its schema has and every call is held to. A Most or Default of
-// zero is none. A call may leave the number out, or pass zero for the default.
+// Bound is the range of a whole number of an input, which its schema has and every call is held to. A Most or Default
+// of zero is none. A call may leave the number out, or pass zero for the default.
 type Bound struct {
 	Name                 string
 	Least, Most, Default int64

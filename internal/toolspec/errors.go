@@ -35,8 +35,8 @@ const (
 	CodeInternal    Code = "internal"          // a fault of Workcell
 )
 
-// remediations pairs each code, in the order of the documentation, with what a model is to do about a failure of its class
-// when nothing more fitting is known.
+// remediations pairs each code, in the order of the documentation, with what a model is to do about a failure of its
+// class when nothing more fitting is known.
 func remediations() []remediation {
 	return []remediation{
 		{CodeNotFound, "Check the ID or path. sandbox_fs_list lists files. IDs of other runs are not visible."},

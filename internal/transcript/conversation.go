@@ -1,9 +1,9 @@
-// Package transcript records the conversation of an agent with its model while it goes on, part by part, and lets another
-// process continue it: what was recorded is neither asked of the model again nor done by a tool again.
+// Package transcript records the conversation of an agent with its model while it goes on, part by part, and lets
+// another process continue it: what was recorded is neither asked of the model again nor done by a tool again.
 //
-// A conversation is a sequence of parts in JSON: a turn is an answer of the model that calls tools, with the messages that led
-// to it; a call is the result of one of these tool calls. The part of a call is there as soon as its tool has returned.
-// Answers that call no tools end the conversation, and are not recorded.
+// A conversation is a sequence of parts in JSON: a turn is an answer of the model that calls tools, with the messages
+// that led to it; a call is the result of one of these tool calls. The part of a call is there as soon as its tool has
+// returned. Answers that call no tools end the conversation, and are not recorded.
 package transcript
 
 import (
@@ -89,8 +89,8 @@ func (c *Conversation) Lost() string { return c.lost }
 // Execs returns the ids of the commands that results name. One of them may still run, and the model knows of it.
 func (c *Conversation) Execs() []string { return c.execs }
 
-// Ends returns why a part ends what was recorded before it, empty for one that does not, and whether another conversation
-// follows.
+// Ends returns why a part ends what was recorded before it, empty for one that does not, and whether another
+// conversation follows.
 func Ends(raw json.RawMessage) (why string, restarts bool) {
 	p, err := decode(raw)
 	if err != nil {
@@ -244,7 +244,8 @@ func (c *Conversation) addCall(call *call) error {
 	return nil
 }
 
-// noteSandbox notes which sandbox a call opened, used or closed. The agent's own is opened by the first tool that needs one.
+// noteSandbox notes which sandbox a call opened, used or closed. The agent's own is opened by the first tool that needs
+// one.
 func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolResponse) {
 	in, _ := req.Input.(map[string]any)
 	out, _ := res.Output.(map[string]any)
@@ -268,8 +269,8 @@ func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolRes
 	}
 }
 
-// next returns what Genkit asks the model with after the latest turn, unless somebody else changes it: the messages before,
-// the answer, and the results of its calls in one message. It fails when a result is missing.
+// next returns what Genkit asks the model with after the latest turn, unless somebody else changes it: the messages
+// before, the answer, and the results of its calls in one message. It fails when a result is missing.
 func (c *Conversation) next() ([]json.RawMessage, error) {
 	if c.turns == 0 {
 		return nil, nil

@@ -128,7 +128,8 @@ func one1(turn int) string {
 	return strings.Replace(one, `"turn":1`, `"turn":`+string(rune('0'+turn)), 1)
 }
 
-// FuzzConversation: whatever the parts are, a conversation takes them or refuses them, and what it takes can be continued.
+// FuzzConversation: whatever the parts are, a conversation takes them or refuses them, and what it takes can be
+// continued.
 func FuzzConversation(f *testing.F) {
 	f.Add(ask, one, two)
 	f.Add(ask, two, one)

@@ -18,21 +18,22 @@ import (
 	"github.com/firebase/genkit/go/ai"
 )
 
-// ErrFull is what a Write function returns when there is no room for a part. The conversation goes on, without a record.
+// ErrFull is what a Write function returns when there is no room for a part. The conversation goes on, without a
+// record.
 var ErrFull = errors.New("record limit of conversations reached")
 
 // Write stores a part. It must have done so when it returns. A failure other than ErrFull ends the conversation.
 type Write func(ctx context.Context, part json.RawMessage) error
 
-// Recorder records the conversation of one run of an agent, and begins by playing back what was recorded of it before. It
-// reaches the agent in its context (With). Its methods may be called concurrently.
+// Recorder records the conversation of one run of an agent, and begins by playing back what was recorded of it before.
+// It reaches the agent in its context (With). Its methods may be called concurrently.
 type Recorder struct {
 	agent, sandbox          string
 	write                   Write
 	claimed, sandboxClaimed atomic.Bool
 
-	// Interrupts reports whether a call that failed with err ends the agent's run, because a resumed run can make it again. It
-	// is set before the recorder is used; nil for never.
+	// Interrupts reports whether a call that failed with err ends the agent's run, because a resumed run can make it
+	// again. It is set before the recorder is used; nil for never.
 	Interrupts func(ctx context.Context, err error) bool
 
 	mu     sync.Mutex // guards what follows; held while a part is written, so that they come in order
@@ -46,8 +47,8 @@ type Recorder struct {
 	definition string // digest of the agent
 }
 
-// New returns a recorder for a run of an agent. sandbox is the name of the isolated sandbox of the run, should the agent
-// have one. past is what was recorded of the same run before; nil for a new one.
+// New returns a recorder for a run of an agent. sandbox is the name of the isolated sandbox of the run, should the
+// agent have one. past is what was recorded of the same run before; nil for a new one.
 func New(agent, sandbox string, past *Conversation, write Write) *Recorder {
 	r := &Recorder{agent: agent, sandbox: sandbox, write: write}
 	if past != nil && past.turns > 0 {
@@ -63,8 +64,8 @@ func With(ctx context.Context, r *Recorder) context.Context {
 	return context.WithValue(ctx, recorderKey{}, r)
 }
 
-// Claim returns the recorder that ctx has for a run of an agent, nil when it has none. It is there for the first run only:
-// what a tool of an agent runs is part of that tool's call.
+// Claim returns the recorder that ctx has for a run of an agent, nil when it has none. It is there for the first run
+// only: what a tool of an agent runs is part of that tool's call.
 func Claim(ctx context.Context, agent string) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	if r == nil || r.agent != agent || !r.claimed.CompareAndSwap(false, true) {
@@ -73,8 +74,8 @@ func Claim(ctx context.Context, agent string) *Recorder {
 	return r
 }
 
-// ClaimSandbox returns the recorder of the run of an agent that ctx belongs to, for the tools of its sandbox, nil when there
-// is none. It is there for the first of them only, those of the agent itself.
+// ClaimSandbox returns the recorder of the run of an agent that ctx belongs to, for the tools of its sandbox, nil when
+// there is none. It is there for the first of them only, those of the agent itself.
 func ClaimSandbox(ctx context.Context) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	if r == nil || !r.claimed.Load() || !r.sandboxClaimed.CompareAndSwap(false, true) {
@@ -96,8 +97,8 @@ func (r *Recorder) Turn() int {
 	return r.past.turns
 }
 
-// Close ends the recording. A tool that returns later is not recorded. Close returns the failure of a Write, or of the call
-// that interrupted the run.
+// Close ends the recording. A tool that returns later is not recorded. Close returns the failure of a Write, or of the
+// call that interrupted the run.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,8 +145,8 @@ func (r *Recorder) Progress() (Progress, error) {
 	return p, nil
 }
 
-// Define tells the recorder what the agent is: digest stands for all that makes it. The conversation of another agent, such as
-// one whose prompt was edited since, is not continued: this one begins at its start, and so does its record.
+// Define tells the recorder what the agent is: digest stands for all that makes it. The conversation of another agent,
+// such as one whose prompt was edited since, is not continued: this one begins at its start, and so does its record.
 func (r *Recorder) Define(ctx context.Context, digest string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,8 +235,8 @@ func (r *Recorder) replayed(offered []*ai.ToolDefinition) (*ai.Message, error) {
 	return message(r.past.answer)
 }
 
-// withRefs returns the message with a reference of its own for each tool call. Genkit would add those that are missing, but
-// later, and others in each process.
+// withRefs returns the message with a reference of its own for each tool call. Genkit would add those that are missing,
+// but later, and others in each process.
 func withRefs(m *ai.Message) *ai.Message {
 	out := *m
 	out.Content = make([]*ai.Part, len(m.Content))

@@ -1,5 +1,5 @@
-// Package wish turns what a file asks of a sandbox into a session's request, and what a workflow asks for its agents into
-// a context.
+// Package wish turns what a file asks of a sandbox into a session's request, and what a workflow asks for its agents
+// into a context.
 package wish
 
 import (
@@ -43,8 +43,8 @@ func DefaultImage(req *session.Request, r frontmatter.Runtime) {
 
 type yieldKey struct{} // holds the time.Duration of WithYield
 
-// WithYield returns a context in which sandbox_exec waits d for the end of a command when neither the call nor its agent
-// sets another time. Zero leaves ctx as it is.
+// WithYield returns a context in which sandbox_exec waits d for the end of a command when neither the call nor its
+// agent sets another time. Zero leaves ctx as it is.
 func WithYield(ctx context.Context, d time.Duration) context.Context {
 	if d == 0 {
 		return ctx

@@ -73,7 +73,8 @@ func (d *Decoder) Add(p *hint.Problem) {
 	}
 }
 
-// AddBelow adds the problems of the value at a path where its fields are set, except for fields that were refused before.
+// AddBelow adds the problems of the value at a path where its fields are set, except for fields that were refused
+// before.
 func (d *Decoder) AddBelow(path string, problems hint.Problems) {
 next:
 	for _, p := range problems {
@@ -96,8 +97,8 @@ func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool
 }
 
 // Decode reads n into the value that to points at. Messages name the value by its path. It collects all problems and
-// returns false if a value was refused. Structs have the keys of their yaml or json tags. Maps of text accept numbers and
-// booleans literally. A field of type *Node keeps the node, for values with expressions.
+// returns false if a value was refused. Structs have the keys of their yaml or json tags. Maps of text accept numbers
+// and booleans literally. A field of type *Node keeps the node, for values with expressions.
 func (d *Decoder) Decode(n *Node, path string, to any) bool {
 	return d.decode(n, path, reflect.ValueOf(to).Elem(), d.Zero)
 }

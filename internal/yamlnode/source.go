@@ -16,8 +16,8 @@ type Source struct {
 // newSource returns the source of a file with a text.
 func newSource(file, text string) *Source { return &Source{file, strings.Split(text, "\n")} }
 
-// Place returns where byte offset of the value of the scalar n stands in the file. Where the value is not in the file as it
-// is (escapes, folded text), the place is that of the scalar.
+// Place returns where byte offset of the value of the scalar n stands in the file. Where the value is not in the file
+// as it is (escapes, folded text), the place is that of the scalar.
 func (s *Source) Place(n *Node, offset int) (line, column int) {
 	head := n.Value[:max(0, min(offset, len(n.Value)))]
 	if n.Style&yaml.LiteralStyle != 0 {

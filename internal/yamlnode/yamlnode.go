@@ -1,5 +1,5 @@
-// Package yamlnode reads YAML files that nobody has checked: a single document of bounded size, and what is wrong with it
-// by line and column.
+// Package yamlnode reads YAML files that nobody has checked: a single document of bounded size, and what is wrong with
+// it by line and column.
 package yamlnode
 
 import (
@@ -66,8 +66,8 @@ func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
 }
 
-// Text returns the text of a file without its byte order mark. What is larger than maxBytes, or anything but UTF-8 without
-// NUL bytes, is a problem.
+// Text returns the text of a file without its byte order mark. What is larger than maxBytes, or anything but UTF-8
+// without NUL bytes, is a problem.
 func Text(src []byte, maxBytes int) (string, *hint.Problem) {
 	fail := func(at int, message, advice string) (string, *hint.Problem) {
 		line := bytes.Count(src[:at], []byte{'\n'}) + 1
@@ -105,8 +105,8 @@ type Format struct {
 	MergeKeys bool // merge keys are left to the caller
 }
 
-// Read parses the only document of a file and checks it as a whole. It returns a nil node if the document is empty, or if
-// its problems forbid to walk it.
+// Read parses the only document of a file and checks it as a whole. It returns a nil node if the document is empty, or
+// if its problems forbid to walk it.
 func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 	text, problem := Text(src, f.MaxBytes)
 	f.FirstLine, f.Name = max(f.FirstLine, 1), cmp.Or(f.Name, "the file")
@@ -165,12 +165,12 @@ func documents(text string) (first, second yaml.Node, err error) {
 	return first, second, err
 }
 
-// maxPlaced is the size of the largest text in which syntaxProblem looks for the place, for which it parses the text again
-// and again.
+// maxPlaced is the size of the largest text in which syntaxProblem looks for the place, for which it parses the text
+// again and again.
 const maxPlaced = 64 << 10
 
-// syntaxProblem finds the place of err. yaml.v3 only has a line, often of the surrounding list or mapping. But the text up
-// to the place is the shortest beginning of the text that has the same error.
+// syntaxProblem finds the place of err. yaml.v3 only has a line, often of the surrounding list or mapping. But the text
+// up to the place is the shortest beginning of the text that has the same error.
 func syntaxProblem(text string, err error) *hint.Problem {
 	// yaml.v3 replaces line 0, so the line that is compared must not be 0.
 	fails := func(text string) bool {
@@ -208,9 +208,9 @@ func syntaxProblem(text string, err error) *hint.Problem {
 // report is called with a problem of a node.
 type report func(n *Node, hint, format string, args ...any)
 
-// check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys, duplicate
-// keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree must not be walked:
-// it is too deep, too large, or contains itself.
+// check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys,
+// duplicate keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree must
+// not be walked: it is too deep, too large, or contains itself.
 func (f Format) check(root *Node, report report) bool {
 	c := checker{Format: f, report: report, sizes: map[*Node]extent{}, inside: map[*Node]bool{}}
 	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {

@@ -1,5 +1,5 @@
-// Package cache keeps what sandboxes would download again and again: directories of this machine, by name, which sandboxes read and
-// cannot write to. They are what session.Options.Caches takes; see docs/caches.md.
+// Package cache keeps what sandboxes would download again and again: directories of this machine, by name, which
+// sandboxes read and cannot write to. They are what session.Options.Caches takes; see docs/caches.md.
 //
 //	store, err := cache.Open(dir)
 //	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Caches: store.Caches()})
@@ -263,8 +263,8 @@ func (s *Store) begin(name string) (dir string, err error) {
 	return dir, err
 }
 
-// publish has sandboxes read a directory from now on; the lock is held. One that was stopped finds it when it starts again, so that
-// there is always one. Leftovers go.
+// publish has sandboxes read a directory from now on; the lock is held. One that was stopped finds it when it starts
+// again, so that there is always one. Leftovers go.
 func (s *Store) publish(name, dir string) error {
 	now, files := time.Now(), s.files(name)
 	err := os.Chtimes(dir, now, now)
@@ -286,7 +286,8 @@ func (s *Store) publish(name, dir string) error {
 	return err
 }
 
-// replace puts a directory in the place of files, which gets the name old. There is one at any moment where the system can do that.
+// replace puts a directory in the place of files, which gets the name old. There is one at any moment where the system
+// can do that.
 func replace(dir, files, old string) error {
 	if err := os.Rename(dir, old); err != nil {
 		return err
@@ -347,7 +348,8 @@ func (s *Store) leftovers(name string) (list []Leftover, err error) {
 	return list, err
 }
 
-// RemoveLeftover deletes what Leftovers returned. While a process changes the cache that is backend.ErrExists, and nothing is deleted.
+// RemoveLeftover deletes what Leftovers returned. While a process changes the cache that is backend.ErrExists, and
+// nothing is deleted.
 func (s *Store) RemoveLeftover(l Leftover) error {
 	unlock, err := s.lock(l.Cache)
 	if err != nil {

@@ -48,7 +48,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestLeftovers: what was replaced stays for a day, what a dead process left goes at once, and what a living one is at stays.
+// TestLeftovers: what was replaced stays for a day, what a dead process left goes at once, and what a living one is at
+// stays.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -30,8 +30,8 @@ const (
 // FillOptions say how a cache is filled.
 type FillOptions struct {
 	Name string
-	// Request is the sandbox that the command runs in. Without a network and hosts of its own it reaches those of the cache, and
-	// without a size its workspace has twice that of the cache.
+	// Request is the sandbox that the command runs in. Without a network and hosts of its own it reaches those of the
+	// cache, and without a size its workspace has twice that of the cache.
 	Request session.Request
 	Argv    []string // the command; it finds variables of Volume.Fill, and the directory to fill in CACHE_DIR
 	// Fresh forgets what the cache had. Otherwise the command adds to that.
@@ -40,9 +40,10 @@ type FillOptions struct {
 	Stdout, Stderr io.Writer
 }
 
-// Fill runs a command in a sandbox of its own and takes what that leaves into a cache, all of it or nothing: plain files and
-// directories, of which sandboxes can read every one, and no symbolic links. The image needs sh, cp and tar. While another process
-// fills the cache Fill returns backend.ErrExists; more than the cache's size is backend.ErrTooLarge.
+// Fill runs a command in a sandbox of its own and takes what that leaves into a cache, all of it or nothing: plain
+// files and directories, of which sandboxes can read every one, and no symbolic links. The image needs sh, cp and tar.
+// While another process fills the cache Fill returns backend.ErrExists; more than the cache's size is
+// backend.ErrTooLarge.
 func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in Info, err error) {
 	v, err := s.volume(o.Name)
 	if err != nil {

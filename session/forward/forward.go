@@ -1,5 +1,5 @@
-// Package forward has ports of a sandbox listen on the host. The sandbox needs no network for that: connections go the way of
-// its commands, [sandbox.Sandbox.DialContext]. Nothing inside learns of the host's ports, or reaches them.
+// Package forward has ports of a sandbox listen on the host. The sandbox needs no network for that: connections go the
+// way of its commands, [sandbox.Sandbox.DialContext]. Nothing inside learns of the host's ports, or reaches them.
 package forward
 
 import (
@@ -127,8 +127,8 @@ func (f *Forwarder) Close() error {
 	return errors.Join(errs...)
 }
 
-// Serve passes connections on until ctx ends or Close is called, which is no error, or the sandbox is gone. It closes the
-// Forwarder, resets the connections that are open, and waits for their goroutines.
+// Serve passes connections on until ctx ends or Close is called, which is no error, or the sandbox is gone. It closes
+// the Forwarder, resets the connections that are open, and waits for their goroutines.
 func (f *Forwarder) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

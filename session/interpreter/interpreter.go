@@ -1,7 +1,8 @@
-// Package interpreter runs programs in a process of a sandbox that keeps their variables from one to the next, as a notebook does.
+// Package interpreter runs programs in a process of a sandbox that keeps their variables from one to the next, as a
+// notebook does.
 //
-// The process is a command of the sandbox: it outlives the program of the host, and ends with the sandbox, when nobody used it for
-// half an hour, or when a program that was to end did not.
+// The process is a command of the sandbox: it outlives the program of the host, and ends with the sandbox, when nobody
+// used it for half an hour, or when a program that was to end did not.
 package interpreter
 
 import (
@@ -33,7 +34,8 @@ var driverPython string
 var driverNode string
 
 const (
-	// dir holds what interpreters and their clients find each other by. It is below /tmp, as nothing of it is the workspace's.
+	// dir holds what interpreters and their clients find each other by. It is below /tmp, as nothing of it is the
+	// workspace's.
 	dir = "/tmp/.workcell-interpreter"
 	// idle is how long an interpreter lives without a call, as the drivers have it.
 	idle       = 30 * time.Minute
@@ -51,18 +53,20 @@ type Request struct {
 	Code     string
 	// Name tells interpreters of one language apart, by letters, digits, - and _. Empty is one.
 	Name string
-	// Exec bounds the program: Timeout, Yield and Background, HeadBytes, TailBytes. Env, EnvBefore and Services are those of the
-	// interpreter, when this program is the first. The other fields must be zero.
+	// Exec bounds the program: Timeout, Yield and Background, HeadBytes, TailBytes. Env, EnvBefore and Services are those
+	// of the interpreter, when this program is the first. The other fields must be zero.
 	Exec sandbox.ExecRequest
 }
 
-// Result is what became of a program. It printed Stdout and Stderr; its exit code is 1 after an exception, which is in Stderr.
+// Result is what became of a program. It printed Stdout and Stderr; its exit code is 1 after an exception, which is in
+// Stderr.
 type Result struct {
 	sandbox.ExecResult
 	Value
 	// Started: this program is the first of the interpreter.
 	Started bool
-	// Lost: there are no variables of earlier programs any more: this one started another interpreter, or ended the one there was.
+	// Lost: there are no variables of earlier programs any more: this one started another interpreter, or ended the one
+	// there was.
 	Lost bool
 }
 
@@ -72,8 +76,9 @@ type Value struct {
 	Images [][]byte
 }
 
-// Run runs a program after those that the interpreter has. A program that reaches its timeout is interrupted, and the interpreter
-// keeps its variables if the program then ends within three seconds. An image without the language is backend.ErrUnsupported.
+// Run runs a program after those that the interpreter has. A program that reaches its timeout is interrupted, and the
+// interpreter keeps its variables if the program then ends within three seconds. An image without the language is
+// backend.ErrUnsupported.
 func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	i, err := open(s, req)
 	if err != nil {
@@ -124,7 +129,8 @@ func Take(ctx context.Context, s *sandbox.Sandbox, execID string) (Value, error)
 	return Value{result.Value, result.Images}, nil
 }
 
-// Running returns the ids of the commands that a sandbox's interpreters are, or were, as far as the sandbox lets it find out.
+// Running returns the ids of the commands that a sandbox's interpreters are, or were, as far as the sandbox lets it
+// find out.
 func Running(ctx context.Context, s *sandbox.Sandbox) (ids []string, err error) {
 	list, err := s.ListFiles(ctx, dir, sandbox.ListFilesOptions{Recursive: true})
 	if isTheirs(err) {

@@ -17,7 +17,8 @@ import (
 
 // What interpreters do is tested on every engine, in e2e/interpreter; here is what needs none.
 
-// TestRunningAmongRubbish: whatever programs of the sandbox make of the files by which interpreters are found, the others are found.
+// TestRunningAmongRubbish: whatever programs of the sandbox make of the files by which interpreters are found, the
+// others are found.
 func TestRunningAmongRubbish(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

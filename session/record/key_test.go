@@ -132,7 +132,8 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// FuzzUserScope: whatever a person is called, the key is valid unless it is too long, has the name again, and is nobody else's.
+// FuzzUserScope: whatever a person is called, the key is valid unless it is too long, has the name again, and is nobody
+// else's.
 func FuzzUserScope(f *testing.F) {
 	for _, name := range []string{"alice", "alice@example.com", "a_b", "_5f", "-x", ".", "Jürgen", "a:b", "\x00", "_", "__", "a_5fb"} {
 		f.Add(name, name+"_")

@@ -21,9 +21,9 @@ type life struct {
 	other    string          // another image that has one
 }
 
-// Lifecycle checks what becomes of named sandboxes: they are suspended when they are idle, resumed by the next who needs them,
-// and recreated with their files. It leaves nothing of the instance on the engine. other is
-// an image besides that of req; both have a shell.
+// Lifecycle checks what becomes of named sandboxes: they are suspended when they are idle, resumed by the next who
+// needs them, and recreated with their files. It leaves nothing of the instance on the engine. other is an image
+// besides that of req; both have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
 		"suspend": suspending, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
@@ -91,8 +91,8 @@ func (l *life) idle() session.Request {
 	return req
 }
 
-// suspending: a sandbox that nobody has and that is idle is stopped by the next process, and started by one that opens it or
-// connects to it. A process that comes after the death of the one that made it knows what to do.
+// suspending: a sandbox that nobody has and that is idle is stopped by the next process, and started by one that opens
+// it or connects to it. A process that comes after the death of the one that made it knows what to do.
 func suspending(t *testing.T, l *life) {
 	key := session.UserKey("suspending")
 	first := l.process(t, -1)

@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Service checks connections of commands to services of the host. The sandbox of s must have Python 3; connect returns a
-// session of another process on it.
+// Service checks connections of commands to services of the host. The sandbox of s must have Python 3; connect returns
+// a session of another process on it.
 func Service(t *testing.T, s *session.Session, connect func() *session.Session) {
 	t.Run("refused", func(t *testing.T) { serviceRefused(t, s) })
 	served := serve(t, s)
@@ -315,8 +315,8 @@ s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, ad
 	}
 }
 
-// takeOver: another process takes the tools over. It knows nothing of the commands of the first one, which gets them back by
-// serving again.
+// takeOver: another process takes the tools over. It knows nothing of the commands of the first one, which gets them
+// back by serving again.
 func (s *tools) takeOver(t *testing.T, on, other *session.Session) {
 	taken := serve(t, other)
 	const hello = `

@@ -1,6 +1,6 @@
-// Package sessiontest holds what is true of a session on every backend. The tests of package session run it on a backend
-// of plain processes, e2e/conformance on every engine. What the guest does by itself, such as ending trees of processes
-// and keeping every byte, is tested with its client.
+// Package sessiontest holds what is true of a session on every backend. The tests of package session run it on a
+// backend of plain processes, e2e/conformance on every engine. What the guest does by itself, such as ending trees of
+// processes and keeping every byte, is tested with its client.
 package sessiontest
 
 import (

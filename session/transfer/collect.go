@@ -42,9 +42,9 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("missing outputs: %s not found in the workspace (add ? at the end for optional outputs)", strings.Join(e.Outputs, ", "))
 }
 
-// Collect reads from a sandbox the files that match want, the patterns of `outputs:`, and the changes since began, which may be
-// nil. Without a sandbox (box is nil) every required output is missing. The result is valid even with an error, which is a
-// [*MissingError] or has the names of the outputs that cannot be read.
+// Collect reads from a sandbox the files that match want, the patterns of `outputs:`, and the changes since began,
+// which may be nil. Without a sandbox (box is nil) every required output is missing. The result is valid even with an
+// error, which is a [*MissingError] or has the names of the outputs that cannot be read.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
@@ -84,8 +84,8 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 	return m, err
 }
 
-// Shared returns the sandbox that the steps and agents of a run share, else the only one that it has; nil when it has none,
-// or several others.
+// Shared returns the sandbox that the steps and agents of a run share, else the only one that it has; nil when it has
+// none, or several others.
 func Shared(m *session.Manager, run session.Run) *session.Session {
 	if s, err := m.Get(run.Key(record.DefaultName)); err == nil {
 		return s

@@ -84,8 +84,8 @@ func (s *hostSource) list(ctx context.Context) ([]entry, error) {
 	return list, err
 }
 
-// walk calls visit for all that is below a directory, parents first, links not followed. A directory that cannot be read is
-// visited again, with the reason; so is ".", but then only.
+// walk calls visit for all that is below a directory, parents first, links not followed. A directory that cannot be
+// read is visited again, with the reason; so is ".", but then only.
 func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {

@@ -60,8 +60,8 @@ func statWorkspace(ctx context.Context, s *session.Session, at string) (sandbox.
 	return s.ReadFile(ctx, at, io.Discard, sandbox.ReadFileOptions{Limit: 1}) // describes the file that it opened
 }
 
-// Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is asked
-// for, and of many small files that is most of its work.
+// Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is
+// asked for, and of many small files that is most of its work.
 const (
 	smallFile   = 48 << 10
 	smallGrowth = 1 << 10

@@ -32,9 +32,9 @@ type Snapshot struct {
 	copies map[string]bool // ids of the sandboxes that began with it; nil for an archive of an earlier process
 }
 
-// NewSnapshot returns a snapshot of a directory, which is kept in file; in a temp file for an empty one. A file that is there
-// already is the snapshot that an earlier process of the run took. The error wraps backend.ErrTooLarge when the directory
-// passes a bound, and backend.ErrInvalid when it is none.
+// NewSnapshot returns a snapshot of a directory, which is kept in file; in a temp file for an empty one. A file that is
+// there already is the snapshot that an earlier process of the run took. The error wraps backend.ErrTooLarge when the
+// directory passes a bound, and backend.ErrInvalid when it is none.
 func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) {
 	s := &Snapshot{at: at, file: file, temp: file == ""}
 	if file != "" {
@@ -239,7 +239,8 @@ func (w *workspace) write(z *zip.Writer, e entry) error {
 	return err
 }
 
-// Untouched returns the empty patch of a directory that was copied to no sandbox; nil when it was, or there is no snapshot.
+// Untouched returns the empty patch of a directory that was copied to no sandbox; nil when it was, or there is no
+// snapshot.
 func (s *Snapshot) Untouched() *patch.Patch {
 	if s == nil {
 		return nil
@@ -293,7 +294,8 @@ func (s *Snapshot) tree() (patch.Tree, error) {
 	return tree, nil
 }
 
-// Remove deletes the snapshot, and the directory of its file when nothing else is there; it must not be used after that.
+// Remove deletes the snapshot, and the directory of its file when nothing else is there; it must not be used after
+// that.
 func (s *Snapshot) Remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

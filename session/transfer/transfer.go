@@ -1,7 +1,7 @@
 // Package transfer copies files and directories between the host and a sandbox, both ways.
 //
-// Neither side is trusted to be what it was when it was listed: what is copied is bounded, names from a sandbox cannot lead
-// out of the destination, and a file appears whole or not at all.
+// Neither side is trusted to be what it was when it was listed: what is copied is bounded, names from a sandbox cannot
+// lead out of the destination, and a file appears whole or not at all.
 package transfer
 
 import (
@@ -206,8 +206,8 @@ func (c *copying) below(ctx context.Context, entries []entry) error {
 	return err
 }
 
-// inWaves calls fn with the index of each entry, many at a time: most files are so small that the way to the sandbox takes
-// longer than they do. A directory comes before anything that goes into it. The first error ends it.
+// inWaves calls fn with the index of each entry, many at a time: most files are so small that the way to the sandbox
+// takes longer than they do. A directory comes before anything that goes into it. The first error ends it.
 func inWaves(ctx context.Context, entries []entry, fn func(ctx context.Context, i int) error) error {
 	for _, wave := range waves(entries) {
 		g, gctx := errgroup.WithContext(ctx)

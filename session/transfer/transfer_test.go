@@ -141,8 +141,8 @@ func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	}
 }
 
-// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is listed
-// first.
+// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is
+// listed first.
 func TestCopyTogether(t *testing.T) {
 	t.Parallel()
 	dst := t.TempDir()

@@ -28,9 +28,10 @@ type destination interface {
 	MakeDir(ctx context.Context, path string, mode fs.FileMode) (sandbox.FileInfo, error)
 }
 
-// workspace is a directory of the host that sandboxes begin with a copy of. What is copied is known before the first byte
-// goes over: a directory that is too large is refused as a whole. Symbolic links are neither followed nor copied, so nothing
-// outside the directory gets into the sandbox; nor are version control's own directories, sockets, devices and pipes.
+// workspace is a directory of the host that sandboxes begin with a copy of. What is copied is known before the first
+// byte goes over: a directory that is too large is refused as a whole. Symbolic links are neither followed nor copied,
+// so nothing outside the directory gets into the sandbox; nor are version control's own directories, sockets, devices
+// and pipes.
 type workspace struct {
 	root    *os.Root
 	dir     string // of root, without links
@@ -114,8 +115,8 @@ func CheckWorkspace(ctx context.Context, dir Place) (skipped []string, err error
 	return w.skipped, w.root.Close()
 }
 
-// openWorkspace lists the directory without opening a file, and refuses it when it passes a bound. The caller must close
-// the root.
+// openWorkspace lists the directory without opening a file, and refuses it when it passes a bound. The caller must
+// close the root.
 func openWorkspace(ctx context.Context, at Place, maxFiles int, maxBytes int64) (*workspace, error) {
 	root, dir, err := at.open()
 	if err != nil {

@@ -138,7 +138,8 @@ func TestSnapshotStaysAsItWas(t *testing.T) {
 	}
 }
 
-// TestPlaceWithin: a directory that a file names is below the file's own, whichever way it is written and wherever links lead.
+// TestPlaceWithin: a directory that a file names is below the file's own, whichever way it is written and wherever
+// links lead.
 func TestPlaceWithin(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -171,8 +172,8 @@ func TestPlaceWithin(t *testing.T) {
 	}
 }
 
-// TestReplacedDirectory: the directory of a snapshot stays the one that was copied, when a link replaces it meanwhile, and
-// does not exist if another machine took the snapshot.
+// TestReplacedDirectory: the directory of a snapshot stays the one that was copied, when a link replaces it meanwhile,
+// and does not exist if another machine took the snapshot.
 func TestReplacedDirectory(t *testing.T) {
 	t.Parallel()
 	above, err := filepath.EvalSymlinks(t.TempDir())

@@ -72,7 +72,8 @@ func mustAppend(t *testing.T, j workflow.Journal, list ...workflow.Entry) {
 	}
 }
 
-// damaged: a run whose entries cannot be read can be ended, one that has finished stays as it is, and others are not concerned.
+// damaged: a run whose entries cannot be read can be ended, one that has finished stays as it is, and others are not
+// concerned.
 func damaged(spoil string) func(*testing.T, Place) {
 	return func(t *testing.T, p Place) {
 		j := p.Open(t)
@@ -292,8 +293,8 @@ func take(t *testing.T, p Place) {
 	}
 }
 
-// conversations: the conversation of an attempt is there until the attempt has finished, and nothing of it afterwards. One
-// that is no JSON is damage.
+// conversations: the conversation of an attempt is there until the attempt has finished, and nothing of it afterwards.
+// One that is no JSON is damage.
 func conversations(t *testing.T, p Place) {
 	j := p.Open(t)
 	part := func(seq int64, path string) workflow.Entry {

@@ -1,5 +1,5 @@
-// Package pgjournal keeps the journals of workflow runs in a PostgreSQL database, so that a run that was interrupted can be
-// looked at and resumed by a process on another machine.
+// Package pgjournal keeps the journals of workflow runs in a PostgreSQL database, so that a run that was interrupted
+// can be looked at and resumed by a process on another machine.
 package pgjournal
 
 import (
@@ -81,8 +81,8 @@ var (
 func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.db, owner, note} }
 
 // Append implements [workflow.Journal]. The entry is on the server's disk when Append returns nil. The error is
-// backend.ErrExists for an entry whose number is taken or leaves a gap, and when the run is another owner's by now: a run has
-// one writer.
+// backend.ErrExists for an entry whose number is taken or leaves a gap, and when the run is another owner's by now: a
+// run has one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	data, part, err := runstore.Encode(e)
 	if err != nil {
@@ -104,8 +104,8 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	return err
 }
 
-// Begin adds the first entry of a run that nobody has yet, and does in the same transaction what with does, which may be called
-// again: whoever finds the run there finds the other, too. Until somebody takes it, its owner is empty.
+// Begin adds the first entry of a run that nobody has yet, and does in the same transaction what with does, which may
+// be called again: whoever finds the run there finds the other, too. Until somebody takes it, its owner is empty.
 func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string, with func(ctx context.Context, tx pgx.Tx) error) error {
 	data, _, err := runstore.Encode(e)
 	if err != nil {
@@ -129,8 +129,9 @@ ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
 	})
 }
 
-// appendPlain adds an entry to a run which is as it should be, as by far most are, in one round trip to the server and back. It
-// adds nothing where appendChecked would refuse the entry, or was done by an earlier attempt whose answer was lost: retried.
+// appendPlain adds an entry to a run which is as it should be, as by far most are, in one round trip to the server and
+// back. It adds nothing where appendChecked would refuse the entry, or was done by an earlier attempt whose answer was
+// lost: retried.
 func (j *Journal) appendPlain(ctx context.Context, e workflow.Entry, data, part string) (done, retried bool, err error) {
 	query, args := `
 WITH living AS (SELECT FROM workcell.owner WHERE id = $4 FOR KEY SHARE),
@@ -162,7 +163,8 @@ func (j *Journal) has(ctx context.Context, e workflow.Entry, data string) (there
 	return there, err
 }
 
-// appendChecked says what is wrong with an entry that it does not add, and sets retried if an earlier attempt may have added it.
+// appendChecked says what is wrong with an entry that it does not add, and sets retried if an earlier attempt may have
+// added it.
 func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, part string, retried *bool) error {
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		if err := j.guard(ctx, tx); err != nil {
@@ -204,8 +206,8 @@ func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner st
 	return last, owner, err
 }
 
-// insert adds an entry to a run that is locked; the last one ends it. The conversation of an agent's attempt goes when the
-// attempt has finished: nobody continues it then, and it may be large. The statements go to the server together.
+// insert adds an entry to a run that is locked; the last one ends it. The conversation of an agent's attempt goes when
+// the attempt has finished: nobody continues it then, and it may be large. The statements go to the server together.
 func insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`INSERT INTO workcell.entry VALUES ($1, $2, $3)`, e.RunID, e.Seq, data)
@@ -223,8 +225,8 @@ func insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string)
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// Entries returns the entries of a run so far, without the conversations of attempts that have finished; backend.ErrNotFound
-// for a run that is not known, runstore.ErrDamaged for one whose entries cannot be read.
+// Entries returns the entries of a run so far, without the conversations of attempts that have finished;
+// backend.ErrNotFound for a run that is not known, runstore.ErrDamaged for one whose entries cannot be read.
 func (j *Journal) Entries(ctx context.Context, runID string) (list []workflow.Entry, err error) {
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
 		rows, err := q.Query(ctx, `SELECT e.data, c.data FROM workcell.entry e LEFT JOIN workcell.conversation c ON c.run = e.run AND c.seq = e.seq
@@ -247,8 +249,8 @@ func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
 	return runstore.Decode(data, part)
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run that
-// has finished stays as it is.
+// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run
+// that has finished stays as it is.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		last, _, err := lockRun(ctx, tx, runID)

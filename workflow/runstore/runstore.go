@@ -1,5 +1,6 @@
-// Package runstore has what every keeper of journals of workflow runs does, so that a run that was interrupted can be looked
-// at and resumed by another process. Package workflow/journaltest holds the suite that every implementation must pass.
+// Package runstore has what every keeper of journals of workflow runs does, so that a run that was interrupted can be
+// looked at and resumed by another process. Package workflow/journaltest holds the suite that every implementation must
+// pass.
 package runstore
 
 import (
@@ -33,14 +34,14 @@ type Store interface {
 	// Journal's Append must fail with backend.ErrExists for an entry whose number is taken or leaves a gap: a run has one
 	// writer.
 	workflow.Journal
-	// For must return the journal for runs of an owner, as Join of the session store at the same place makes them, with a note
-	// for the process that resumes them.
+	// For must return the journal for runs of an owner, as Join of the session store at the same place makes them, with a
+	// note for the process that resumes them.
 	For(owner, note string) workflow.Journal
 	// Entries must return the entries of a run so far, without the conversations of attempts that have finished;
 	// backend.ErrNotFound for a run that is not known, ErrDamaged for one whose entries cannot be read.
 	Entries(ctx context.Context, runID string) ([]workflow.Entry, error)
-	// Finish must end a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. One that
-	// has finished must stay as it is.
+	// Finish must end a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished.
+	// One that has finished must stay as it is.
 	Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error
 	// Lives must report whether an owner is alive, as the session store at the same place does.
 	Lives(ctx context.Context, owner string) (bool, error)
@@ -106,8 +107,8 @@ func News(ctx context.Context, every time.Duration,
 // lookWhenTold is how much longer the pauses between looks are at a Watcher: it cannot hear of a death.
 const lookWhenTold = 10
 
-// Await calls done with a run after each change of it, and every so often, until done returns true. It returns false if ctx
-// ends before.
+// Await calls done with a run after each change of it, and every so often, until done returns true. It returns false if
+// ctx ends before.
 func Await(ctx context.Context, s Store, runID string, every time.Duration, done func(Run, error) bool) bool {
 	var news <-chan struct{}
 	if w, tells := s.(Watcher); tells {

@@ -73,8 +73,8 @@ var errGap = errors.New("the entry does not follow the run's last entry")
 // process that resumes them.
 func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.f, owner, note} }
 
-// Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. The error is backend.ErrExists
-// for an entry whose number is taken or leaves a gap: a run has one writer.
+// Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. The error is
+// backend.ErrExists for an entry whose number is taken or leaves a gap: a run has one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
 		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
@@ -148,8 +148,8 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 	return runstore.Check(ctx, j, runID, list, err)
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run that has
-// finished stays as it is.
+// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run
+// that has finished stays as it is.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
 		var ended bool

@@ -21,7 +21,8 @@ func ExampleQueue_Add() {
 	_ = begin
 }
 
-// A program that carries out runs of the workflows that it knows, in sandboxes of a manager whose store is in the same database.
+// A program that carries out runs of the workflows that it knows, in sandboxes of a manager whose store is in the same
+// database.
 func ExampleQueue_Work() {
 	work := func(ctx context.Context, q *worker.Queue, m *session.Manager, agents workflow.AgentRunner, known map[string]*workflow.Workflow) error {
 		resume := func(ctx context.Context, r runstore.Run) error {

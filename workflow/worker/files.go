@@ -22,8 +22,8 @@ const (
 	partBytes    = 1 << 20
 )
 
-// Put keeps a file with a run, which need not be there yet, in place of another of that name. It is there as a whole or not at all.
-// The error is backend.ErrTooLarge for one of more than MaxFileBytes.
+// Put keeps a file with a run, which need not be there yet, in place of another of that name. It is there as a whole or
+// not at all. The error is backend.ErrTooLarge for one of more than MaxFileBytes.
 func (q *Queue) Put(ctx context.Context, runID, name string, r io.Reader) (err error) {
 	unnamed := name + "~" + rand.Text()
 	defer func() {

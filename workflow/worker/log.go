@@ -25,8 +25,8 @@ const (
 	logLookEvery = 5 * time.Second
 )
 
-// Log is what a process writes of a run, for people. It is an io.Writer that never fails: what cannot be written is dropped, since a
-// run must not wait for who watches. It is safe for concurrent use.
+// Log is what a process writes of a run, for people. It is an io.Writer that never fails: what cannot be written is
+// dropped, since a run must not wait for who watches. It is safe for concurrent use.
 type Log struct {
 	q    *Queue
 	run  string
@@ -89,7 +89,8 @@ func (l *Log) work(ctx context.Context) {
 	}
 }
 
-// flush writes what is pending; in the end also that it is all. It does not end with ctx: what Close interrupts would be lost.
+// flush writes what is pending; in the end also that it is all. It does not end with ctx: what Close interrupts would
+// be lost.
 func (l *Log) flush(ctx context.Context, last bool) {
 	l.mu.Lock()
 	text, ended := l.pending.String(), l.ended && last
@@ -104,14 +105,14 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	_ = l.q.exec(ctx, appendLog, l.run, text, ended)
 }
 
-// appendLog adds lines to the log of a run. Its lock makes the writers of a run wait for each other, so that their ids are committed
-// in order: a reader that has seen an id never misses a lower one.
+// appendLog adds lines to the log of a run. Its lock makes the writers of a run wait for each other, so that their ids
+// are committed in order: a reader that has seen an id never misses a lower one.
 const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
 added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)
 SELECT pg_notify('` + logChannel + `', run) FROM added`
 
-// ReadLog returns what follows a place in the log of a run, 0 for its beginning, the place behind it, and whether a process has
-// written that the run ended.
+// ReadLog returns what follows a place in the log of a run, 0 for its beginning, the place behind it, and whether a
+// process has written that the run ended.
 func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text string, place int64, ended bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
 		var b strings.Builder
@@ -169,8 +170,8 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 	}
 }
 
-// watchLog calls changed once it hears of a run's log, and whenever that has become longer, until ctx ends or it does not hear
-// any more, which is an error.
+// watchLog calls changed once it hears of a run's log, and whenever that has become longer, until ctx ends or it does
+// not hear any more, which is an error.
 func (q *Queue) watchLog(ctx context.Context, runID string, changed func()) error {
 	return q.db.Listen(ctx, logChannel, func(id string) {
 		if id == "" || id == runID {

@@ -1,5 +1,5 @@
-// Package worker carries out runs of workflows in other processes than those that begin them, on any machine that reaches
-// the same PostgreSQL database, and goes on with those whose process died.
+// Package worker carries out runs of workflows in other processes than those that begin them, on any machine that
+// reaches the same PostgreSQL database, and goes on with those whose process died.
 //
 // A [Queue] holds runs that wait for a worker, and their files: [Queue.Add] adds a run, [Queue.Work] executes runs. A
 // row of the queue only names the worker that should try a run next. The journal decides which process has a run, as
@@ -54,8 +54,8 @@ DROP TYPE IF EXISTS workcell.river_job_state;
 `}}
 }
 
-// Queue is the runs of a database that workers carry out, with the files that they need and make, and their logs. It is safe for
-// concurrent use, also by several processes.
+// Queue is the runs of a database that workers carry out, with the files that they need and make, and their logs. It is
+// safe for concurrent use, also by several processes.
 type Queue struct {
 	journal *pgjournal.Journal
 	db      *postgres.DB
@@ -87,16 +87,16 @@ func (q *Queue) Close() {
 // Journal returns the journals of the runs.
 func (q *Queue) Journal() *pgjournal.Journal { return q.journal }
 
-// Add puts a run into the queue: e is [workflow.Workflow.Begin]'s, note is for whoever takes the run. When it returns nil the run is
-// in the journal, and a worker will try it.
+// Add puts a run into the queue: e is [workflow.Workflow.Begin]'s, note is for whoever takes the run. When it returns
+// nil the run is in the journal, and a worker will try it.
 func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 	return q.journal.Begin(ctx, e, note, func(ctx context.Context, tx pgx.Tx) error {
 		return enqueue(ctx, tx, e.RunID)
 	})
 }
 
-// Hand puts a run into the queue that was interrupted elsewhere, with a note in place of its own. The error is backend.ErrExists when
-// it has another owner by now, or has finished.
+// Hand puts a run into the queue that was interrupted elsewhere, with a note in place of its own. The error is
+// backend.ErrExists when it has another owner by now, or has finished.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
@@ -127,7 +127,8 @@ func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	return has, err
 }
 
-// Leave takes a run out of the queue that has not ended and that no worker is to try again; somebody resumes it or cancels it.
+// Leave takes a run out of the queue that has not ended and that no worker is to try again; somebody resumes it or
+// cancels it.
 func (q *Queue) Leave(ctx context.Context, runID string) error {
 	return q.exec(ctx, `DELETE FROM workcell.queued WHERE run = $1`, runID)
 }

@@ -31,9 +31,10 @@ const (
 
 // Options configure a worker.
 type Options struct {
-	// Resume carries out a run that nobody has, until it has ended: it takes it ([Queue.Carry]) and resumes it. A run that has not
-	// ended when Resume returns, whatever the error says, is tried again, here or elsewhere. When ctx ends with
-	// workflow.ErrInterrupted as its cause, Resume must return soon. It is called concurrently, at most MaxRuns times at once.
+	// Resume carries out a run that nobody has, until it has ended: it takes it ([Queue.Carry]) and resumes it. A run that
+	// has not ended when Resume returns, whatever the error says, is tried again, here or elsewhere. When ctx ends with
+	// workflow.ErrInterrupted as its cause, Resume must return soon. It is called concurrently, at most MaxRuns times at
+	// once.
 	Resume func(ctx context.Context, r runstore.Run) error
 	// MaxRuns is how many runs the worker has at most at once. Zero is 4.
 	MaxRuns int
@@ -43,9 +44,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Work carries out runs of the queue until ctx ends. It then takes no more, gives those that it has Options.Grace to end,
-// interrupts the others, which other workers resume, and returns when it has none. If that takes more than 15 s, for
-// example without the database, it returns an error, and these runs are free after their leases.
+// Work carries out runs of the queue until ctx ends. It then takes no more, gives those that it has Options.Grace to
+// end, interrupts the others, which other workers resume, and returns when it has none. If that takes more than 15 s,
+// for example without the database, it returns an error, and these runs are free after their leases.
 func (q *Queue) Work(ctx context.Context, o Options) error {
 	o.MaxRuns = cmp.Or(o.MaxRuns, 4)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -249,11 +250,12 @@ func (w *runWorker) look(ctx context.Context, id string) (r runstore.Run, ended 
 }
 
 // Carry takes a run for an owner and carries it out by do, which gets the run's journal and its entries so far, for
-// [workflow.Engine.Resume]. The context of do ends when somebody asks for the end of the run, also before anybody had it, and,
-// with workflow.ErrInterrupted, when that of Carry does or lost is closed: the owner was taken for dead.
+// [workflow.Engine.Resume]. The context of do ends when somebody asks for the end of the run, also before anybody had
+// it, and, with workflow.ErrInterrupted, when that of Carry does or lost is closed: the owner was taken for dead.
 //
-// A run that has not ended when do returns is nobody's again; an owner that has sandboxes of it must leave them (Manager.Detach) before
-// another one can go on with it. The error is backend.ErrExists when somebody else was faster: do is not called then.
+// A run that has not ended when do returns is nobody's again; an owner that has sandboxes of it must leave them
+// (Manager.Detach) before another one can go on with it. The error is backend.ErrExists when somebody else was faster:
+// do is not called then.
 func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-chan struct{},
 	do func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error) error {
 	if err := q.journal.Pass(ctx, r.ID, r.Owner, owner); err != nil {

@@ -194,7 +194,8 @@ func TestTwoWorkers(t *testing.T) {
 	}
 }
 
-// TestHandedOver: a run that is under way when its worker is to end goes on in another one, as does that of an owner who died.
+// TestHandedOver: a run that is under way when its worker is to end goes on in another one, as does that of an owner
+// who died.
 func TestHandedOver(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -307,7 +308,8 @@ func TestCancelAsked(t *testing.T) {
 	}
 }
 
-// TestCancelAskedBetween: a request to cancel a run is kept while the run goes from nobody to a worker, and to nobody again.
+// TestCancelAskedBetween: a request to cancel a run is kept while the run goes from nobody to a worker, and to nobody
+// again.
 func TestCancelAskedBetween(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -476,7 +478,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestLogClosedWhileItWrites: Close waits until all lines are written, behind the lines of another process that has not committed.
+// TestLogClosedWhileItWrites: Close waits until all lines are written, behind the lines of another process that has not
+// committed.
 func TestLogClosedWhileItWrites(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

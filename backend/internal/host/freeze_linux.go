@@ -27,15 +27,15 @@ const freezePatience = 5 * time.Second
 // Processes are those of a sandbox, by its main process.
 type Processes struct {
 	PID int
-	// Seen: the main process is one of the group that it should be in. Where engine and caller have process namespaces of their own, it is
-	// another one or none.
+	// Seen: the main process is one of the group that it should be in. Where engine and caller have process namespaces of
+	// their own, it is another one or none.
 	Seen  bool
 	group string // directory of the group that can be frozen; empty for none
 	v2    bool
 }
 
-// ProcessesOf finds the processes of a sandbox by its main process. Its control group must be one that own accepts by the last part of
-// its name: any other one may hold the processes of others.
+// ProcessesOf finds the processes of a sandbox by its main process. Its control group must be one that own accepts by
+// the last part of its name: any other one may hold the processes of others.
 func ProcessesOf(pid int, own func(group string) bool) Processes {
 	p := Processes{PID: pid}
 	groups, mounts := Cgroups(pid), CgroupMounts()
@@ -133,8 +133,8 @@ func (p Processes) EndOthers() error {
 	return nil
 }
 
-// runs reports whether a process runs a program. That alone says nothing of a process which a command started: its memory is
-// the command's to change.
+// runs reports whether a process runs a program. That alone says nothing of a process which a command started: its
+// memory is the command's to change.
 func runs(pid int, program *unix.Stat_t) bool {
 	var st unix.Stat_t
 	return unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &st) == nil && st.Ino == program.Ino && st.Dev == program.Dev
@@ -172,8 +172,8 @@ func ProcStat(pid int) ([]string, error) {
 // mapsBound is how many mappings are looked at.
 const mapsBound = 1 << 20
 
-// SharedFiles returns the inode numbers of files that the sandbox's processes, which stand still, have mapped shared: they write to
-// them without that the times of the files show it. False when it cannot be known.
+// SharedFiles returns the inode numbers of files that the sandbox's processes, which stand still, have mapped shared:
+// they write to them without that the times of the files show it. False when it cannot be known.
 func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, known bool) {
 	inodes = map[uint64]bool{}
 	lines, members := 0, p.members()

@@ -31,8 +31,8 @@ func Machine() (system, kernel string) {
 	return "linux", kernel
 }
 
-// OnThread runs f on a thread that ends with it, so that f may change what belongs to the thread. It is never the process's
-// first, which cannot end and whose namespaces count as the process's.
+// OnThread runs f on a thread that ends with it, so that f may change what belongs to the thread. It is never the
+// process's first, which cannot end and whose namespaces count as the process's.
 func OnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -13,8 +13,9 @@ import (
 )
 
 // RemoveTree removes a directory and all that is in it, whatever a sandbox made of it: a hundred thousand levels, modes
-// that forbid everything, names that are no text. It follows no link and stops where something is mounted. It takes one level at a time, moving what lies deeper up to the top, so
-// that neither paths nor open files grow. What is gone already, because another process removes the tree too, is no error.
+// that forbid everything, names that are no text. It follows no link and stops where something is mounted. It takes one
+// level at a time, moving what lies deeper up to the top, so that neither paths nor open files grow. What is gone
+// already, because another process removes the tree too, is no error.
 func RemoveTree(ctx context.Context, dir string) error {
 	top, err := openDir(unix.AT_FDCWD, dir, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -1,7 +1,7 @@
-// Package kit has what every driver does in the same way: it makes a [Driver] of what is an engine's own, admits calls until
-// the driver is closed, bounds, repeats and waits for calls of an engine, and maps their failures to errors that are fit for
-// agents. It has the rules of a Spec that no engine changes, the defaults of limits, what is taken from an image's
-// configuration, and pulls that callers share.
+// Package kit has what every driver does in the same way: it makes a [Driver] of what is an engine's own, admits calls
+// until the driver is closed, bounds, repeats and waits for calls of an engine, and maps their failures to errors that
+// are fit for agents. It has the rules of a Spec that no engine changes, the defaults of limits, what is taken from an
+// image's configuration, and pulls that callers share.
 package kit
 
 import (
@@ -79,8 +79,8 @@ func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyVal
 // Life ends with Close.
 func (c *Calls) Life() context.Context { return c.life }
 
-// Begin admits a call: it fails once the driver is closed, and returns a context that ends with the driver. The caller must
-// call done.
+// Begin admits a call: it fails once the driver is closed, and returns a context that ends with the driver. The caller
+// must call done.
 func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +100,8 @@ func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ er
 	}, nil
 }
 
-// Background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans up,
-// and that is bounded. Only a call that is under way itself may use it.
+// Background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans
+// up, and that is bounded. Only a call that is under way itself may use it.
 func (c *Calls) Background(ctx context.Context, f func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanupTimeout)
 	c.pending.Go(func() {
@@ -134,9 +134,9 @@ func (c *Calls) Close(release func() error) error {
 	return release()
 }
 
-// Bound limits one call of the engine: to the given time, and to the engine being alive. An engine under load may take long
-// over a call but answers pings; one that hangs answers nothing, and then the call ends with ErrSilent as its context's
-// cause.
+// Bound limits one call of the engine: to the given time, and to the engine being alive. An engine under load may take
+// long over a call but answers pings; one that hangs answers nothing, and then the call ends with ErrSilent as its
+// context's cause.
 func (c *Calls) Bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if c.o.Context != nil {
 		ctx = c.o.Context(ctx)
@@ -179,8 +179,8 @@ func With[A, T any](method func(context.Context, A) (T, error), arg A) func(cont
 	return func(ctx context.Context) (T, error) { return method(ctx, arg) }
 }
 
-// Finish is Call for something that, once asked for, happens on the engine even when the asking is given up: it waits for
-// the answer, so that what was made is known and can be removed. It returns what was made beside a context's error.
+// Finish is Call for something that, once asked for, happens on the engine even when the asking is given up: it waits
+// for the answer, so that what was made is known and can be removed. It returns what was made beside a context's error.
 func Finish[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T

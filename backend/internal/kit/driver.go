@@ -57,13 +57,14 @@ type Driver struct {
 	limits backend.Limits
 }
 
-// NewDriver returns the driver of an engine. Sandboxes are of these images and have these limits where they ask for none.
+// NewDriver returns the driver of an engine. Sandboxes are of these images and have these limits where they ask for
+// none.
 func NewDriver(e engine, c *Calls, images *backend.ImagePolicy, limits backend.Limits) *Driver {
 	return &Driver{e, c, images, limits}
 }
 
-// Admit runs f as a call of the driver: it fails once the driver is closed, and Close ends it and waits for it. A name begins
-// a span, whose error is that of f.
+// Admit runs f as a call of the driver: it fails once the driver is closed, and Close ends it and waits for it. A name
+// begins a span, whose error is that of f.
 func Admit[T any](ctx context.Context, c *Calls, name string, f func(context.Context) (T, error), attrs ...attribute.KeyValue) (v T, err error) {
 	ctx, done, err := c.Begin(ctx)
 	if err != nil {
@@ -221,8 +222,8 @@ func (d *Driver) Rollback(ctx context.Context, id, name string) error {
 	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
 }
 
-// Capabilities returns what the engine can enforce, as found when the driver was made. What holds a workspace to its limit is
-// found out when it is first asked for.
+// Capabilities returns what the engine can enforce, as found when the driver was made. What holds a workspace to its
+// limit is found out when it is first asked for.
 func (d *Driver) Capabilities() backend.Capabilities {
 	c := d.engine.Capabilities()
 	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
@@ -237,8 +238,8 @@ func (d *Driver) Capabilities() backend.Capabilities {
 // background. Sandboxes keep running.
 func (d *Driver) Close() error { return d.calls.Close(d.engine.Release) }
 
-// Defaults completes the options that all drivers have: limits are checked, the guest is the library's own unless another one
-// is set, and what is logged without a logger is dropped.
+// Defaults completes the options that all drivers have: limits are checked, the guest is the library's own unless
+// another one is set, and what is logged without a logger is dropped.
 func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logger **slog.Logger) error {
 	if err := limits.Validate(); err != nil {
 		return fmt.Errorf("%s: default limits: %w", driver, err)
@@ -259,9 +260,9 @@ func Times(call, patience, pull *time.Duration) {
 	*pull = cmp.Or(max(*pull, 0), 30*time.Minute)
 }
 
-// Undo takes back what a failed creation made, and returns its error. Where the engine does not answer, that is done beside
-// the caller, who need not wait for an engine that may come back, and repeated: an engine that lost one request may answer
-// the next. rollback may run after the caller's context ended.
+// Undo takes back what a failed creation made, and returns its error. Where the engine does not answer, that is done
+// beside the caller, who need not wait for an engine that may come back, and repeated: an engine that lost one request
+// may answer the next. rollback may run after the caller's context ended.
 func (c *Calls) Undo(ctx context.Context, session string, err error, rollback func(context.Context) error) error {
 	try := func(ctx context.Context, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)

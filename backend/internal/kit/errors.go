@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Error is a failure that an engine, or its machine, reported. Its text is fit for agents: it holds no path of the machine.
+// Error is a failure that an engine, or its machine, reported. Its text is fit for agents: it holds no path of the
+// machine.
 type Error struct {
 	Driver string
 	What   string // was asked for
@@ -44,8 +45,8 @@ func (c *Calls) Error(what string, kind error, detail string) error {
 	return &Error{Driver: c.o.Name, What: what, Kind: kind, Detail: detail}
 }
 
-// Fail turns an error of the engine's client, or of the machine, into one of package backend. ctx is the caller's, not that
-// of the single call: when it ended, its error is what the caller gets to see. The full text goes to the log only.
+// Fail turns an error of the engine's client, or of the machine, into one of package backend. ctx is the caller's, not
+// that of the single call: when it ended, its error is what the caller gets to see. The full text goes to the log only.
 func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -70,8 +71,8 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	return e
 }
 
-// ended returns the reason for which ctx ended, nil when it has not. An engine and its client know the deadline and may see it
-// pass before this process does, and say so in words of their own.
+// ended returns the reason for which ctx ended, nil when it has not. An engine and its client know the deadline and may
+// see it pass before this process does, and say so in words of their own.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
@@ -98,8 +99,8 @@ func Unexplained(err error) bool {
 	return ok && e.Kind == nil
 }
 
-// classed adds a class to an engine's failure without one, such as a full disk or a missing runtime: the same request may
-// succeed later.
+// classed adds a class to an engine's failure without one, such as a full disk or a missing runtime: the same request
+// may succeed later.
 func classed(err error) error {
 	if !Unexplained(err) {
 		return err
@@ -107,7 +108,8 @@ func classed(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
-// Classify returns the sentinel for an error, by type alone; nil when none fits. What own returns goes first, unless it is nil.
+// Classify returns the sentinel for an error, by type alone; nil when none fits. What own returns goes first, unless it
+// is nil.
 func Classify(err error, own func(error) error) error {
 	if own != nil {
 		if kind := own(err); kind != nil {

@@ -27,7 +27,8 @@ func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}
 }
 
-// ReadableGuest returns g for sandboxes with a kernel of their own: gVisor loads programs with the rights of their user.
+// ReadableGuest returns g for sandboxes with a kernel of their own: gVisor loads programs with the rights of their
+// user.
 func ReadableGuest(g *backend.Guest) *backend.Guest {
 	return &backend.Guest{Version: g.Version + "-readable", Binary: g.Binary, Readable: true}
 }
@@ -53,9 +54,9 @@ func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 	return files, err
 }
 
-// InstallGuest puts the guest's files into dir, unless they are there: a directory that has the guest is whole, because it
-// comes last. Every file gets its name when it is whole; until then it lies at temp and some digits. Doing it twice at a time
-// does no harm.
+// InstallGuest puts the guest's files into dir, unless they are there: a directory that has the guest is whole, because
+// it comes last. Every file gets its name when it is whole; until then it lies at temp and some digits. Doing it twice
+// at a time does no harm.
 func InstallGuest(dir, temp string, g *backend.Guest, arch string) error {
 	st, err := os.Lstat(filepath.Join(dir, filepath.Base(embed.Path)))
 	if err == nil && st.Mode() == guestMode(g) && st.Size() > 0 {
@@ -102,8 +103,8 @@ func writeTemp(temp string, f embed.File) (name string, err error) {
 	return name, errors.Join(host.Sync(name), os.Chmod(name, f.Mode)) // a mode may forbid its owner to open the file
 }
 
-// writeAlone is the part of writeTemp that has the file open for writing. A process that is forked meanwhile would have it open
-// too until it is another program, and so long nobody could run what was written (ETXTBSY).
+// writeAlone is the part of writeTemp that has the file open for writing. A process that is forked meanwhile would have
+// it open too until it is another program, and so long nobody could run what was written (ETXTBSY).
 func writeAlone(temp string, f embed.File) (name string, err error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -118,8 +119,8 @@ func writeAlone(temp string, f embed.File) (name string, err error) {
 	return t.Name(), errors.Join(err, t.Close())
 }
 
-// TarGuest writes the guest's files and then last as an archive for an engine that unpacks it in [embed.Dir], and returns
-// how large the guest is.
+// TarGuest writes the guest's files and then last as an archive for an engine that unpacks it in [embed.Dir], and
+// returns how large the guest is.
 func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size int, err error) {
 	files, err := guestFiles(g, arch)
 	if err != nil {

@@ -17,9 +17,9 @@ const (
 	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
 )
 
-// JudgeImage checks what an image declares, and returns the paths of its volumes to mount over, clean and sorted. What our
-// own mounts cover anyway is left out; what would hide the system's or our own files is refused, with an error for people
-// that has no sentinel.
+// JudgeImage checks what an image declares, and returns the paths of its volumes to mount over, clean and sorted. What
+// our own mounts cover anyway is left out; what would hide the system's or our own files is refused, with an error for
+// people that has no sentinel.
 func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, err error) {
 	size := 0
 	for _, e := range env {
@@ -60,8 +60,8 @@ func dangerous(p string) bool {
 	return strings.HasPrefix(p, "/etc/")
 }
 
-// EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that the
-// engine does not have.
+// EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that
+// the engine does not have.
 func EnsureImage[T any](
 	ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get fetcher,
 ) (T, error) {

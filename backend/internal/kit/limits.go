@@ -25,9 +25,9 @@ const (
 	bytesPerInode = 4096
 )
 
-// SandboxLimits returns what a sandbox has of what it asks for, over the driver's options. What lies in /tmp is memory that
-// nothing can take back: where it could take all of a small limit, even the command that is to delete it would be killed.
-// So a size that nobody asked for is at most half of the memory.
+// SandboxLimits returns what a sandbox has of what it asks for, over the driver's options. What lies in /tmp is memory
+// that nothing can take back: where it could take all of a small limit, even the command that is to delete it would be
+// killed. So a size that nobody asked for is at most half of the memory.
 func SandboxLimits(asked, options backend.Limits) backend.Limits {
 	l := asked.Merge(options).Merge(backend.DefaultLimits())
 	if asked.TmpBytes == 0 {
@@ -48,8 +48,8 @@ func ShmSize(l backend.Limits) int64 {
 // Inodes returns how many files a file system of so many bytes may hold.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
-// MaskedPaths are the parts of the kernel's file systems that no sandbox may read, on a machine with so many processors: those
-// of the newest Docker Engine. What is not there is no error.
+// MaskedPaths are the parts of the kernel's file systems that no sandbox may read, on a machine with so many
+// processors: those of the newest Docker Engine. What is not there is no error.
 func MaskedPaths(cpus int) []string {
 	paths := []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -89,8 +89,9 @@ func FileBytes(l backend.Limits, workspace backend.Enforcement, root int64) int6
 	return size
 }
 
-// rootBytesOf returns how much may be written outside of the workspace, and of what has a size of its own, in a container:
-// nothing where the root is read-only, else as much as was asked for the workspace, and 4 GiB where nothing was.
+// rootBytesOf returns how much may be written outside of the workspace, and of what has a size of its own, in a
+// container: nothing where the root is read-only, else as much as was asked for the workspace, and 4 GiB where nothing
+// was.
 func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 	if root != backend.RootWritable {
 		return 0
@@ -116,8 +117,8 @@ func (r Record) GuestArgs(root int64) []string {
 	return args
 }
 
-// GuestEnv returns the environment of the guest itself, not of commands. What steers its runtime is set, because an engine
-// may add the variables of the image.
+// GuestEnv returns the environment of the guest itself, not of commands. What steers its runtime is set, because an
+// engine may add the variables of the image.
 func GuestEnv() []string {
 	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
 }

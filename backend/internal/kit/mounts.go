@@ -22,7 +22,8 @@ func heldTargets() []string {
 	return []string{backend.Workdir, embed.Dir, backend.EnvironmentDir, backend.NodeModulesLink, "/tmp", "/proc", "/sys", "/dev", "/run", "/var/run"}
 }
 
-// heldSources is what of a machine no sandbox sees: whoever can write to it, or connect to a socket in it, has the machine.
+// heldSources is what of a machine no sandbox sees: whoever can write to it, or connect to a socket in it, has the
+// machine.
 func heldSources() []string {
 	return []string{
 		"/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/etc", "/root/.ssh",
@@ -63,8 +64,8 @@ func checkMounts(list []backend.Mount) error {
 	return CheckSources(list)
 }
 
-// CheckSources refuses a directory that lies in one to which the sandbox may write: it would decide what the other one is, when that is
-// mounted the next time.
+// CheckSources refuses a directory that lies in one to which the sandbox may write: it would decide what the other one
+// is, when that is mounted the next time.
 func CheckSources(list []backend.Mount) error {
 	for _, m := range list {
 		for _, other := range list {
@@ -84,8 +85,8 @@ func checkSource(m backend.Mount, dir string, held ...string) error {
 	return nil
 }
 
-// ResolveMounts returns mounts of this machine's directories by what their sources are when links are followed, which must pass as
-// well. held are directories of the driver's own.
+// ResolveMounts returns mounts of this machine's directories by what their sources are when links are followed, which
+// must pass as well. held are directories of the driver's own.
 func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backend.Mount, error) {
 	list = slices.Clone(list)
 	keys, err := filepath.Glob("/home/*/.ssh")

@@ -28,13 +28,14 @@ const (
 	pollFirst, pollLongest = time.Millisecond, 50 * time.Millisecond
 )
 
-// ReachGuest connects to the socket of a container's guest from this machine, through the network namespace of its process
-// pid, and waits for one that was just started. The process's control groups must name the container by group. running
-// returns the process's id anew, and fails when the container does not run any more.
+// ReachGuest connects to the socket of a container's guest from this machine, through the network namespace of its
+// process pid, and waits for one that was just started. The process's control groups must name the container by group.
+// running returns the process's id anew, and fails when the container does not run any more.
 //
-// The error is that of running, the context's, or backend.ErrLost when running returns another process. It is ErrElsewhere
-// where the process is not one of this machine or may not be entered, and also where its socket cannot be had although the
-// container runs: then its commands keep the socket busy, and only the engine has a way in that does not lead through it.
+// The error is that of running, the context's, or backend.ErrLost when running returns another process. It is
+// ErrElsewhere where the process is not one of this machine or may not be entered, and also where its socket cannot be
+// had although the container runs: then its commands keep the socket busy, and only the engine has a way in that does
+// not lead through it.
 func ReachGuest(ctx context.Context, group string, pid int, running func(context.Context) (int, error)) (io.ReadWriteCloser, error) {
 	began := time.Now()
 	for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
@@ -78,8 +79,8 @@ func dialGuest(pid int, group string) (net.Conn, error) {
 	return conn, nil
 }
 
-// guestProcess is a guest as a process of this machine. Its open directory in /proc is that of one process: nothing is found
-// in it once that has ended, also when another got its id.
+// guestProcess is a guest as a process of this machine. Its open directory in /proc is that of one process: nothing is
+// found in it once that has ended, also when another got its id.
 type guestProcess struct {
 	pid   int
 	group string
@@ -125,8 +126,8 @@ func (g *guestProcess) dial() (conn *net.UnixConn, err error) {
 	return conn, nil
 }
 
-// answers returns nil when the other end of a connection is the guest's, and it still runs: the id that the kernel knows the
-// listener by was that of this process all the time.
+// answers returns nil when the other end of a connection is the guest's, and it still runs: the id that the kernel
+// knows the listener by was that of this process all the time.
 func (g *guestProcess) answers(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -144,8 +145,9 @@ func (g *guestProcess) answers(conn *net.UnixConn) error {
 	return g.check()
 }
 
-// check returns nil when the process is the guest of the container, ESRCH when it still is the runtime that starts it, and
-// ErrElsewhere when it is another, or has ended: an engine that counts processes in a namespace of its own names others.
+// check returns nil when the process is the guest of the container, ESRCH when it still is the runtime that starts it,
+// and ErrElsewhere when it is another, or has ended: an engine that counts processes in a namespace of its own names
+// others.
 func (g *guestProcess) check() error {
 	in, err := os.ReadFile(g.path("cgroup"))
 	args, argsErr := os.ReadFile(g.path("cmdline"))

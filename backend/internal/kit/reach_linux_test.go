@@ -46,8 +46,8 @@ func listen() {
 	select {}
 }
 
-// TestReachReusedID: a process that got the id of a guest between the look at that and the connection is refused, though it
-// listens at the guest's address, and so is one that answers in the place of a guest which runs.
+// TestReachReusedID: a process that got the id of a guest between the look at that and the connection is refused,
+// though it listens at the guest's address, and so is one that answers in the place of a guest which runs.
 func TestReachReusedID(t *testing.T) {
 	if os.Getenv(part) == "" { // nobody else takes ids in a namespace of its own
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestReachReusedID$", "-test.v")

@@ -11,8 +11,8 @@ import (
 
 const sizingBound = 2 * time.Minute // how long finding out may take
 
-// Sizing finds out, when it first matters, whether workspaces can be file systems of their own. It may be asked by several
-// at once.
+// Sizing finds out, when it first matters, whether workspaces can be file systems of their own. It may be asked by
+// several at once.
 type Sizing struct {
 	name  string
 	log   *slog.Logger
@@ -21,13 +21,14 @@ type Sizing struct {
 	found backend.Enforcement
 }
 
-// NewSizing returns a Sizing for the driver of a name. probe makes one such workspace; an error is that there can be none.
+// NewSizing returns a Sizing for the driver of a name. probe makes one such workspace; an error is that there can be
+// none.
 func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
 	return &Sizing{name: name, log: log, probe: probe, lock: make(chan struct{}, 1)}
 }
 
-// Enforcement returns what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass, such as a full
-// disk: it says nothing of the machine and is not remembered.
+// Enforcement returns what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass,
+// such as a full disk: it says nothing of the machine and is not remembered.
 func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	select {
 	case s.lock <- struct{}{}:

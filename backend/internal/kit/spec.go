@@ -92,8 +92,8 @@ var recipes = regexp.MustCompile(`^[0-9a-f]{32,64}$`)
 // IsSessionID reports whether s can be a session's id.
 func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
 
-// checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
-// look at the image, the runtime and the platform, on which drivers differ.
+// checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does
+// not look at the image, the runtime and the platform, on which drivers differ.
 func checkSpec(s backend.Spec) error {
 	switch {
 	case !IsSessionID(s.ID):
@@ -140,8 +140,8 @@ type User struct{ UID, GID uint32 }
 // String returns the form that ParseUser takes.
 func (u User) String() string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
 
-// ParseUser parses "uid:gid" or "uid" in numbers; the empty string is the default. A name would be looked up in the image,
-// which may say anything.
+// ParseUser parses "uid:gid" or "uid" in numbers; the empty string is the default. A name would be looked up in the
+// image, which may say anything.
 func ParseUser(s string) (User, error) {
 	if s == "" {
 		s = backend.DefaultUser

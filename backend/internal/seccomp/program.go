@@ -57,10 +57,10 @@ func abis(arch specs.Arch) (abi, bool) {
 	return abi{}, false
 }
 
-// Program assembles the filter as the kernel takes it: struct sock_filter after struct sock_filter, in the machine's byte
-// order. It decides as what libseccomp makes of [OCI], with one exception: the x32 ABI, which hardly any kernel has, is
-// answered as by a kernel without it. Calls that are newer than every call the profile knows are answered with ENOSYS, as
-// runc does, so that programs fall back to older ones.
+// Program assembles the filter as the kernel takes it: struct sock_filter after struct sock_filter, in the machine's
+// byte order. It decides as what libseccomp makes of [OCI], with one exception: the x32 ABI, which hardly any kernel
+// has, is answered as by a kernel without it. Calls that are newer than every call the profile knows are answered with
+// ENOSYS, as runc does, so that programs fall back to older ones.
 func Program(t Target) ([]byte, error) {
 	insns, err := Instructions(t)
 	if err != nil {
@@ -245,8 +245,8 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 	return append(out, bpf.RetConstant{Val: v.ret}), nil
 }
 
-// assembleCondition continues behind itself when the condition holds and skips behind more instructions else. An argument
-// is compared as two words of 32 bits. Other comparisons than the profile's are errors.
+// assembleCondition continues behind itself when the condition holds and skips behind more instructions else. An
+// argument is compared as two words of 32 bits. Other comparisons than the profile's are errors.
 func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, error) {
 	if c.Index > 5 || behind > 200 {
 		return nil, fmt.Errorf("seccomp: a condition on argument %d, %d instructions before its end", c.Index, behind)

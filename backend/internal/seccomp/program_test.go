@@ -55,7 +55,8 @@ func simulate(t testing.TB, arch string) simulator {
 	return simulator{vm, filter}
 }
 
-// run returns the filter's answer to a call. The virtual machine reads words as a network does, the kernel as the machine.
+// run returns the filter's answer to a call. The virtual machine reads words as a network does, the kernel as the
+// machine.
 func (s simulator) run(t testing.TB, audit, nr uint32, args [6]uint64) uint32 {
 	t.Helper()
 	b := make([]byte, 0, 64)

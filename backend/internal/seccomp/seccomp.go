@@ -2,10 +2,10 @@
 // that each kind of engine takes.
 //
 // The profile is Moby's default (github.com/moby/profiles, v0.2.3), cut down to what applies to a container without
-// capabilities on amd64 and arm64. It refuses socketcall, which would let a 32-bit program past the rules for socket: to
-// leave it out is not enough, because libseccomp then lets it make every kind of socket that any rule for socket names.
-// Over the profile that older engines carry, it closes AF_VSOCK, a way to the machine's hypervisor that no network
-// namespace contains, and AF_ALG, and it makes all engines behave alike.
+// capabilities on amd64 and arm64. It refuses socketcall, which would let a 32-bit program past the rules for socket:
+// to leave it out is not enough, because libseccomp then lets it make every kind of socket that any rule for socket
+// names. Over the profile that older engines carry, it closes AF_VSOCK, a way to the machine's hypervisor that no
+// network namespace contains, and AF_ALG, and it makes all engines behave alike.
 //
 // The families of socket are named one by one up to the last, not "above AF_VSOCK": a filter compares all 64 bits of an
 // argument of which the kernel takes 32, so that 1<<32 + AF_VSOCK would be above it.
@@ -26,8 +26,8 @@ import (
 //go:embed profile.json
 var profile []byte
 
-// JSON returns the profile as Docker takes it: one line of JSON, with conditions on architecture and kernel that the engine
-// resolves.
+// JSON returns the profile as Docker takes it: one line of JSON, with conditions on architecture and kernel that the
+// engine resolves.
 func JSON() (string, error) {
 	var out bytes.Buffer
 	if err := json.Compact(&out, profile); err != nil {
@@ -59,7 +59,8 @@ type source struct {
 	} `json:"syscalls"`
 }
 
-// OCI returns the filter for one machine, all conditions resolved, as an OCI runtime takes it. The value is the caller's.
+// OCI returns the filter for one machine, all conditions resolved, as an OCI runtime takes it. The value is the
+// caller's.
 func OCI(t Target) (*specs.LinuxSeccomp, error) {
 	var s source
 	dec := json.NewDecoder(bytes.NewReader(profile))

@@ -4,9 +4,9 @@
 // others do to the disk later: a write into a hole of a full disk is lost after it succeeded. If the disk's file system
 // cannot reserve space, Format and Probe fail.
 //
-// It is mounted through a loop device that the kernel releases by itself when the last mount and the last descriptor of it
-// are gone, so that nothing is left to clean up when a process dies, however it dies. Only Linux has it, and only root may
-// use it.
+// It is mounted through a loop device that the kernel releases by itself when the last mount and the last descriptor of
+// it are gone, so that nothing is left to clean up when a process dies, however it dies. Only Linux has it, and only
+// root may use it.
 package sizedfs
 
 // Spec describes a file system.
@@ -17,8 +17,8 @@ type Spec struct {
 	GID   int
 }
 
-// Options are those to mount it with, beside nosuid and nodev. A loop device makes holes in its file of what is discarded
-// and of what is filled with zeros, and a hole has no room set aside: so what is deleted is not discarded, the tables are not
-// zeroed, and neither are parts of files that were allocated and not written, which is how others than dioread_nolock write
-// beside them.
+// Options are those to mount it with, beside nosuid and nodev. A loop device makes holes in its file of what is
+// discarded and of what is filled with zeros, and a hole has no room set aside: so what is deleted is not discarded,
+// the tables are not zeroed, and neither are parts of files that were allocated and not written, which is how others
+// than dioread_nolock write beside them.
 const Options = "nodiscard,noinit_itable,dioread_nolock"

@@ -108,8 +108,8 @@ func holds(t *testing.T, name string, blocks, size int) {
 	}
 }
 
-// TestFullDisk: what is written to a file system is not lost, and all that it has room for can be written, although others
-// have filled the disk below it. That has no room for another one then.
+// TestFullDisk: what is written to a file system is not lost, and all that it has room for can be written, although
+// others have filled the disk below it. That has no room for another one then.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int64{"small blocks": 12 << 20, "large blocks": 64 << 20} {

@@ -19,8 +19,8 @@ const (
 	inodeBytes = 256
 )
 
-// geometry returns the size of a block, and that of the file that has room for s: contents, inodes, journal, the groups' own
-// blocks, and the part of 2 % and at most 4096 blocks that ext4 keeps for itself.
+// geometry returns the size of a block, and that of the file that has room for s: contents, inodes, journal, the
+// groups' own blocks, and the part of 2 % and at most 4096 blocks that ext4 keeps for itself.
 func (s Spec) geometry() (block, total int64) {
 	block = 1024
 	if s.Bytes >= largeSize {
@@ -86,9 +86,9 @@ func empty(file string) error {
 	return errors.Join(err, unix.Close(root))
 }
 
-// Mount mounts the file system in a file where nobody else sees it, and returns the descriptor of its root. It is unmounted
-// when that and all that was opened below are closed. One that is mounted elsewhere is the same, and one that is mounted elsewhere
-// meanwhile stays. The caller must be the only one who attaches this file at a time.
+// Mount mounts the file system in a file where nobody else sees it, and returns the descriptor of its root. It is
+// unmounted when that and all that was opened below are closed. One that is mounted elsewhere is the same, and one that
+// is mounted elsewhere meanwhile stays. The caller must be the only one who attaches this file at a time.
 func Mount(file string) (root int, err error) {
 	d, err := Attach(file)
 	if err != nil {
@@ -135,8 +135,8 @@ func Probe(ctx context.Context, dir string) error {
 	return fill(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), Spec{Bytes: 1 << 20, Files: 16})
 }
 
-// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails. A disk that has
-// no room for all that the file system may take, and something beside it, is ENOSPC.
+// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails. A disk that
+// has no room for all that the file system may take, and something beside it, is ENOSPC.
 func Format(ctx context.Context, file string, s Spec) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -22,8 +22,8 @@ func (d *Device) Close() error { return d.f.Close() }
 // attachBound is how long a free device is looked for while others take them.
 const attachBound = 10 * time.Second
 
-// Attach returns a loop device over file: one that is there, because the file is still mounted, or a new one. Two devices
-// over one file would destroy what is in it. The caller must be the only one who attaches this file at a time.
+// Attach returns a loop device over file: one that is there, because the file is still mounted, or a new one. Two
+// devices over one file would destroy what is in it. The caller must be the only one who attaches this file at a time.
 func Attach(file string) (*Device, error) {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {

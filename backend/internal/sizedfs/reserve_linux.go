@@ -15,7 +15,8 @@ const (
 	keptPart = 50 // of a small disk a 50th
 )
 
-// Room checks that the disk of an open file has as much free as is to be taken, beside what is kept. One that has not is ENOSPC.
+// Room checks that the disk of an open file has as much free as is to be taken, beside what is kept. One that has not
+// is ENOSPC.
 func Room(fd int, taken int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Fstatfs(fd, &disk); err != nil {

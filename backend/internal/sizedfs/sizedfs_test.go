@@ -59,7 +59,8 @@ func use(t *testing.T, file string, size int64) {
 	detached(t, file)
 }
 
-// detached waits for the end of a file's loop device, which a program that is just started beside this holds for a moment.
+// detached waits for the end of a file's loop device, which a program that is just started beside this holds for a
+// moment.
 func detached(t *testing.T, file string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {

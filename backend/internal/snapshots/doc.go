@@ -5,8 +5,9 @@
 // snapshots are never written to. A file system in a file is mounted to copy its files. The directory with the
 // snapshots is removed with the workspace. Snapshots are complete under another name before they get their own.
 //
-// A rollback touches only files that have changed. That a file is the one which was copied shows in its inode number and the time
-// of its last change, which programs cannot set; what a process may write to without that is copied in any case.
+// A rollback touches only files that have changed. That a file is the one which was copied shows in its inode number
+// and the time of its last change, which programs cannot set; what a process may write to without that is copied in any
+// case.
 package snapshots
 
 import (

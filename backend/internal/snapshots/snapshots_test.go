@@ -180,7 +180,8 @@ func TestKeptFree(t *testing.T) {
 	must(t, w.Rollback(t.Context(), "s0")) // takes what it had
 }
 
-// TestCopiesOfEachOther: two workspaces that copy from each other at once do not wait for each other for ever, nor one for itself.
+// TestCopiesOfEachOther: two workspaces that copy from each other at once do not wait for each other for ever, nor one
+// for itself.
 func TestCopiesOfEachOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

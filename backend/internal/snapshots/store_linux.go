@@ -78,8 +78,8 @@ func (w *Workspace) take(lock func(*flock.Flock) (bool, error)) (unlock func(), 
 	return func() { _ = l.Close() }, nil // nothing was written
 }
 
-// Alone runs f, which fills or removes the directory of a workspace, when nobody else does, and nobody forks or copies from it:
-// who did would miss files without an error. A directory that is not there has nobody.
+// Alone runs f, which fills or removes the directory of a workspace, when nobody else does, and nobody forks or copies
+// from it: who did would miss files without an error. A directory that is not there has nobody.
 func Alone(ctx context.Context, dir string, f func() error) error {
 	unlock, err := (&Workspace{Dir: dir}).lock(ctx)
 	if err == nil {
@@ -256,8 +256,8 @@ func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err
 	return err
 }
 
-// lastState opens the files of the snapshot that the workspace was last the same as: the one that was made or rolled back to last, and says
-// when that was. -1 without one.
+// lastState opens the files of the snapshot that the workspace was last the same as: the one that was made or rolled
+// back to last, and says when that was. -1 without one.
 func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 	list, err := w.list()
 	if err != nil {
@@ -312,7 +312,8 @@ func openDir(path string) (int, error) {
 	return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// freeze keeps the sandbox's commands from running until thaw. What is to be done if this process dies meanwhile is noted before.
+// freeze keeps the sandbox's commands from running until thaw. What is to be done if this process dies meanwhile is
+// noted before.
 func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err error) {
 	if err := host.WriteJSON(w.path(busyFile), b, false); err != nil {
 		return nil, classed(err)
@@ -334,7 +335,8 @@ func (w *Workspace) release() error {
 	return nil
 }
 
-// Busy reports whether something is under way that Recover must wait for or bring to its end, before the sandbox is reached or ended.
+// Busy reports whether something is under way that Recover must wait for or bring to its end, before the sandbox is
+// reached or ended.
 func Busy(dir string) bool {
 	return unix.Access(filepath.Join(dir, storeName, busyFile), unix.F_OK) == nil
 }
@@ -347,7 +349,8 @@ func (w *Workspace) Recover(ctx context.Context) error {
 	return w.locked(ctx, func() error { return nil })
 }
 
-// Thaw lets the processes of a sandbox that is to be ended take their signals. What was begun is not brought to its end.
+// Thaw lets the processes of a sandbox that is to be ended take their signals. What was begun is not brought to its
+// end.
 func (w *Workspace) Thaw(ctx context.Context) error {
 	if !Busy(w.Dir) {
 		return nil
@@ -478,8 +481,8 @@ func (w *Workspace) Rollback(ctx context.Context, name string) error {
 	})
 }
 
-// rollback makes the workspace what the snapshot is. Done again, after it was cut off wherever that was, it comes to the same. One that was
-// begun is not given up because the caller leaves: half of it is no state of the workspace's.
+// rollback makes the workspace what the snapshot is. Done again, after it was cut off wherever that was, it comes to
+// the same. One that was begun is not given up because the caller leaves: half of it is no state of the workspace's.
 func (w *Workspace) rollback(ctx context.Context, name string) error {
 	ctx = context.WithoutCancel(ctx)
 	rec, err := w.read(name)
@@ -535,8 +538,8 @@ type Target struct {
 	Base  int64 // begins the block of user ids that the owners of the files move to
 }
 
-// Fork makes the files of a new workspace. What it returns is to be closed once the workspace is mounted for its sandbox: what was
-// written to a file system that nobody has mounted any more must reach the disk first.
+// Fork makes the files of a new workspace. What it returns is to be closed once the workspace is mounted for its
+// sandbox: what was written to a file system that nobody has mounted any more must reach the disk first.
 func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer, error) {
 	unlock, err := w.share(ctx)
 	if errors.Is(err, os.ErrNotExist) {

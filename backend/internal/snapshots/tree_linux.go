@@ -20,19 +20,20 @@ import (
 )
 
 const (
-	// maxDepth is how deep the directories of a workspace may lie in each other: up to three of each level are open at a time.
+	// maxDepth is how deep the directories of a workspace may lie in each other: up to three of each level are open at a
+	// time.
 	maxDepth = 1000
 	// workers copy files at the same time.
 	workers = 4
-	// settled is how old the last change of a file must be for the time of that to tell whether there was another one since:
-	// clocks of file systems are that coarse, with plenty to spare.
+	// settled is how old the last change of a file must be for the time of that to tell whether there was another one
+	// since: clocks of file systems are that coarse, with plenty to spare.
 	settled = 50 * time.Millisecond
 	// tick is the step of those clocks, at most.
 	tick = 10 * time.Millisecond
 )
 
-// mirror makes a tree what another one is. Both may be in the hands of a sandbox: no link is followed, and what is no file,
-// directory, link, pipe or socket is refused. Nothing else may change the target meanwhile.
+// mirror makes a tree what another one is. Both may be in the hands of a sandbox: no link is followed, and what is no
+// file, directory, link, pipe or socket is refused. Nothing else may change the target meanwhile.
 type mirror struct {
 	ctx context.Context
 	// shift changes the owners of what is made.
@@ -70,8 +71,8 @@ type file struct {
 // run makes dst, a directory, what src is.
 func (m *mirror) run(src, dst int) error { return m.since(-1, time.Time{}, src, dst) }
 
-// since is run for a copy beside an earlier one, prev, with marks of that time: what has not changed in between becomes another name of
-// the file there. Nobody may ever write to either copy.
+// since is run for a copy beside an earlier one, prev, with marks of that time: what has not changed in between becomes
+// another name of the file there. Nobody may ever write to either copy.
 func (m *mirror) since(prev int, marked time.Time, src, dst int) error {
 	m.links, m.prevMarked = map[inode]string{}, marked
 	return m.dir(src, &level{dst: dst, top: dst, prev: prev})
@@ -439,7 +440,8 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// first returns the name, in the target, of a file of several names that was met before under another one, and remembers it otherwise.
+// first returns the name, in the target, of a file of several names that was met before under another one, and
+// remembers it otherwise.
 func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok bool, err error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 {
 		return "", false, nil
@@ -517,7 +519,8 @@ func parent(top int, path string) (dir int, base string, err error) {
 	}
 }
 
-// enter opens a directory. One that its owner, an ordinary user, may not read and change, that user may from then on, until leave.
+// enter opens a directory. One that its owner, an ordinary user, may not read and change, that user may from then on,
+// until leave.
 func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err error) {
 	fd, mode, err := usable(dir, name, unix.O_DIRECTORY)
 	if err != nil || mode == nil {
@@ -548,7 +551,8 @@ func openFile(dir int, name string) (int, error) {
 	return fd, err
 }
 
-// usable opens a file or directory to read it. If its mode was in the way of its owner and was changed, it returns what it was.
+// usable opens a file or directory to read it. If its mode was in the way of its owner and was changed, it returns what
+// it was.
 func usable(dir int, name string, flags int) (fd int, mode *uint32, err error) {
 	fd, refused := unix.Openat(dir, name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	isDir := flags&unix.O_DIRECTORY != 0
@@ -595,8 +599,8 @@ func (m *mirror) describe(src file, dst int) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(dst), []unix.Timespec{src.st.Atim, src.st.Mtim}, 0)
 }
 
-// keptMode is the extended attribute of a file of a snapshot that has the mode it should have, where that would keep an ordinary user,
-// whose snapshot it is, out of it.
+// keptMode is the extended attribute of a file of a snapshot that has the mode it should have, where that would keep an
+// ordinary user, whose snapshot it is, out of it.
 const keptMode = "user.workcell.mode"
 
 // mode returns that of a file which is made like another one.
@@ -619,7 +623,8 @@ func (m *mirror) mode(of file, dst int) uint32 {
 	return open
 }
 
-// needed returns the rights that the owner of a file needs to read it and to note something with it, and of a directory, to change it.
+// needed returns the rights that the owner of a file needs to read it and to note something with it, and of a
+// directory, to change it.
 func needed(st *unix.Stat_t) uint32 {
 	if isDir(st) {
 		return 0o700
@@ -707,8 +712,8 @@ func fingerprint(st *unix.Stat_t) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(st.Size))   //nolint:gosec // only compared
 }
 
-// marked reports whether a copy is of that file as it is. The last marks were made at a certain time: right before that a change may have
-// been followed by another one that does not show.
+// marked reports whether a copy is of that file as it is. The last marks were made at a certain time: right before that
+// a change may have been followed by another one that does not show.
 func marked(copy file, original *unix.Stat_t, last time.Time) bool {
 	if !changedBefore(original, last.Add(-tick)) {
 		return false

@@ -1,6 +1,6 @@
-// Command addons is what a cluster has beside Kubernetes itself, for the one node of the tests: a network plugin's enforcement
-// of NetworkPolicies, with iptables, the way of pods to the API server, and a provisioner of volumes, which are directories of
-// the node.
+// Command addons is what a cluster has beside Kubernetes itself, for the one node of the tests: a network plugin's
+// enforcement of NetworkPolicies, with iptables, the way of pods to the API server, and a provisioner of volumes, which
+// are directories of the node.
 //
 //	addons --kubeconfig FILE --node NAME --pods CIDR --service ADDRESS --server ADDRESS --storage-class NAME --volumes DIRECTORY
 //	addons --kubeconfig FILE --left    lists what tests left in it

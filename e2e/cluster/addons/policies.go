@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// chain is where packets from and to pods come by; its rules follow the policies. What no pod is known to have the address of
-// sends and gets nothing, so that a pod is closed until its policies are known.
+// chain is where packets from and to pods come by; its rules follow the policies. What no pod is known to have the
+// address of sends and gets nothing, so that a pod is closed until its policies are known.
 const chain = "WORKCELL-CLUSTER"
 
 // allowed is the mark of a packet that a rule of a policy lets through.

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 )
 
-// serve is what kube-proxy would be to the one service that a cluster has by itself, that of its API server: connections of
-// pods to the service's address, which the node has, go on to the server, which is on the node's loopback. Nobody but pods is
-// let in.
+// serve is what kube-proxy would be to the one service that a cluster has by itself, that of its API server:
+// connections of pods to the service's address, which the node has, go on to the server, which is on the node's
+// loopback. Nobody but pods is let in.
 func serve(ctx context.Context, service, server string, pods netip.Prefix) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", service)
 	if err != nil {

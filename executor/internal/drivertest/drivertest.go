@@ -1,6 +1,6 @@
-// Package drivertest holds what the tests of all drivers do: calls as they are prepared, and recorded output of the real CLIs as it is
-// parsed, both beside golden files, and a fuzz test of the parser that begins with the recordings. The suite in e2e/executor
-// makes recordings with -record.
+// Package drivertest holds what the tests of all drivers do: calls as they are prepared, and recorded output of the
+// real CLIs as it is parsed, both beside golden files, and a fuzz test of the parser that begins with the recordings.
+// The suite in e2e/executor makes recordings with -record.
 package drivertest
 
 import (
@@ -98,8 +98,8 @@ func Prepared(t *testing.T, dir string, d executor.Driver, version string, tasks
 	}
 }
 
-// Recorded parses each recording of a directory and compares its events with a golden file and its outcome with that in want; exit is the code
-// that the CLI ended with, zero for those that are not named.
+// Recorded parses each recording of a directory and compares its events with a golden file and its outcome with that in
+// want; exit is the code that the CLI ended with, zero for those that are not named.
 func Recorded(t *testing.T, dir string, d executor.Driver, want map[string]executor.Outcome, exit map[string]int) {
 	t.Helper()
 	for name, outcome := range want {
@@ -163,7 +163,8 @@ func parse(d executor.Driver, output []byte) (events []executor.Event, seen exec
 	return events, seen
 }
 
-// Fuzz feeds a parser lines that nobody has checked: each gives an event, and every event can be written as JSON, within its bounds.
+// Fuzz feeds a parser lines that nobody has checked: each gives an event, and every event can be written as JSON,
+// within its bounds.
 func Fuzz(f *testing.F, dir string, d executor.Driver) {
 	f.Helper()
 	for _, file := range recordings(f, dir) {

@@ -18,8 +18,8 @@ const (
 // codeTooLarge is the JSON-RPC error code of the error that replaces an answer.
 const codeTooLarge = -32098
 
-// bounded reads the output of a server and replaces a message that is too large or too deep by an error for its call. The MCP
-// library would end the connection, and all other calls with it.
+// bounded reads the output of a server and replaces a message that is too large or too deep by an error for its call.
+// The MCP library would end the connection, and all other calls with it.
 //
 // It follows the nesting of JSON alone: whether it is JSON is for its reader to find out.
 type bounded struct {

@@ -55,7 +55,8 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 const redacted = "[redacted]"
 
-// Redactor returns a function that replaces the secrets of the server in a text. Short ones, which are in many texts, stay.
+// Redactor returns a function that replaces the secrets of the server in a text. Short ones, which are in many texts,
+// stay.
 func (s Server) Redactor() func(string) string {
 	var found []string
 	for _, m := range []map[string]Secret{s.Env, s.Headers} {
@@ -77,10 +78,10 @@ const (
 	maxServers     = 100
 )
 
-// ReadConfig reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
-// every problem, by line and column, and no secret. Programs start in the directory of the file, with links resolved,
-// or in the root directory if the file is a pipe. The working directory or the directory of a link may be a hostile
-// repository, and npx, python -m, and make run code from the directory where they start.
+// ReadConfig reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error
+// has every problem, by line and column, and no secret. Programs start in the directory of the file, with links
+// resolved, or in the root directory if the file is a pipe. The working directory or the directory of a link may be a
+// hostile repository, and npx, python -m, and make run code from the directory where they start.
 func ReadConfig(path string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(path, maxConfigBytes)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package mcpsource makes the tools of an MCP server tools of the host: of a program that it starts, or of a server that
-// speaks HTTP.
+// Package mcpsource makes the tools of an MCP server tools of the host: of a program that it starts, or of a server
+// that speaks HTTP.
 //
 // The server is a stranger. What it sends is bounded, what it asks for is refused, and what it offers is read once: a
 // server that changes its list is heard when the next run begins.

@@ -172,8 +172,8 @@ func (s *source) stderr(r *io.PipeReader) (last []string) {
 	}
 }
 
-// guarded is a transport whose server gets nothing it asks for. Refusing here, before the next message is read, a server
-// that asks and does not read the answers waits; in the MCP library its requests would pile up.
+// guarded is a transport whose server gets nothing it asks for. Refusing here, before the next message is read, a
+// server that asks and does not read the answers waits; in the MCP library its requests would pile up.
 type guarded struct {
 	mcp.Transport
 	broken *atomic.Bool

@@ -1,5 +1,5 @@
-// Moduleproxy writes what a Go module proxy serves of a tree under a version, as files: GOPROXY=file://DIR. The zip follows
-// the rules of published modules, so that a tree that could not be published is refused.
+// Moduleproxy writes what a Go module proxy serves of a tree under a version, as files: GOPROXY=file://DIR. The zip
+// follows the rules of published modules, so that a tree that could not be published is refused.
 //
 // usage: moduleproxy -version v1.2.3 TREE DIR
 package main

@@ -17,7 +17,8 @@ type call struct {
 	stop func() bool // ends the watch on ctx
 }
 
-// open begins a request, which the caller must end. Frames that follow it, which more appends, go out in the same write.
+// open begins a request, which the caller must end. Frames that follow it, which more appends, go out in the same
+// write.
 func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byte) ([]byte, error)) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

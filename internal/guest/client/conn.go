@@ -1,7 +1,7 @@
 // Package client is the host's side of the guest protocol (docs/guest-protocol.md).
 //
-// A [Conn] runs over a stream that reaches a guest and that no other host uses. It treats the guest as a stranger: every
-// size, id and state in an answer is checked before it is used.
+// A [Conn] runs over a stream that reaches a guest and that no other host uses. It treats the guest as a stranger:
+// every size, id and state in an answer is checked before it is used.
 package client
 
 import (

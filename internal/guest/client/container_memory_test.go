@@ -11,7 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// A file for /tmp that there is no memory for is refused: to make room for it the kernel could kill nothing but the guest.
+// A file for /tmp that there is no memory for is refused: to make room for it the kernel could kill nothing but the
+// guest.
 func TestContainerScratchIsMemory(t *testing.T) {
 	t.Parallel()
 	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "40m"}})

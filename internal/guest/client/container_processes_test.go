@@ -92,8 +92,8 @@ func TestContainerThreads(t *testing.T) {
 	}
 }
 
-// A process that lowers its own tag to that of a later exec does not get away with it: the filter of the guest, which is the init here,
-// refuses. Tags are those of a sandbox that has no limit of locks to be had.
+// A process that lowers its own tag to that of a later exec does not get away with it: the filter of the guest, which
+// is the init here, refuses. Tags are those of a sandbox that has no limit of locks to be had.
 func TestContainerForgedTag(t *testing.T) {
 	t.Parallel()
 	_, c := startSandbox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--ulimit", "locks=9"}})

@@ -68,8 +68,8 @@ func (d *Dialed) SetLinger(sec int) error {
 	return nil
 }
 
-// Close ends the connection. What was written is delivered, unless a Write is still under way: then the connection is reset,
-// as it is when its server takes nothing for half a minute. Idempotent.
+// Close ends the connection. What was written is delivered, unless a Write is still under way: then the connection is
+// reset, as it is when its server takes nothing for half a minute. Idempotent.
 func (d *Dialed) Close() error {
 	if d.closed.Swap(true) {
 		return nil

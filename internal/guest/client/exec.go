@@ -12,8 +12,8 @@ import (
 )
 
 // Run starts a recorded exec and waits for it as req asks. When ctx ends first, the exec is killed if req.KillOnCancel
-// is set and runs on otherwise. Standard input beyond wire.InlineData is streamed; when the exec is handed back running,
-// the rest is fed in the background and req.Stdin must not be changed.
+// is set and runs on otherwise. Standard input beyond wire.InlineData is streamed; when the exec is handed back
+// running, the rest is fed in the background and req.Stdin must not be changed.
 func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, error) {
 	var rest []byte
 	if len(req.Stdin) > wire.InlineData {
@@ -50,9 +50,9 @@ func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader,
 }
 
 // Terminal starts an exec on a terminal, which req.Terminal describes, and stays there until it ends. Its input comes
-// from stdin (nil means none); its output goes live to stdout, all of it, at the pace of that writer. When ctx ends first, or stdin does,
-// the exec runs on; the guest ends it when nobody was at its terminal for req.TimeoutMillis. Terminal may return while a
-// Read of stdin is still under way. When somebody joins meanwhile it is ErrTakenOver.
+// from stdin (nil means none); its output goes live to stdout, all of it, at the pace of that writer. When ctx ends
+// first, or stdin does, the exec runs on; the guest ends it when nobody was at its terminal for req.TimeoutMillis.
+// Terminal may return while a Read of stdin is still under way. When somebody joins meanwhile it is ErrTakenOver.
 func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
 	return c.live(ctx, wire.OpTerminal, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
 }

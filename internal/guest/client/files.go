@@ -51,8 +51,8 @@ func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer
 }
 
 // PutFile writes a whole file from r, atomically: after a failure the old file, or none, is there. With req.Size >= 0
-// exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way. With
-// req.Was the file must be there and still have that sum, else the error has wire.CodeChanged.
+// exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way.
+// With req.Was the file must be there and still have that sum, else the error has wire.CodeChanged.
 func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
 	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
 	k, err := c.open(ctx, wire.OpFilePut, &req, p.next)
@@ -142,7 +142,8 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	}
 }
 
-// batch is how many frames go out in one write: each wakes the multiplexer's goroutine here and the file's in the guest.
+// batch is how many frames go out in one write: each wakes the multiplexer's goroutine here and the file's in the
+// guest.
 const batch = 4
 
 func (p *putter) rest(k *call) error {

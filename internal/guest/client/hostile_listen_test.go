@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// impostor connects to a guest that answers each request with the bytes of answer, and keeps its stream open when hold says
-// so.
+// impostor connects to a guest that answers each request with the bytes of answer, and keeps its stream open when hold
+// says so.
 func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *client.Conn {
 	t.Helper()
 	c, err := client.New(context.Background(), fakeGuest(goodHello, func(guest net.Conn) {
@@ -207,7 +207,8 @@ func TestAcceptFlood(t *testing.T) {
 	}
 }
 
-// FuzzAccepted: whatever a guest says behind accept-v1, the host takes it for a connection with an identity, or for a fault.
+// FuzzAccepted: whatever a guest says behind accept-v1, the host takes it for a connection with an identity, or for a
+// fault.
 func FuzzAccepted(f *testing.F) {
 	good := bytesOf(f, []wire.Frame{answerFrame(f, goodPeer)})
 	f.Add(good)

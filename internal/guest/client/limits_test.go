@@ -49,7 +49,8 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	}
 }
 
-// A command that passes the watched limit of the workspace is ended, hears which file was cut, and leaves the others whole.
+// A command that passes the watched limit of the workspace is ended, hears which file was cut, and leaves the others
+// whole.
 func TestPassedLimitIsCut(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/dev/shm", "cut") // files that other processes deleted and hold open there do not count

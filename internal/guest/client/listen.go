@@ -63,8 +63,8 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 // Address is what commands connect to: "@NAME", a Unix socket in the abstract namespace, or "HOST:PORT".
 func (l *Listener) Address() string { return l.address }
 
-// Accept waits for the next connection. It returns ErrNotListening once another host has taken the service over, and the
-// reason when the connection to the guest ended. The Peer must be closed.
+// Accept waits for the next connection. It returns ErrNotListening once another host has taken the service over, and
+// the reason when the connection to the guest ended. The Peer must be closed.
 func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
 	select {
 	case p := <-l.peers:

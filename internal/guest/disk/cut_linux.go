@@ -54,8 +54,8 @@ func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 }
 
 // cut shortens files that grew since the last look that found room, the last changed one first, until the workspace is
-// hardly over its limit, so that commands still may not write. Contents that this look found stay, and so do files that the
-// guest has written since. No command runs, and the caller holds looking.
+// hardly over its limit, so that commands still may not write. Contents that this look found stay, and so do files that
+// the guest has written since. No command runs, and the caller holds looking.
 func (q *Quota) cut() {
 	q.note = ""
 	if q.layer != nil || q.growth.before == nil {

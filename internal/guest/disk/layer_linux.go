@@ -8,11 +8,11 @@ import (
 
 // layer is what commands write to the root file system outside of the workspace, over what the image has.
 //
-// On an overlay it is what has changed since the sandbox was made: an overlay copies a file, and the directories above it,
-// before they change, with the time of the copy as that of their last change, which nobody can set. So what is older is
-// the image's, a directory that is older has nothing new below it, and a look costs what was written and not what the
-// image has. An image's file that got another owner or mode counts, for there is a copy of it. The clock must not be set
-// back to before the sandbox was made: what is written until it has caught up is not seen.
+// On an overlay it is what has changed since the sandbox was made: an overlay copies a file, and the directories above
+// it, before they change, with the time of the copy as that of their last change, which nobody can set. So what is
+// older is the image's, a directory that is older has nothing new below it, and a look costs what was written and not
+// what the image has. An image's file that got another owner or mode counts, for there is a copy of it. The clock must
+// not be set back to before the sandbox was made: what is written until it has caught up is not seen.
 //
 // Elsewhere everything is counted, and what the first look finds is the image's.
 type layer struct {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLayerOverNothing: where no overlay tells what is new, what the first look finds does not count, whatever its size.
+// TestLayerOverNothing: where no overlay tells what is new, what the first look finds does not count, whatever its
+// size.
 func TestLayerOverNothing(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)

@@ -46,8 +46,8 @@ type FileID struct{ dev, ino uint64 }
 func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
 // measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
-// that is kept from being looked at counts as being over the limit, which blind reports. The result means nothing when quit
-// was closed meanwhile. For since and grown see scan, for mounted see scan.addMounted.
+// that is kept from being looked at counts as being over the limit, which blind reports. The result means nothing when
+// quit was closed meanwhile. For since and grown see scan, for mounted see scan.addMounted.
 func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth, quit <-chan struct{}) (found usage, blind bool) {
 	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, grown: grown, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
@@ -225,8 +225,8 @@ func (s *scan) add(st *unix.Stat_t) {
 	s.bytes += st.Blocks * 512
 }
 
-// addMounted adds the files that an engine mounts over single files of the tree: they lie on its own disk. Their first block
-// is the engine's.
+// addMounted adds the files that an engine mounts over single files of the tree: they lie on its own disk. Their first
+// block is the engine's.
 func (s *scan) addMounted(files []string) {
 	for _, file := range files {
 		var st unix.Stat_t

@@ -51,8 +51,8 @@ func scanOf(t *testing.T, dir string) (*scan, *level) {
 	return s, &level{fd: int(f.Fd())}
 }
 
-// TestMeasureModes: a directory that had to be opened to the look has its own mode wherever it is by then, and keeps the
-// one that somebody gave it meanwhile, be it the one that the look needed.
+// TestMeasureModes: a directory that had to be opened to the look has its own mode wherever it is by then, and keeps
+// the one that somebody gave it meanwhile, be it the one that the look needed.
 func TestMeasureModes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -129,8 +129,8 @@ func device(t *testing.T, name string) uint64 {
 	return st.Dev
 }
 
-// TestMeasureSince: what did not change is not counted, and neither is what lies below it, as nothing below an unchanged
-// directory of an overlay changes.
+// TestMeasureSince: what did not change is not counted, and neither is what lies below it, as nothing below an
+// unchanged directory of an overlay changes.
 func TestMeasureSince(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -54,11 +54,11 @@ func (l Limit) most() Limit {
 
 // Quota is the limit of a tree: of the workspace, or of a layer. A nil one is no limit.
 //
-// A file system that has the limit keeps it by itself. Where none does, the guest measures: while commands run
-// several times a second, the seldomer the longer a look takes but at once when the disk's free space shrinks, and at the
-// end of every command. What a command writes between two looks is how much the limit can be passed. When it is, every
-// command ends, because nobody can tell which of them wrote; later ones may delete but write nothing until there is room
-// again. The guest's own files are counted before they are written.
+// A file system that has the limit keeps it by itself. Where none does, the guest measures: while commands run several
+// times a second, the seldomer the longer a look takes but at once when the disk's free space shrinks, and at the end
+// of every command. What a command writes between two looks is how much the limit can be passed. When it is, every
+// command ends, because nobody can tell which of them wrote; later ones may delete but write nothing until there is
+// room again. The guest's own files are counted before they are written.
 type Quota struct {
 	limit Limit
 	dir   string
@@ -346,8 +346,9 @@ func (q *Quota) shortened(since quotaMark) string {
 	return q.note
 }
 
-// untouched reports whether the workspace's file system has exactly as much free as at the last look, and is of a kind that
-// counts what is written at once: then the command wrote nothing that counts. A look costs a tenth of a short command.
+// untouched reports whether the workspace's file system has exactly as much free as at the last look, and is of a kind
+// that counts what is written at once: then the command wrote nothing that counts. A look costs a tenth of a short
+// command.
 func (q *Quota) untouched() bool {
 	var fs unix.Statfs_t
 	if q.layer != nil || unix.Statfs(q.dir, &fs) != nil {

@@ -26,8 +26,8 @@ func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 	return q
 }
 
-// memoryDir is a directory in memory: of a kind that counts at once, and where no other process has deleted files open, which
-// count as well.
+// memoryDir is a directory in memory: of a kind that counts at once, and where no other process has deleted files open,
+// which count as well.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "quota")
@@ -100,7 +100,8 @@ func TestQuotaDue(t *testing.T) {
 	}
 }
 
-// TestQuotaFirst: a guest is there before its workspace was looked at; its first command and its first file wait for that.
+// TestQuotaFirst: a guest is there before its workspace was looked at; its first command and its first file wait for
+// that.
 func TestQuotaFirst(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

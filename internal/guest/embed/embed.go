@@ -46,8 +46,8 @@ func Binary(arch string) ([]byte, error) {
 // Arches lists the architectures that Binary knows.
 func Arches() []string { return []string{"amd64", "arm64"} }
 
-// Version is the content version of what [Files] returns: a short hash over the sources of the binaries, their dependencies
-// and toolchain, and over the library. The guest returns the same in its hello.
+// Version is the content version of what [Files] returns: a short hash over the sources of the binaries, their
+// dependencies and toolchain, and over the library. The guest returns the same in its hello.
 func Version() string { return strings.TrimSpace(version) }
 
 func unpack(packed []byte) ([]byte, error) {

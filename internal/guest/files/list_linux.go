@@ -37,15 +37,15 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 	return r.Answer(wire.ListResult{Entries: l.entries, Total: l.total, Truncated: l.truncated})
 }
 
-// privateDir holds what Workcell itself keeps in the work directory, homes of coding agents among it: a list shows it only to who
-// names it.
+// privateDir holds what Workcell itself keeps in the work directory, homes of coding agents among it: a list shows it
+// only to who names it.
 const privateDir = ".workcell"
 
 // listDepth is how deep a list looks. The directories on the way are open.
 const listDepth = 128
 
-// lister lists a tree, depth first, the names of each directory sorted. Of a directory it holds only as many names as can
-// be listed.
+// lister lists a tree, depth first, the names of each directory sorted. Of a directory it holds only as many names as
+// can be listed.
 type lister struct {
 	limit     int
 	recursive bool
@@ -110,8 +110,8 @@ func (l *lister) add(path string, st *unix.Stat_t) {
 	l.entries = append(l.entries, fileInfo(path, st))
 }
 
-// names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted, up to
-// where the total stops.
+// names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted, up
+// to where the total stops.
 func (l *lister) names(fd int) ([]string, error) {
 	room := max(l.limit-len(l.entries), 1024)
 	if l.recursive {

@@ -122,8 +122,8 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 	return flush()
 }
 
-// intakeFrames is how many frames of a file are written in one step. A write that takes longer costs the process a change
-// of thread, whatever its size.
+// intakeFrames is how many frames of a file are written in one step. A write that takes longer costs the process a
+// change of thread, whatever its size.
 const intakeFrames = 4
 
 // draft is a file that is being written. It takes its place under its name in one step, or leaves nothing behind.
@@ -257,8 +257,8 @@ func (d *draft) name(fd int) error {
 // errChanged: the file does not hold any more what it is to hold.
 var errChanged error = wire.Errorf(wire.CodeChanged, "the file was changed by another process")
 
-// swap puts the file in the place of one that still holds what the host has read. What somebody writes to that between the
-// look at it and the exchange shows afterwards, and then the two are exchanged back.
+// swap puts the file in the place of one that still holds what the host has read. What somebody writes to that between
+// the look at it and the exchange shows afterwards, and then the two are exchanged back.
 func (d *draft) swap(dir int) error {
 	if !holds(dir, d.base, d.was) {
 		return errChanged
@@ -330,8 +330,8 @@ func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	return err
 }
 
-// renameNew is renameat2 with RENAME_NOREPLACE on a file system that has no such flag, as that of gVisor for what lies on the
-// host. A directory, which cannot have two names, replaces an empty one that is made at the same moment.
+// renameNew is renameat2 with RENAME_NOREPLACE on a file system that has no such flag, as that of gVisor for what lies
+// on the host. A directory, which cannot have two names, replaces an empty one that is made at the same moment.
 func renameNew(fromDir int, from string, toDir int, to string) error {
 	err := unix.Linkat(fromDir, from, toDir, to, 0)
 	if err == nil {

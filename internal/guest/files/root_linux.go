@@ -111,8 +111,9 @@ func (r *root) reserve(size, files int64) (release func(), err error) {
 	return r.quota.Reserve(size, files)
 }
 
-// within calls op with a path below the root. os.Root refuses every link to an absolute path: when that is why op failed,
-// it is called again with where the links lead to. Links that change meanwhile can make it fail, not leave the root.
+// within calls op with a path below the root. os.Root refuses every link to an absolute path: when that is why op
+// failed, it is called again with where the links lead to. Links that change meanwhile can make it fail, not leave the
+// root.
 func (r *root) within(rel string, op func(rel string) error) error {
 	err := op(rel)
 	if !escapes(err) {

@@ -291,8 +291,8 @@ func bindReadonly(from, to string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// mask hides a file behind the empty device, a directory behind an empty one. What is gone, perhaps since it was listed or
-// looked at here, needs no mask.
+// mask hides a file behind the empty device, a directory behind an empty one. What is gone, perhaps since it was listed
+// or looked at here, needs no mask.
 func mask(p string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(p, &st)

@@ -60,8 +60,8 @@ func harden(cfg *Config) error {
 	return failed(IsolationSeccomp, "installing it", filter(cfg.Seccomp))
 }
 
-// Bits of PR_SET_SECUREBITS: a user id of 0 means nothing, changing it neither, no capability becomes ambient; each with
-// its lock.
+// Bits of PR_SET_SECUREBITS: a user id of 0 means nothing, changing it neither, no capability becomes ambient; each
+// with its lock.
 const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
 
 func dropCapabilities(user ID) error {

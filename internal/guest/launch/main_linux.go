@@ -125,8 +125,8 @@ func become(cfg *Config) error {
 	return failed(IsolationGuest, "executing it", execGuest(cfg))
 }
 
-// execGuest executes the guest. One that was installed just now may still be held open for writing, for a moment, by another
-// process that the host has forked and that has not executed its own yet.
+// execGuest executes the guest. One that was installed just now may still be held open for writing, for a moment, by
+// another process that the host has forked and that has not executed its own yet.
 func execGuest(cfg *Config) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env)

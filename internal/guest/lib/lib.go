@@ -1,5 +1,5 @@
-// Package lib holds what code inside a sandbox calls the host's tools with: a client for Python and one for Node. They lie
-// beside the guest, the same for all sandboxes of a version, and speak MCP on the socket that WORKCELL_TOOLS names.
+// Package lib holds what code inside a sandbox calls the host's tools with: a client for Python and one for Node. They
+// lie beside the guest, the same for all sandboxes of a version, and speak MCP on the socket that WORKCELL_TOOLS names.
 package lib
 
 import (

@@ -31,8 +31,8 @@ func Apply(r Rules) error {
 	return verify(r)
 }
 
-// verify tries what must be closed. A filter that is set but not asked, as with a network stack other than the kernel's,
-// shows here.
+// verify tries what must be closed. A filter that is set but not asked, as with a network stack other than the
+// kernel's, shows here.
 func verify(r Rules) error {
 	metadata := netip.MustParseAddrPort("169.254.169.254:9")
 	for _, p := range r.Allow {

@@ -18,8 +18,8 @@ const (
 	liveFlush = 16 << 10
 )
 
-// hurryTime is how long a host that takes nothing may hold up the end of a command on a terminal. Then the command ends,
-// and the host is told of that, and of what it missed, when it takes something again.
+// hurryTime is how long a host that takes nothing may hold up the end of a command on a terminal. Then the command
+// ends, and the host is told of that, and of what it missed, when it takes something again.
 const hurryTime = 2 * time.Second
 
 // Host takes the output of an attached exec.
@@ -113,7 +113,8 @@ func (l *LiveSink) send() {
 	}
 }
 
-// Finish sends what waits and the answer, together, when the host takes it. Later output is dropped, and waits for nobody.
+// Finish sends what waits and the answer, together, when the host takes it. Later output is dropped, and waits for
+// nobody.
 func (l *LiveSink) Finish(res *wire.RunResult) error {
 	b, gone, err := l.rest(res)
 	if err != nil {

@@ -243,8 +243,8 @@ func (o *Pipes) Drain(d time.Duration) (leaked bool) {
 	}
 }
 
-// settled reports whether all was handed on that the command itself wrote. On a busy machine the reader of a pipe may not
-// have been woken yet, so it is the pipe that is asked.
+// settled reports whether all was handed on that the command itself wrote. On a busy machine the reader of a pipe may
+// not have been woken yet, so it is the pipe that is asked.
 func (o *Pipes) settled() bool {
 	for _, w := range o.ways {
 		if (w.busy.Load() || w.waiting()) && w.after.Load() < pipeMax {
@@ -254,8 +254,8 @@ func (o *Pipes) settled() bool {
 	return true
 }
 
-// waiting reports whether something lies in the pipe. The kernel hands a terminal's output on with a delay, unless it is
-// asked in this way.
+// waiting reports whether something lies in the pipe. The kernel hands a terminal's output on with a delay, unless it
+// is asked in this way.
 func (w *outputPipe) waiting() (is bool) {
 	if w.f == nil {
 		return false // swept to its end

@@ -20,7 +20,8 @@ type Recorder struct {
 	spilled [2]*spill
 }
 
-// NewRecorder returns the sink of an exec that is about to start; done is closed at its end, and status returns how it is.
+// NewRecorder returns the sink of an exec that is about to start; done is closed at its end, and status returns how it
+// is.
 func NewRecorder(req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct{}, status func() wire.ExecStatus) *Recorder {
 	r := &Recorder{budget: b, done: done, status: status, ring: newRing()}
 	for i := range r.keep {

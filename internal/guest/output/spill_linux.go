@@ -30,7 +30,8 @@ const spillShare = 8
 // spillLook bounds how many files of earlier lives are looked for.
 const spillLook = 4096
 
-// Spiller makes spill files and keeps them bounded: how many there are, and what they hold together. The oldest make room.
+// Spiller makes spill files and keeps them bounded: how many there are, and what they hold together. The oldest make
+// room.
 type Spiller struct {
 	root  *os.Root
 	fs    disk.Gate

@@ -50,8 +50,8 @@ func (t *Terminal) flush() {
 	}
 }
 
-// Join shows a viewer what was written lately, and what comes. Whoever was there before has to leave, unless it waits for
-// nothing but the answer.
+// Join shows a viewer what was written lately, and what comes. Whoever was there before has to leave, unless it waits
+// for nothing but the answer.
 func (t *Terminal) Join(v *LiveSink) {
 	t.mu.Lock()
 	before, ended := t.viewer, t.ended
@@ -113,8 +113,9 @@ func (t *Terminal) End() {
 	t.alone.Stop()
 }
 
-// replay makes of recorded output what can be shown once more: from the beginning of a line, if its beginning is missing,
-// and without what asks the host's terminal something. Its answer would be typed into a program that did not ask.
+// replay makes of recorded output what can be shown once more: from the beginning of a line, if its beginning is
+// missing, and without what asks the host's terminal something. Its answer would be typed into a program that did not
+// ask.
 func replay(p []byte, cut bool) []byte {
 	if i := bytes.IndexByte(p, '\n'); cut && i >= 0 {
 		p = p[i+1:]

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and the
-// guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
-// filter, besides the engine's, that refuses to change them. It also keeps a command from lowering its own tag to that of
-// another one. And it keeps a command from forging a fault, for whose signal Go's runtime ends its program unless kill or tgkill
-// sent it: by siginfo, or as the signal of a file that is ready.
+// The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and
+// the guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
+// filter, besides the engine's, that refuses to change them. It also keeps a command from lowering its own tag to that
+// of another one. And it keeps a command from forging a fault, for whose signal Go's runtime ends its program unless
+// kill or tgkill sent it: by siginfo, or as the signal of a file that is ready.
 //
-// It also answers io_setup like a kernel without asynchronous I/O. The kernel has one counter of it for the whole machine,
-// which two calls exhaust, and programs fall back to threads.
+// It also answers io_setup like a kernel without asynchronous I/O. The kernel has one counter of it for the whole
+// machine, which two calls exhaust, and programs fall back to threads.
 
-// limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
-// the call does not use.
+// limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in
+// registers that the call does not use.
 type limitKey [2]uint64
 
 // abi is a way to call the kernel, with its numbers of the calls that change another process.
@@ -41,8 +41,9 @@ type abi struct {
 var faults = []uint32{uint32(unix.SIGILL), uint32(unix.SIGTRAP), uint32(unix.SIGBUS), uint32(unix.SIGFPE),
 	uint32(unix.SIGSEGV), uint32(unix.SIGSTKFLT), uint32(unix.SIGSYS)}
 
-// reservations are the type and number of the ioctls that allocate space without writing: FS_IOC_RESVSP, FS_IOC_RESVSP64,
-// FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets how much one write allocates.
+// reservations are the type and number of the ioctls that allocate space without writing: FS_IOC_RESVSP,
+// FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets how much
+// one write allocates.
 var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
 
 // x32Bit is set in the number of a call of the x32 ABI, which has amd64's numbers for these calls.
@@ -108,8 +109,9 @@ func lastThread() (uint32, error) {
 	return uint32(last), nil
 }
 
-// guardFilter refuses, with EPERM, to change limits of any process by its id, the limit that holds tags, and priorities of a thread
-// up to last and of a user's processes, and to forge faults of the former. To change one's own needs no id, but for priorities C libraries use it.
+// guardFilter refuses, with EPERM, to change limits of any process by its id, the limit that holds tags, and priorities
+// of a thread up to last and of a user's processes, and to forge faults of the former. To change one's own needs no id,
+// but for priorities C libraries use it.
 func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{

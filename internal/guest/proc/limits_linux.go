@@ -17,8 +17,8 @@ type rlimit struct {
 	value    uint64
 }
 
-// limitsOf returns the limits of a command that are lower than the guest's own, which it has anyway. A frozen one gets none
-// of its files longer.
+// limitsOf returns the limits of a command that are lower than the guest's own, which it has anyway. A frozen one gets
+// none of its files longer.
 func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	var out []rlimit
 	fileBytes := sp.FileBytes
@@ -43,9 +43,9 @@ func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	return out, nil
 }
 
-// forkLimited makes a child that has limits of its own before its first instruction: it is traced, so that it stops when
-// its program is there, and let go with the limits set. Where tracing is forbidden the limits follow right behind the
-// fork, and a command can have run for a moment without them.
+// forkLimited makes a child that has limits of its own before its first instruction: it is traced, so that it stops
+// when its program is there, and let go with the limits set. Where tracing is forbidden the limits follow right behind
+// the fork, and a command can have run for a moment without them.
 func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *syscall.ProcAttr, limits []rlimit) error {
 	if len(limits) == 0 {
 		return s.fork(p, path, argv, attr)

@@ -62,8 +62,8 @@ func read(fd int, key string) int64 {
 	return Counter(buf[:n], key)
 }
 
-// Usage returns the memory and the tasks that the sandbox uses, and its limit of memory; 0 for what cannot be seen or has
-// no limit.
+// Usage returns the memory and the tasks that the sandbox uses, and its limit of memory; 0 for what cannot be seen or
+// has no limit.
 func (m *Memory) Usage() (used, limit, tasks int64) {
 	return max(0, read(m.usageFD, "")), max(0, read(m.limitFD, "")), max(0, read(m.tasksFD, ""))
 }
@@ -85,8 +85,8 @@ func (m *Memory) Room() error {
 
 const memoryFull = "the sandbox's memory is full; files in /dev/shm and /tmp count against it"
 
-// Fits fails when there is no memory for a file of so many bytes: the kernel would kill for it, and the guest may be all
-// there is to kill.
+// Fits fails when there is no memory for a file of so many bytes: the kernel would kill for it, and the guest may be
+// all there is to kill.
 func (m *Memory) Fits(size int64) error {
 	if free, known := m.free(); known && free < size+headroom {
 		return wire.Errorf(wire.CodeQuota, memoryFull)

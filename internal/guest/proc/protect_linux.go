@@ -90,8 +90,8 @@ func (p *Protection) guard() {
 	}
 }
 
-// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where an
-// engine made its file one that its user can read.
+// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where
+// an engine made its file one that its user can read.
 func HideProcess() { setDumpable(0) }
 
 func setDumpable(v uintptr) { _ = unix.Prctl(unix.PR_SET_DUMPABLE, v, 0, 0, 0) } // cannot fail with 0 and 1

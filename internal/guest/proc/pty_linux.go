@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal makes a terminal. The guest has two descriptors of its end, one to read and one to write, which are closed
-// separately.
+// openTerminal makes a terminal. The guest has two descriptors of its end, one to read and one to write, which are
+// closed separately.
 func (e *ends) openTerminal(size wire.TerminalSize) error {
 	// Without O_NOCTTY it would become the controlling terminal of the guest, which leads a session too.
 	out, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -102,8 +102,8 @@ func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	return errors.Join(err, failed)
 }
 
-// findShell returns the program for a terminal for which none was named: $SHELL, else the login shell of the user, else the first
-// of the usual ones.
+// findShell returns the program for a terminal for which none was named: $SHELL, else the login shell of the user, else
+// the first of the usual ones.
 func findShell(dir string, env []string) (string, error) {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "SHELL="); ok && filepath.IsAbs(v) && isShell(v) {
@@ -127,8 +127,8 @@ const (
 	maxPasswd  = 1 << 20
 )
 
-// loginShell returns the shell that a file of users has for uid; empty when it has none, or sh, which is what programs that add
-// users fill in.
+// loginShell returns the shell that a file of users has for uid; empty when it has none, or sh, which is what programs
+// that add users fill in.
 func loginShell(path string, uid int) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // nobody knows what a command made of it
 	if err != nil {

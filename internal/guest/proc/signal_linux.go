@@ -22,9 +22,9 @@ func catchSignals() {
 	catchUnhandled()
 }
 
-// fatalSignals are those that end a Go program, or stop it, unless it catches them. The runtime takes all others but the
-// unhandled ones itself and passes them over. To catch those too would do no harm, but every one costs the start of a
-// sandbox two changes of thread.
+// fatalSignals are those that end a Go program, or stop it, unless it catches them. The runtime takes all others but
+// the unhandled ones itself and passes them over. To catch those too would do no harm, but every one costs the start of
+// a sandbox two changes of thread.
 func fatalSignals() []os.Signal {
 	return []os.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, // end it
@@ -48,8 +48,8 @@ type sigaction struct {
 var returnAtOncePC uintptr
 
 // catchUnhandled catches the signals that Go does not. The kernel drops a signal to the init of a namespace that has no
-// handler for it only as long as the main thread does not block it, which it does while it handles another one or forks:
-// then a second thread that takes the signal ends the whole process.
+// handler for it only as long as the main thread does not block it, which it does while it handles another one or
+// forks: then a second thread that takes the signal ends the whole process.
 func catchUnhandled() {
 	var act sigaction
 	rtSigaction(int(unix.SIGUSR1), nil, &act) // a handler of Go's, for the flags and the way back that the runtime needs

@@ -141,8 +141,8 @@ func (s *Spawner) start(p *Process, req *wire.RunRequest, e *ends, frozen bool) 
 }
 
 // fork makes the child. It retries when a file that was just written is still held open by another child that is
-// between fork and exec, and when there is no room for a process: those that were just killed take theirs until they are
-// reaped.
+// between fork and exec, and when there is no room for a process: those that were just killed take theirs until they
+// are reaped.
 func (s *Spawner) fork(p *Process, path string, argv []string, attr *syscall.ProcAttr) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := s.forkOnce(p, path, argv, attr)
@@ -174,8 +174,8 @@ func (s *Spawner) RestoreScore() {
 	s.writeScore(s.score[0])
 }
 
-// writeScore sets the guest's score. The caller holds forking. A failure leaves the guest, or a child, more or less killable
-// than it should be, which is no reason not to run a command.
+// writeScore sets the guest's score. The caller holds forking. A failure leaves the guest, or a child, more or less
+// killable than it should be, which is no reason not to run a command.
 func (s *Spawner) writeScore(score string) {
 	if s.oom != nil {
 		_, _ = s.oom.WriteAt([]byte(score), 0)
@@ -257,7 +257,8 @@ func launchFail(reason, format string, args ...any) *wire.Error {
 	return e
 }
 
-// isShortage reports whether something was not made because there are too many processes or files, or too little memory.
+// isShortage reports whether something was not made because there are too many processes or files, or too little
+// memory.
 func isShortage(err error) bool {
 	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }

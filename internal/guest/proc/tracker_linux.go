@@ -79,8 +79,8 @@ func (t *tracker) TagOf(pid int) (uint64, bool) {
 	return l.Max, l.Max < t.base && !(t.limit == unix.RLIMIT_RSS && t.isOutside(pid))
 }
 
-// isOutside reports whether a process, or one that it descends from, came from outside, as a connection of the host does: gVisor gives
-// those the limits of the guest.
+// isOutside reports whether a process, or one that it descends from, came from outside, as a connection of the host
+// does: gVisor gives those the limits of the guest.
 func (t *tracker) isOutside(pid int) bool {
 	const maxAncestors = 64
 	for range maxAncestors {

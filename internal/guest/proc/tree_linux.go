@@ -19,8 +19,8 @@ const (
 	reapBound = time.Second
 )
 
-// A tree that forks may grow faster than the guest kills one process after the other. The guest stops all processes of the
-// sandbox while it kills the tree, when there are as many as crowd, or when it has looked as often as patience.
+// A tree that forks may grow faster than the guest kills one process after the other. The guest stops all processes of
+// the sandbox while it kills the tree, when there are as many as crowd, or when it has looked as often as patience.
 const (
 	crowd    = 64
 	patience = 3
@@ -111,8 +111,8 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 
 // kill kills the tree's processes and reports whether there were none.
 //
-// One that is told to stop in the middle of a fork still makes its child, which stops as well but is in no list yet. So the
-// processes stay stopped until a look finds all dead: the dead make no more, and a child that has not run has none.
+// One that is told to stop in the middle of a fork still makes its child, which stops as well but is in no list yet. So
+// the processes stay stopped until a look finds all dead: the dead make no more, and a child that has not run has none.
 func (k *Tree) kill(hold bool) bool {
 	until := time.Now()
 	if hold || len(AllPIDs()) >= crowd {
@@ -135,8 +135,8 @@ func (t *tracker) hold() (release func()) {
 	if !t.alone {
 		return func() {}
 	}
-	// The guest itself would wait for a child that is stopped before it runs its program. If one stays so, because somebody
-	// else stops it, the rest has to do without.
+	// The guest itself would wait for a child that is stopped before it runs its program. If one stays so, because
+	// somebody else stops it, the rest has to do without.
 	for tries := 0; !t.forking.TryLock(); tries++ {
 		if tries == holdTries {
 			return func() {}
@@ -162,8 +162,8 @@ func (k *Tree) await(d time.Duration) {
 	}
 }
 
-// awaitReaped waits until /proc shows nothing of a killed tree. Zombies stay where a living parent outside the tree does not wait
-// for them.
+// awaitReaped waits until /proc shows nothing of a killed tree. Zombies stay where a living parent outside the tree
+// does not wait for them.
 func (k *Tree) awaitReaped() {
 	deadline := time.Now().Add(reapBound)
 	for k.t.alone && len(k.pids()) > 0 && time.Now().Before(deadline) {
@@ -207,8 +207,8 @@ func AllPIDs() []int {
 	}
 }
 
-// readProc reads /proc/PID/stat; false for what is gone or a zombie. A process whose first thread ended looks like a zombie,
-// but lives as long as its other threads.
+// readProc reads /proc/PID/stat; false for what is gone or a zombie. A process whose first thread ended looks like a
+// zombie, but lives as long as its other threads.
 func readProc(pid int) (proc, bool) {
 	p, ok := readStat(pid)
 	return p, ok && (p.state != 'Z' && p.state != 'X' || p.threads > 1)

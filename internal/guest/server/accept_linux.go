@@ -91,8 +91,8 @@ func newCarrier(r *request) *carrier {
 	return h
 }
 
-// probe finds out whether the host has left, whose words are not read while what it said before waits: a stream that the host
-// has closed takes nothing. Data of no bytes tells the host nothing, and may not follow the end.
+// probe finds out whether the host has left, whose words are not read while what it said before waits: a stream that
+// the host has closed takes nothing. Data of no bytes tells the host nothing, and may not follow the end.
 func (h *carrier) probe() {
 	if !h.writing.Load() {
 		return
@@ -129,8 +129,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// fromHost passes on what the host sends, until it closes the stream or breaks a rule. What a connection does not take any
-// more is dropped: it may still be sending.
+// fromHost passes on what the host sends, until it closes the stream or breaks a rule. What a connection does not take
+// any more is dropped: it may still be sending.
 func (h *carrier) fromHost() {
 	h.frames()
 	close(h.left)
@@ -166,7 +166,8 @@ func (h *carrier) frames() {
 	}
 }
 
-// carry answers the request and serves the connection until both directions have ended, or one of the two sides is gone.
+// carry answers the request and serves the connection until both directions have ended, or one of the two sides is
+// gone.
 func (h *carrier) carry(conn net.Conn, answer any) error {
 	h.conn.Store(&conn)
 	if closed(h.left) {
@@ -221,7 +222,8 @@ func closeWrite(conn net.Conn) {
 	}
 }
 
-// AwaitHangup returns when the other end of the connection is closed, and not only shut down, or the connection itself is.
+// AwaitHangup returns when the other end of the connection is closed, and not only shut down, or the connection itself
+// is.
 func AwaitHangup(conn *net.UnixConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

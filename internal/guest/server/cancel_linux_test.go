@@ -27,8 +27,8 @@ func (s *signalled) Read(p []byte) (int, error) {
 	return copy(p, "input"), nil
 }
 
-// TestGivenUpBefore: of the commands that wait for a look at the workspace, those are not started that their host gave up
-// meanwhile, unless they are to go on without it. What came behind a request is the command's input all the same.
+// TestGivenUpBefore: of the commands that wait for a look at the workspace, those are not started that their host gave
+// up meanwhile, unless they are to go on without it. What came behind a request is the command's input all the same.
 func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one process share its tags
 	s, err := server.New(server.Config{Workdir: t.TempDir()})
 	must(t, err)
@@ -78,7 +78,8 @@ func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one pro
 	}
 }
 
-// giveUp sends the request for a command, and input behind it, and returns it up. Its stream ends when the guest is done with it.
+// giveUp sends the request for a command, and input behind it, and returns it up. Its stream ends when the guest is
+// done with it.
 func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, input bool) *yamux.Stream {
 	t.Helper()
 	req.Argv, req.YieldMillis = []string{"/bin/true"}, -1

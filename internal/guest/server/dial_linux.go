@@ -94,8 +94,8 @@ func dialError(target netip.AddrPort, err error) error {
 	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)
 }
 
-// close closes a connection. When its host has left without an end, what it sent may be a part of what it meant to: the reader
-// must not take that for the whole, so the connection is reset.
+// close closes a connection. When its host has left without an end, what it sent may be a part of what it meant to: the
+// reader must not take that for the whole, so the connection is reset.
 func (h *carrier) close(conn *net.TCPConn) {
 	select {
 	case <-h.hostEnd:

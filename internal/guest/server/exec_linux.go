@@ -107,8 +107,8 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	return e, nil
 }
 
-// shortage returns the error of a command that was not started. That there is no room for it passes when something ends that
-// runs; where nothing runs, it does not.
+// shortage returns the error of a command that was not started. That there is no room for it passes when something ends
+// that runs; where nothing runs, it does not.
 func (s *Server) shortage(err error, before proc.Denials) error {
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Launch != proc.NoResources {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input passes the command what came with the request, and takes the rest from the stream, for which send grants the host
-// credit. The result is nil when nothing more comes over the stream.
+// input passes the command what came with the request, and takes the rest from the stream, for which send grants the
+// host credit. The result is nil when nothing more comes over the stream.
 func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamInput {
 	in := e.proc.Stdin
 	if in == nil {

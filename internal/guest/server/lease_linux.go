@@ -48,8 +48,8 @@ func (l *lease) last(d time.Duration) {
 	l.wait(d)
 }
 
-// orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that time.
-// Background processes count as commands, unless the sandbox's only owner is gone.
+// orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that
+// time. Background processes count as commands, unless the sandbox's only owner is gone.
 func (s *Server) orphaned() {
 	s.orphan.mu.Lock()
 	timeout := s.orphan.after

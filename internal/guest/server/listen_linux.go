@@ -80,8 +80,9 @@ func (s *Server) openServices() map[string]*service {
 	return all
 }
 
-// bind begins to listen. The name of a socket is the sandbox's own where its network namespace is. A guest that is not the
-// first process of a sandbox, or that finds the name taken, shares the namespace with others and has a name of its own.
+// bind begins to listen. The name of a socket is the sandbox's own where its network namespace is. A guest that is not
+// the first process of a sandbox, or that finds the name taken, shares the namespace with others and has a name of its
+// own.
 func (sv *service) bind() error {
 	ln, err := sv.listen()
 	if err != nil {
@@ -201,8 +202,8 @@ func (sv *service) offer(c *serviceConn) {
 	c.end()
 }
 
-// watchHangup returns a channel that is closed when a process has closed its Unix connection, and what ends the watch, without
-// which nothing can be read.
+// watchHangup returns a channel that is closed when a process has closed its Unix connection, and what ends the watch,
+// without which nothing can be read.
 func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {

@@ -81,7 +81,8 @@ func dialed(t testing.TB, l *client.Listener) net.Conn {
 	return conn
 }
 
-// FuzzListen: whatever a host sends as listen-v1 or accept-v1 and behind it, the guest answers, and serves the next one.
+// FuzzListen: whatever a host sends as listen-v1 or accept-v1 and behind it, the guest answers, and serves the next
+// one.
 func FuzzListen(f *testing.F) {
 	request := func(op wire.Op, msg any) []byte {
 		b, err := wire.AppendRequest(nil, op, msg)

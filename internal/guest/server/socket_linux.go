@@ -24,8 +24,8 @@ const (
 
 func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: wire.SocketName, Net: "unix"} }
 
-// ServeSocket serves hosts that come through Connect, or from the machine into the sandbox's network namespace, each as a
-// session of its own, until the listener fails. The guest must be the init of its pid namespace.
+// ServeSocket serves hosts that come through Connect, or from the machine into the sandbox's network namespace, each as
+// a session of its own, until the listener fails. The guest must be the init of its pid namespace.
 func (s *Server) ServeSocket() error {
 	ln, err := net.ListenUnix("unix", socketAddr())
 	if err != nil {
@@ -35,7 +35,8 @@ func (s *Server) ServeSocket() error {
 }
 
 // ServeListener serves the hosts that connect to an inherited listening socket, each as a session of its own, until it
-// fails. The socket's name lies outside of the sandbox; a process of the sandbox that gets there all the same is refused.
+// fails. The socket's name lies outside of the sandbox; a process of the sandbox that gets there all the same is
+// refused.
 func (s *Server) ServeListener(f *os.File) error {
 	ln, err := net.FileListener(f)
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -82,8 +83,9 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 	}
 }
 
-// checkPeer accepts what runs outside of the guest's pid namespace, and what an engine's exec started: in the namespace such
-// a process has no parent, which nothing that descends from a command can have, because orphans become the guest's children.
+// checkPeer accepts what runs outside of the guest's pid namespace, and what an engine's exec started: in the namespace
+// such a process has no parent, which nothing that descends from a command can have, because orphans become the guest's
+// children.
 func checkPeer(conn *net.UnixConn) error {
 	cred, err := peerOf(conn)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 // queueWait is how long a connection waits in line.
 const queueWait = 500 * time.Millisecond
 
-// DialSocket connects to the socket of a guest, from the network namespace of this thread. Unlike net.Dial it waits in line
-// where the queue of connections is full, so that a command that keeps it full does not keep hosts out; it is EAGAIN when
-// half a second was not enough.
+// DialSocket connects to the socket of a guest, from the network namespace of this thread. Unlike net.Dial it waits in
+// line where the queue of connections is full, so that a command that keeps it full does not keep hosts out; it is
+// EAGAIN when half a second was not enough.
 func DialSocket(name string) (*net.UnixConn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

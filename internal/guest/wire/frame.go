@@ -132,7 +132,8 @@ func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
 	return f, nil
 }
 
-// ParsePrefix returns the frame that the FramePrefixSize bytes of p begin, still empty, and the lengths of its head and body.
+// ParsePrefix returns the frame that the FramePrefixSize bytes of p begin, still empty, and the lengths of its head and
+// body.
 func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
 	f = Frame{Kind: FrameKind(p[0]), Channel: Channel(p[1])}
 	h, b := binary.BigEndian.Uint32(p[4:]), binary.BigEndian.Uint32(p[8:])

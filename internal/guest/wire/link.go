@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// SocketName is the address of a guest's socket, in the abstract namespace of its sandbox's network: there is no file that a
-// command could remove or replace, and nothing outside of the namespace can reach it.
+// SocketName is the address of a guest's socket, in the abstract namespace of its sandbox's network: there is no file
+// that a command could remove or replace, and nothing outside of the namespace can reach it.
 const SocketName = "@workcell-guest"
 
 // MarkerSize is the size of a preamble and of its acknowledgement.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// MaxElements bounds a list in an answer. In memory an element is much larger than the two bytes that it may have on the wire,
-// so the number is checked while a list is decoded and not afterwards.
+// MaxElements bounds a list in an answer. In memory an element is much larger than the two bytes that it may have on
+// the wire, so the number is checked while a list is decoded and not afterwards.
 const MaxElements = 1 << 16
 
 // List is a list in an answer.

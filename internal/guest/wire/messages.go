@@ -46,8 +46,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // its tree was ended at its deadline
 	ExecKilled    ExecState = "killed"     // its tree was ended on request, or because the host went away
 	ExecOOMKilled ExecState = "oom_killed" // the kernel ended it for lack of memory
-	// ExecQuotaKilled: the guest ended it, with all other commands, because the limit of the workspace, or that of the rest
-	// of a root that can be written to, was passed.
+	// ExecQuotaKilled: the guest ended it, with all other commands, because the limit of the workspace, or that of the
+	// rest of a root that can be written to, was passed.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -231,8 +231,8 @@ const (
 	TypeOther   FileType = "other"
 )
 
-// FileInfo describes an entry. Path is slash-separated, and relative in the work directory, absolute in the other root of
-// the file requests. It may be other than UTF-8.
+// FileInfo describes an entry. Path is slash-separated, and relative in the work directory, absolute in the other root
+// of the file requests. It may be other than UTF-8.
 type FileInfo struct {
 	Path        string   `json:"-"`
 	Type        FileType `json:"type"`
@@ -336,8 +336,8 @@ type ClaimRequest struct {
 	OrphanMillis int64 `json:"orphan_timeout_ms,omitempty"` // new orphan timeout of the guest; 0 means none
 }
 
-// PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report` before it
-// bridges.
+// PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report`
+// before it bridges.
 type PodReport struct {
 	Environ []string `json:"environ"` // that the program was started with
 }

@@ -18,8 +18,8 @@ const (
 // maxHeld bounds what a MuxWriter keeps for the next frame.
 const maxHeld = 128 << 10
 
-// MuxWriter writes a multiplexer's frames whole. The multiplexer writes a header and its body separately, and each write
-// wakes every process on the way. Not safe for concurrent use.
+// MuxWriter writes a multiplexer's frames whole. The multiplexer writes a header and its body separately, and each
+// write wakes every process on the way. Not safe for concurrent use.
 type MuxWriter struct {
 	w    io.Writer
 	held []byte

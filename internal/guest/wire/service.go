@@ -11,8 +11,8 @@ const (
 	MaxExtension = 60_000 // milliseconds that one DeadlineRequest may add
 )
 
-// ServiceNetworks returns the names of all services, and the network by which commands connect to each, "unix" or "tcp".
-// Connections to a Unix service are known by the exec that they come from.
+// ServiceNetworks returns the names of all services, and the network by which commands connect to each, "unix" or
+// "tcp". Connections to a Unix service are known by the exec that they come from.
 func ServiceNetworks() map[string]string {
 	return map[string]string{
 		"tools":  "unix",

@@ -1,7 +1,7 @@
 package wire
 
-// Keys of _meta in the MCP messages between code inside a sandbox and the host's tools. The clients of internal/guest/lib
-// write and read the same.
+// Keys of _meta in the MCP messages between code inside a sandbox and the host's tools. The clients of
+// internal/guest/lib write and read the same.
 const (
 	// MetaSave, of a call, is the path below the workspace where the result is to stay.
 	MetaSave = "workcell/save"

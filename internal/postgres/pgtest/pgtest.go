@@ -20,10 +20,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Variable names a server that is to be used instead of that of hack/service.sh; its user must be able to make databases.
+// Variable names a server that is to be used instead of that of hack/service.sh; its user must be able to make
+// databases.
 const Variable = "WORKCELL_TEST_POSTGRES"
 
-// Database makes a database and returns its URL. It is dropped, with what is still connected to it, at the end of the test.
+// Database makes a database and returns its URL. It is dropped, with what is still connected to it, at the end of the
+// test.
 func Database(t testing.TB) string {
 	t.Helper()
 	return DatabaseOn(t, server(t))
@@ -58,8 +60,8 @@ func Exec(t testing.TB, address, query string, args ...any) {
 	}
 }
 
-// Relay passes what connects to l, which it closes at the end of the test, to a server that listens on a socket in the file
-// system. What is connected then is cut.
+// Relay passes what connects to l, which it closes at the end of the test, to a server that listens on a socket in the
+// file system. What is connected then is cut.
 func Relay(t testing.TB, l net.Listener, server string) {
 	t.Helper()
 	at, err := pgx.ParseConfig(server)

@@ -22,8 +22,8 @@ type Server struct {
 	bin, dir string
 }
 
-// NewServer makes a cluster in a directory of its own, with a few parameters beside the usual, and starts it. It is gone at
-// the end of the test.
+// NewServer makes a cluster in a directory of its own, with a few parameters beside the usual, and starts it. It is
+// gone at the end of the test.
 func NewServer(t testing.TB, parameters ...string) *Server {
 	t.Helper()
 	s := noServer(t)
@@ -110,8 +110,8 @@ func (s *Server) Start() {
 	s.run("pg_ctl", "start", "-s", "-w", "-t", "120", "-D", s.data(), "-l", filepath.Join(s.dir, "log"))
 }
 
-// Kill ends the server as a power failure of its machine does, as far as its processes are concerned. One that does not run
-// is left alone.
+// Kill ends the server as a power failure of its machine does, as far as its processes are concerned. One that does not
+// run is left alone.
 func (s *Server) Kill() {
 	s.t.Helper()
 	if _, err := os.Stat(filepath.Join(s.data(), "postmaster.pid")); err != nil {

@@ -1,6 +1,6 @@
-// Package semconv has the names of OpenTelemetry's conventions that Workcell and otelgenai use: those for generative AI and
-// MCP of open-telemetry/semantic-conventions-genai at commit cb10b70c15c0, which are in development and have no release,
-// and the core ones for processes and containers.
+// Package semconv has the names of OpenTelemetry's conventions that Workcell and otelgenai use: those for generative AI
+// and MCP of open-telemetry/semantic-conventions-genai at commit cb10b70c15c0, which are in development and have no
+// release, and the core ones for processes and containers.
 package semconv
 
 import "go.opentelemetry.io/otel/attribute"

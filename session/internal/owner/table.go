@@ -207,7 +207,8 @@ func On(f Facts, e Event) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Due returns the rule that time has brought about by now for a sandbox that no living process has; false when it is none.
+// Due returns the rule that time has brought about by now for a sandbox that no living process has; false when it is
+// none.
 func Due(f Facts, t Times, now time.Time) (Rule, bool) {
 	for _, r := range Table() {
 		if at, ok := r.at(f, t); ok && r.holds(f) && !now.Before(at) {

@@ -42,8 +42,8 @@ func markdown() string {
 	return text
 }
 
-// TestTableIsSound: every rule can come to hold, every state is left by a removal and, where an engine may have something,
-// in the end by time; the waits that are named in words are those that hold.
+// TestTableIsSound: every rule can come to hold, every state is left by a removal and, where an engine may have
+// something, in the end by time; the waits that are named in words are those that hold.
 func TestTableIsSound(t *testing.T) {
 	t.Parallel()
 	table := owner.Table()

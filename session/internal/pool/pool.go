@@ -1,5 +1,5 @@
-// Package pool keeps things ready that take long to make: so many of each kind, made one at a time beside those who take
-// them.
+// Package pool keeps things ready that take long to make: so many of each kind, made one at a time beside those who
+// take them.
 package pool
 
 import (
@@ -11,8 +11,8 @@ import (
 
 // Times of a pool.
 const (
-	// Quiet is how long nobody must have taken anything before another one is made, so that who takes many at once, and what
-	// they do first, has the machine; Busy is how long that may last.
+	// Quiet is how long nobody must have taken anything before another one is made, so that who takes many at once, and
+	// what they do first, has the machine; Busy is how long that may last.
 	Quiet, Busy = 100 * time.Millisecond, 2 * time.Second
 	// Rest is how much longer than the making of one thing the pause after it is.
 	Rest = 3
@@ -173,7 +173,8 @@ func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
 	return kind, 0
 }
 
-// fill makes one thing, and then lets three times as long pass as that took: whatever it costs, the pool takes a quarter of it.
+// fill makes one thing, and then lets three times as long pass as that took: whatever it costs, the pool takes a
+// quarter of it.
 func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 	began := time.Now()
 	thing, err := p.source.Make(ctx, kind)

@@ -84,7 +84,8 @@ func take(t *testing.T, p *pool.Pool[string, int], want bool) int {
 	return n
 }
 
-// TestFill: one is made at a time, a quarter of the time; what was taken is made again, but not while more are being taken.
+// TestFill: one is made at a time, a quarter of the time; what was taken is made again, but not while more are being
+// taken.
 func TestFill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{takes: time.Second}

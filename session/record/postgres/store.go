@@ -1,8 +1,8 @@
 // Package postgres keeps session records in a PostgreSQL database, so that processes of several machines share them.
 //
-// An owner lives as long as it renews its lease, by the clock of the server. A process that did not reach the server for
-// longer may have been taken for dead; then all that its store is asked to write fails with record.ErrOwnerLost. A program that
-// serves ends then, or opens another store and manager: see Store.Lost.
+// An owner lives as long as it renews its lease, by the clock of the server. A process that did not reach the server
+// for longer may have been taken for dead; then all that its store is asked to write fails with record.ErrOwnerLost. A
+// program that serves ends then, or opens another store and manager: see Store.Lost.
 package postgres
 
 import (
@@ -26,8 +26,8 @@ import (
 )
 
 // component is what this package has in the database: records as JSON, beside what is searched for. The index makes the
-// database itself refuse a second live record of a key, whichever process asks. JSON is text: jsonb would not take every
-// string.
+// database itself refuse a second live record of a key, whichever process asks. JSON is text: jsonb would not take
+// every string.
 func component() postgres.Component {
 	return postgres.Component{Name: "sessions", Migrations: []string{`
 CREATE TABLE workcell.session (
@@ -54,9 +54,9 @@ type Store struct {
 	closed bool
 }
 
-// Open connects to the database of a URL, as in postgres://user@host/database, and makes or updates the tables, which are in
-// the schema "workcell". Its errors, and those of all calls, say whether the server cannot be reached, refuses, or has
-// tables of a newer version.
+// Open connects to the database of a URL, as in postgres://user@host/database, and makes or updates the tables, which
+// are in the schema "workcell". Its errors, and those of all calls, say whether the server cannot be reached, refuses,
+// or has tables of a newer version.
 func Open(ctx context.Context, url string) (*Store, error) {
 	db, err := postgres.Open(ctx, url, component())
 	if err != nil {
@@ -100,8 +100,9 @@ func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err
 	}, nil
 }
 
-// Lost is closed when an owner of this store was taken for dead, because the server was not reached for too long, and a little
-// before that can be: who has it ends what others may go on with. It is nil for an owner that is not of this store.
+// Lost is closed when an owner of this store was taken for dead, because the server was not reached for too long, and a
+// little before that can be: who has it ends what others may go on with. It is nil for an owner that is not of this
+// store.
 func (s *Store) Lost(owner string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,8 +115,8 @@ func (s *Store) Lost(owner string) <-chan struct{} {
 // Lives reports whether an owner lives, in whichever process of whichever machine.
 func (s *Store) Lives(ctx context.Context, owner string) (bool, error) { return s.db.Lives(ctx, owner) }
 
-// write runs a transaction of this store's owners, all of whom must live until it is done. again: an earlier call may have been
-// done, also with other owners.
+// write runs a transaction of this store's owners, all of whom must live until it is done. again: an earlier call may
+// have been done, also with other owners.
 func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, again bool) error) error {
 	for retried := false; ; {
 		owners := s.joined()

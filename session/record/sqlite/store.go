@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// component is what this package has in the file: records as JSON. The index makes the file itself refuse a second live record
-// of a key, whichever process asks.
+// component is what this package has in the file: records as JSON. The index makes the file itself refuse a second live
+// record of a key, whichever process asks.
 func component() sqlitefile.Component {
 	return sqlitefile.Component{Name: "sessions", Migrations: []string{`
 CREATE TABLE session (

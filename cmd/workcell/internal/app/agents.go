@@ -24,8 +24,9 @@ func CheckAgent(path string) (*frontmatter.Document, error) { return tools.Check
 // maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
 const maxScriptBytes = 8 << 20
 
-// HasKey reports whether a file has, at its top, the key of another kind of file, and no steps as a workflow. It looks at the text, since
-// a hostile file may be made to be expensive to parse, and the loaders alone have the limits for that.
+// HasKey reports whether a file has, at its top, the key of another kind of file, and no steps as a workflow. It looks
+// at the text, since a hostile file may be made to be expensive to parse, and the loaders alone have the limits for
+// that.
 func HasKey(path string, key *regexp.Regexp) bool {
 	src, err := yamlnode.ReadUntrusted(path, maxScriptBytes)
 	return err == nil && len(src) < maxScriptBytes && key.Match(src) && !workflowKey.Match(src)
@@ -106,8 +107,8 @@ func (a AgentFiles) Find(name string) (string, error) {
 	return "", fmt.Errorf("%s%s not found in %s", name, AgentExt, strings.Join(a.Dirs, ", "))
 }
 
-// Known reads the file of an agent for the workflow loader. What is wrong inside the file is reported where the agent is
-// loaded.
+// Known reads the file of an agent for the workflow loader. What is wrong inside the file is reported where the agent
+// is loaded.
 func (a AgentFiles) Known(name string) (*frontmatter.Document, error) {
 	path, err := a.Find(name)
 	if err != nil {
@@ -159,7 +160,8 @@ func loadFile(path string, find func(agent string) (*frontmatter.Document, error
 	return workflow.ForAgent(doc), nil
 }
 
-// LoadWorkflow is loadFile, and returns the files of the agents by name. If dir is not empty, it has a workflow's agents.
+// LoadWorkflow is loadFile, and returns the files of the agents by name. If dir is not empty, it has a workflow's
+// agents.
 func LoadWorkflow(path, dir string) (*workflow.Workflow, map[string]string, error) {
 	files := AgentsFor(path, dir)
 	wf, err := loadFile(path, files.Known)

@@ -1,5 +1,5 @@
-// Package app is the application below the command line: it opens state, engines, models, and sandboxes, runs workflows, and
-// collects their results.
+// Package app is the application below the command line: it opens state, engines, models, and sandboxes, runs
+// workflows, and collects their results.
 package app
 
 import (
@@ -34,7 +34,8 @@ type Options struct {
 	NoReaper     bool     // other processes resume its runs if it is killed
 }
 
-// RunFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
+// RunFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that
+// resumes it.
 type RunFlags struct {
 	Backend      string   `json:"backend"`                 // empty when it was not given
 	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO

@@ -47,7 +47,8 @@ func (a *App) defaults(c *config.Config) session.Defaults {
 	}
 }
 
-// checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have its rights.
+// checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have
+// its rights.
 func (a *App) checkMounts(list []backend.Mount) error {
 	if len(list) == 0 {
 		return nil
@@ -101,8 +102,8 @@ func BackendNames(env environ.Lookup) []string {
 	return names
 }
 
-// configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not: whatever
-// exports is set up by them alone.
+// configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not:
+// whatever exports is set up by them alone.
 func (a *App) configureTelemetry(c *config.Config) error {
 	var errs []error
 	for name, value := range c.Variables {

@@ -30,7 +30,8 @@ func (a *App) executorImages() map[string]string {
 	return images
 }
 
-// modelUses returns the models that agents ask: those that Genkit asks, and those that coding agents ask by the model proxy.
+// modelUses returns the models that agents ask: those that Genkit asks, and those that coding agents ask by the model
+// proxy.
 func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		doc := h.docs[name]
@@ -161,8 +162,8 @@ func (c CodingTasks) Check(model string) error {
 	return nil
 }
 
-// write writes an agent for each into a directory of its own, which the caller removes; empty when there are none. A task that comes
-// with a session goes on with the conversation that the session has. model is that of --model.
+// write writes an agent for each into a directory of its own, which the caller removes; empty when there are none. A
+// task that comes with a session goes on with the conversation that the session has. model is that of --model.
 func (c CodingTasks) write(model string) (dir string, err error) {
 	if len(c.Agents) == 0 {
 		return "", nil

@@ -47,8 +47,8 @@ func IsResult(err error) bool {
 	return h != nil && h.Err == nil
 }
 
-// Classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made it,
-// else those of the error's class.
+// Classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made
+// it, else those of the error's class.
 func Classify(err error) (code int, todo string) {
 	h := hint.Of(err)
 	switch {

@@ -29,7 +29,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// ServeDev registers the workflows and waits for the end of ctx, which is how the command is meant to end, or of the lease.
+// ServeDev registers the workflows and waits for the end of ctx, which is how the command is meant to end, or of the
+// lease.
 func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) error {
 	h.onTool = h.p.Tool
 	engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger()})
@@ -50,7 +51,8 @@ func scriptOf(model string) (path string, ok bool) {
 	return strings.CutPrefix(model, scripted.Provider+"/")
 }
 
-// Host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows progress.
+// Host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows
+// progress.
 type Host struct {
 	*App
 	m       *Manager
@@ -109,8 +111,8 @@ func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry
 	return h, nil
 }
 
-// plugins builds what plays the models, and notes on standard error when answers are recorded. The proxy is for coding agents, nil
-// without one.
+// plugins builds what plays the models, and notes on standard error when answers are recorded. The proxy is for coding
+// agents, nil without one.
 func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	genkit, coding, err := h.modelUses()
 	if err != nil {
@@ -207,7 +209,8 @@ func (h *Host) AgentSandbox(name string) (session.Request, bool) {
 }
 
 // initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
-// log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an error.
+// log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an
+// error.
 func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
 	if a.opts.Env.Get("WORKCELL_DEBUG") == "" {
 		logger.SetLevel(slog.LevelWarn)
@@ -223,8 +226,8 @@ func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 	), nil
 }
 
-// StartTracing sets traces and metrics up as it is configured, which must come before initGenkit. keep keeps the spans of a
-// run (Host.keepTrace).
+// StartTracing sets traces and metrics up as it is configured, which must come before initGenkit. keep keeps the spans
+// of a run (Host.keepTrace).
 func (a *App) StartTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
 	c, err := a.Config()
 	if err == nil {

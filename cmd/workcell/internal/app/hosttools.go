@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 )
 
-// StartHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are eager.
+// StartHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are
+// eager.
 func (a *App) StartHostTools(ctx context.Context) (hosts *hosttools.Registry, end func(error) error, err error) {
 	if hosts, err = a.OpenHostTools(ctx, true); err != nil {
 		return nil, nil, err

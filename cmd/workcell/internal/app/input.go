@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// SchemaOf returns the JSON Schema of the input of a workflow or an agent, nil if it is not known. If the agent's file has
-// no schema, it has the names in the template.
+// SchemaOf returns the JSON Schema of the input of a workflow or an agent, nil if it is not known. If the agent's file
+// has no schema, it has the names in the template.
 func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	doc := wf.Agent()
 	if doc == nil {
@@ -42,7 +42,8 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
 
-// tags matches the tags of templates, and plainTag those that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and {{/if}}.
+// tags matches the tags of templates, and plainTag those that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
+// {{/if}}.
 var (
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
 	plainTag = regexp.MustCompile(`^\{\{~?\s*(?:[#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
@@ -70,8 +71,8 @@ func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text str
 	return input, nil
 }
 
-// checkWorkspace refuses a workspace that cannot be copied into sandboxes, and prints which of its links and special files
-// are not copied.
+// checkWorkspace refuses a workspace that cannot be copied into sandboxes, and prints which of its links and special
+// files are not copied.
 func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at transfer.Place) error {
 	if at.Dir == "" {
 		return nil
@@ -147,8 +148,8 @@ func schemaType(v any) string {
 	return ""
 }
 
-// KnownInput refuses a name that the fields of an agent do not have, or that no input can have. A schema may allow others,
-// but nothing in the agent's file then speaks of them.
+// KnownInput refuses a name that the fields of an agent do not have, or that no input can have. A schema may allow
+// others, but nothing in the agent's file then speaks of them.
 func KnownInput(name string, fields map[string]string) error {
 	_, known := fields[name]
 	switch {
@@ -183,8 +184,8 @@ func textField(fields map[string]string) (string, error) {
 	return "", UsageError(errors.New("the agent has no input for plain text"), "use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
-// typedValue reads the value of an input as JSON if its field has another type than text. With guess, JSON without a type
-// counts as such.
+// typedValue reads the value of an input as JSON if its field has another type than text. With guess, JSON without a
+// type counts as such.
 func typedValue(name, want, text string, guess bool) (any, error) {
 	if want == "string" || want == "" && !guess {
 		return text, nil

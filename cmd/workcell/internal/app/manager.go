@@ -48,9 +48,9 @@ type Manager struct {
 }
 
 // OpenManager connects to an engine and returns a manager with this installation's identity and the records of its
-// sandboxes. When the command is about sandboxes and --backend is not given, the engine is the one that the record of the
-// first of them names, and the configured one counts for those without a record. The caller must call Done after it closed
-// or detached the manager.
+// sandboxes. When the command is about sandboxes and --backend is not given, the engine is the one that the record of
+// the first of them names, and the configured one counts for those without a record. The caller must call Done after it
+// closed or detached the manager.
 func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) {
 	var open []func() // what Done ends, in reverse
 	end := func() {

@@ -65,7 +65,8 @@ func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[stri
 	return e, nil
 }
 
-// detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in the parcel.
+// detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in
+// the parcel.
 func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	o := a.opts
 	n := RunNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
@@ -78,7 +79,8 @@ func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	return string(raw), err
 }
 
-// sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that begins now.
+// sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that
+// begins now.
 func (a *App) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
 	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.opts.Prices, Base: base}
 	files.Script, _ = scriptOf(a.opts.Model)
@@ -178,7 +180,8 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 	return nil
 }
 
-// Stays returns a flag of the run that belongs to this machine, or the flag that a configured value corresponds to; empty without one.
+// Stays returns a flag of the run that belongs to this machine, or the flag that a configured value corresponds to;
+// empty without one.
 func (n RunNote) Stays() string {
 	for name, set := range map[string]bool{
 		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
@@ -193,8 +196,8 @@ func (n RunNote) Stays() string {
 	return ""
 }
 
-// loadRun loads the workflow and the agents of a run that is resumed, and sets its flags: from the files that it was started with,
-// or from those that came with it. done is for its end.
+// loadRun loads the workflow and the agents of a run that is resumed, and sets its flags: from the files that it was
+// started with, or from those that came with it. done is for its end.
 func (a *App) loadRun(ctx context.Context, r runstore.Run, n *RunNote) (
 	wf *workflow.Workflow, agents map[string]string, onKept func(context.Context, string) error, done func(), err error,
 ) {
@@ -326,8 +329,8 @@ func (a *App) ShowLog(ctx context.Context, w io.Writer, r runstore.Run, follow b
 	return r, err
 }
 
-// cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is for the case
-// that there is none.
+// cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is
+// for the case that there is none.
 func (a *App) cancelElsewhere(ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error) error {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {

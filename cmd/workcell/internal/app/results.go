@@ -90,8 +90,8 @@ func (a *App) ForgetOldRuns(ctx context.Context) error {
 	return nil
 }
 
-// checkHome refuses flags that ask for what a run cannot make. It returns the directory of the outputs without links, and what
-// there is.
+// checkHome refuses flags that ask for what a run cannot make. It returns the directory of the outputs without links,
+// and what there is.
 func (a *App) checkHome(want []string, workspace string) (dir string, before patch.Stamps, err error) {
 	switch {
 	case a.opts.Apply && workspace == "":

@@ -29,7 +29,8 @@ type runSpec struct {
 	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // starts or resumes the run
 }
 
-// ShowResult prints the result of a run, or the agent's answer if the workflow is a single agent. err is the run's error.
+// ShowResult prints the result of a run, or the agent's answer if the workflow is a single agent. err is the run's
+// error.
 type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
 
 // Run runs a workflow and collects its results.
@@ -126,7 +127,8 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	return errors.Join(runError(err), res.Cleanup, home)
 }
 
-// place returns the directory that is copied into a workflow's sandboxes. Only the flag accepts a directory of any place.
+// place returns the directory that is copied into a workflow's sandboxes. Only the flag accepts a directory of any
+// place.
 func (a *App) place(wf *workflow.Workflow) transfer.Place {
 	if a.opts.Workspace != "" {
 		return transfer.Place{Dir: a.opts.Workspace}

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Recorded returns the sandboxes that the records of all backends say are there, as far as people can name them. Backend
-// and EngineID are those of the record.
+// Recorded returns the sandboxes that the records of all backends say are there, as far as people can name them.
+// Backend and EngineID are those of the record.
 func Recorded(ctx context.Context, store state.Records) ([]session.Info, error) {
 	recs, err := store.List(ctx, record.Creating, record.Ready, record.Removing)
 	list := make([]session.Info, len(recs))
@@ -55,7 +55,8 @@ func (a *App) backendOf(ctx context.Context, store state.Records, fallback strin
 	return fallback, nil
 }
 
-// ByBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of them.
+// ByBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of
+// them.
 func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (groups [][]string, err error) {
 	if a.opts.Backend != "" || len(sandboxes) < 2 {
 		return [][]string{sandboxes}, nil
@@ -131,8 +132,8 @@ func FindSandbox(list []session.Info, name string) (session.Info, error) {
 	return session.Info{}, UsageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)), "use one of: "+strings.Join(keys, ", "))
 }
 
-// NamedSandboxes returns those of an instance's sandboxes that a person may mean by name: the one with that id or key, else
-// those with that name or run, else those whose id or run begins so.
+// NamedSandboxes returns those of an instance's sandboxes that a person may mean by name: the one with that id or key,
+// else those with that name or run, else those whose id or run begins so.
 func NamedSandboxes(list []session.Info, name string) []session.Info {
 	for _, means := range []func(session.Info) bool{
 		func(s session.Info) bool { return s.ID == name || s.Key.String() == name },

@@ -44,8 +44,8 @@ func (a *App) databaseVariables(place state.Place) (vars []string) {
 	return append(vars, state.Variable+"="+place.URL)
 }
 
-// machine returns what tells this machine from others that share its database, where its sandboxes have to be told apart;
-// empty where the state is of one machine anyway.
+// machine returns what tells this machine from others that share its database, where its sandboxes have to be told
+// apart; empty where the state is of one machine anyway.
 func (a *App) machine() string {
 	if cmp.Or(a.opts.State, a.opts.Env.Get(state.Variable)) == "" {
 		return ""
@@ -71,8 +71,8 @@ func (a *App) openStore(ctx context.Context, place state.Place, use StateUse) (s
 	return store, err
 }
 
-// withoutRecords warns that a command does without the records: with a full disk, a directory that cannot be written or a
-// damaged file it must still be possible to see and remove sandboxes.
+// withoutRecords warns that a command does without the records: with a full disk, a directory that cannot be written or
+// a damaged file it must still be possible to see and remove sandboxes.
 func (a *App) withoutRecords(err error) {
 	a.Notice("sandbox records not available, using labels only: %v", err)
 }
@@ -86,8 +86,8 @@ func (a *App) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	return place.OpenJournal(ctx)
 }
 
-// SaveEnv keeps what `sandbox open -e` set: later commands come from other processes. It lies in the state file, which is
-// the user's alone: on the engine others could read it, and what lies in the sandbox belongs to the code there.
+// SaveEnv keeps what `sandbox open -e` set: later commands come from other processes. It lies in the state file, which
+// is the user's alone: on the engine others could read it, and what lies in the sandbox belongs to the code there.
 func (m *Manager) SaveEnv(env map[string]string) func(context.Context, *session.Session) error {
 	if len(env) == 0 {
 		return nil

@@ -63,8 +63,8 @@ type mcpTask struct {
 	model  string // of --executors, which overrides --model; may be empty
 }
 
-// TaskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
-// Models are not looked for yet: running a task whose key is missing returns that error.
+// TaskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out,
+// with a warning. Models are not looked for yet: running a task whose key is missing returns that error.
 func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
 	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
 	r.began.with = map[session.Run][]*transfer.Snapshot{}
@@ -316,7 +316,8 @@ func (r *taskRunner) Close() {
 	}
 }
 
-// Diff returns what changed in a sandbox of a session since it began with a workflow's workspace; nil for other sandboxes.
+// Diff returns what changed in a sandbox of a session since it began with a workflow's workspace; nil for other
+// sandboxes.
 func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
 	r.began.Lock()
 	var list []*transfer.Snapshot

@@ -93,7 +93,8 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 	}
 }
 
-// TestUnusedInput verifies that input that a file does not use is an error, and that text goes to the only name in a template.
+// TestUnusedInput verifies that input that a file does not use is an error, and that text goes to the only name in a
+// template.
 func TestUnusedInput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -141,7 +142,8 @@ func TestUnusedInput(t *testing.T) {
 	}
 }
 
-// TestParseInput verifies that values have the types of the schema, and that a workflow's values without a type may be JSON.
+// TestParseInput verifies that values have the types of the schema, and that a workflow's values without a type may be
+// JSON.
 func TestParseInput(t *testing.T) {
 	t.Parallel()
 	const properties = "{s: {type: string}, n: {type: integer}, b: {type: boolean}, l: {type: array}}"
@@ -180,7 +182,8 @@ func TestTaskError(t *testing.T) {
 	}
 }
 
-// TestExecutorModel verifies that the model of --executors overrides --model, and that a coding agent gets a model that it can use.
+// TestExecutorModel verifies that the model of --executors overrides --model, and that a coding agent gets a model that
+// it can use.
 func TestExecutorModel(t *testing.T) {
 	t.Parallel()
 	m := memoryManager(t)

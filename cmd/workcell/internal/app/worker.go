@@ -74,8 +74,8 @@ func (w *runWorker) prune(ctx context.Context) {
 	}
 }
 
-// forRun returns the command as a run has it: with the flags that travel with the run, and those that are the worker's to say. What
-// it writes goes to the log.
+// forRun returns the command as a run has it: with the flags that travel with the run, and those that are the worker's
+// to say. What it writes goes to the log.
 func (a *App) forRun(n RunNote, log io.Writer) *App {
 	o := a.opts
 	o.Stderr, o.NoReaper, o.MaxSandboxes = log, true, 0

@@ -42,8 +42,8 @@ func newAsker(in io.Reader, out io.Writer, hold func(bool)) *asker {
 	return &asker{in: in, out: out, hold: hold, turn: make(chan struct{}, 1), lines: make(chan string, 1)}
 }
 
-// read reads lines as long as the process lives: a read of a terminal cannot be cancelled. Of those that nobody waits for one
-// is kept, which forget drops before the next question.
+// read reads lines as long as the process lives: a read of a terminal cannot be cancelled. Of those that nobody waits
+// for one is kept, which forget drops before the next question.
 func (a *asker) read() {
 	defer close(a.lines)
 	for s := bufio.NewScanner(a.in); s.Scan(); {
@@ -113,8 +113,8 @@ func (a *asker) approve(ctx context.Context, r hosttools.ApprovalRequest) (hostt
 	return hosttools.Decision{}, nil
 }
 
-// question shows a call. Arguments are JSON, whose control characters are escaped; what could still play tricks on a terminal is
-// taken out.
+// question shows a call. Arguments are JSON, whose control characters are escaped; what could still play tricks on a
+// terminal is taken out.
 func question(r hosttools.ApprovalRequest) string {
 	who := "Code"
 	if r.Caller.Agent != "" {

@@ -16,8 +16,8 @@ import (
 // maxCompletions is how many runs a shell is offered, the latest.
 const maxCompletions = 50
 
-// completeWords lets shells complete what the commands below cmd take: sandboxes and runs by the state file alone, since an
-// engine may take its time, files by their extension, and the values of flags.
+// completeWords lets shells complete what the commands below cmd take: sandboxes and runs by the state file alone,
+// since an engine may take its time, files by their extension, and the values of flags.
 func (a *Command) completeWords(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if c, ok := f.Value.(interface{ Words() []string }); ok {

@@ -54,8 +54,8 @@ func PrintList[T any](a *Command, items []T, header []string, row func(T) []stri
 	})
 }
 
-// Printed prints what a command does to one thing after the other: for people the id of each as soon as it is true, else
-// the list of all by end.
+// Printed prints what a command does to one thing after the other: for people the id of each as soon as it is true,
+// else the list of all by end.
 type Printed[T any] struct {
 	Command *Command
 	items   []T

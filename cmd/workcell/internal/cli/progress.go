@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// progress shows on standard error what is being done. On a terminal the last line is live: it shows what is running now
-// and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
+// progress shows on standard error what is being done. On a terminal the last line is live: it shows what is running
+// now and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
 type progress struct {
 	in   io.Reader // where answers come from
 	w    io.Writer
@@ -284,8 +284,8 @@ const (
 	lastWordsWidth = 200 // runes of a line
 )
 
-// LastWords returns the last lines that a command of a workflow wrote, by the output of its step: of standard error, else of
-// standard output.
+// LastWords returns the last lines that a command of a workflow wrote, by the output of its step: of standard error,
+// else of standard output.
 func LastWords(output any) []string {
 	fields, _ := output.(map[string]any)
 	text := ""

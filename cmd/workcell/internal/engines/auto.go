@@ -40,8 +40,8 @@ func (o opened) why(ctx context.Context) string {
 	return sanitize.Line(o.err.Error())
 }
 
-// openAuto opens Docker, else containerd. It never falls back to the local backend: that is no container, so a person has
-// to choose it.
+// openAuto opens Docker, else containerd. It never falls back to the local backend: that is no container, so a person
+// has to choose it.
 func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	first, second := openFirst(ctx, s.docker(), s.containerd())
 	switch {
@@ -57,8 +57,8 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	}
 }
 
-// openFirst opens one of two engines: the second only when the first fails, though it is asked before that when the first
-// is slow to answer. An engine that is not needed is closed.
+// openFirst opens one of two engines: the second only when the first fails, though it is asked before that when the
+// first is slow to answer. An engine that is not needed is closed.
 func openFirst(ctx context.Context, one, two Engine) (first, second opened) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp() // a driver does not keep the context that it was opened with

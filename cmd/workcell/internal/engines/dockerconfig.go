@@ -11,7 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// dockerConfigDir returns the directory of config.json, which also holds the registries' credentials; empty when there is none.
+// dockerConfigDir returns the directory of config.json, which also holds the registries' credentials; empty when there
+// is none.
 func (s Set) dockerConfigDir() string {
 	if dir := s.Env.Get("DOCKER_CONFIG"); dir != "" {
 		return dir

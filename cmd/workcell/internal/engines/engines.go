@@ -1,5 +1,5 @@
-// Package engines is the one list of what can run sandboxes here: where each engine is found by the environment, as its own
-// commands find it, how it is opened, and what to say when it cannot be used.
+// Package engines is the one list of what can run sandboxes here: where each engine is found by the environment, as its
+// own commands find it, how it is opened, and what to say when it cannot be used.
 package engines
 
 import (
@@ -33,8 +33,8 @@ const (
 	Kubernetes = "kubernetes"
 )
 
-// patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays below
-// 5 s.
+// patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays
+// below 5 s.
 const patience = 4 * time.Second
 
 // Set is the engines that an environment leads to.
@@ -115,8 +115,8 @@ func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, err
 	return e.Open(ctx)
 }
 
-// ID returns what tells the engine of a name from the others whose sandboxes are in the same state file or database. It shows no
-// address, which may hold a password. A cluster is asked for it.
+// ID returns what tells the engine of a name from the others whose sandboxes are in the same state file or database. It
+// shows no address, which may hold a password. A cluster is asked for it.
 func (s Set) ID(ctx context.Context, name string) (string, error) {
 	address := ""
 	switch name {
@@ -155,8 +155,8 @@ func isHere(address string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Environ returns the variables by which another process finds the same engines. Relative directories are made absolute,
-// and the Docker context is the one of now: somebody may choose another one meanwhile.
+// Environ returns the variables by which another process finds the same engines. Relative directories are made
+// absolute, and the Docker context is the one of now: somebody may choose another one meanwhile.
 func (s Set) Environ() ([]string, error) {
 	var vars []string
 	for _, name := range []string{
@@ -202,8 +202,8 @@ func (s Set) Environ() ([]string, error) {
 	return append(vars, "DOCKER_CONTEXT="+cmp.Or(name, "default")), err
 }
 
-// stateDir returns the directory where an engine that has no store of its own, or none for everything, keeps what belongs
-// to its sandboxes: one place for all commands of root, and one for each other user.
+// stateDir returns the directory where an engine that has no store of its own, or none for everything, keeps what
+// belongs to its sandboxes: one place for all commands of root, and one for each other user.
 func (s Set) stateDir(name string) (string, error) {
 	if os.Geteuid() == 0 {
 		return filepath.Join("/var/lib/workcell", name), nil

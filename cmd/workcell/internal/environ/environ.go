@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// Lookup returns the value of a variable and whether it is set, as os.LookupEnv does. Only commands read the environment;
-// library packages get values.
+// Lookup returns the value of a variable and whether it is set, as os.LookupEnv does. Only commands read the
+// environment; library packages get values.
 type Lookup func(name string) (string, bool)
 
 // Of returns a Lookup of the given variables and no others.

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestExactText verifies that models read results of tools, and their own calls, without escapes for HTML. Text that looks like
-// such an escape stays as it is.
+// TestExactText verifies that models read results of tools, and their own calls, without escapes for HTML. Text that
+// looks like such an escape stays as it is.
 func TestExactText(t *testing.T) {
 	mock := llmtest.New(func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: "done"} })
 	server := httptest.NewServer(mock)

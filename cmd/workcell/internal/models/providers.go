@@ -28,8 +28,8 @@ import (
 // ollamaTimeoutSeconds bounds one answer. The plugin's own default, 30 s, is less than a large local model needs.
 const ollamaTimeoutSeconds = 600
 
-// genkitPlugins returns the plugins of the providers, by name. Each reads its keys itself, and the address of another server:
-// ANTHROPIC_BASE_URL, OPENAI_BASE_URL (any server that speaks that API: vLLM, LM Studio, …) and so on.
+// genkitPlugins returns the plugins of the providers, by name. Each reads its keys itself, and the address of another
+// server: ANTHROPIC_BASE_URL, OPENAI_BASE_URL (any server that speaks that API: vLLM, LM Studio, …) and so on.
 func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 	client := &http.Client{Transport: tools.ExactTransport(http.DefaultTransport)}
 	opts := []option.RequestOption{option.WithHTTPClient(client)}
@@ -48,8 +48,8 @@ func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 	}
 }
 
-// ollamaScheme begins the scheme of addresses that lead through tools.ExactTransport. The plugin for Ollama takes no HTTP
-// client, and http.DefaultTransport, which it uses, must keep its type.
+// ollamaScheme begins the scheme of addresses that lead through tools.ExactTransport. The plugin for Ollama takes no
+// HTTP client, and http.DefaultTransport, which it uses, must keep its type.
 const ollamaScheme = "ollama+"
 
 // exactOllama returns the address of OLLAMA_HOST through tools.ExactTransport.

@@ -1,4 +1,5 @@
-// Package otelsetup sets up the OpenTelemetry SDK of a command by the standard OTEL_* variables. Libraries use the API only.
+// Package otelsetup sets up the OpenTelemetry SDK of a command by the standard OTEL_* variables. Libraries use the API
+// only.
 package otelsetup
 
 import (
@@ -62,8 +63,9 @@ type Tracing struct {
 }
 
 // Start sets the global providers as the variables say and returns the context that carries the caller's trace, if
-// TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a provider of its own. Nothing is exported
-// unless an endpoint is set, or OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER asks for it; metrics want one of their own.
+// TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a provider of its own. Nothing is
+// exported unless an endpoint is set, or OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER asks for it; metrics want one of
+// their own.
 //
 // Settings that cannot be used are a notice: traces never keep a run from running.
 func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
@@ -203,8 +205,8 @@ const (
 	protocolHTTP = "http/protobuf"
 )
 
-// wantedProtocol returns how a signal, TRACES or METRICS, is to be exported; empty when it is not. kinds are the exporters
-// that it has.
+// wantedProtocol returns how a signal, TRACES or METRICS, is to be exported; empty when it is not. kinds are the
+// exporters that it has.
 func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 	if strings.EqualFold(e.Get("OTEL_SDK_DISABLED"), "true") {
 		return "", nil

@@ -1,6 +1,6 @@
-// Package parcel packs the files that a run of a workflow needs, so that another machine can carry the run out: the workflow,
-// its agents with the partials and skills beside them, what a model is replaced or priced by, and the workspace as the run
-// begins with it.
+// Package parcel packs the files that a run of a workflow needs, so that another machine can carry the run out: the
+// workflow, its agents with the partials and skills beside them, what a model is replaced or priced by, and the
+// workspace as the run begins with it.
 package parcel
 
 import (
@@ -17,7 +17,8 @@ import (
 	"strings"
 )
 
-// Files are what a run needs. Paths are those of this machine, also behind Extract; empty ones are of files that there are none of.
+// Files are what a run needs. Paths are those of this machine, also behind Extract; empty ones are of files that there
+// are none of.
 type Files struct {
 	Workflow string            `json:"workflow"`
 	Agents   map[string]string `json:"agents,omitempty"` // by name
@@ -92,7 +93,8 @@ func (p *packer) add(name string, r io.Reader) {
 	p.err = err
 }
 
-// agent packs an agent with the partials of its directory and its skills. Agents of one directory share what is beside them.
+// agent packs an agent with the partials of its directory and its skills. Agents of one directory share what is beside
+// them.
 func (p *packer) agent(file string, skills []string) string {
 	from := filepath.Dir(file)
 	to, known := p.dirs[from]

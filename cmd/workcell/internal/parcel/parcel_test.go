@@ -58,8 +58,8 @@ func pack(t *testing.T, f parcel.Files) string {
 	return out.Name()
 }
 
-// TestThereAndBack: what is packed comes out as it was, agents of several directories beside their own partials and skills, and nothing
-// else of those directories.
+// TestThereAndBack: what is packed comes out as it was, agents of several directories beside their own partials and
+// skills, and nothing else of those directories.
 func TestThereAndBack(t *testing.T) {
 	t.Parallel()
 	dir := write(t, map[string]string{

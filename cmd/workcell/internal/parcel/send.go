@@ -20,8 +20,8 @@ const made = "made"
 // ErrWorkspace means that the directory of a workspace cannot be packed.
 var ErrWorkspace = errors.New("cannot pack the workspace")
 
-// Send packs the files of a run, with the workspace as it is in a directory, empty for none or for that of f.Base, and keeps them with
-// the run. The error is backend.ErrTooLarge when they are larger than what a queue keeps.
+// Send packs the files of a run, with the workspace as it is in a directory, empty for none or for that of f.Base, and
+// keeps them with the run. The error is backend.ErrTooLarge when they are larger than what a queue keeps.
 func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace transfer.Place) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-detach-")
 	if err != nil {
@@ -52,8 +52,8 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 	return q.Put(ctx, runID, worker.Needed, packed)
 }
 
-// Fetch brings the files of a run into a directory of kept.Needs, the workspace to where its engine looks for it, and the results
-// that an earlier process collected before it died.
+// Fetch brings the files of a run into a directory of kept.Needs, the workspace to where its engine looks for it, and
+// the results that an earlier process collected before it died.
 func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir, dir string) (f Files, err error) {
 	packed := filepath.Join(dir, "parcel.zip")
 	if err := fetch(ctx, q, runID, worker.Needed, packed); err != nil {
@@ -77,7 +77,8 @@ func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir
 	return f, nil
 }
 
-// KeepMade keeps what a run made with the run. The error is backend.ErrTooLarge when that is larger than what a queue keeps.
+// KeepMade keeps what a run made with the run. The error is backend.ErrTooLarge when that is larger than what a queue
+// keeps.
 func KeepMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir) error {
 	f, err := os.Open(kept.Made(runID))
 	if err != nil {

@@ -20,8 +20,8 @@ func makeNice(pid int) {
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, niceness) // it does its work all the same
 }
 
-// detach makes a command be a session of its own, without terminal, which gets none of this process's descriptors. Those
-// that this process was started with would be passed on otherwise.
+// detach makes a command be a session of its own, without terminal, which gets none of this process's descriptors.
+// Those that this process was started with would be passed on otherwise.
 func detach(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	dir, err := os.Open("/dev/fd")

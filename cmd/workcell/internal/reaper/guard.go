@@ -1,6 +1,6 @@
-// Package reaper is the process that outlives the one that has sandboxes. It sleeps until that one has ended, and does then
-// what every later command would do: it removes what was left when its time has come. So sandboxes of a process that was
-// killed go although nobody runs the command again.
+// Package reaper is the process that outlives the one that has sandboxes. It sleeps until that one has ended, and does
+// then what every later command would do: it removes what was left when its time has come. So sandboxes of a process
+// that was killed go although nobody runs the command again.
 package reaper
 
 import (
@@ -34,8 +34,8 @@ type Options struct {
 	Failed  func(error)              // is called when no reaper can be started
 }
 
-// Guard returns a store that starts a reaper when its manager is about to have its first sandbox, and ends it when none is
-// left that time would take away.
+// Guard returns a store that starts a reaper when its manager is about to have its first sandbox, and ends it when none
+// is left that time would take away.
 func Guard(store state.Records, o Options) record.Store {
 	return &guardedStore{Records: store, o: o, started: make(chan struct{})}
 }
@@ -106,9 +106,9 @@ func (g *guardedStore) settle() {
 	_ = g.reaper.Wait()
 }
 
-// launch starts a reaper that waits for the end of an owner. It has nothing of this process: no stream or descriptor that
-// somebody may wait to be closed, no terminal, not the directory, and of the environment what leads to the engine. Keys of
-// models and the like would be kept for longer than anybody expects.
+// launch starts a reaper that waits for the end of an owner. It has nothing of this process: no stream or descriptor
+// that somebody may wait to be closed, no terminal, not the directory, and of the environment what leads to the engine.
+// Keys of models and the like would be kept for longer than anybody expects.
 func (o Options) launch(owner string) (*exec.Cmd, error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {

@@ -33,8 +33,8 @@ type Reaper struct {
 	pause func(context.Context, time.Duration) error // waits, at most until the context ends; only tests set it
 }
 
-// Run waits for the end of the owner, and then sweeps for as long as time takes something away. Of several reapers of an
-// engine one does: the others have nothing that it would not see.
+// Run waits for the end of the owner, and then sweeps for as long as time takes something away. Of several reapers of
+// an engine one does: the others have nothing that it would not see.
 func (r *Reaper) Run(ctx context.Context, owner string) error {
 	r.pause = pause
 	debug.FreeOSMemory() // it may be long until there is something to do
@@ -93,8 +93,8 @@ func (r *Reaper) sweepOn(ctx context.Context) error {
 	}
 }
 
-// look returns when there is something to sweep; before that it sweeps if it is told to. An engine that cannot be used is no
-// error: the records say how long that matters.
+// look returns when there is something to sweep; before that it sweeps if it is told to. An engine that cannot be used
+// is no error: the records say how long that matters.
 func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool, err error) {
 	if !r.State.There() { // it is not made again for what may be left
 		return at, false, nil
@@ -132,8 +132,8 @@ func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	return errors.Join(admin.Sweep(ctx, m), m.Detach(ctx))
 }
 
-// nextDue returns when a sweep of an engine will have something to do next; ok is false when time will bring it nothing. An
-// owner besides is taken for dead.
+// nextDue returns when a sweep of an engine will have something to do next; ok is false when time will bring it
+// nothing. An owner besides is taken for dead.
 func nextDue(ctx context.Context, store state.Records, engine, besides string) (at time.Time, ok bool, err error) {
 	recs, err := store.List(ctx)
 	if err != nil {

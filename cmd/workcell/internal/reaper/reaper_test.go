@@ -21,8 +21,8 @@ const (
 	engine    = "docker-1"
 )
 
-// TestReaperNaps: a reaper looks again when something is due, but not more often than once a second; the seldomer the longer
-// nothing comes of it, and once a minute at least.
+// TestReaperNaps: a reaper looks again when something is due, but not more often than once a second; the seldomer the
+// longer nothing comes of it, and once a minute at least.
 func TestReaperNaps(t *testing.T) {
 	t.Parallel()
 	const late, later, second = -time.Hour, time.Hour, time.Second

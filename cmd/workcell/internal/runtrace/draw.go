@@ -131,7 +131,8 @@ func duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// colors returns the color of the span for terminals and in SVG. Those of SVG are told apart also by people who see no red and green.
+// colors returns the color of the span for terminals and in SVG. Those of SVG are told apart also by people who see no
+// red and green.
 func (s *Span) colors() (ansi, svg string) {
 	switch {
 	case s.Failed:

@@ -46,8 +46,8 @@ func Document(r io.Reader) ([]byte, error) {
 	return marshal(all)
 }
 
-// Read returns the traces in a file, in the order in which they began: a run that was resumed has several. Lines that are
-// no OTLP JSON are left out: a process that is killed leaves half a line.
+// Read returns the traces in a file, in the order in which they began: a run that was resumed has several. Lines that
+// are no OTLP JSON are left out: a process that is killed leaves half a line.
 func Read(r io.Reader) ([]*Trace, error) {
 	byTrace := map[string][]*Span{}
 	err := lines(r, func(data *tracepb.TracesData) {
@@ -180,8 +180,8 @@ func (s *Span) kind() Kind {
 	return Other
 }
 
-// shown reports whether the short form has the span: what Genkit makes of its own inside, and calls of sandboxes that say
-// no more than the tool above them, are left out.
+// shown reports whether the short form has the span: what Genkit makes of its own inside, and calls of sandboxes that
+// say no more than the tool above them, are left out.
 func (s *Span) shown() bool {
 	switch s.Name {
 	case telemetry.SpanWorkflowStep, telemetry.SpanExec, telemetry.SpanStream, telemetry.SpanExecutor:

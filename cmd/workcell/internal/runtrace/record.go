@@ -1,5 +1,5 @@
-// Package runtrace keeps the spans of a run in a file beside what else is kept of it, and draws them as a waterfall, so that
-// a trace can be seen where no collector is.
+// Package runtrace keeps the spans of a run in a file beside what else is kept of it, and draws them as a waterfall, so
+// that a trace can be seen where no collector is.
 //
 // The file is that of OpenTelemetry's file exporter: lines of OTLP JSON, each of which a collector takes as it is.
 package runtrace
@@ -44,8 +44,8 @@ type Recorder struct {
 // Exporter returns the exporter whose spans are recorded.
 func (r *Recorder) Exporter() sdktrace.SpanExporter { return otlptrace.NewUnstarted(client{r}) }
 
-// Keep makes dir, and in it the file that all spans go to, those of earlier processes of the run before them. Later calls
-// change nothing: one process has one run.
+// Keep makes dir, and in it the file that all spans go to, those of earlier processes of the run before them. Later
+// calls change nothing: one process has one run.
 func (r *Recorder) Keep(dir string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,6 +25,6 @@
 // from what happened in the sandbox, not from the recording.
 //
 // An invocation may also be a mapping with when, a condition over input and prompt, and turns. An agent takes the first
-// invocation that was not taken yet in the same run of a workflow and whose when holds, which keeps parallel calls of one
-// agent apart. Each run of a workflow plays the script from its beginning.
+// invocation that was not taken yet in the same run of a workflow and whose when holds, which keeps parallel calls of
+// one agent apart. Each run of a workflow plays the script from its beginning.
 package scripted

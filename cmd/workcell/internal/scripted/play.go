@@ -141,8 +141,8 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 		p.script.file, agent, taken+1, len(invocations))
 }
 
-// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does. What Workcell has
-// the model know in between ends nothing.
+// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does. What Workcell
+// has the model know in between ends nothing.
 func lastPosition(req *ai.ModelRequest) (position, bool) {
 	for _, m := range slices.Backward(req.Messages) {
 		if transcript.IsNotice(m) {

@@ -14,8 +14,8 @@ const Provider = "scripted"
 // ModelName returns the name of the model that plays an agent's turns.
 func ModelName(agent string) string { return Provider + "/" + agent }
 
-// Plugin is the Genkit plugin that plays a script. It remembers which invocations each run took, so that every run plays
-// the script from its beginning. It is safe for concurrent use.
+// Plugin is the Genkit plugin that plays a script. It remembers which invocations each run took, so that every run
+// plays the script from its beginning. It is safe for concurrent use.
 type Plugin struct {
 	script *Script
 
@@ -36,8 +36,8 @@ func NewPlugin(s *Script) *Plugin {
 	return &Plugin{script: s, taken: map[taking]bool{}}
 }
 
-// Played marks the next invocation of an agent as played, by an earlier process of the run. Invocations with a condition
-// are left, since it chooses them again.
+// Played marks the next invocation of an agent as played, by an earlier process of the run. Invocations with a
+// condition are left, since it chooses them again.
 func (p *Plugin) Played(run, agent string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,8 +49,8 @@ func (p *Plugin) Played(run, agent string) {
 	}
 }
 
-// Continues marks the invocation that a conversation of an agent in a run belongs to as played, which is to be continued.
-// refs are the references of its tool calls. It reports whether they name one.
+// Continues marks the invocation that a conversation of an agent in a run belongs to as played, which is to be
+// continued. refs are the references of its tool calls. It reports whether they name one.
 func (p *Plugin) Continues(run, agent string, refs []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,8 +115,8 @@ type (
 	runKey   struct{} // holds the id of the run, a string
 )
 
-// WithRun returns a context for an agent that runs in a run with an input, for expressions that use it. Agents of one run
-// take the invocations of the script in turn. Without a run, an agent takes the first that fits.
+// WithRun returns a context for an agent that runs in a run with an input, for expressions that use it. Agents of one
+// run take the invocations of the script in turn. Without a run, an agent takes the first that fits.
 func WithRun(ctx context.Context, run string, input map[string]any) context.Context {
 	return context.WithValue(context.WithValue(ctx, inputKey{}, input), runKey{}, run)
 }

@@ -274,8 +274,8 @@ func wantError(t *testing.T, err error, text string) {
 	}
 }
 
-// TestContinues: an invocation whose conversation is continued is taken, and what Workcell tells the model in between does not
-// begin another one.
+// TestContinues: an invocation whose conversation is continued is taken, and what Workcell tells the model in between
+// does not begin another one.
 func TestContinues(t *testing.T) {
 	t.Parallel()
 	p := scripted.NewPlugin(parse(t, example))

@@ -23,7 +23,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// cutter stands between clients and a server, and cuts the connection in whose place the message comes that it waits for.
+// cutter stands between clients and a server, and cuts the connection in whose place the message comes that it waits
+// for.
 type cutter struct {
 	network, server string // where the server is
 	left            atomic.Int64
@@ -68,7 +69,8 @@ func (c *cutter) serve(client net.Conn) {
 	<-ended
 }
 
-// pass passes on messages until one is cut off: a type, but for the first of a client, and the length of all that follows it.
+// pass passes on messages until one is cut off: a type, but for the first of a client, and the length of all that
+// follows it.
 func (c *cutter) pass(to io.Writer, from io.Reader, header int) {
 	for {
 		head := make([]byte, header)
@@ -86,8 +88,8 @@ func (c *cutter) pass(to io.Writer, from io.Reader, header int) {
 	}
 }
 
-// TestConnectionCutAtEachMessage: wherever in what stores and server say to each other the connection is cut, each call works,
-// and what it does is done once.
+// TestConnectionCutAtEachMessage: wherever in what stores and server say to each other the connection is cut, each call
+// works, and what it does is done once.
 func TestConnectionCutAtEachMessage(t *testing.T) {
 	t.Parallel()
 	address := pgtest.Database(t)

@@ -101,8 +101,8 @@ func beClient(raw string) error {
 	return errors.Join(c.work(ctx, records, journal), journal.Close(), records.Close())
 }
 
-// work says who it is, waits until it is told who the others are, all of whom must live, and tells of each act. It ends when
-// nobody needs it any more.
+// work says who it is, waits until it is told who the others are, all of whom must live, and tells of each act. It ends
+// when nobody needs it any more.
 func (c client) work(ctx context.Context, records record.Store, journal runstore.Store) error {
 	owner, _, err := records.Join(ctx)
 	if err != nil {
@@ -234,8 +234,8 @@ func (k kept) next(a act) (kept, result) {
 	return k, result{}
 }
 
-// model is what clients may see if each act happened at one moment between its call and its return. Acts on a key do not
-// concern another one, nor a run.
+// model is what clients may see if each act happened at one moment between its call and its return. Acts on a key do
+// not concern another one, nor a run.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {

@@ -20,8 +20,8 @@ import (
 // Variable names the database for records and journals, in place of the state file.
 const Variable = "WORKCELL_STATE"
 
-// Place is where the state of commands is kept: files of runs in the directory, records of sandboxes and journals of runs in
-// its state file, or in a database that several machines share.
+// Place is where the state of commands is kept: files of runs in the directory, records of sandboxes and journals of
+// runs in its state file, or in a database that several machines share.
 type Place struct {
 	Dir Dir
 	URL string // of a PostgreSQL database; empty for the state file
@@ -76,8 +76,8 @@ func as[I any, T any](v T, err error) (i I, _ error) {
 	return any(v).(I), nil
 }
 
-// There reports whether there is any state, which completing a word or waiting for the end of a process does not make. A
-// database is taken to be there.
+// There reports whether there is any state, which completing a word or waiting for the end of a process does not make.
+// A database is taken to be there.
 func (p Place) There() bool {
 	if p.URL != "" {
 		return true

@@ -1,5 +1,5 @@
-// Package state has the directory for what must outlive a command: the records of sandboxes, the journals of runs, and the
-// id of the installation.
+// Package state has the directory for what must outlive a command: the records of sandboxes, the journals of runs, and
+// the id of the installation.
 package state
 
 import (
@@ -27,8 +27,8 @@ const stateFile = "state.db"
 // Dir is the state directory.
 type Dir string
 
-// Locate returns the state directory, made if need be: the one that flag names, WORKCELL_STATE_DIR, or workcell below the
-// XDG state directory.
+// Locate returns the state directory, made if need be: the one that flag names, WORKCELL_STATE_DIR, or workcell below
+// the XDG state directory.
 func Locate(env environ.Lookup, flag string) (Dir, error) {
 	dir := cmp.Or(flag, env.Get("WORKCELL_STATE_DIR"))
 	if dir == "" {
@@ -66,8 +66,8 @@ func Hint(err error) string {
 	return sharedHint(err)
 }
 
-// instanceWith returns this installation's id. The first command makes it, and the state file, where a command has that, knows
-// it too: when one of the two is lost, the sandboxes are not. store may be nil.
+// instanceWith returns this installation's id. The first command makes it, and the state file, where a command has
+// that, knows it too: when one of the two is lost, the sandboxes are not. store may be nil.
 func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	if store == nil {
 		return d.instanceAlone()
@@ -95,8 +95,8 @@ func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	return id, nil
 }
 
-// instanceAlone returns the id for a command that has no records. Where there is a state file, that may know an id which the
-// instance file has lost, so no other is written down.
+// instanceAlone returns the id for a command that has no records. Where there is a state file, that may know an id
+// which the instance file has lost, so no other is written down.
 func (d Dir) instanceAlone() (string, error) {
 	if _, err := os.Lstat(d.File()); err != nil {
 		return d.instance(record.NewID())

@@ -76,8 +76,8 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestInstanceIsKept: the state file knows whose sandboxes it is about. A lost instance file is made again, and another one
-// is an error.
+// TestInstanceIsKept: the state file knows whose sandboxes it is about. A lost instance file is made again, and another
+// one is an error.
 func TestInstanceIsKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -147,8 +147,8 @@ func TestFind(t *testing.T) {
 	wantFailure(t, err, hint.Usage, "not the URL of a PostgreSQL database")
 }
 
-// TestSharedDatabase: all who share a database are one instance, whatever their directories, and one of them has a name at a
-// time.
+// TestSharedDatabase: all who share a database are one instance, whatever their directories, and one of them has a name
+// at a time.
 func TestSharedDatabase(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

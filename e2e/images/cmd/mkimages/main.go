@@ -143,7 +143,8 @@ func (o options) wants(im images.Image) bool {
 	return o.only == "" || slices.Contains(strings.Split(o.only, ","), name)
 }
 
-// connector returns an engine and the function that closes it. Build tags leave out engines, whose connector is nil then.
+// connector returns an engine and the function that closes it. Build tags leave out engines, whose connector is nil
+// then.
 type connector func(o options) (images.Engine, func() error, error)
 
 func (o options) connect(name string) (images.Engine, func() error, error) {

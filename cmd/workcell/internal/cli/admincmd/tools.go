@@ -77,8 +77,8 @@ is printed to standard output.`,
 	)
 }
 
-// use runs fn with the tools that the agent may call. Without an agent, these are all tools of the servers that match name,
-// or of all servers if name is empty.
+// use runs fn with the tools that the agent may call. Without an agent, these are all tools of the servers that match
+// name, or of all servers if name is empty.
 func (o *toolsOptions) use(ctx context.Context, name string, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
 	r, err := o.OpenHostTools(ctx, false)
 	if err != nil {
@@ -100,7 +100,8 @@ func (o *toolsOptions) use(ctx context.Context, name string, approver hosttools.
 	return fn(set)
 }
 
-// rules returns the rules of the agent. Without an agent, they allow every tool of the available servers that match name.
+// rules returns the rules of the agent. Without an agent, they allow every tool of the available servers that match
+// name.
 func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry, name string) (rules hosttools.Rules, err error) {
 	if o.agent != "" {
 		doc, err := app.CheckAgent(o.agent)

@@ -65,9 +65,9 @@ func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[
 	return input, nil
 }
 
-// reportStrange prints the names that a workflow's schema does not have. It may allow them, as JSON Schema does unless it is
-// told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further names in any
-// other way is taken at its word.
+// reportStrange prints the names that a workflow's schema does not have. It may allow them, as JSON Schema does unless
+// it is told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further
+// names in any other way is taken at its word.
 func (a *command) reportStrange(input, schema map[string]any) {
 	for _, key := range []string{
 		"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "allOf", "anyOf", "oneOf",
@@ -151,8 +151,8 @@ func readLimited(stdin io.Reader, path string) ([]byte, error) {
 	return raw, err
 }
 
-// splitArgs separates NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are one
-// text.
+// splitArgs separates NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are
+// one text.
 func splitArgs(args []string, fields map[string]string) (pairs []string, text string) {
 	var words []string
 	for _, arg := range args {

@@ -220,8 +220,8 @@ func dollars(cost *float64) string {
 	return fmt.Sprintf("$%.4f", *cost)
 }
 
-// table shows the run's attempts in the order in which they ended, then those that did not. Below it stands what it has no
-// room for: errors that were cut, and what the commands that failed wrote last.
+// table shows the run's attempts in the order in which they ended, then those that did not. Below it stands what it has
+// no room for: errors that were cut, and what the commands that failed wrote last.
 func (s shownRun) table(w io.Writer, now time.Time) error {
 	cli.WriteFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},

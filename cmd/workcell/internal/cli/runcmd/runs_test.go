@@ -50,7 +50,8 @@ func TestRunsShowInterruptedAttempt(t *testing.T) {
 	}
 }
 
-// TestRunsShowCost: what coding agents cost is shown for each attempt, failed ones too, and for the run; nothing where it is not known.
+// TestRunsShowCost: what coding agents cost is shown for each attempt, failed ones too, and for the run; nothing where
+// it is not known.
 func TestRunsShowCost(t *testing.T) {
 	t.Parallel()
 	ended := func(path string, cost *float64) workflow.Entry {

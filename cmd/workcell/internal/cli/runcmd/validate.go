@@ -279,7 +279,8 @@ func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	return err
 }
 
-// rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does not.
+// rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does
+// not.
 func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	if at == nil || app.RootAllowed(e) {
 		return nil

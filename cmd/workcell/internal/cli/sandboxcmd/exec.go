@@ -45,8 +45,8 @@ func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	})
 }
 
-// checkUser refuses another user than the sandbox's: the guest, which starts its commands, has no capability, so that they are its
-// own user's.
+// checkUser refuses another user than the sandbox's: the guest, which starts its commands, has no capability, so that
+// they are its own user's.
 func (f *execFlags) checkUser(has string) error {
 	if f.user == "" {
 		return nil
@@ -395,8 +395,8 @@ func parseDetachKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear that
-// the rest does not follow.
+// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear
+// that the rest does not follow.
 type detachReader struct {
 	r    io.Reader
 	keys []byte

@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
-// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not given.
+// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not
+// given.
 type limitFlags map[string]*int64
 
 // limitFlagNames returns the row of backend.LimitTable of each flag.

@@ -125,7 +125,8 @@ func noSnapshot(err error) error {
 	return err
 }
 
-// mechanism returns how snapshots of a sandbox are made, for those who read more than its id; empty where there are none.
+// mechanism returns how snapshots of a sandbox are made, for those who read more than its id; empty where there are
+// none.
 func (a *command) mechanism(ctx context.Context, s *session.Session) backend.SnapshotMechanism {
 	if a.Out == cli.OutputTable {
 		return ""
