@@ -44,7 +44,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test failed
-	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 7 agent(s)"); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow and 7 agents"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not serve:\n%s", stderr.String())
 		}

@@ -384,8 +384,9 @@ func TestBudgetIsReserved(t *testing.T) {
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	asked, canceled := make(chan struct{}), make(chan struct{}, 100)
-	rig := newRigOn(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
+			_, _ = io.WriteString(w, `{"data":[]}`)
 			return
 		}
 		_, _ = io.Copy(io.Discard, r.Body) // the proxy sends all of it
