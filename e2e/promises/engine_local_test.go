@@ -110,7 +110,7 @@ func (e *localEngine) mounts() *regexp.Regexp {
 	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/fs/cgroup(/.*)?)?|/dev|/dev/(pts|shm|full|null|random|tty|urandom|zero)|/tmp|/workspace|/\.workcell` +
 		`|/usr|/bin|/sbin|/lib|/lib32|/lib64|/libx32` +
 		`|/etc/(ld\.so\.cache|ld\.so\.conf|ld\.so\.conf\.d|alternatives|localtime|mime\.types|protocols|services|ssl/certs|ssl/openssl\.cnf` +
-		`|ca-certificates|pki/tls/certs|pki/ca-trust|crypto-policies|java-[0-9]+-openjdk/[^m/]+))$`)
+		`|ca-certificates|pki/tls/certs|pki/ca-trust|crypto-policies|java-[0-9]+-openjdk/[^m/][^/]*))$`)
 }
 
 func (e *localEngine) close() error { return nil }
