@@ -56,13 +56,18 @@ func TestClientSeesWhatIsGranted(t *testing.T) {
 	if diff := cmp.Diff(obj{"id": "42"}, res.StructuredContent); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
-	for _, name := range []string{"orders_refund", "other_lookup", "no_such"} { // not granted, of another server, nowhere
+	const listed = "Use the tools that `tools ls` lists."
+	for name, todo := range map[string]string{
+		"orders_refund": listed, // not granted
+		"other_lookup":  "Did you mean \"orders_lookup\"? `tools ls` lists the tools.",
+		"no_such":       listed,
+	} {
 		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: obj{"id": "42"}})
 		if err != nil || !res.IsError {
 			t.Fatalf("CallTool %s: %+v, %v", name, res, err)
 		}
 		failure, _ := res.StructuredContent.(obj)["error"].(obj)
-		want := obj{"code": "not_found", "message": fmt.Sprintf("unknown tool %q", name), "remediation": "Use the tools that `tools ls` lists.", "retryable": false}
+		want := obj{"code": "not_found", "message": fmt.Sprintf("unknown tool %q", name), "remediation": todo, "retryable": false}
 		if diff := cmp.Diff(want, failure); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
