@@ -56,19 +56,14 @@ func TestClientSeesWhatIsGranted(t *testing.T) {
 	if diff := cmp.Diff(obj{"id": "42"}, res.StructuredContent); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
-	const listed = "Use the tools that `tools ls` lists."
-	for name, todo := range map[string]string{
-		"orders_refund": listed, // not granted
-		"other_lookup":  "Did you mean \"orders_lookup\"? `tools ls` lists the tools.",
-		"no_such":       listed,
-	} {
+	const all, near = "Use the tools that `tools ls` lists.", "Did you mean \"orders_lookup\"? `tools ls` lists the tools."
+	for name, todo := range map[string]string{"orders_refund": all, "other_lookup": near, "no_such": all} {
 		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: obj{"id": "42"}})
 		if err != nil || !res.IsError {
 			t.Fatalf("CallTool %s: %+v, %v", name, res, err)
 		}
-		failure, _ := res.StructuredContent.(obj)["error"].(obj)
 		want := obj{"code": "not_found", "message": fmt.Sprintf("unknown tool %q", name), "remediation": todo, "retryable": false}
-		if diff := cmp.Diff(want, failure); diff != "" {
+		if diff := cmp.Diff(want, res.StructuredContent.(obj)["error"]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
