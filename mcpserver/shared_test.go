@@ -161,6 +161,45 @@ func TestSharedTasks(t *testing.T) {
 	}
 }
 
+// TestSharedDeadSandbox verifies that every server finds the files of a session whose sandbox died, and removes them.
+func TestSharedDeadSandbox(t *testing.T) {
+	t.Parallel()
+	for _, other := range []bool{false, true} { // than the server that opened it
+		for _, read := range []bool{false, true} {
+			store := record.NewMemoryStore()
+			var m *session.Manager
+			cs := connectByTurns(t, nil, store, nil, func(one *session.Manager) *mcpserver.Options {
+				m = one
+				return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(one)}
+			})
+			id := must(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": "new"}).text("session_id")
+			recs, err := store.List(t.Context(), record.Ready)
+			if err != nil || len(recs) != 1 {
+				t.Fatalf("records %+v, %v", recs, err)
+			}
+			err = m.Backend().Remove(t.Context(), recs[0].EngineID, backend.RemoveOptions{})
+			for rec := recs[0]; rec.Owner != "" && err == nil; time.Sleep(time.Millisecond) {
+				rec, err = store.Get(t.Context(), rec.ID)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if other {
+				do(t, cs, "session_status", nil)
+			}
+			if read {
+				if r := must(t, cs, "get_files", map[string]any{"session_id": id, "format": "zip"}); r.text("zip_b64") == "" {
+					t.Errorf("by another server %v: no files: %v", other, r.fields)
+				}
+			}
+			must(t, cs, "cleanup_session", map[string]any{"session_id": id})
+			if there, err := m.Backend().HasWorkspace(t.Context(), m.Instance(), recs[0].ID); err != nil || there {
+				t.Errorf("by another server %v, read before %v: files are left: %v, %v", other, read, there, err)
+			}
+		}
+	}
+}
+
 // gateways counts how often a gateway is to serve the hosts of a sandbox.
 type gateways struct{ atomic.Int64 }
 

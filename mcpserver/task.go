@@ -347,7 +347,9 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 		err = s.closeRun(ctx, *run)
 	} else { // a name that every server derives a run from may be used again
 		for _, f := range list {
-			err = errors.Join(err, s.manager.CloseSession(ctx, f.session.Key(), session.CloseOptions{}))
+			if failed := s.manager.Remove(ctx, f.session.ID(), true); !errors.Is(failed, backend.ErrNotFound) {
+				err = errors.Join(err, failed)
+			}
 		}
 	}
 	if err != nil {

@@ -156,7 +156,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		err = guarded(func() error { return req.OnAdopt(ctx, s) })
 	}
 	if err == nil {
-		err = m.store.Update(ctx, s.recordAs(record.Ready, s.expiry()))
+		err = s.settle(ctx)
 	}
 	if err != nil {
 		s.control.Close()

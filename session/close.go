@@ -123,7 +123,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	}
 	mine, err := m.holds(ctx, s, to)
 	switch {
-	case s.joined && to == owner.Gone && !s.wasLost():
+	case s.joined && to == owner.Gone:
 		m.unregister(s, false)
 		return m.removeJoined(ctx, s.id, why)
 	case s.joined && to == owner.WorkspaceOnly:

@@ -133,7 +133,8 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 }
 
 // Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other
-// processes of the instance opened. Their hosts are served as by Lookup.
+// processes of the instance opened. Their hosts are served as by Lookup. If a sandbox died and cannot be started, calls
+// in its session fail with backend.ErrLost.
 func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, error) {
 	if !m.opts.Join {
 		return m.InScope(scope), nil
@@ -142,13 +143,20 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 	if err != nil {
 		return nil, sandbox.WrapError("Join", m.driver, "", err)
 	}
+	var dead []*Session
 	for _, rec := range recs {
-		if rec.Key.Scope() != scope || has(m, m.byID, rec.ID) && !rec.WorkspaceOnly() {
+		m.mu.Lock()
+		s := m.byID[rec.ID]
+		m.mu.Unlock()
+		if rec.Key.Scope() != scope || s != nil && !s.wasLost() {
 			continue
 		}
-		_, err := m.joinRecorded(ctx, rec)
+		s, err := m.joinRecorded(ctx, rec)
 		gone := errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound)
-		if err != nil && !gone {
+		switch {
+		case err == nil && s.wasLost():
+			dead = append(dead, s)
+		case err != nil && !gone:
 			return nil, sandbox.WrapError("Join", m.driver, rec.ID, err)
 		}
 	}
@@ -156,10 +164,17 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 	for _, s := range list {
 		s.nameHosts(ctx)
 	}
-	return slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
+	list = slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
 		ready := slices.ContainsFunc(recs, func(rec record.Record) bool { return rec.ID == s.id })
 		return s.owned && m.keeper.TakenOver(s.id) || !s.owned && !ready
-	}), nil
+	})
+	for _, s := range dead {
+		if !slices.ContainsFunc(list, func(open *Session) bool { return open.id == s.id }) {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, byName)
+	return list, nil
 }
 
 // errOtherEngine: processes that join must reach the same engine.
@@ -171,27 +186,46 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 		return nil, errOtherEngine
 	}
 	engine, _, err := m.keeper.Find(ctx, rec.ID)
-	if errors.Is(err, backend.ErrNotFound) {
+	switch {
+	case errors.Is(err, backend.ErrNotFound) && rec.WorkspaceOnly():
+		had, _ := decodeShape(rec.Request)
+		engine = backend.Info{ID: rec.EngineID, Image: had.Image, Network: had.Network, Limits: had.Limits}
+		return m.dead(rec, engine, "it was removed; its files are kept"), nil
+	case errors.Is(err, backend.ErrNotFound):
 		return nil, errGone
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	req := foundRequest(engine)
 	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
 	req, _ = asWas(rec, req) // the engine has it already
 	s, _, err := m.Open(ctx, rec.Key, req)
-	if err == nil && s.id != rec.ID {
+	switch {
+	case err == nil && s.id != rec.ID:
 		return nil, errGone
+	case err != nil && engine.State == backend.StateStopped && ctx.Err() == nil:
+		return m.dead(rec, engine, "it was stopped and cannot be started: "+err.Error()), nil
 	}
 	return s, err
 }
 
+// dead returns a session of a sandbox that does not run, in which all calls fail.
+func (m *Manager) dead(rec record.Record, engine backend.Info, reason string) *Session {
+	s := m.newSession(rec.Key, foundRequest(engine), rec.ID)
+	s.owned, s.engine, s.made, s.created = false, engine, rec.Request, rec.Created
+	s.engine.SessionID, s.engine.Created = rec.ID, rec.Created
+	s.control.Lose(reason)
+	return s
+}
+
 // removeJoined removes a sandbox that another living process has.
 func (m *Manager) removeJoined(ctx context.Context, id string, why owner.Event) error {
+	ctx = context.WithoutCancel(ctx)
 	engine, _, err := m.keeper.Find(ctx, id)
 	if err == nil {
-		err = m.keeper.RemoveRecorded(context.WithoutCancel(ctx), engine, why)
+		err = m.keeper.RemoveRecorded(ctx, engine, why)
+	} else if errors.Is(err, backend.ErrNotFound) {
+		err = m.keeper.Remove(ctx, id, true) // its workspace may be left
 	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil

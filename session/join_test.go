@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -252,5 +253,49 @@ func TestJoinOtherEngine(t *testing.T) {
 	}
 	if _, err := other.Join(t.Context(), s.Key().Scope()); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Join = %v", err)
+	}
+}
+
+// TestJoinDead verifies that a dead sandbox which cannot be started is in its scope, does not hide others, and can be
+// opened or removed with its files by any process.
+func TestJoinDead(t *testing.T) {
+	t.Parallel()
+	for name, ruin := range map[string]func(*engine, string){"killed": ruins["killed"], "removed": ruins["removed"]} {
+		for known, removed := range map[string]bool{"joined before, opened": false, "joined before, removed": true, "opened": false, "removed": true} {
+			t.Run(name+", "+known, func(t *testing.T) {
+				t.Parallel()
+				e := newEngine(t)
+				opts := joining()
+				first, second := newManager(t, e, opts), newManager(t, e, opts)
+				a, b := mustOpen(t, first, replicaKey("a")), mustOpen(t, second, replicaKey("b"))
+				output(t, a, "echo kept > file")
+				if strings.HasPrefix(known, "joined") {
+					reopen(t, second, a.Key(), testImage(), a.ID())
+				}
+				ruin(e, a.Info().EngineID)
+				eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, a.ID()).Owner == "" })
+				e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
+				for _, m := range []*session.Manager{first, second} {
+					list, err := m.Join(t.Context(), a.Key().Scope())
+					if err != nil || len(list) != 2 || list[0].ID() != a.ID() || list[1].ID() != b.ID() {
+						t.Fatalf("Join = %v, %v", list, err)
+					}
+				}
+				list, err := second.Join(t.Context(), a.Key().Scope())
+				must(t, err)
+				if _, err := list[0].StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrLost) || list[0].Info().State != session.StateLost {
+					t.Errorf("a call in it: %v, its state %s", err, list[0].Info().State)
+				}
+				e.setHooks(nil, nil, nil)
+				if removed {
+					must(t, second.Remove(t.Context(), a.ID(), true))
+				} else {
+					reopen(t, second, a.Key(), testImage(), a.ID())
+				}
+				if e.hasFiles(t, a.ID()) == removed {
+					t.Errorf("its files are left: %v", removed)
+				}
+			})
+		}
 	}
 }

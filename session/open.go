@@ -424,9 +424,23 @@ func (s *Session) prepare(ctx context.Context, req Request) error {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
-		err = engineError(s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())))
+		err = s.settle(ctx)
 	}
 	return err
+}
+
+// settle records that the sandbox is ready. If the sandbox is lost before, its opener removes it or leaves it as it was.
+func (s *Session) settle(ctx context.Context) error {
+	if err := s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())); err != nil {
+		return engineError(err)
+	}
+	s.mu.Lock()
+	s.settled = true
+	s.mu.Unlock()
+	if s.wasLost() {
+		return fmt.Errorf("%w: it ended while it was being opened", backend.ErrLost)
+	}
+	return nil
 }
 
 // creating returns the record of a sandbox that is being made.

@@ -415,6 +415,66 @@ func TestPrepareThatFailsLeavesNothing(t *testing.T) {
 	mustOpen(t, m, key) // the key is free again
 }
 
+// notedStore counts the updates to ready records.
+type notedStore struct {
+	record.Store
+	ready atomic.Int64
+}
+
+func (n *notedStore) Update(ctx context.Context, rec record.Record) error {
+	if rec.State == record.Ready {
+		n.ready.Add(1)
+	}
+	return n.Store.Update(ctx, rec)
+}
+
+// TestLostWhilePrepared verifies that nobody gets the files of a sandbox that dies while it is prepared.
+func TestLostWhilePrepared(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{"noticed": backend.ErrLost, "unnoticed": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, opts := newEngine(t), shared()
+			store := &notedStore{Store: opts.Store}
+			opts.Store = store
+			m, id := newManager(t, e, opts), ""
+			req := testImage()
+			req.Prepare = func(_ context.Context, s *session.Session) error {
+				id = s.ID()
+				output(t, s, "echo half > file")
+				e.remove(s.Info().EngineID)
+				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+				return failure
+			}
+			if _, _, err := m.Open(t.Context(), runKey, req); !errors.Is(err, backend.ErrLost) {
+				t.Errorf("Open = %v, want ErrLost", err)
+			}
+			if most := map[error]int64{nil: 1, backend.ErrLost: 0}[failure]; e.hasFiles(t, id) || store.ready.Load() > most {
+				t.Errorf("its files are left: %v; it was ready %d times", e.hasFiles(t, id), store.ready.Load())
+			}
+			opensAnother(t, m, runKey, testImage(), id)
+		})
+	}
+}
+
+// TestLostWhileAdopted verifies that a sandbox which dies while it is adopted is there for the next opener.
+func TestLostWhileAdopted(t *testing.T) {
+	t.Parallel()
+	e, opts, key := newEngine(t), shared(), session.UserKey("lab")
+	s := left(t, e, opts, key, record.IdleRemove)
+	m := newManager(t, e, opts)
+	req := testImage()
+	req.OnAdopt = func(_ context.Context, s *session.Session) error {
+		e.remove(s.Info().EngineID)
+		eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+		return nil
+	}
+	if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrLost) {
+		t.Fatalf("Open = %v, want ErrLost", err)
+	}
+	reopen(t, m, key, testImage(), s.ID())
+}
+
 // TestWaitIsLogged: the wait for another process that makes a named sandbox is logged, once.
 func TestWaitIsLogged(t *testing.T) {
 	t.Parallel()

@@ -265,7 +265,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 		if !plain {
 			return m.store.Update(ctx, s.creating())
 		}
-		s.engine = ready.engineOf(s)
+		s.engine, s.settled = ready.engineOf(s), true
 		return m.store.Update(ctx, s.recordAs(record.Ready, s.expiry()))
 	})
 	unfit := <-fit

@@ -41,6 +41,7 @@ type Session struct {
 	recorded time.Time     // last use as it was last recorded
 	idle     time.Duration // negative is never
 	taken    bool          // another process has the sandbox now
+	settled  bool          // the store has it as ready
 	why      owner.Event   // for which it closes, Record.Reason; empty before
 
 	lossRecorded chan struct{} // closed when the store has the loss
