@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"os"
@@ -230,5 +231,27 @@ func TestWaitsForOthers(t *testing.T) {
 	must(t, <-done)
 	if n := count(t, a); n != 2 {
 		t.Errorf("%d notes, want 2", n)
+	}
+}
+
+// ending is the text "kept". It ends a context when a statement reads it.
+type ending func()
+
+func (e ending) Value() (driver.Value, error) {
+	e()
+	return "kept", nil
+}
+
+// TestContextEndsDuringStatement verifies that Exec reports the effect of a statement that began before its context ended.
+func TestContextEndsDuringStatement(t *testing.T) {
+	t.Parallel()
+	f := open(t, filepath.Join(t.TempDir(), "state.db"), notes())
+	ctx, cancel := context.WithCancel(t.Context())
+	n, err := f.Exec(ctx, `INSERT INTO note (text) VALUES (?)`, ending(cancel))
+	if err != nil || n != 1 || count(t, f) != 1 {
+		t.Errorf("%d rows, %v; %d notes", n, err, count(t, f))
+	}
+	if _, err := f.Exec(ctx, `DELETE FROM note`); !errors.Is(err, context.Canceled) || count(t, f) != 1 {
+		t.Errorf("after the end: %v; %d notes", err, count(t, f))
 	}
 }
