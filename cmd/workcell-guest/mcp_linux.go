@@ -33,8 +33,9 @@ func mcp(in io.Reader, out io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	// A client reads JSON-RPC only.
-	_, _ = fmt.Fprintln(out, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"host tools are not available: no listener, or this command has no host tools"}}`)
+	if conn == nil || errors.Is(err, errRefused) { // a client reads JSON-RPC only
+		_, _ = fmt.Fprintln(out, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"host tools are not available: no listener, or this command has no host tools"}}`)
+	}
 	fail(os.Stderr, err)
 	return exitUnavailable
 }
@@ -72,5 +73,5 @@ func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 	if n == 0 {
 		return errors.Join(errRefused, err)
 	}
-	return nil
+	return err
 }
