@@ -54,10 +54,11 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	if err := s.receive(r, d, root, req.Size); err != nil {
 		return pathError(err, req.Path)
 	}
+	lock := s.name(d.base)
+	lock.Lock() // before there is room, which files of other names need
+	defer lock.Unlock()
 	var info wire.FileInfo
 	err = s.fs.Do(func() (err error) {
-		s.names.Lock()
-		defer s.names.Unlock()
 		info, err = d.commit(root.shown(rel))
 		return err
 	})
@@ -301,7 +302,7 @@ func holds(dir int, name string, sum []byte) bool {
 		return false
 	}
 	h := sha256.New()
-	_, err = io.Copy(h, f)
+	_, err = io.Copy(h, io.LimitReader(f, st.Size+1)) // a process may add to it without end
 	return err == nil && bytes.Equal(h.Sum(nil), sum)
 }
 

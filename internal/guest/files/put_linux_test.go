@@ -1,12 +1,17 @@
 package files
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // TestRenameNew: what renameat2 does where a file system has its flag.
@@ -45,5 +50,42 @@ func TestRenameNew(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "two")); err != nil || string(text) != "two" {
 		t.Errorf("two has %q, %v", text, err)
+	}
+}
+
+// put is a request with the contents "x".
+type put struct{ io.Reader }
+
+func (put) Write(p []byte) (int, error) { return len(p), nil }
+func (put) Answer(any) error            { return nil }
+
+// TestSlowName verifies that files can be written while others wait to take the place of one name.
+func TestSlowName(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.TempDir(), make(disk.Gate, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.root.fits = func(int64) error { return nil }
+	write := func(name string) error {
+		frames := wire.AppendEOF(wire.AppendData(nil, wire.ChanFile, []byte("x")), wire.ChanFile)
+		return s.Put(put{bytes.NewReader(frames)}, &wire.FilePutRequest{Path: name, Size: 1, Overwrite: true})
+	}
+	slow := s.name("slow")
+	slow.Lock()
+	waiting := make(chan error)
+	for range 3 {
+		go func() { waiting <- write("slow") }()
+	}
+	for range 100 { // those that wait get the time to take all room
+		if err := write("other"); err != nil {
+			t.Error(err)
+		}
+	}
+	slow.Unlock()
+	for range 3 {
+		if err := <-waiting; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package files
 
 import (
 	"errors"
+	"hash/crc32"
 	"io"
 	"os"
 	"path"
@@ -23,9 +24,14 @@ type Service struct {
 	root    *root
 	scratch *root // nil for none
 	fs      disk.Gate
-	// names is held while a file takes its place. Two files that replace the same one at once could each take the other
-	// for a command's.
-	names sync.Mutex
+	// names is held, by the name's sum, while a file takes its place. Two files that replace the same file at once could
+	// each take the other for a command's.
+	names [64]sync.Mutex
+}
+
+// name returns the lock of a file name.
+func (s *Service) name(base string) *sync.Mutex {
+	return &s.names[crc32.ChecksumIEEE([]byte(base))%uint32(len(s.names))]
 }
 
 // Open opens the work directory.
