@@ -143,18 +143,18 @@ func (s *Server) handleWait(r *request, req *wire.WaitRequest) error {
 	select {
 	case <-e.ended:
 	case <-limit:
+		return r.Answer(e.result())
 	case <-left:
 		return nil
 	}
-	for req.Tree && e.final() && e.tree().Alive() {
+	for req.Tree && e.tree().Alive() {
 		select {
 		case <-time.After(treePause):
-			continue
 		case <-limit:
+			return r.Answer(e.result())
 		case <-left:
 			return nil
 		}
-		break
 	}
 	return r.Answer(e.result())
 }
