@@ -172,7 +172,8 @@ func TestSharedDeadSandbox(t *testing.T) {
 				m = one
 				return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(one)}
 			})
-			id := must(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": "new"}).text("session_id")
+			opened := must(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": "new"})
+			id := opened.text("session_id")
 			recs, err := store.List(t.Context(), record.Ready)
 			if err != nil || len(recs) != 1 {
 				t.Fatalf("records %+v, %v", recs, err)

@@ -261,7 +261,9 @@ func TestJoinOtherEngine(t *testing.T) {
 func TestJoinDead(t *testing.T) {
 	t.Parallel()
 	for name, ruin := range map[string]func(*engine, string){"killed": ruins["killed"], "removed": ruins["removed"]} {
-		for known, removed := range map[string]bool{"joined before, opened": false, "joined before, removed": true, "opened": false, "removed": true} {
+		for known, removed := range map[string]bool{
+			"joined before, opened": false, "joined before, removed": true, "opened": false, "removed": true,
+		} {
 			t.Run(name+", "+known, func(t *testing.T) {
 				t.Parallel()
 				e := newEngine(t)
@@ -283,8 +285,9 @@ func TestJoinDead(t *testing.T) {
 				}
 				list, err := second.Join(t.Context(), a.Key().Scope())
 				must(t, err)
-				if _, err := list[0].StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrLost) || list[0].Info().State != session.StateLost {
-					t.Errorf("a call in it: %v, its state %s", err, list[0].Info().State)
+				_, err = list[0].StatFile(t.Context(), "file")
+				if state := list[0].Info().State; !errors.Is(err, backend.ErrLost) || state != session.StateLost {
+					t.Errorf("a call in it: %v, its state %s", err, state)
 				}
 				e.setHooks(nil, nil, nil)
 				if removed {

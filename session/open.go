@@ -429,7 +429,8 @@ func (s *Session) prepare(ctx context.Context, req Request) error {
 	return err
 }
 
-// settle records that the sandbox is ready. If the sandbox is lost before, its opener removes it or leaves it as it was.
+// settle records that the sandbox is ready. If the sandbox is lost before, its opener removes it or leaves it as it
+// was.
 func (s *Session) settle(ctx context.Context) error {
 	if err := s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())); err != nil {
 		return engineError(err)

@@ -428,7 +428,7 @@ func (n *notedStore) Update(ctx context.Context, rec record.Record) error {
 	return n.Store.Update(ctx, rec)
 }
 
-// TestLostWhilePrepared verifies that nobody gets the files of a sandbox that dies while it is prepared.
+// TestLostWhilePrepared verifies that a sandbox which dies while it is prepared leaves no files to the next opener.
 func TestLostWhilePrepared(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"noticed": backend.ErrLost, "unnoticed": nil} {

@@ -23,8 +23,8 @@
 // reaches, as bits of the exit code.
 //
 // mcp, started by a command of the sandbox, bridges its own standard streams to the tools that the host serves, at the
-// address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions. It exits with 69
-// if the connection breaks and, after one JSON-RPC error, if the host serves no tools to the command.
+// address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, with 69 if the
+// connection breaks, and with 69 after one JSON-RPC error if the host serves no tools to the command.
 //
 // tools, also started as /.workcell/bin/tools, calls tools of the host: results on standard output, a failure as JSON
 // on standard error with exit code 1, 77 when it was denied, 124 when a time limit ran out, 69 when the host is away.

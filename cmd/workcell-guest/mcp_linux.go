@@ -34,7 +34,8 @@ func mcp(in io.Reader, out io.Writer) int {
 		return 0
 	}
 	if conn == nil || errors.Is(err, errRefused) { // a client reads JSON-RPC only
-		_, _ = fmt.Fprintln(out, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"host tools are not available: no listener, or this command has no host tools"}}`)
+		_, _ = fmt.Fprintln(out, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"`+
+			`host tools are not available: no listener, or this command has no host tools"}}`)
 	}
 	fail(os.Stderr, err)
 	return exitUnavailable

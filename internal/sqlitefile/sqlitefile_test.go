@@ -242,7 +242,8 @@ func (e ending) Value() (driver.Value, error) {
 	return "kept", nil
 }
 
-// TestContextEndsDuringStatement verifies that Exec reports the effect of a statement that began before its context ended.
+// TestContextEndsDuringStatement verifies that Exec reports the effect of a statement although its context ends
+// meanwhile.
 func TestContextEndsDuringStatement(t *testing.T) {
 	t.Parallel()
 	f := open(t, filepath.Join(t.TempDir(), "state.db"), notes())
