@@ -128,7 +128,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		return m.removeJoined(ctx, s.id, why)
 	case s.joined && to == owner.WorkspaceOnly:
 		m.unregister(s, false)
-		return m.keeper.Remove(ctx, s.id, false)
+		return m.keeper.Remove(ctx, s.id, false, why)
 	case !mine:
 		m.unregister(s, false)
 		return err

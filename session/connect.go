@@ -168,13 +168,9 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 		ready := slices.ContainsFunc(recs, func(rec record.Record) bool { return rec.ID == s.id })
 		return s.owned && m.keeper.TakenOver(s.id) || !s.owned && !ready
 	})
-	for _, s := range dead {
-		if !slices.ContainsFunc(list, func(open *Session) bool { return open.id == s.id }) {
-			list = append(list, s)
-		}
-	}
-	slices.SortFunc(list, byName)
-	return list, nil
+	list = append(list, dead...)
+	slices.SortStableFunc(list, byName)
+	return slices.CompactFunc(list, func(a, b *Session) bool { return a.id == b.id }), nil
 }
 
 // errOtherEngine: processes that join must reach the same engine.
@@ -218,15 +214,9 @@ func (m *Manager) dead(rec record.Record, engine backend.Info, reason string) *S
 	return s
 }
 
-// removeJoined removes a sandbox that another living process has.
+// removeJoined removes a sandbox that another process has, or the workspace that is left of it.
 func (m *Manager) removeJoined(ctx context.Context, id string, why owner.Event) error {
-	ctx = context.WithoutCancel(ctx)
-	engine, _, err := m.keeper.Find(ctx, id)
-	if err == nil {
-		err = m.keeper.RemoveRecorded(ctx, engine, why)
-	} else if errors.Is(err, backend.ErrNotFound) {
-		err = m.keeper.Remove(ctx, id, true) // its workspace may be left
-	}
+	err := m.keeper.Remove(context.WithoutCancel(ctx), id, true, why)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil
 	}
@@ -260,7 +250,7 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	if own != nil {
 		return m.closeFor(ctx, own, !volumes)
 	}
-	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes))
+	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes, owner.Removed))
 }
 
 // vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be

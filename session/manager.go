@@ -248,10 +248,7 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 // noteLost logs and records a lost sandbox.
 func (m *Manager) noteLost(s *Session, reason string) {
 	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
-	s.mu.Lock()
-	settled := s.settled
-	s.mu.Unlock()
-	if !s.owned || !settled {
+	if !s.owned || !s.settled.Load() {
 		return
 	}
 	if m.keeper.TakenOver(s.id) {

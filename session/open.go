@@ -435,9 +435,7 @@ func (s *Session) settle(ctx context.Context) error {
 	if err := s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())); err != nil {
 		return engineError(err)
 	}
-	s.mu.Lock()
-	s.settled = true
-	s.mu.Unlock()
+	s.settled.Store(true)
 	if s.wasLost() {
 		return fmt.Errorf("%w: it ended while it was being opened", backend.ErrLost)
 	}

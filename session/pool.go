@@ -265,7 +265,8 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 		if !plain {
 			return m.store.Update(ctx, s.creating())
 		}
-		s.engine, s.settled = ready.engineOf(s), true
+		s.engine = ready.engineOf(s)
+		s.settled.Store(true)
 		return m.store.Update(ctx, s.recordAs(record.Ready, s.expiry()))
 	})
 	unfit := <-fit

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -37,11 +38,12 @@ type Session struct {
 	policy    record.IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
 
+	settled atomic.Bool // the store has it as ready
+
 	mu       sync.Mutex    // guards the fields below; never held across a call to the engine or the guest
 	recorded time.Time     // last use as it was last recorded
 	idle     time.Duration // negative is never
 	taken    bool          // another process has the sandbox now
-	settled  bool          // the store has it as ready
 	why      owner.Event   // for which it closes, Record.Reason; empty before
 
 	lossRecorded chan struct{} // closed when the store has the loss

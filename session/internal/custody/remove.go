@@ -195,7 +195,7 @@ func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.
 
 // Remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die,
 // what is left goes, and what was to be kept stays.
-func (k *Keeper) Remove(ctx context.Context, id string, volumes bool) error {
+func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.Event) error {
 	engine, key, err := k.Find(ctx, id)
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && record.ValidSandboxID(id):
@@ -205,11 +205,11 @@ func (k *Keeper) Remove(ctx context.Context, id string, volumes bool) error {
 	case !volumes:
 		return k.removeButWorkspace(ctx, engine, key)
 	}
-	return k.RemoveRecorded(ctx, engine, owner.Removed)
+	return k.removeRecorded(ctx, engine, why)
 }
 
-// RemoveRecorded removes a sandbox that the engine has, with its workspace.
-func (k *Keeper) RemoveRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
+// removeRecorded removes a sandbox that the engine has, with its workspace.
+func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
 	id := engine.SessionID
 	before, err := k.Store.Get(ctx, id)
 	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
