@@ -88,14 +88,15 @@ With --interpreter, COMMAND is the source code of a program. If you omit COMMAND
 keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
 		Example: "  workcell sandbox exec sbx_… -- python3 -m unittest\n  workcell sandbox exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
+			dash, program := cmd.ArgsLenAtDash(), o.language != ""
 			switch {
-			case o.language != "" && (o.dir != "" || o.env != nil):
+			case program && (o.dir != "" || o.env != nil):
 				return app.Fail(app.ExitExecProduct, errors.New("--interpreter cannot be used with --workdir or --env"),
 					"the interpreter keeps both between calls; change them in the program, for example with os.chdir and os.environ")
-			case o.language != "":
-				return cobra.RangeArgs(1, 2)(cmd, args)
-			}
-			if dash := cmd.ArgsLenAtDash(); len(args) < 2 || dash > 1 || dash == 0 {
+			case program && (len(args) == 0 || len(args) > 2):
+				return app.Fail(app.ExitExecProduct, errors.New("sandbox and at most one program required"),
+					"put the program in quotes, or omit it to read standard input")
+			case !program && (len(args) < 2 || dash > 1 || dash == 0):
 				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"), "workcell sandbox exec SANDBOX -- COMMAND")
 			}
 			return nil
