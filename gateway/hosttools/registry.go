@@ -74,8 +74,11 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	return r, nil
 }
 
-// Close closes the sources.
+// Close closes the sources. A nil registry has none.
 func (r *Registry) Close() error {
+	if r == nil {
+		return nil
+	}
 	var errs []error
 	for _, s := range r.sources {
 		errs = append(errs, s.Close())

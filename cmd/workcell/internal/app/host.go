@@ -251,59 +251,55 @@ func (h *Host) keepTrace(runID string) {
 	}
 }
 
-// StartAudit records what is done under the context that it returns in the file of --audit, if there is one. When that
-// cannot be written the context ends. end closes the file and adds such a failure to the command's error.
-func (a *App) StartAudit(ctx context.Context) (_ context.Context, end func(error) error, err error) {
-	if a.opts.Audit == "" {
-		if a.opts.AuditHash {
-			return ctx, nil, UsageError(errors.New("--audit-hash requires --audit FILE"), "")
-		}
-		return ctx, func(err error) error { return err }, nil
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	log, err := audit.Open(a.opts.Audit, audit.Options{Hash: a.opts.AuditHash, OnFailure: cancel})
-	if err != nil {
-		cancel(nil)
-		return ctx, nil, Fail(ExitFailed, err, "check that you can append to the --audit file")
-	}
-	return audit.NewContext(ctx, log), func(err error) error {
-		cancel(nil)
-		if failed := log.Close(); failed != nil && !errors.Is(err, audit.ErrWrite) {
-			err = errors.Join(err, Fail(ExitFailed, failed, "Workcell stopped at the first missing record"))
-		}
-		return err
-	}, nil
-}
-
 // WithHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
 // traces are sent, whether or not ctx has ended. oneRun says that fn is one run, whose spans are kept.
-func (a *App) WithHost(ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) (err error) {
+func (a *App) WithHost(ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) error {
+	return a.Observe(ctx, oneRun, func(ctx context.Context, tel *otelsetup.Tracing) error {
+		return a.hosting(ctx, tel, use, files, oneRun, fn)
+	})
+}
+
+// Observe starts the audit and the traces of this process, runs fn, and ends both. If a record cannot be written to the
+// --audit file, the context of fn ends. The spans of one run are kept.
+func (a *App) Observe(ctx context.Context, oneRun bool, fn func(context.Context, *otelsetup.Tracing) error) (err error) {
 	catchBrokenPipes()
-	ctx, endAudit, err := a.StartAudit(ctx)
-	if err != nil {
-		return err
+	if a.opts.AuditHash && a.opts.Audit == "" {
+		return UsageError(errors.New("--audit-hash requires --audit FILE"), "")
 	}
-	defer func() { err = endAudit(err) }()
+	if a.opts.Audit != "" {
+		audited, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		log, failed := audit.Open(a.opts.Audit, audit.Options{Hash: a.opts.AuditHash, OnFailure: cancel})
+		if failed != nil {
+			return Fail(ExitFailed, failed, "check that you can append to the --audit file")
+		}
+		defer func() {
+			if failed := log.Close(); failed != nil && !errors.Is(err, audit.ErrWrite) {
+				err = errors.Join(err, Fail(ExitFailed, failed, "Workcell stopped at the first missing record"))
+			}
+		}()
+		ctx = audit.NewContext(audited, log)
+	}
 	ctx, tel, err := a.StartTracing(ctx, oneRun)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		tel.Close(ctx)
-		if id := tel.TraceID(); id != "" && tel.Exports() {
+		if id := tel.TraceID(); oneRun && id != "" && tel.Exports() {
 			a.Notice("trace: %s", id)
 		}
 	}()
-	return a.hosting(ctx, tel, use, files, oneRun, fn)
+	return fn(ctx, tel)
 }
 
 // hosting is WithHost for callers that have started what the whole process shares: the audit in ctx, and traces.
 func (a *App) hosting(ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) (err error) {
-	hosts, endTools, err := a.StartHostTools(ctx)
+	hosts, err := a.OpenHostTools(ctx, true)
 	if err != nil {
 		return err
 	}
-	defer func() { err = endTools(err) }()
+	defer func() { err = errors.Join(err, hosts.Close()) }()
 	m, err := a.OpenManager(ctx, use)
 	if err != nil {
 		return err

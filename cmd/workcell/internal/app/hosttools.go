@@ -13,20 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 )
 
-// StartHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are
-// eager.
-func (a *App) StartHostTools(ctx context.Context) (hosts *hosttools.Registry, end func(error) error, err error) {
-	if hosts, err = a.OpenHostTools(ctx, true); err != nil {
-		return nil, nil, err
-	}
-	return hosts, func(err error) error {
-		if hosts == nil {
-			return err
-		}
-		return errors.Join(err, hosts.Close())
-	}, nil
-}
-
 // needHostTools refuses to begin a run whose agents name tools of servers that no file names.
 func (h *Host) needHostTools() error {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {

@@ -30,28 +30,19 @@ type runWorker struct {
 	said   map[string]string // why runs could not be carried out, as their logs say it already
 }
 
-func (a *App) Work(ctx context.Context, o worker.Options) (err error) {
+func (a *App) Work(ctx context.Context, o worker.Options) error {
 	q, err := a.openQueue(ctx, "a worker")
 	if err != nil {
 		return err
 	}
 	defer q.Close()
-	catchBrokenPipes()
-	ctx, endAudit, err := a.StartAudit(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = endAudit(err) }()
-	ctx, tel, err := a.StartTracing(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer tel.Close(ctx)
-	w := &runWorker{App: a, q: q, tel: tel, said: map[string]string{}}
-	o.Logger, o.Resume = a.Logger(), w.resume
-	w.prune(ctx)
-	a.Notice("worker started, runs up to %d workflows at a time", o.MaxRuns)
-	return q.Work(ctx, o)
+	return a.Observe(ctx, false, func(ctx context.Context, tel *otelsetup.Tracing) error {
+		w := &runWorker{App: a, q: q, tel: tel, said: map[string]string{}}
+		o.Logger, o.Resume = a.Logger(), w.resume
+		w.prune(ctx)
+		a.Notice("worker started, runs up to %d workflows at a time", o.MaxRuns)
+		return q.Work(ctx, o)
+	})
 }
 
 // pruneEvery is how often a worker forgets old runs.

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
@@ -118,7 +119,7 @@ limits images.`,
 // serveFunc serves clients until the context ends.
 type serveFunc func(context.Context, *command, *mcpserver.Server) error
 
-func (o *mcpOptions) run(ctx context.Context, a *command) (err error) {
+func (o *mcpOptions) run(ctx context.Context, a *command) error {
 	if err := o.check(a); err != nil {
 		return err
 	}
@@ -134,21 +135,16 @@ func (o *mcpOptions) run(ctx context.Context, a *command) (err error) {
 		}
 		defer end()
 	}
-	ctx, endAudit, err := a.StartAudit(ctx)
+	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error { return o.host(ctx, a, policy, serve) })
+}
+
+// host serves clients until ctx ends. Servers that share a database start again if they lose it.
+func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Policy, serve serveFunc) (err error) {
+	hosts, err := a.OpenHostTools(ctx, true)
 	if err != nil {
 		return err
 	}
-	defer func() { err = endAudit(err) }()
-	ctx, tel, err := a.StartTracing(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer tel.Close(ctx)
-	hosts, endTools, err := a.StartHostTools(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = endTools(err) }()
+	defer func() { err = errors.Join(err, hosts.Close()) }()
 	place, err := a.State()
 	if err != nil {
 		return err

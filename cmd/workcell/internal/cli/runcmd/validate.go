@@ -91,9 +91,7 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	if err != nil {
 		return err
 	}
-	if registry != nil {
-		defer func() { err = errors.Join(err, registry.Close()) }()
-	}
+	defer func() { err = errors.Join(err, registry.Close()) }()
 	c := &checker{command: a, hostTools: registry, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
