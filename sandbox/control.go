@@ -75,7 +75,7 @@ func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 func (c Control) Take(from Control, engine backend.Info, image []string) {
 	s, conn := c.s, from.s.conn
 	s.engine, s.image, s.conn, s.hello = engine, image, conn, cleanHello(conn.Hello())
-	s.base = baseEnv(s.hello.Workdir, image, s.o.Env)
+	s.base = baseEnv(s.hello, image, s.o.Env)
 	s.wg.Go(func() { s.watch(conn) })
 }
 
@@ -95,7 +95,7 @@ func (c Control) Warm(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
 	hello := cleanHello(s.conn.Hello())
-	env := execEnv(baseEnv(hello.Workdir, s.engine.ImageEnv, nil), nil, "")
+	env := execEnv(baseEnv(hello, s.engine.ImageEnv, nil), nil, "")
 	for _, argv := range [][]string{{"sh", "-c", ":"}, {"python3", "-c", ""}, {"node", "-e", ""}} {
 		if !slices.Contains(hello.Programs, argv[0]) {
 			continue
@@ -124,7 +124,7 @@ func (c Control) SetHosts(hosts Egress) {
 func (c Control) SetDefaults(env map[string]string, timeout time.Duration, hosts Egress) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.s.base, c.s.timeout, c.s.hosts = baseEnv(c.s.hello.Workdir, c.s.image, env), timeout, hosts
+	c.s.base, c.s.timeout, c.s.hosts = baseEnv(c.s.hello, c.s.image, env), timeout, hosts
 }
 
 // Use returns how the handle is used.

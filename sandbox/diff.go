@@ -28,8 +28,8 @@ const (
 	readTogether   = 16        // files, or directories, at a time: most are so small that the way takes longer
 )
 
-// toolLeftovers are rules, as of a .gitignore file, for what tools leave behind in a work directory, which is the home
-// directory, too. Diff leaves new files out by them.
+// toolLeftovers are rules, as of a .gitignore file, for files that tools leave behind in a work directory. Diff omits
+// new files that match them. In earlier versions, the work directory was the home directory.
 const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n__pycache__/\nnode_modules/\n"
 
 // SpecialFile is the reason why ReadTree and Diff omit pipes, sockets, and devices.

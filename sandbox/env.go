@@ -1,12 +1,16 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/lib"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -16,25 +20,34 @@ const traceParent = "TRACEPARENT"
 // DefaultPath is the PATH of commands whose image has none.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// gitConfig is Git's system configuration in sandboxes. It includes the image's.
+const gitConfig = embed.Dir + "/lib/" + lib.GitConfig
+
 // defaultEnv is the lowest layer of every command's environment.
-func defaultEnv(workdir string) map[string]string {
-	return map[string]string{
+func defaultEnv(h wire.Hello) map[string]string {
+	user := wire.UserName(h.UID)
+	env := map[string]string{
 		"PATH": DefaultPath,
-		"HOME": workdir,
+		"HOME": cmp.Or(h.Home, h.Workdir), "USER": user, "LOGNAME": user,
 		"LANG": "C.UTF-8",
 		// Beside the modules of a read-only image nothing can be kept, and each start would compile them again.
 		"PYTHONPYCACHEPREFIX": "/tmp/.pycache",
 	}
+	if h.Home != "" { // guests of earlier versions have no such file
+		env["GIT_CONFIG_SYSTEM"] = gitConfig
+	}
+	return env
 }
 
 // baseEnv layers the environment of a sandbox: request over image over defaults. The image's entries come as
 // "NAME=value"; those that are none are passed over, as an image is not ours to complain about.
-func baseEnv(workdir string, image []string, request map[string]string) map[string]string {
-	env := defaultEnv(workdir)
+func baseEnv(h wire.Hello, image []string, request map[string]string) map[string]string {
+	env := defaultEnv(h)
 	for _, entry := range image {
 		name, value, ok := strings.Cut(entry, "=")
-		// An image's HOME belongs to the image's user, not ours: it is rarely writable.
-		if ok && name != "" && name != execMarker && name != "HOME" && !strings.Contains(entry, "\x00") {
+		// They belong to the image's user, whose home directory is rarely writable.
+		users := name == "HOME" || name == "USER" || name == "LOGNAME"
+		if ok && name != "" && name != execMarker && !users && !strings.Contains(entry, "\x00") {
 			env[name] = value
 		}
 	}

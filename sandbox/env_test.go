@@ -8,17 +8,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
 func TestEnvLayers(t *testing.T) {
 	t.Parallel()
-	image := []string{"PATH=/opt/image/bin", "HOME=/root", "ONLY_IMAGE=1", "BOTH=image", "ALL=image", "malformed", "=x", "WORKCELL_EXEC=forged"}
-	base := sandbox.BaseEnv("/workspace", image, map[string]string{"BOTH": "session", "ALL": "session", "ONLY_SESSION": "2"})
+	image := []string{"PATH=/opt/image/bin", "HOME=/root", "USER=root", "LOGNAME=root", "ONLY_IMAGE=1", "BOTH=image", "ALL=image", "malformed", "=x", "WORKCELL_EXEC=forged"}
+	hello := wire.Hello{UID: 1000, Workdir: "/workspace", Home: "/workspace/.workcell/home"}
+	base := sandbox.BaseEnv(hello, image, map[string]string{"BOTH": "session", "ALL": "session", "ONLY_SESSION": "2"})
 	got := sandbox.ExecEnv(base, map[string]string{"ALL": "request", "LD_PRELOAD": "x.so"}, "00-trace")
 	want := []string{
-		"ALL=request", "BOTH=session", "HOME=/workspace", "LANG=C.UTF-8", "LD_PRELOAD=x.so", "ONLY_IMAGE=1",
-		"ONLY_SESSION=2", "PATH=/opt/image/bin", "PYTHONPYCACHEPREFIX=/tmp/.pycache", "TRACEPARENT=00-trace",
+		"ALL=request", "BOTH=session", "GIT_CONFIG_SYSTEM=/.workcell/lib/gitconfig", "HOME=/workspace/.workcell/home", "LANG=C.UTF-8",
+		"LD_PRELOAD=x.so", "LOGNAME=user", "ONLY_IMAGE=1", "ONLY_SESSION=2", "PATH=/opt/image/bin", "PYTHONPYCACHEPREFIX=/tmp/.pycache",
+		"TRACEPARENT=00-trace", "USER=user",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
@@ -26,8 +29,12 @@ func TestEnvLayers(t *testing.T) {
 	if _, leaked := base["ALL"]; !leaked || base["ALL"] != "session" {
 		t.Errorf("the request changed the session's environment: ALL=%q", base["ALL"])
 	}
-	bare := sandbox.ExecEnv(sandbox.BaseEnv("/workspace", nil, nil), nil, "")
-	want = []string{"HOME=/workspace", "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPYCACHEPREFIX=/tmp/.pycache"}
+	// A guest of an earlier version, as root.
+	bare := sandbox.ExecEnv(sandbox.BaseEnv(wire.Hello{Workdir: "/workspace"}, nil, nil), nil, "")
+	want = []string{
+		"HOME=/workspace", "LANG=C.UTF-8", "LOGNAME=root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PYTHONPYCACHEPREFIX=/tmp/.pycache", "USER=root",
+	}
 	if diff := cmp.Diff(want, bare); diff != "" {
 		t.Errorf("default environment (-want +got):\n%s", diff)
 	}

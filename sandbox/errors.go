@@ -131,6 +131,9 @@ func cleanHello(h wire.Hello) wire.Hello {
 	if !cleanPath(h.Workdir) {
 		h.Workdir = backend.Workdir
 	}
+	if h.Home != wire.Home(h.Workdir) && h.Home != "" {
+		h.Home = h.Workdir
+	}
 	var programs []string
 	for _, name := range h.Programs {
 		if len(programs) < maxPrograms && programName.MatchString(name) {

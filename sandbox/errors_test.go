@@ -86,6 +86,11 @@ func TestGuestsWord(t *testing.T) {
 			t.Errorf("work directory %.20q became %.20q", dir, got)
 		}
 	}
+	for home, want := range map[string]string{"/workspace/.workcell/home": "/workspace/.workcell/home", "": "", "/etc": "/workspace", "/a\n": "/workspace"} {
+		if got := sandbox.CleanHello(wire.Hello{Workdir: "/workspace", Home: home}).Home; got != want {
+			t.Errorf("home directory %q became %q, want %q", home, got, want)
+		}
+	}
 	for name, want := range map[string]string{"SIGKILL": "SIGKILL", "SIGRTMIN+1": "SIGRTMIN+1", "": "", "KILL": "", "SIG\n": "", "SIG KILL": ""} {
 		if got := sandbox.CleanSignal(name); got != want {
 			t.Errorf("signal %q became %q, want %q", name, got, want)

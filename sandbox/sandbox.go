@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,6 +125,9 @@ func (s *Sandbox) ID() string { return s.o.ID }
 // Workdir returns the work directory of commands.
 func (s *Sandbox) Workdir() string { return s.hello.Workdir }
 
+// Home returns the home directory of commands. Lists, outputs, and patches do not contain it.
+func (s *Sandbox) Home() string { return cmp.Or(s.hello.Home, s.hello.Workdir) }
+
 // Programs returns the interpreters that the guest found.
 func (s *Sandbox) Programs() []string { return slices.Clone(s.hello.Programs) }
 
@@ -240,7 +244,7 @@ type Stats struct {
 	CPU         time.Duration // used since it was started; zero is unknown
 	MemoryBytes int64         // with the pages of files in memory; zero is unknown
 	PIDs        int64         // processes and threads; zero is unknown
-	// WorkspaceBytes is the size of the files below the work directory, WorkspaceMore that there are more files than
+	// WorkspaceBytes is the size of the files below the work directory and in the home directory, WorkspaceMore that there are more files than
 	// were counted.
 	WorkspaceBytes int64
 	WorkspaceMore  bool
@@ -273,15 +277,17 @@ func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
 
 // countFiles adds up the sizes of the files below the work directory.
 func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
-	list, err := conn.List(ctx, wire.ListRequest{Path: ".", Recursive: true, Limit: MaxListEntries})
-	if err != nil {
-		return err
-	}
-	for _, e := range list.Entries {
-		if info := fileInfo(e); info.Type == TypeFile {
-			st.WorkspaceBytes += max(0, info.Size)
+	for _, dir := range []string{".", wire.PrivateDir} { // a list of the first does not contain the second
+		list, err := conn.List(ctx, wire.ListRequest{Path: dir, Recursive: true, Limit: MaxListEntries})
+		if err != nil && (dir == "." || !errors.As(err, new(*wire.Error))) { // the second can be missing, or anything
+			return err
 		}
+		for _, e := range list.Entries {
+			if info := fileInfo(e); info.Type == TypeFile {
+				st.WorkspaceBytes += max(0, info.Size)
+			}
+		}
+		st.WorkspaceMore = st.WorkspaceMore || list.Truncated
 	}
-	st.WorkspaceMore = list.Truncated
 	return nil
 }

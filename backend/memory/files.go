@@ -254,9 +254,6 @@ func (f *files) rename(req *wire.RenameRequest) (any, error) {
 	return wire.Empty{}, nil
 }
 
-// privateDir is what a list of the workspace leaves out, as that of the guest does.
-const privateDir = ".workcell"
-
 func (f *files) list(req *wire.ListRequest) (any, error) {
 	dir, err := relative(req.Path)
 	if err != nil {
@@ -273,7 +270,7 @@ func (f *files) list(req *wire.ListRequest) (any, error) {
 	res := wire.ListResult{}
 	bytes := 0
 	for _, p := range f.below(dir) {
-		if !req.Recursive && path.Dir(p) != dir || dir == "." && (p == privateDir || strings.HasPrefix(p, privateDir+"/")) {
+		if !req.Recursive && path.Dir(p) != dir || dir == "." && (p == wire.PrivateDir || strings.HasPrefix(p, wire.PrivateDir+"/")) {
 			continue
 		}
 		res.Total++

@@ -103,7 +103,7 @@ func (g *guest) host(conn net.Conn) {
 
 func (g *guest) hello() wire.Hello {
 	return wire.Hello{
-		Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, BootID: g.boot,
+		Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, Home: wire.Home(backend.Workdir), BootID: g.boot,
 		Programs: []string{"sh", "bash", "python3", "node"},
 	}
 }

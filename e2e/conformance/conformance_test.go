@@ -170,7 +170,7 @@ func TestLost(t *testing.T) {
 			if err != nil || created == test.kept || (fresh.ID() == s.ID()) != test.kept {
 				t.Fatalf("%s: Open after the loss: %v, new %v, %v", name, fresh, created, err)
 			}
-			if got := output(t, fresh, "ls -A"); (got == "began\n") != test.kept || !test.kept && got != "" {
+			if got := output(t, fresh, "ls -A -I .workcell"); (got == "began\n") != test.kept || !test.kept && got != "" {
 				t.Errorf("%s: the sandbox holds %q", name, got)
 			}
 		}

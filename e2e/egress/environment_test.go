@@ -146,7 +146,7 @@ func TestPipEnvironment(t *testing.T) {
 			s := d.with(pythonImage, e)
 			d.prints(s, "python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
 			// Nothing of the installation is left: its hosts, its workspace, and what it might have written.
-			d.prints(s, `env | grep -ci proxy; ls -A /workspace | wc -l; ls -A /opt/workcell | tr "\n" " "; touch /opt/workcell/x 2>&1`+" || true", "0\n0\nbin python touch: ")
+			d.prints(s, `env | grep -ci proxy; ls -A -I .workcell /workspace | wc -l; ls -A /opt/workcell | tr "\n" " "; touch /opt/workcell/x 2>&1`+" || true", "0\n0\nbin python touch: ")
 		}
 		if n := r.fetched.Load(); n != 1 {
 			t.Errorf("the package was fetched %d times", n)
@@ -215,7 +215,7 @@ func TestSetupEnvironment(t *testing.T) {
 			if s == nil {
 				continue
 			}
-			desks[i%2].prints(s, "tool && ls -A /workspace | wc -l", "hello from a tool\n0\n")
+			desks[i%2].prints(s, "tool && ls -A -I .workcell /workspace | wc -l", "hello from a tool\n0\n")
 			if res, _ := desks[i%2].sh(s, fetch); res.ExitCode == 0 {
 				t.Error("a command reaches a host of the setup")
 			}

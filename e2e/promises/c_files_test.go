@@ -57,7 +57,7 @@ func TestC1SessionLimit(t *testing.T) {
 	if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(limit)) {
 		t.Errorf("limit+1 written: %v", err)
 	}
-	check(t, s, "ls -A; echo >> full", "full\n") // and not half of the other
+	check(t, s, "ls -A -I .workcell; echo >> full", "full\n") // and not half of the other
 	_, err = s.ReadFile(t.Context(), "full", io.Discard, sandbox.ReadFileOptions{})
 	if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(limit)) {
 		t.Errorf("limit+1 read: %v", err)
@@ -93,7 +93,7 @@ func TestC3Whole(t *testing.T) {
 				t.Fatalf("after write %d: %d bytes that are no version", i, len(got))
 			}
 		}
-		eventually(t, "nothing but the file is there", func() bool { return b.sh(t, "ls -A") == "f\n" })
+		eventually(t, "nothing but the file is there", func() bool { return b.sh(t, "ls -A -I .workcell") == "f\n" })
 		eventually(t, "there is room again", func() bool {
 			_, err := b.s.WriteFile(t.Context(), "g", bytes.NewReader(make([]byte, 3<<20)), sandbox.WriteFileOptions{Overwrite: true})
 			if err != nil && !errors.Is(err, backend.ErrQuota) {

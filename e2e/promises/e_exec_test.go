@@ -47,7 +47,8 @@ func TestE3EnvSet(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("env"), req)
 	must(t, err)
 	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	want := map[string]string{"A": ofImage, "B": "sandbox", "C": "request", "D": "request", "E": "request", "HOME": "/workspace", "LANG": "C.UTF-8", "PATH": path, "PYTHONPYCACHEPREFIX": "/tmp/.pycache"}
+	want := map[string]string{"A": ofImage, "B": "sandbox", "C": "request", "D": "request", "E": "request", "HOME": "/workspace/.workcell/home", "USER": "user", "LOGNAME": "user", "GIT_CONFIG_SYSTEM": "/.workcell/lib/gitconfig",
+		"LANG": "C.UTF-8", "PATH": path, "PYTHONPYCACHEPREFIX": "/tmp/.pycache"}
 	got := envOf(t, s, sandbox.ExecRequest{Env: map[string]string{"C": "request", "D": "request", "E": "request"}})
 	if !strings.HasPrefix(got["TRACEPARENT"], "00-") {
 		t.Errorf("TRACEPARENT=%q", got["TRACEPARENT"])

@@ -133,7 +133,7 @@ func TestL4DiskFull(t *testing.T) {
 	if _, err := s.WriteFile(t.Context(), "f", bytes.NewReader(data), sandbox.WriteFileOptions{Overwrite: true}); !errors.Is(err, backend.ErrQuota) {
 		t.Errorf("writing over: %v, want %v", err, backend.ErrQuota)
 	}
-	check(t, s, "cat f; ls -A", "kept\nf\n")
+	check(t, s, "cat f; ls -A -I .workcell", "kept\nf\n")
 	// In a command.
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "head -c 8M /dev/zero > big"})
 	if err != nil || res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Bytes()), "No space left") {

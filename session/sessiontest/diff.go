@@ -19,6 +19,7 @@ func Diff(t *testing.T, s *session.Session) {
 	for name, content := range map[string]string{
 		".gitignore": "*.log\n/build\n!kept.log\n", "same": "as it was\n", "edited": "one\ntwo\n", "as long": "abc", "run.sh": "#!/bin/sh\n",
 		"deleted": "deleted\n", "d/moved": "1\n2\n3\n4\n", "build/tracked": "x\n", "node_modules/m/f": "x\n", "locked/f": "x\n", "to dir": "to dir\n", "to link": "x\n", "fifo": "x\n",
+		"go/main.go": "x\n", ".config/app": "x\n",
 	} {
 		base[name] = patch.Entry{Mode: 0o644, Content: []byte(content)}
 		write(t, s, name, []byte(content), sandbox.WriteFileOptions{Mode: 0o644})
@@ -31,10 +32,17 @@ ln -s ../out link; printf '\000\001' > binary; echo x > a.log; echo x > kept.log
 echo gitdir: ../x > .git-file; mkdir mod; mv .git-file mod/.git
 mkdir -p node_modules/m .git/hooks .cache sub/__pycache__ .workcell
 echo x > node_modules/m/new; echo x > .git/hooks/pre-commit; echo x > .cache/x; echo x > sub/__pycache__/c.pyc; echo x > sub/f; echo x > .workcell/x
-mkdir closed; echo x > closed/f; chmod 000 closed locked`)
+mkdir closed; echo x > closed/f; chmod 000 closed locked
+echo y > go/main.go; echo y > .config/app; cd
+for d in go/pkg/mod/m@v1 .cache/go-build .npm/_cacache .cargo/registry .m2/repository .config/go; do mkdir -p $d; echo x > $d/f; done
+chmod -R a-w go/pkg; echo '[user]' > .gitconfig`)
 	p, err := s.Diff(t.Context(), base)
 	must(t, err)
-	output(t, s, "chmod 700 closed locked")
+	list, err := s.ListFiles(t.Context(), ".", sandbox.ListFilesOptions{Recursive: true})
+	if err != nil || slices.ContainsFunc(list.Entries, func(e sandbox.FileInfo) bool { return strings.HasPrefix(e.Path, ".workcell") }) {
+		t.Errorf("the home directory is in the list, or %v", err)
+	}
+	output(t, s, "chmod 700 closed locked; chmod -R u+w ~")
 	root := output(t, s, "id -u") == "0\n" // to whom no directory is closed
 	var got, omitted []string
 	for _, c := range p.Changes {
@@ -51,12 +59,12 @@ mkdir closed; echo x > closed/f; chmod 000 closed locked`)
 		omitted = append(omitted, o.Path)
 	}
 	want := []string{
-		"as long edited", "binary created", "build/tracked edited", "d/moved deleted", "deleted deleted", "e/moved created", "edited edited",
+		".config/app edited", "as long edited", "binary created", "build/tracked edited", "d/moved deleted", "deleted deleted", "e/moved created", "edited edited", "go/main.go edited",
 		"kept.log created", "link created", "run.sh edited", "sub/f created", "to dir deleted", "to dir/f created", "to link edited",
 	}
 	closed := []string{"closed", "locked", "fifo"}
 	if root {
-		want, closed = slices.Insert(want, 3, "closed/f created"), closed[2:]
+		want, closed = slices.Insert(want, 4, "closed/f created"), closed[2:]
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)

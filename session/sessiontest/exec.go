@@ -54,7 +54,8 @@ func environment(t *testing.T, s *session.Session) {
 		got[name] = value
 	}
 	want := map[string]string{
-		"BOTH": "request", "ODD": value, "FROM_SESSION": "session", "HOME": s.Info().Workdir, "LANG": "C.UTF-8", "PYTHONPYCACHEPREFIX": "/tmp/.pycache",
+		"BOTH": "request", "ODD": value, "FROM_SESSION": "session", "HOME": s.Home(), "USER": got["LOGNAME"], "LOGNAME": got["USER"],
+		"GIT_CONFIG_SYSTEM": "/.workcell/lib/gitconfig", "LANG": "C.UTF-8", "PYTHONPYCACHEPREFIX": "/tmp/.pycache",
 		"PATH": got["PATH"], "WORKCELL_EXEC": res.ExecID,
 	}
 	if v, ok := got["FROM_IMAGE"]; ok {
@@ -63,8 +64,8 @@ func environment(t *testing.T, s *session.Session) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	if got["PATH"] == "" {
-		t.Error("no PATH")
+	if got["PATH"] == "" || got["USER"] == "" || got["HOME"] == s.Info().Workdir {
+		t.Errorf("PATH=%s USER=%s HOME=%s", got["PATH"], got["USER"], got["HOME"])
 	}
 }
 

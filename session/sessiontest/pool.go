@@ -35,7 +35,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 			}
 			ids[i] = s.ID()
 			// As in one that was made for it: nothing is there, and what is written is.
-			if got := output(t, s, "ls -A; echo own > file; cat file"); got != "own\n" {
+			if got := output(t, s, "ls -A -I .workcell; echo own > file; cat file"); got != "own\n" {
 				t.Errorf("%s: output %q", s.ID(), got)
 			}
 			if execs, err := s.Commands(t.Context()); err != nil || len(execs) != 1 {

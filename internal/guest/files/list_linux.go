@@ -37,10 +37,6 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 	return r.Answer(wire.ListResult{Entries: l.entries, Total: l.total, Truncated: l.truncated})
 }
 
-// privateDir holds what Workcell itself keeps in the work directory, homes of coding agents among it: a list shows it
-// only to who names it.
-const privateDir = ".workcell"
-
 // listDepth is how deep a list looks. The directories on the way are open.
 const listDepth = 128
 
@@ -70,8 +66,8 @@ func (l *lister) list(fd int, path string, depth int) error {
 			break
 		}
 		var st unix.Stat_t
-		if path == "" && name == privateDir || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue // private, or already removed
+		if path == "" && name == wire.PrivateDir || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			continue // private and not named in the request, or already removed
 		}
 		l.total++
 		l.add(path+name, &st)

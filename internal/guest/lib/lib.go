@@ -7,8 +7,12 @@ import (
 	"io/fs"
 )
 
-//go:embed python/workcell/__init__.py node/workcell/*
+//go:embed python/workcell/__init__.py node/workcell/* gitconfig
 var files embed.FS
 
-// Files returns the clients, below "python" and "node".
+// GitConfig is Git's system configuration. Git refuses repositories of other users, and the owner of a workspace can be
+// the volume's or an earlier sandbox's user. It is a file because Git before 2.38 ignores safe.directory in variables.
+const GitConfig = "gitconfig"
+
+// Files returns the clients, below "python" and "node", and GitConfig.
 func Files() fs.FS { return files }

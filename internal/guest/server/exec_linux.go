@@ -94,6 +94,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 		sink, e.timeout = e.term, 0
 	}
 	if err = s.memory.Room(); err == nil {
+		s.makeHome(req.Env)
 		err = s.spawner.Start(e.proc, req, limits.Frozen())
 	}
 	if err != nil {

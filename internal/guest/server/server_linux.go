@@ -63,6 +63,7 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	bootID  string
+	home    string // of commands
 	files   *files.Service
 	spawner *proc.Spawner
 	execs   *registry
@@ -96,7 +97,7 @@ func New(cfg Config) (*Server, error) {
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f}
+	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), home: findHome(cfg.Workdir), files: f}
 	s.memory = proc.OpenMemory()
 	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection)
 	if err != nil {
@@ -188,6 +189,7 @@ func (s *Server) hello() wire.Hello {
 		PID:      os.Getpid(),
 		UID:      os.Getuid(),
 		Workdir:  s.cfg.Workdir,
+		Home:     s.home,
 		BootID:   s.bootID,
 		Programs: proc.Programs(os.Getenv("PATH")),
 	}

@@ -315,6 +315,7 @@ type Hello struct {
 	PID      int      `json:"pid"`
 	UID      int      `json:"uid"`
 	Workdir  string   `json:"workdir"`
+	Home     string   `json:"home,omitempty"`     // of commands; guests of earlier versions use the workdir
 	BootID   string   `json:"boot_id"`            // random at the guest's start: differs after a restart
 	Programs []string `json:"programs,omitempty"` // interpreters found on PATH, "python3", "node", "bash", "sh", …
 }

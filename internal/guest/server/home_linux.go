@@ -1,0 +1,50 @@
+package server
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// oldHome are files that tools keep in a home directory and that projects do not contain.
+func oldHome() []string {
+	return []string{
+		".bash_history", ".cache", ".cargo/registry", ".gitconfig", ".local", ".m2/repository", ".npm", "go/pkg/mod",
+	}
+}
+
+// findHome returns the home directory of commands. Earlier versions used the workspace itself. A workspace with such
+// files keeps it, because programs would not find their installed packages and settings in another directory.
+func findHome(workdir string) string {
+	home := wire.Home(workdir)
+	old := func(name string) bool { return exists(filepath.Join(workdir, name)) }
+	if !exists(home) && slices.ContainsFunc(oldHome(), old) {
+		return workdir
+	}
+	return home
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// makeHome creates the home directory, before each command because a command can remove it. Git must ignore it: else
+// `git add .` commits caches. If it cannot be created, the command reports what it misses.
+func (s *Server) makeHome(env []string) {
+	if s.home == s.cfg.Workdir || exists(s.home) || !slices.Contains(env, "HOME="+s.home) {
+		return
+	}
+	if os.MkdirAll(s.home, 0o755) != nil { //nolint:gosec // as the workspace
+		return
+	}
+	name := filepath.Join(filepath.Dir(s.home), ".gitignore")
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // not secret
+	if err == nil {
+		_, _ = f.WriteString("*\n") // the directory is usable without it
+		_ = f.Close()
+	}
+}
