@@ -35,10 +35,12 @@ type Task struct {
 
 // Inside is what a CLI finds in its sandbox.
 type Inside struct {
-	Home, Workdir string
-	Models        map[model.Dialect]Endpoint
-	MCP           []string // the command of the one MCP server, Server; nil is none
-	Root          bool     // commands run as root
+	// Settings is a directory for the CLI's settings and sessions. Nothing that ran before it left files there.
+	Settings string
+	Workdir  string
+	Models   map[model.Dialect]Endpoint
+	MCP      []string // the command of the one MCP server, Server; nil is none
+	Root     bool     // commands run as root
 }
 
 // Server is the name of the MCP server that CLIs are given, which has the tools of the host.
@@ -56,9 +58,12 @@ type Invocation struct {
 	Files []File // written before the call
 	// Safe are the flags of Argv that keep a repository's settings out. Other command lines of the CLI need them as well.
 	Safe []string
+	// Home is the home directory in which the CLI looks for skills, if it is not the home directory of commands.
+	Home string
 	// Meta, if not nil, is the _meta of a session that the CLI opens by the Agent Client Protocol.
 	Meta map[string]any
-	// Keep are what the CLI needs of its home to resume a session, relative to it; all else is removed before a call.
+	// Keep are the files of Inside.Settings that the CLI needs to resume a session, relative to it. All others are removed
+	// before a call.
 	Keep []string
 	// Late: the first event comes with the first answer of the model, so that only Options.Stall bounds the wait for it.
 	Late bool
@@ -170,11 +175,11 @@ func WithSystem(system, prompt string) string {
 }
 
 // Environment returns the variables by which programs that no driver is written for find their model, as the SDKs of
-// its provider read them, and their home.
+// its provider read them, and the directories of their settings.
 func Environment(t Task, in Inside) map[string]string {
 	env := map[string]string{
-		"HOME": in.Home, "XDG_DATA_HOME": in.Home + "/.local/share", "XDG_CONFIG_HOME": in.Home + "/.config",
-		"XDG_STATE_HOME": in.Home + "/.local/state", "XDG_CACHE_HOME": in.Home + "/.cache", "WORKCELL_MODEL": t.Model,
+		"XDG_DATA_HOME": in.Settings + "/.local/share", "XDG_CONFIG_HOME": in.Settings + "/.config",
+		"XDG_STATE_HOME": in.Settings + "/.local/state", "XDG_CACHE_HOME": in.Settings + "/.cache", "WORKCELL_MODEL": t.Model,
 	}
 	for dialect, names := range map[model.Dialect][2]string{
 		model.Anthropic:       {"ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"},

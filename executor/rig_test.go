@@ -96,8 +96,8 @@ func (cli) Name() string { return "cli" }
 func (c cli) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
 	return executor.Invocation{
 		Argv: []string{"/bin/sh", "-c", t.Prompt}, Stdin: []byte("input"), Keep: c.keep, Late: c.late, CountTurns: true,
-		Env:   map[string]string{"HOME": in.Home, "RESUME": t.ResumeID, "NEW": t.NewID, "MCP": fmt.Sprint(in.MCP)},
-		Files: []executor.File{{Path: path.Join(in.Home, ".cli/config"), Data: []byte("ours")}},
+		Env:   map[string]string{"SETTINGS": in.Settings, "RESUME": t.ResumeID, "NEW": t.NewID, "MCP": fmt.Sprint(in.MCP)},
+		Files: []executor.File{{Path: path.Join(in.Settings, ".cli/config"), Data: []byte("ours")}},
 	}, nil
 }
 

@@ -3,9 +3,9 @@
 // there is one for each of Claude Code, Codex, OpenCode and Gemini CLI.
 //
 // A CLI gets nothing but a base URL and a key for its model, which hold inside the sandbox alone, and at most one MCP
-// server: that of the host's tools. It has a home of its own below the workspace, /workspace/.workcell/home, of which
-// only its sessions outlive a call. What else a repository or an earlier call left there has no effect, as have
-// configurations of the repository.
+// server, for the host's tools. It has the home directory of all commands, and a directory for its settings,
+// /workspace/.workcell/agents/AGENT, of which only its sessions outlive a call. Settings and skills that an earlier
+// command left have no effect, as have configurations of the repository.
 package executor
 
 import (
@@ -26,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -62,8 +63,7 @@ type Options struct {
 	Resume Resume
 	Step   string // what ResumeStep compares: the same for all attempts at one thing, and for nothing else
 
-	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run. What
-	// Before leaves in its HOME is gone when the CLI begins.
+	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run.
 	Before, After []string
 	Skills        []skill.Skill // are installed for the CLI
 	Timeout       time.Duration // up to session.MaxExecTimeout; zero is 30 minutes
@@ -104,29 +104,29 @@ type run struct {
 	o   Options
 	inv Invocation
 
-	work   string // the workspace
-	home   string
-	state  state
-	parser Parser
-	talk   *mailbox     // what the CLI is still to be told; nil unless Invocation.Talk
-	said   chan Outcome // gets what the CLI says at its end
-	seen   Seen
-	res    Result
-	turns  int           // by Invocation.CountTurns
-	spent  chan struct{} // closed when they are over, by once
-	once   sync.Once
-	alive  chan struct{} // has one for the watch when something was told
-	stderr tail
-	whole  *Usage
-	fresh  bool // the next text is a new message
-	text   []byte
-	noting context.Context // for remember: events have none of their own
-	early  sync.WaitGroup
+	work     string // the workspace
+	settings string // the directory of the CLI's settings
+	state    state
+	parser   Parser
+	talk     *mailbox     // what the CLI is still to be told; nil unless Invocation.Talk
+	said     chan Outcome // gets what the CLI says at its end
+	seen     Seen
+	res      Result
+	turns    int           // by Invocation.CountTurns
+	spent    chan struct{} // closed when they are over, by once
+	once     sync.Once
+	alive    chan struct{} // has one for the watch when something was told
+	stderr   tail
+	whole    *Usage
+	fresh    bool // the next text is a new message
+	text     []byte
+	noting   context.Context // for remember: events have none of their own
+	early    sync.WaitGroup
 }
 
 // Run has a CLI do a task in a sandbox, and waits until it ended with its whole tree. However the CLI ends is a result;
 // an error says that it could not be run, that a command of Before failed, or that ctx ended, and then the result is
-// what there was. Runs with one driver in one sandbox must not overlap: they have one home.
+// what there was. Runs with one Options.Agent in one sandbox must not overlap: they have one directory for settings.
 func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
 	r := &run{s: s, d: d, t: t, alive: make(chan struct{}, 1), spent: make(chan struct{})}
 	if o != nil {
@@ -134,7 +134,7 @@ func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) 
 	}
 	r.o.Agent = cmp.Or(r.o.Agent, d.Name())
 	r.work = s.Info().Workdir
-	r.home = path.Join(r.work, privateDir, "home", r.o.Agent)
+	r.settings = path.Join(r.work, wire.PrivateDir, "agents", r.o.Agent)
 	r.o.Timeout, r.o.Stall, r.o.Start = cmp.Or(r.o.Timeout, defaultTimeout), cmp.Or(r.o.Stall, defaultStall), cmp.Or(r.o.Start, defaultStart)
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor, telemetry.KeyExecutor.String(d.Name()))
@@ -200,13 +200,25 @@ func (r *run) do(ctx context.Context) error {
 	}
 }
 
+// home returns the CLI's home directory. In a sandbox of an earlier version, the home directory of commands is the
+// workspace, in which the CLI must not change settings and skills of the repository.
+func (r *run) home() string {
+	if home := r.s.Home(); home != r.work {
+		return home
+	}
+	return r.settings
+}
+
 // plan sets how the CLI is called.
 func (r *run) plan() (err error) {
-	inside := Inside{Home: r.home, Workdir: r.work, Models: r.o.Models, Root: record.IsRoot(r.s.Info().User)}
+	inside := Inside{Settings: r.settings, Workdir: r.work, Models: r.o.Models, Root: record.IsRoot(r.s.Info().User)}
 	if r.o.HostTools {
 		inside.MCP = []string{embed.Path, "mcp"}
 	}
 	r.inv, err = r.d.Prepare(r.t, inside)
+	if r.home() == r.settings && err == nil {
+		r.inv.Env["HOME"] = r.settings
+	}
 	return err
 }
 

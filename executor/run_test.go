@@ -168,17 +168,22 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestHooksBeforeTheHome: what runs before the CLI sees a home without what an earlier run left, and leaves nothing in
-// the CLI's: no configuration, no link in the place of one.
-func TestHooksBeforeTheHome(t *testing.T) {
+// TestSettings verifies that the CLI has the home directory of all commands, and that earlier commands, even with links,
+// cannot give it settings or skills.
+func TestSettings(t *testing.T) {
 	s, dir := newSandbox(t)
 	for range 2 {
-		_, err := run(t, s, `find ~ -mindepth 1 | sed "s,$HOME/,," | sort > home; cat ~/.cli/config > config; echo x > ~/.profile;`+begin+done, executor.Options{
-			Before: []string{`ls -A ~ > hooked; mkdir -p ~/.cli/plugins; echo evil > ~/.cli/config; echo evil > ~/.cli/plugins/x; ln -s /etc ~/.claude`},
+		_, err := run(t, s, `find $SETTINGS -mindepth 1 | sed "s,$SETTINGS/,," | sort > found; cat $SETTINGS/.cli/config > config
+cat ~/.gitconfig > seen; ls -A ~ > home; echo x > $SETTINGS/.profile;`+begin+done, executor.Options{
+			Before: []string{`echo name > ~/.gitconfig; cd .workcell; mkdir -p agents/cli/.cli/plugins ~/.agents/skills/x; echo evil > agents/cli/.cli/config
+echo evil > agents/cli/.cli/plugins/x; ln -sf /etc agents/cli/.claude; ln -sfn /etc ~/.claude`},
 		})
 		must(t, err)
-		if home, config, hooked := file(dir, "home"), file(dir, "config"), file(dir, "hooked"); home != ".cli\n.cli/config\n" || config != "ours" || hooked != "" {
-			t.Errorf("home %q, configuration %q, the hook saw %q", home, config, hooked)
+		got := map[string]string{"found": ".cli\n.cli/config\n", "config": "ours", "seen": "name\n", "home": ".gitconfig\n"}
+		for name, want := range got {
+			if got := file(dir, name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
 		}
 	}
 }
@@ -187,8 +192,7 @@ func TestHooksBeforeTheHome(t *testing.T) {
 // own.
 func TestResume(t *testing.T) {
 	s, dir := newSandbox(t)
-	const script = begin + `echo "$RESUME" > resumed; mkdir -p ~/.cli/sessions; echo x > ~/.cli/sessions/s1; echo x > ~/.cli/hook;
-ls -A ~ ~/.cli > home; cat ~/.cli/config > config; echo x > ~/.cli/config; ln -sf / ~/.cli/link;`
+	const script = begin + `echo "$RESUME" > resumed; cd $SETTINGS; mkdir -p .cli/sessions; echo x > .cli/sessions/s1; echo x > .cli/hook; cat .cli/config > $OLDPWD/config; echo x > .cli/config; ln -sf / .cli/link;`
 	use := func(n int) string {
 		return fmt.Sprintf(`echo '{"kind":"usage","usage":{"input":%d,"output":1,"whole":true}}';`, n) + done
 	}
@@ -220,8 +224,8 @@ ls -A ~ ~/.cli > home; cat ~/.cli/config > config; echo x > ~/.cli/config; ln -s
 		}
 	}
 	// What a session left beside its sessions is gone, links too.
-	must(t, os.WriteFile(filepath.Join(dir, ".workcell/home/cli/.cli/sessions/kept"), []byte("x"), 0o644))
-	_, err := run(t, s, `find ~ -mindepth 1 | sed "s,$HOME/,," | sort > home;`+begin+done, executor.Options{Resume: executor.ResumeSession})
+	must(t, os.WriteFile(filepath.Join(dir, ".workcell/agents/cli/.cli/sessions/kept"), []byte("x"), 0o644))
+	_, err := run(t, s, `find $SETTINGS -mindepth 1 | sed "s,$SETTINGS/,," | sort > home;`+begin+done, executor.Options{Resume: executor.ResumeSession})
 	must(t, err)
 	if got := file(dir, "home"); got != ".cli\n.cli/config\n.cli/sessions\n.cli/sessions/kept\n.cli/sessions/s1\n" {
 		t.Error(got)
@@ -274,7 +278,7 @@ func TestLostSession(t *testing.T) {
 }
 
 // TestForgedState: the state that code inside wrote cannot put a flag on the command line, and a link in the place of
-// the home leads nowhere.
+// its settings leads nowhere.
 func TestForgedState(t *testing.T) {
 	s, dir := newSandbox(t)
 	for _, id := range []string{"--dangerous", "a b", "", "x;y", strings.Repeat("a", 200), "../x"} {
@@ -288,9 +292,9 @@ func TestForgedState(t *testing.T) {
 	}
 	for _, of := range []string{"", "another"} { // as a repository brings it, with the conversation
 		must(t, os.WriteFile(filepath.Join(dir, ".workcell/executor/cli.json"), fmt.Appendf(nil, `{"sandbox":%q,"session":"s1"}`, of), 0o644))
-		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/home/cli/.cli/sessions"), 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, ".workcell/home/cli/.cli/sessions/s1"), []byte("forged"), 0o644))
-		res, err := run(t, s, `echo "[$RESUME]" > resumed; ls ~/.cli/sessions >> resumed;`+begin+done, executor.Options{Resume: executor.ResumeSession})
+		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/agents/cli/.cli/sessions"), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, ".workcell/agents/cli/.cli/sessions/s1"), []byte("forged"), 0o644))
+		res, err := run(t, s, `echo "[$RESUME]" > resumed; ls $SETTINGS/.cli/sessions >> resumed;`+begin+done, executor.Options{Resume: executor.ResumeSession})
 		must(t, err)
 		if res.Resumed || strings.TrimSpace(file(dir, "resumed")) != "[]" {
 			t.Errorf("a session of sandbox %q is resumed", of)
@@ -298,15 +302,15 @@ func TestForgedState(t *testing.T) {
 	}
 	outside := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(outside, "mine"), nil, 0o644))
-	must(t, os.RemoveAll(filepath.Join(dir, ".workcell/home/cli")))
-	must(t, os.Symlink(outside, filepath.Join(dir, ".workcell/home/cli")))
+	must(t, os.RemoveAll(filepath.Join(dir, ".workcell/agents/cli")))
+	must(t, os.Symlink(outside, filepath.Join(dir, ".workcell/agents/cli")))
 	_, err := run(t, s, begin+done, executor.Options{Resume: executor.ResumeSession})
 	must(t, err)
 	if _, err := os.Stat(filepath.Join(outside, "mine")); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(outside, ".cli")); err == nil {
-		t.Error("the home was written through a link")
+		t.Error("settings were written through a link")
 	}
 }
 
@@ -343,7 +347,7 @@ func TestInvalid(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, ".workcell")); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, ".workcell/agents")); err == nil {
 		t.Error("files were written")
 	}
 }

@@ -15,13 +15,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
-
-// privateDir is Workcell's directory of the workspace, which no user's files are in.
-const privateDir = ".workcell"
 
 // Resume says when a CLI goes on with the session of an earlier run.
 type Resume string
@@ -56,7 +54,7 @@ var (
 )
 
 func (r *run) stateFile() string {
-	return path.Join(r.work, privateDir, "executor", r.o.Agent+".json")
+	return path.Join(r.work, wire.PrivateDir, "executor", r.o.Agent+".json")
 }
 
 // resume sets which session the task goes on with, or the id of a new one.
@@ -96,23 +94,34 @@ func (r *run) rememberEnd(ctx context.Context) {
 	}
 }
 
-// clean makes a home of which only the sessions were there before, when one of them is resumed.
+// skillPlaces are the directories of a home directory in which CLIs look for skills, whatever their settings are.
+func skillPlaces() []string { return []string{".agents", ".claude", ".opencode"} }
+
+// clean creates the directory of the CLI's settings. It keeps only sessions, if one of them is resumed. Skills of the
+// home directory are removed, because the CLI would run code of an earlier command from them.
 func (r *run) clean(ctx context.Context) error {
 	keep := r.inv.Keep
 	if !r.res.Resumed {
 		keep = nil
 	}
-	if err := prune(ctx, r.s, r.home, keep); err != nil {
+	if err := prune(ctx, r.s, r.settings, keep); err != nil {
 		return err
 	}
-	if _, err := r.s.MakeDir(ctx, r.home, dirPerm); err != nil && !errors.Is(err, backend.ErrExists) {
+	for _, name := range skillPlaces() {
+		if r.inv.Home != "" { // it looks there
+			break
+		}
+		if err := prune(ctx, r.s, path.Join(r.home(), name), nil); err != nil {
+			return err
+		}
+	}
+	if _, err := r.s.MakeDir(ctx, r.settings, dirPerm); err != nil && !errors.Is(err, backend.ErrExists) {
 		return err
 	}
 	return nil
 }
 
-// furnish makes the CLI's home what it must be: its files and skills, and nothing of what ran before it, hooks
-// included.
+// furnish writes the CLI's settings and skills. It removes those that earlier commands left, hooks included.
 func (r *run) furnish(ctx context.Context) error {
 	if err := r.clean(ctx); err != nil {
 		return err
@@ -123,7 +132,7 @@ func (r *run) furnish(ctx context.Context) error {
 		}
 	}
 	if len(r.o.Skills) > 0 {
-		return skill.Install(ctx, r.s.Sandbox, r.o.Skills, r.home, skill.ClientOf(r.d.Name()))
+		return skill.Install(ctx, r.s.Sandbox, r.o.Skills, cmp.Or(r.inv.Home, r.home()), skill.ClientOf(r.d.Name()))
 	}
 	return nil
 }
@@ -178,12 +187,6 @@ func below(keep []string, name string) (inside []string, all bool) {
 
 // before runs the hooks before the CLI.
 func (r *run) before(ctx context.Context) error {
-	if len(r.o.Before) == 0 {
-		return nil
-	}
-	if err := r.clean(ctx); err != nil {
-		return err
-	}
 	for _, command := range r.o.Before {
 		if err := r.hook(ctx, command); err != nil {
 			return fmt.Errorf("before: %w", err)
@@ -205,7 +208,7 @@ func (r *run) after(ctx context.Context) {
 
 // hook runs a command of the user's in the workspace.
 func (r *run) hook(ctx context.Context, command string) error {
-	res, err := r.s.Exec(ctx, sandbox.ExecRequest{Command: command, Env: map[string]string{"HOME": r.home}, TailBytes: stderrTail})
+	res, err := r.s.Exec(ctx, sandbox.ExecRequest{Command: command, TailBytes: stderrTail})
 	switch {
 	case err != nil:
 		return err

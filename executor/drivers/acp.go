@@ -48,7 +48,7 @@ func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, 
 		return inv, err
 	}
 	inv.Argv, err = rules.FillArgs(slices.Concat(d.Argv, inv.Safe),
-		map[string]string{rules.ArgModel: t.Model, rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Home})
+		map[string]string{rules.ArgModel: t.Model, rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Settings})
 	if err != nil {
 		return inv, fmt.Errorf("%w: acp: %v", backend.ErrInvalid, err)
 	}
@@ -76,7 +76,7 @@ func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocat
 	native, err := d.Settings.Prepare(t, in)
 	env := executor.Environment(t, in)
 	maps.Copy(env, native.Env)
-	inv = executor.Invocation{Env: env, Files: native.Files, Keep: native.Keep, Safe: native.Safe, Meta: native.Meta}
+	inv = executor.Invocation{Env: env, Files: native.Files, Keep: native.Keep, Safe: native.Safe, Home: native.Home, Meta: native.Meta}
 	return inv, "", err
 }
 

@@ -28,7 +28,7 @@ func claude() *Driver {
 
 func prepareClaude(t task) (executor.Invocation, error) {
 	inv := executor.Invocation{
-		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"},
+		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"}, Home: t.Settings,
 		// What the flags below are to claude, to the program that speaks for it.
 		Meta: map[string]any{
 			"systemPrompt": map[string]any{"append": t.System},
@@ -37,7 +37,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 			},
 		},
 	}
-	mcp := path.Join(t.Home, "mcp.json")
+	mcp := path.Join(t.Settings, "mcp.json")
 	argv := []string{
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--dangerously-skip-permissions",
 		"--strict-mcp-config", "--mcp-config", mcp, "--setting-sources", "user",
@@ -66,7 +66,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		argv = append(argv, "--json-schema", string(t.Schema))
 	}
 	if t.System != "" {
-		name := path.Join(t.Home, "system.md")
+		name := path.Join(t.Settings, "system.md")
 		argv = append(argv, "--append-system-prompt-file", name)
 		inv.Files = append(inv.Files, executor.File{Path: name, Data: []byte(t.System)})
 	}
@@ -79,7 +79,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 	}
 	inv.Argv = append(argv, more...)
 	inv.Env = map[string]string{
-		"HOME": t.Home, "CLAUDE_CONFIG_DIR": path.Join(t.Home, ".claude"),
+		"CLAUDE_CONFIG_DIR":  path.Join(t.Settings, ".claude"),
 		"ANTHROPIC_BASE_URL": t.model.BaseURL, "ANTHROPIC_API_KEY": t.model.Key,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",
 		"CLAUDE_CODE_MAX_RETRIES": "2", "ENABLE_TOOL_SEARCH": "false",

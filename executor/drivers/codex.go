@@ -31,13 +31,13 @@ func prepareCodex(t task) (executor.Invocation, error) {
 	if t.MaxTurns > 0 {
 		return executor.Invocation{}, fmt.Errorf("%w: codex cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
 	}
-	home := path.Join(t.Home, ".codex")
+	home := path.Join(t.Settings, ".codex")
 	config, err := codexConfig(t)
 	if err != nil {
 		return executor.Invocation{}, err
 	}
 	inv := executor.Invocation{
-		Env:   map[string]string{"HOME": t.Home, "CODEX_HOME": home, codexKey: t.model.Key},
+		Env:   map[string]string{"CODEX_HOME": home, codexKey: t.model.Key},
 		Stdin: []byte(t.Prompt),
 		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: config}},
 		Keep:  []string{".codex/sessions"},
@@ -47,7 +47,7 @@ func prepareCodex(t task) (executor.Invocation, error) {
 		argv = append(argv, "-m", t.Model)
 	}
 	if t.Schema != nil {
-		name := path.Join(t.Home, "schema.json")
+		name := path.Join(t.Settings, "schema.json")
 		argv = append(argv, "--output-schema", name)
 		inv.Files = append(inv.Files, executor.File{Path: name, Data: t.Schema})
 	}

@@ -45,7 +45,7 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	}
 	values := map[string]string{
 		rules.ArgPrompt: prompt, rules.ArgSystem: t.System, rules.ArgModel: t.Model, rules.ArgSchema: string(t.Schema), rules.ArgResume: t.ResumeID,
-		rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Home,
+		rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Settings,
 	}
 	if t.MaxTurns > 0 {
 		values[rules.ArgMaxTurns] = strconv.Itoa(t.MaxTurns)

@@ -38,18 +38,18 @@ func gemini() *Driver {
 }
 
 func prepareGemini(t task) (executor.Invocation, error) {
-	guardFile := path.Join(t.Home, "guard.mjs")
+	guardFile := path.Join(t.Settings, "guard.mjs")
 	inv := executor.Invocation{
 		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
 		// The CLI starts MCP servers in a trusted folder only. It loads no extension and only our server.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
 		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
 		Files: []executor.File{
-			{Path: path.Join(t.Home, ".gemini/settings.json"), Data: geminiSettings(t)}, {Path: guardFile, Data: []byte(geminiGuard)},
+			{Path: path.Join(t.Settings, ".gemini/settings.json"), Data: geminiSettings(t)}, {Path: guardFile, Data: []byte(geminiGuard)},
 		},
-		Keep: []string{".gemini/tmp", ".gemini/projects.json"},
+		Keep: []string{".gemini/tmp", ".gemini/projects.json"}, Home: t.Settings,
 		Env: map[string]string{
-			"HOME": t.Home, "GEMINI_CLI_HOME": t.Home, "GEMINI_API_KEY": t.model.Key, "GOOGLE_GEMINI_BASE_URL": t.model.BaseURL,
+			"GEMINI_CLI_HOME": t.Settings, "GEMINI_API_KEY": t.model.Key, "GOOGLE_GEMINI_BASE_URL": t.model.BaseURL,
 			"GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_CLI_NO_RELAUNCH": "true",
 			"NODE_OPTIONS": "--import=file://" + guardFile,
 		},
@@ -64,7 +64,7 @@ func prepareGemini(t task) (executor.Invocation, error) {
 		inv.Argv = append(inv.Argv, "--session-id", t.NewID)
 	}
 	if t.System != "" {
-		inv.Files = append(inv.Files, executor.File{Path: path.Join(t.Home, ".gemini/GEMINI.md"), Data: []byte(t.System)})
+		inv.Files = append(inv.Files, executor.File{Path: path.Join(t.Settings, ".gemini/GEMINI.md"), Data: []byte(t.System)})
 	}
 	return inv, nil
 }

@@ -54,7 +54,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 		// Creating a title for the session costs a request that the CLI does not report.
 		"agent": map[string]any{"title": map[string]any{"disable": true}, "build": build},
 	}
-	guardFile := path.Join(t.Home, "guard.mjs")
+	guardFile := path.Join(t.Settings, "guard.mjs")
 	inv := executor.Invocation{
 		Files: []executor.File{{Path: guardFile, Data: []byte(openCodeGuard)}},
 		Argv:  []string{"opencode", "run", "--format", "json", "--thinking", "--auto", "-m", ref},
@@ -65,7 +65,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 		CountTurns: true,
 	}
 	if t.System != "" {
-		name := path.Join(t.Home, "system.md")
+		name := path.Join(t.Settings, "system.md")
 		config["instructions"] = []string{name}
 		inv.Files = append(inv.Files, executor.File{Path: name, Data: []byte(t.System)})
 	}
@@ -74,8 +74,8 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 	}
 	text, _ := json.Marshal(config) // plain data
 	inv.Env = map[string]string{
-		"HOME": t.Home, "XDG_DATA_HOME": path.Join(t.Home, ".local/share"), "XDG_CONFIG_HOME": path.Join(t.Home, ".config"),
-		"XDG_STATE_HOME": path.Join(t.Home, ".local/state"), "XDG_CACHE_HOME": path.Join(t.Home, ".cache"),
+		"XDG_DATA_HOME": path.Join(t.Settings, ".local/share"), "XDG_CONFIG_HOME": path.Join(t.Settings, ".config"),
+		"XDG_STATE_HOME": path.Join(t.Settings, ".local/state"), "XDG_CACHE_HOME": path.Join(t.Settings, ".cache"),
 		"OPENCODE_CONFIG_CONTENT": string(text), "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
 		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 		"BUN_INSPECT_PRELOAD": guardFile,

@@ -42,7 +42,7 @@ func golden(t *testing.T, file string, got []byte) {
 func Inside() executor.Inside {
 	const addr = "http://127.0.0.1:4000"
 	return executor.Inside{
-		Home: "/workspace/.workcell/home/agent", Workdir: "/workspace", MCP: []string{"/.workcell/workcell-guest", "mcp"},
+		Settings: "/workspace/.workcell/agents/agent", Workdir: "/workspace", MCP: []string{"/.workcell/workcell-guest", "mcp"},
 		Models: map[model.Dialect]executor.Endpoint{
 			model.Anthropic: {BaseURL: addr + "/anthropic", Key: "wc-key"}, model.Gemini: {BaseURL: addr + "/gemini", Key: "wc-key"},
 			model.OpenAIResponses: {BaseURL: addr + "/openai/v1", Key: "wc-key"}, model.OpenAIChat: {BaseURL: addr + "/openai/v1", Key: "wc-key"},
