@@ -122,6 +122,13 @@ func (s *suite) linkedImages(t *testing.T) {
 		"tmp is a link":                {entry: Entry{Name: "tmp", Link: "/workspace"}},
 		"guest's directory is a link":  {entry: Entry{Name: ".workcell", Link: "/etc"}},
 		"volume below a link":          {data, Entry{Name: "a", Link: "/proc"}},
+		"users in the workspace":       {entry: Entry{Name: "etc/passwd", Link: "/workspace/users"}},
+		"users over the guest":         {entry: Entry{Name: "etc/passwd", Link: "/.workcell/workcell-guest"}},
+		"users in proc":                {entry: Entry{Name: "etc/passwd", Link: "/proc/1/environ"}},
+		"users outside":                {entry: Entry{Name: "etc/group", Link: "../../../../../../etc/passwd"}},
+		"users are a pipe":             {entry: Entry{Name: "etc/passwd", Pipe: true}},
+		"users are a directory":        {entry: Entry{Name: "etc/passwd/"}},
+		"users are huge":               {entry: Entry{Name: "etc/group", Data: strings.Repeat("x:x:1:\n", 1<<19)}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

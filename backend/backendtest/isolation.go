@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,6 +19,7 @@ func isolationChecks() []check {
 	return []check{
 		{"of the default user", (*suite).isolation},
 		{"of root", (*suite).isolationOfRoot},
+		{"names of users", (*suite).userNames},
 		{"of the guest's files", (*suite).guestFiles},
 	}
 }
@@ -38,6 +40,39 @@ func (s *suite) isolation(t *testing.T) {
 		want = "lo\neth0\n0\n"
 	}
 	Prints(t, conn, "sed -n 's/:.*//p' /proc/net/dev | tr -d ' '; ls /proc/self/fd | grep -vc '^[0-3]$'; true", want)
+}
+
+// userNames verifies that the user of a sandbox has a name, even after a restart, with both kinds of root.
+func (s *suite) userNames(t *testing.T) {
+	const script = `id; whoami; getent passwd "$(id -u)" | cut -d : -f 1,6; id -un 0; test -r /etc/group && echo readable`
+	for user, name := range map[string]string{"": "user", "2001:2002": "user", "1000:0": "user", "65534": "user", "0:0": "root"} {
+		for _, root := range []backend.RootMode{backend.RootReadonly, backend.RootWritable} {
+			spec := s.spec()
+			spec.User, spec.Root = user, root
+			writable := root == backend.RootWritable
+			if writable && (name == "root" || !s.caps.WritableRoot) || name == "root" && s.h.Cluster {
+				continue
+			}
+			info, err := s.b.Create(t.Context(), spec)
+			if errors.Is(err, backend.ErrUnsupported) { // the backend has no other users
+				continue
+			}
+			must(t, err)
+			uid, gid, _ := strings.Cut(info.User, ":")
+			group := map[bool]string{true: "root", false: "user"}[gid == "0"]
+			first := fmt.Sprintf("uid=%s(%s) gid=%s(%s)", uid, name, gid, group)
+			rest := fmt.Sprintf("\n%s\n%[1]s:/workspace/.workcell/home\nroot\nreadable\n", name)
+			for range 2 {
+				got := Sh(t, Dial(t, s.b, info.ID), script)
+				if !strings.HasPrefix(got, first) || !strings.HasSuffix(got, rest) {
+					t.Errorf("user %q, root %d: %q, want %s…%s", user, root, got, first, rest)
+				}
+				must(t, s.b.Stop(t.Context(), info.ID))
+				must(t, s.b.Start(t.Context(), info.ID))
+			}
+			Remove(t, s.b, info.ID)
+		}
+	}
 }
 
 // isolationOfRoot checks that being root in the sandbox gives nothing of the host.

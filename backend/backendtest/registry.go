@@ -118,6 +118,7 @@ func (r *testRegistry) push(t *testing.T, images *Images, repo string, img v1.Im
 type Entry struct {
 	Name, Link, Data string
 	Mode             int64 // zero is 0755
+	Pipe             bool
 }
 
 // BuildImage makes an image of one layer for this machine.
@@ -128,6 +129,8 @@ func BuildImage(t testing.TB, cfg v1.Config, entries ...Entry) v1.Image {
 	for _, e := range append([]Entry{{Name: "etc/"}}, entries...) {
 		h := &tar.Header{Name: e.Name, Mode: e.Mode, Linkname: e.Link, Size: int64(len(e.Data)), Typeflag: tar.TypeReg}
 		switch {
+		case e.Pipe:
+			h.Typeflag = tar.TypeFifo
 		case e.Link != "":
 			h.Typeflag = tar.TypeSymlink
 		case strings.HasSuffix(e.Name, "/"):

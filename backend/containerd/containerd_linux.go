@@ -40,9 +40,10 @@ type driver struct {
 	state  stateDir
 	sizing *kit.Sizing
 
-	calls  *kit.Calls
-	pulls  *kit.Pulls
-	images sync.Map // *image by the digest of its manifest: content never changes
+	calls    *kit.Calls
+	pulls    *kit.Pulls
+	accounts sync.Map // *kit.Accounts of images, by the chain id of their layers
+	images   sync.Map // *image by the digest of its manifest: content never changes
 
 	known sync.Map // *record by id, of sandboxes that are ours; records never change
 }

@@ -162,7 +162,9 @@ func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mou
 		workspace, err = b.makeWorkspace(gctx, r)
 		return err
 	})
-	err = g.Wait()
+	if err = g.Wait(); err == nil {
+		err = b.makeAccounts(ctx, r, mounts)
+	}
 	return mounts, workspace, err
 }
 

@@ -62,13 +62,17 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	}
 }
 
-// mounts are the kernel's own file systems, three files of /etc, /tmp, the guest and the workspace, and something
+// mounts are the kernel's own file systems, files of /etc, /tmp, the guest and the workspace, and something
 // harmless over every volume that the image declares. What lies in /etc comes first: there an image may have links,
 // which must not lead into what is mounted later.
 func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
 	ms := kernelMounts(p.Spec.Limits)
-	for _, f := range etcFiles() {
+	files := etcFiles()
+	if kit.NamesUser(p.User, p.Spec.Root) {
+		files = append(files, kit.AccountFiles()...)
+	}
+	for _, f := range files {
 		ms = append(ms, bind(dir.file(r.id, f), "/etc/"+f, "ro", "noexec"))
 	}
 	ms = append(ms,

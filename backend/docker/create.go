@@ -150,10 +150,13 @@ func (c *creation) createContainer(ctx context.Context) error {
 	c.p.labels[labelNonce] = c.nonce
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.p.engine.arch}
-	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
-		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce), nil, platform, c.p.name)
+	err := c.createNamed(ctx, func() error {
+		res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
+			return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce), nil, platform, c.p.name)
+		})
+		c.id = res.ID
+		return err
 	})
-	c.id = res.ID
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && c.p.installed != "": // it was removed, perhaps by another process
 		c.b.installed.Delete(c.p.installed)

@@ -45,6 +45,7 @@ type plan struct {
 	volume    volumeName // of the workspace
 	labels    map[string]string
 	installed string // name of the environment that it finds; empty for none
+	unnamed   bool   // the engine cannot mount the files of accountMounts
 }
 
 // config is the content of labelConfig.
@@ -170,16 +171,23 @@ func terminals(labels map[string]string) mount.Mount {
 	}}
 }
 
-// mounts are the guest, the workspace, terminals, and something harmless over every volume that the image declares: the
-// engine would make an anonymous one without a size.
-func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
-	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
+// overVolumes mount something harmless over every volume that an image declares.
+func overVolumes(img *image) (ms []mount.Mount) {
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,
 			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: kit.ImageVolumeBytes, Mode: 0o1777},
 		})
 	}
+	return ms
+}
+
+// mounts are the guest, the workspace, files of /etc, terminals, and something harmless over every volume that the image declares: the
+// engine would make an anonymous one without a size.
+func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
+	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
+	ms = append(ms, b.accountMounts(p, img)...)
+	ms = append(ms, overVolumes(img)...)
 	for _, m := range p.Spec.Mounts {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: !m.Writable,

@@ -21,6 +21,7 @@ const (
 	volumeWorkspace = "workspace"
 	volumeTmp       = "tmp"
 	volumeShm       = "shm"
+	volumeAccounts  = "accounts"
 )
 
 // Bytes that the guest's own volume, and what a node keeps of a pod beside its workspace, may take.
@@ -66,8 +67,33 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 		}
 		s.NodeSelector[corev1.LabelArchStable] = arch
 	}
+	nameUser(pod, p)
 	d.deliverGuest(s)
 	return pod, nil
+}
+
+// nameUser adds files with the sandbox's user, which the kubelet writes from annotations. They replace the files of the
+// image, which no process can read before its container starts.
+func nameUser(pod *corev1.Pod, p *plan) {
+	if !kit.NamesUser(p.User, p.Spec.Root) {
+		return
+	}
+	accounts := kit.NoAccounts()
+	for _, entry := range []string{"daemon:x:1:", "bin:x:2:", "sys:x:3:", "mail:x:8:", "www-data:x:33:"} { // as images number them
+		_, id, _ := strings.Cut(entry, ":x:")
+		accounts.Passwd = fmt.Appendf(accounts.Passwd, "%s%s:/:/usr/sbin/nologin\n", entry, id)
+		accounts.Group = fmt.Appendf(accounts.Group, "%s\n", entry)
+	}
+	named, main, source := accounts.With(p.User), &pod.Spec.Containers[0], &corev1.DownwardAPIVolumeSource{}
+	for _, name := range kit.AccountFiles() {
+		annotation := backend.LabelPrefix + name
+		pod.Annotations[annotation] = string(named.Of(name))
+		source.Items = append(source.Items, corev1.DownwardAPIVolumeFile{
+			Path: name, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + annotation + "']"},
+		})
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeAccounts, MountPath: "/etc/" + name, SubPath: name, ReadOnly: true})
+	}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volumeAccounts, VolumeSource: corev1.VolumeSource{DownwardAPI: source}})
 }
 
 // command returns the sandbox's main process. It sets the limits of processes, of which a pod has none.

@@ -212,17 +212,10 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 
 // makeEtc adds an /etc that names the sandbox's users, and the directories that programs expect.
 func makeEtc(c *launch.Config, r *record) {
-	var passwd, group strings.Builder
-	passwd.WriteString("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n")
-	group.WriteString("root:x:0:\nnogroup:x:65534:\n")
-	if u := r.IDs.User.UID; u != 0 && u != 65534 {
-		fmt.Fprintf(&passwd, "user:x:%d:%d::%s:/bin/sh\n", u, r.IDs.User.GID, backend.Workdir)
-	}
-	if g := r.IDs.User.GID; g != 0 && g != 65534 {
-		fmt.Fprintf(&group, "user:x:%d:\n", g)
-	}
+	none := kit.NoAccounts()
+	accounts := none.With(kit.User(r.IDs.User))
 	for file, text := range map[string]string{
-		"passwd": passwd.String(), "group": group.String(), "hostname": hostname + "\n", "resolv.conf": "",
+		"passwd": string(accounts.Passwd), "group": string(accounts.Group), "hostname": hostname + "\n", "resolv.conf": "",
 		"hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
 	} {

@@ -312,7 +312,7 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	bind := func(from, at string, more ...string) specs.Mount {
 		return specs.Mount{Type: "bind", Source: from, Destination: at, Options: append([]string{"bind", "nosuid", "nodev", "private"}, more...)}
 	}
-	return &specs.Spec{
+	golden := &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: "workcell",
 		Root:     &specs.Root{Path: "rootfs", Readonly: info.Root == backend.RootReadonly},
@@ -363,6 +363,10 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"},
 		},
 	}
+	if uid != 0 || golden.Root.Readonly {
+		golden.Mounts = append(golden.Mounts, bind(own, "/etc/passwd", "ro", "noexec"), bind(own, "/etc/group", "ro", "noexec"))
+	}
+	return golden
 }
 
 // throttles returns the directory of each processor that counts how often it was too hot, in the order of their

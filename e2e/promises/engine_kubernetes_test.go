@@ -236,7 +236,7 @@ func (e *kubernetesEngine) inspect(t *testing.T, b *testSandbox) {
 		"no restarts":                 s.RestartPolicy == corev1.RestartPolicyNever,
 		"own host name":               s.Hostname == "workcell",
 		"one container, one init":     len(s.Containers) == 1 && len(s.InitContainers) == 1 && len(s.EphemeralContainers) == 0,
-		"volumes":                     volumesOf(s.Volumes) == "workspace claim, tmp memory, shm memory, guest disk",
+		"volumes":                     volumesOf(s.Volumes) == "workspace claim, tmp memory, shm memory, accounts annotations, guest disk",
 		"label of instance":           pod.Labels[backend.LabelInstance] == w.instance,
 		"label that closes a network": pod.Labels["dev.workcell.network"] == map[bool]string{true: "bridge", false: "none"}[b == w.bridgedUser],
 	} {
@@ -276,6 +276,8 @@ func volumesOf(list []corev1.Volume) string {
 			kind = "memory"
 		case v.EmptyDir != nil:
 			kind = "disk"
+		case v.DownwardAPI != nil:
+			kind = "annotations"
 		}
 		all = append(all, v.Name+" "+kind)
 	}

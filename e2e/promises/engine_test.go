@@ -178,7 +178,7 @@ func status(pid int) (map[string]string, error) {
 
 // containerMounts matches the places where something is mounted in a container.
 func containerMounts() *regexp.Regexp {
-	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/.*)?|/dev(/(pts|mqueue|shm))?|/tmp|/workspace|/\.workcell|/etc/(resolv\.conf|hostname|hosts))$`)
+	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/.*)?|/dev(/(pts|mqueue|shm))?|/tmp|/workspace|/\.workcell|/etc/(resolv\.conf|hostname|hosts|passwd|group))$`)
 }
 
 // newReference returns a reference that no engine knows.

@@ -1,0 +1,170 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+// accountsDir is the directory of the guest's volume with the files that name the user of an image's sandboxes. The
+// engine can copy no file into a container with a read-only root, so they are mounted.
+func (p *plan) accountsDir(img *image) string {
+	sum := sha256.Sum256([]byte(img.id + " " + p.User.String()))
+	return path.Join("accounts", hex.EncodeToString(sum[:16]))
+}
+
+// accountMounts mount the files. A part of a volume is named by the engine's path of it: engines before 26.0 mount only
+// whole volumes.
+func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
+	if !kit.NamesUser(p.User, p.Spec.Root) || p.unnamed {
+		return nil
+	}
+	volume := b.guest.of(p.engine.runtime(p.Spec)).name()
+	dir := path.Join(p.engine.root, "volumes", string(volume), "_data", p.accountsDir(img))
+	var ms []mount.Mount
+	for _, name := range kit.AccountFiles() {
+		ms = append(ms, mount.Mount{
+			Type: mount.TypeBind, Source: path.Join(dir, name), Target: "/etc/" + name, ReadOnly: true,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: true},
+		})
+	}
+	return ms
+}
+
+// createNamed creates the container. An engine refuses mounts of files that do not exist: then they are written. If it
+// has its volumes elsewhere, the sandbox runs without them.
+func (c *creation) createNamed(ctx context.Context, create func() error) error {
+	err := create()
+	if !errors.Is(err, backend.ErrInvalid) || len(c.b.accountMounts(c.p, c.img)) == 0 {
+		return err
+	}
+	if err := c.b.writeAccounts(ctx, c.p, c.img); err != nil {
+		return err
+	}
+	if err = create(); errors.Is(err, backend.ErrInvalid) {
+		c.p.unnamed = true
+		if err = create(); err == nil {
+			c.b.log.Warn("docker: cannot mount /etc/passwd; the user of the sandbox has no name", "session", c.p.Spec.ID)
+		}
+	}
+	return err
+}
+
+// writeAccounts writes the files for an image and a user into the guest's volume.
+func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err error) {
+	found, err := b.readAccounts(ctx, p, img)
+	if err != nil {
+		return err
+	}
+	v, accounts, dir := b.guest.of(p.engine.runtime(p.Spec)), found.With(p.User), p.accountsDir(img)
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, d := range []string{path.Dir(dir), dir} {
+		h := directory(d, kit.User{})
+		err = errors.Join(err, tw.WriteHeader(&h))
+	}
+	for _, name := range kit.AccountFiles() {
+		h := tar.Header{Name: path.Join(dir, name), Typeflag: tar.TypeReg, Mode: 0o444, Size: int64(len(accounts.Of(name)))}
+		werr := tw.WriteHeader(&h)
+		if werr == nil {
+			_, werr = tw.Write(accounts.Of(name))
+		}
+		err = errors.Join(err, werr)
+	}
+	if err = errors.Join(err, tw.Close()); err != nil {
+		return fmt.Errorf("docker: pack the users of an image: %w", err)
+	}
+	return b.throughInit(ctx, v.labels(backend.RoleInit), quietHost(v.mount(false)), "", func(id string) error {
+		return b.calls.Do(ctx, "copy users", func(ctx context.Context) error {
+			return b.api.CopyToContainer(ctx, id, guestDir, &buf, container.CopyToContainerOptions{})
+		})
+	})
+}
+
+// throughInit calls f with a container that is never started. If image is empty, it has our own image.
+func (b *driver) throughInit(ctx context.Context, labels map[string]string, host *container.HostConfig, image string,
+	f func(id string) error) error {
+	id, err := b.createFromInit(ctx, "", kit.User{}, labels, host, func(c *container.Config) {
+		if image != "" {
+			c.Image = image
+		}
+	})
+	if err == nil {
+		err = f(id)
+	}
+	if id != "" {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		err = errors.Join(err, b.removeContainer(cctx, id))
+	}
+	return err
+}
+
+// readAccounts reads the accounts of an image, which can have anything at their paths.
+func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Accounts, error) {
+	accounts := kit.NoAccounts()
+	labels := b.guest.of(p.engine.runtime(p.Spec)).labels(backend.RoleInit)
+	err := b.throughInit(ctx, labels, quietHost(overVolumes(img)...), img.id, func(id string) error {
+		for name, to := range map[string]*[]byte{"/etc/passwd": &accounts.Passwd, "/etc/group": &accounts.Group} {
+			data, err := b.readSmall(ctx, id, name)
+			switch {
+			case errors.Is(err, errDirectory):
+				return fmt.Errorf("docker: image %s: %s %w: %w", p.Image, name, err, backend.ErrInvalid)
+			case err != nil:
+				return err
+			case len(data) > 0:
+				*to = data
+			}
+		}
+		return nil
+	})
+	return &accounts, err
+}
+
+var errDirectory = errors.New("is a directory")
+
+// readSmall reads a file of an image. It is empty if the image has no such regular file of at most kit.MaxAccounts.
+func (b *driver) readSmall(ctx context.Context, id, name string) ([]byte, error) {
+	for range 2 { // a link, and its target
+		st, err := b.statPath(ctx, id, name)
+		switch {
+		case errors.Is(err, backend.ErrNotFound):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case st.Mode.IsDir():
+			return nil, errDirectory
+		case st.Mode&fs.ModeSymlink != 0 && st.LinkTarget != "":
+			name = st.LinkTarget
+			continue
+		case !st.Mode.IsRegular() || st.Size > kit.MaxAccounts:
+			return nil, nil
+		}
+		return kit.Call(ctx, b.calls, "read users", func(ctx context.Context) ([]byte, error) {
+			r, _, err := b.api.CopyFromContainer(ctx, id, name)
+			if err != nil {
+				return nil, err
+			}
+			defer r.Close() //nolint:errcheck // only read from
+			tr := tar.NewReader(r)
+			if _, err := tr.Next(); err != nil {
+				return nil, err
+			}
+			return io.ReadAll(io.LimitReader(tr, kit.MaxAccounts))
+		})
+	}
+	return nil, nil
+}

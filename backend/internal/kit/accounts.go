@@ -1,0 +1,60 @@
+package kit
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Accounts are the contents of /etc/passwd and /etc/group.
+type Accounts struct{ Passwd, Group []byte }
+
+// AccountFiles are the names in /etc.
+func AccountFiles() []string { return []string{"passwd", "group"} }
+
+// Of returns the content of one of AccountFiles.
+func (a *Accounts) Of(file string) []byte {
+	if file == "group" {
+		return a.Group
+	}
+	return a.Passwd
+}
+
+// MaxAccounts is the size up to which a file of an image is used.
+const MaxAccounts = 1 << 20
+
+// NoAccounts are for sandboxes whose image is unknown or has no users.
+func NoAccounts() Accounts {
+	return Accounts{
+		Passwd: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
+		Group:  []byte("root:x:0:\nnogroup:x:65534:\n"),
+	}
+}
+
+// NamesUser reports whether a sandbox gets files with its user. The root user of a writable root has the files of the
+// image, because installers replace them.
+func NamesUser(u User, root backend.RootMode) bool { return u.UID != 0 || root != backend.RootWritable }
+
+// With returns accounts that begin with entries for the sandbox's user. Later entries with the same number stay, but
+// programs use the first entry. The user keeps the shell that the image has for the number.
+func (a *Accounts) With(u User) *Accounts {
+	name, shell := wire.UserName(int(u.UID)), "/bin/sh"
+	for line := range bytes.Lines(a.Passwd) {
+		fields := strings.Split(strings.TrimSuffix(string(line), "\n"), ":")
+		if len(fields) == 7 && fields[2] == strconv.FormatUint(uint64(u.UID), 10) {
+			if strings.HasPrefix(fields[6], "/") {
+				shell = fields[6]
+			}
+			break
+		}
+	}
+	group := wire.UserName(int(u.GID))
+	return &Accounts{
+		Passwd: fmt.Appendf(nil, "%s:x:%d:%d::%s:%s\n%s", name, u.UID, u.GID, wire.Home(backend.Workdir), shell, a.Passwd),
+		Group:  fmt.Appendf(nil, "%s:x:%d:\n%s", group, u.GID, a.Group),
+	}
+}
