@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"sync"
 	"time"
 
@@ -27,13 +26,6 @@ var (
 
 // resizePause is how long a size waits for a terminal that is still being made.
 const resizePause = 20 * time.Millisecond
-
-// A sandbox's user is in no image's list of users, so bash would call it "I have no name!" in every prompt. It runs
-// namelessPrompt before each, which puts the user's number in the place of the name.
-const (
-	promptCommand  = "PROMPT_COMMAND"
-	namelessPrompt = `[[ $PS1 != *'\u'* ]] || id -un >/dev/null 2>&1 || PS1=${PS1//'\u'/$EUID}`
-)
 
 // TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
 type TerminalSize struct{ Rows, Cols uint16 }
@@ -72,12 +64,7 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	if len(argv) == 0 {
 		argv = []string{"shell"} // stands for the one that the guest finds
 	}
-	env := req.Env
-	if _, ok := s.environment()[promptCommand]; !ok {
-		env = map[string]string{promptCommand: namelessPrompt}
-		maps.Copy(env, req.Env)
-	}
-	run, _, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: env})
+	run, _, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: req.Env})
 	if err != nil {
 		return ExecResult{}, err
 	}
