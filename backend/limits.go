@@ -1,6 +1,9 @@
 package backend
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Limits bound one sandbox. A zero field means the driver's default, see LimitTable.
 type Limits struct {
@@ -8,6 +11,7 @@ type Limits struct {
 	MemoryBytes    int64 `json:"memory_bytes,omitempty"`
 	PIDs           int64 `json:"pids,omitempty"`
 	TmpBytes       int64 `json:"tmp_bytes,omitempty"`
+	ShmBytes       int64 `json:"shm_bytes,omitempty"`
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
 	OpenFiles      int64 `json:"open_files,omitempty"`
 	FileBytes      int64 `json:"file_bytes,omitempty"`
@@ -35,6 +39,8 @@ func LimitTable() []Limit {
 		// With fewer a sandbox has no room for who connects to it.
 		{"pids", "processes and threads", 1, 16, 4 << 20, 256, "processes and threads, without the guest agent's", func(l *Limits) *int64 { return &l.PIDs }},
 		{"tmp_mb", "MiB", mib, 4096, 4 << 20 * mib, 256 * mib, "size of /tmp, which counts against memory", func(l *Limits) *int64 { return &l.TmpBytes }},
+		{"shm_mb", "MiB", mib, mib, 4 << 20 * mib, 0, "size of /dev/shm, part of the memory (default: a quarter)",
+			func(l *Limits) *int64 { return &l.ShmBytes }},
 		{"workspace_mb", "MiB", mib, 64 << 10, 16 << 20 * mib, 500 * mib, "size of the workspace", func(l *Limits) *int64 { return &l.WorkspaceBytes }},
 		{"open_files", "files", 1, 16, 1 << 20, 16384, "open files of a process", func(l *Limits) *int64 { return &l.OpenFiles }},
 		{"file_bytes", "bytes", 1, 1, 1 << 60, 0, "size of a file that a command writes", func(l *Limits) *int64 { return &l.FileBytes }},
@@ -88,8 +94,17 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// MaxTmp returns the largest TmpBytes that leaves memory for programs.
-func (l Limits) MaxTmp() int64 { return l.MemoryBytes / 4 * 3 }
+// Fit returns l with sizes of /tmp and /dev/shm that leave memory for programs, unless asked contains these sizes. If a
+// command has filled both, the sandbox still has enough memory for a command that deletes the files.
+func (l Limits) Fit(asked Limits) Limits {
+	if asked.TmpBytes == 0 {
+		l.TmpBytes = min(l.TmpBytes, max(mib, (l.MemoryBytes-asked.ShmBytes)/2))
+	}
+	if asked.ShmBytes == 0 {
+		l.ShmBytes = min(cmp.Or(l.ShmBytes, max(l.MemoryBytes/4, 64*mib)), (l.MemoryBytes-l.TmpBytes)/2)
+	}
+	return l
+}
 
 // Merge returns l with its zero fields taken from base.
 func (l Limits) Merge(base Limits) Limits {

@@ -59,6 +59,22 @@ func TestLimitTable(t *testing.T) {
 	}
 }
 
+// TestFit: default sizes of /tmp and /dev/shm leave memory for programs, and requested sizes are kept.
+func TestFit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ memory, tmp, shm, wantTmp, wantShm int64 }{ // in MiB; 0: not requested
+		{2048, 0, 0, 256, 512}, {512, 0, 0, 256, 128}, {256, 0, 0, 128, 64}, {64, 0, 0, 32, 16},
+		{128, 4, 0, 4, 62}, {200, 4, 0, 4, 64}, {2048, 1024, 0, 1024, 512}, {2048, 1536, 0, 1536, 256},
+		{2048, 0, 1300, 256, 1300}, {128, 0, 64, 32, 64}, {64, 0, 60, 2, 60}, {64, 0, 70, 1, 70},
+	} {
+		asked := backend.Limits{MemoryBytes: c.memory << 20, TmpBytes: c.tmp << 20, ShmBytes: c.shm << 20}
+		got := asked.Merge(backend.DefaultLimits()).Fit(asked)
+		if got.TmpBytes>>20 != c.wantTmp || got.ShmBytes>>20 != c.wantShm {
+			t.Errorf("%+v: /tmp %d MiB, /dev/shm %d MiB", c, got.TmpBytes>>20, got.ShmBytes>>20)
+		}
+	}
+}
+
 // TestDocumentation: docs/limits.md has the table as it is.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()

@@ -139,6 +139,7 @@ type Limits struct {
 	IdleTimeout   Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, such as 15m"`
 	ExecTimeout   Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, such as 90s"`
 	WorkspaceMB   int64    `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
+	ShmMB         int64    `json:"shm_mb,omitempty" jsonschema_description:"size of /dev/shm in MiB"`
 
 	// First-generation fields, which an agent's file may have.
 
@@ -189,6 +190,7 @@ func (l *Limits) fields() []limitField {
 		{"memory_mb", &l.MemoryMB, 0, 0},
 		{"pids", &l.PIDs, 0, 0},
 		{"workspace_mb", &l.WorkspaceMB, 0, 0},
+		{"shm_mb", &l.ShmMB, 0, 0},
 	}
 	for i, f := range list {
 		list[i].least, list[i].most = backend.LimitNamed(f.name).Bounds()

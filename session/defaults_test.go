@@ -22,7 +22,7 @@ func TestDefaults(t *testing.T) {
 		return nil
 	}
 	m := newManager(t, e, &session.Options{Defaults: session.Defaults{
-		Limits:      backend.Limits{PIDs: 40, MemoryBytes: 64 << 20, TmpBytes: 1 << 30},
+		Limits:      backend.Limits{PIDs: 40, MemoryBytes: 64 << 20, TmpBytes: 1 << 30, ShmBytes: 1 << 30},
 		ExecTimeout: 7 * time.Second, OCIRuntime: "strong",
 		Images: map[string]string{"python": "ours:1"},
 	}})
@@ -33,7 +33,7 @@ func TestDefaults(t *testing.T) {
 		return s.Info()
 	}
 	got := open("nothing", session.Request{Image: "theirs:1", Language: "python", DefaultImage: true})
-	want := backend.Limits{PIDs: 40, MemoryBytes: 64 << 20, TmpBytes: 48 << 20} // /tmp fits into the memory
+	want := backend.Limits{PIDs: 40, MemoryBytes: 64 << 20, TmpBytes: 32 << 20, ShmBytes: 16 << 20} // they fit into memory
 	if got.Image != "ours:1" || got.Limits != want || got.ExecTimeout != 7*time.Second {
 		t.Errorf("who asks for nothing: %+v", got)
 	}

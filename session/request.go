@@ -52,8 +52,9 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	req.OCIRuntime = cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)
 	req.asked = req.Limits
 	req.Limits = req.Limits.Merge(m.opts.Defaults.Limits).Clamp(req.Ceiling)
-	if l := &req.Limits; req.asked.TmpBytes == 0 && l.MemoryBytes > 0 { // the default has to suit a small memory, too
-		l.TmpBytes = min(l.TmpBytes, l.MaxTmp())
+	if l := &req.Limits; l.MemoryBytes > 0 { // the operator's default sizes must fit into a small memory
+		fit := l.Fit(req.asked)
+		l.TmpBytes, l.ShmBytes = min(l.TmpBytes, fit.TmpBytes), min(l.ShmBytes, fit.ShmBytes)
 	}
 	for _, row := range backend.LimitTable() { // what is too small or too large is the driver's to refuse
 		if value := *row.Of(&req.Limits); value < 0 {

@@ -52,7 +52,7 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 func newOpenLimits(info session.Info) openLimits {
 	l := frontmatter.LimitsOf(info.Limits)
 	return openLimits{
-		CPUMillicores: l.CPUMillicores, MemoryMB: l.MemoryMB, PIDs: l.PIDs, WorkspaceMB: l.WorkspaceMB,
+		CPUMillicores: l.CPUMillicores, MemoryMB: l.MemoryMB, PIDs: l.PIDs, WorkspaceMB: l.WorkspaceMB, ShmMB: l.ShmMB,
 		IdleTimeout: frontmatter.Duration(max(info.IdleTimeout, 0)), ExecTimeout: frontmatter.Duration(info.ExecTimeout),
 		WorkspaceEnforcement: string(info.Workspace), RootMB: info.RootBytes >> 20, RootEnforcement: string(info.RootEnforcement),
 	}

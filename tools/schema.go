@@ -107,6 +107,7 @@ type openLimits struct {
 	IdleTimeout          frontmatter.Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, such as 15m"`
 	ExecTimeout          frontmatter.Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, such as 90s"`
 	WorkspaceMB          int64                `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
+	ShmMB                int64                `json:"shm_mb,omitempty" jsonschema_description:"size of /dev/shm in MiB"`
 	WorkspaceEnforcement string               `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"how workspace_mb is enforced: watched means that commands are killed if the files get too large"`
 	RootMB               int64                `json:"root_mb,omitempty" jsonschema_description:"limit of files outside the workspace, /tmp, and /dev/shm"`
 	RootEnforcement      string               `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"how root_mb is enforced, as workspace_enforcement"`

@@ -191,6 +191,7 @@ func (s *suite) info(t *testing.T) {
 func (s *suite) defaults(t *testing.T, got backend.Limits) {
 	t.Helper()
 	want := backend.DefaultLimits()
+	want.ShmBytes = want.MemoryBytes / 4
 	if s.h.Cluster {
 		want.CPUMillis = got.CPUMillis // the tests' cluster has little
 	}

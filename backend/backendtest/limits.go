@@ -148,17 +148,17 @@ func fill(t *testing.T, conn *client.Conn, dir string, files bool) {
 }
 
 func (s *suite) tmpLimit(t *testing.T) {
-	limits := backend.Limits{TmpBytes: 4 << 20}
+	limits := backend.Limits{TmpBytes: 4 << 20, ShmBytes: 24 << 20}
 	if s.caps.Memory {
 		limits.MemoryBytes = 256 << 20
 	}
 	info, conn := s.limited(t, s.h.Debian, limits)
-	if info.Limits.TmpBytes != 4<<20 {
-		t.Errorf("Info tells of %d bytes", info.Limits.TmpBytes)
+	if got := info.Limits; got.TmpBytes != limits.TmpBytes || got.ShmBytes != limits.ShmBytes {
+		t.Errorf("Info has %+v", got)
 	}
 	fill(t, conn, "/tmp", !s.h.Cluster)
-	res := Exec(t, conn, "sh", "-c", "head -c 70M /dev/zero > /dev/shm/a; head -c 5M /dev/zero > /tmp/a; exit 0")
-	if res.ExitCode != 0 || res.TmpFull != 4<<20 || res.ShmFull != 64<<20 {
+	res := Exec(t, conn, "sh", "-c", "head -c 25M /dev/zero > /dev/shm/a; head -c 5M /dev/zero > /tmp/a; exit 0")
+	if res.ExitCode != 0 || res.TmpFull != 4<<20 || res.ShmFull != 24<<20 {
 		t.Errorf("full directories: %+v", res.ExecStatus)
 	}
 }

@@ -32,6 +32,7 @@ func (s *suite) specs(t *testing.T) {
 		"negative memory": {func(s *backend.Spec) { s.Limits.MemoryBytes = -1 }, backend.ErrInvalid},
 		"tiny memory":     {func(s *backend.Spec) { s.Limits.MemoryBytes = 1 << 20 }, backend.ErrInvalid},
 		"large /tmp":      {func(s *backend.Spec) { s.Limits.MemoryBytes, s.Limits.TmpBytes = 64<<20, 49<<20 }, backend.ErrInvalid},
+		"large /dev/shm":  {func(s *backend.Spec) { s.Limits.ShmBytes = 1 << 40 }, backend.ErrInvalid},
 		"host's network":  {func(s *backend.Spec) { s.Network = "host" }, backend.ErrInvalid},
 		"OCI runtime":     {func(s *backend.Spec) { s.OCIRuntime = "no-such-runtime" }, backend.ErrUnsupported},
 		"platform":        {func(s *backend.Spec) { s.Platform = "linux/s390x" }, backend.ErrUnsupported},

@@ -103,7 +103,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
-		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", kit.ShmSize(l))),
+		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", l.ShmBytes)),
 	}
 }
 

@@ -145,7 +145,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		ReadonlyRootfs: p.Spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		ShmSize:        kit.ShmSize(p.Spec.Limits),
+		ShmSize:        p.Spec.Limits.ShmBytes,
 		Runtime:        p.Spec.OCIRuntime,
 		Init:           new(false),
 		Resources:      p.engine.resources(p.Spec.Limits, p.Root),

@@ -52,7 +52,7 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 	s.Volumes = []corev1.Volume{
 		d.workspaceVolume(p),
 		emptyDir(volumeTmp, corev1.StorageMediumMemory, l.TmpBytes),
-		emptyDir(volumeShm, corev1.StorageMediumMemory, kit.ShmSize(l)), // the runtime's own may be as large as the memory
+		emptyDir(volumeShm, corev1.StorageMediumMemory, l.ShmBytes), // the runtime's own may be as large as the memory
 	}
 	if p.Spec.Network == backend.NetworkBridge {
 		s.DNSPolicy = corev1.DNSClusterFirst

@@ -181,7 +181,7 @@ func showDevices(c *launch.Config, r *record) {
 	}
 	c.Mounts = append(c.Mounts,
 		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,max=%d", kit.MaxTerminals)},
-		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(kit.ShmSize(r.Limits), r.IDs.User)},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(r.Limits.ShmBytes, r.IDs.User)},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
 

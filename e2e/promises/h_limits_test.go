@@ -444,3 +444,32 @@ func TestH3FileSize(t *testing.T) {
 		check(t, s, "stat -c %s "+dir+"/f; rm "+dir+"/f", "1048576\n")
 	}
 }
+
+// TestH3SharedMemory: processes share 200 MiB by default, as loaders of data and browsers do. A command that the kernel
+// kills because /dev/shm is full gets the limit of the file.
+func TestH3SharedMemory(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *testSandbox) {
+		const share = `
+import multiprocessing as mp, multiprocessing.shared_memory as sm
+m = sm.SharedMemory(create=True, size=200 << 20)
+def fill():
+    other = sm.SharedMemory(m.name)
+    for i in range(0, m.size, 1 << 20): other.buf[i:i + (1 << 20)] = b"x" * (1 << 20)
+    other.close()
+p = mp.Process(target=fill); p.start(); p.join()
+print(p.exitcode, m.buf[0], m.buf[m.size - 1]); m.close(); m.unlink()`
+		if out := b.exec(t, sandbox.ExecRequest{Argv: []string{"python3", "-c", share}}); out != "0 120 120\n" {
+			t.Errorf("200 MiB of shared memory: %q", out)
+		}
+	})
+	eachLimited(t, frontmatter.Limits{ShmMB: 8}, func(t *testing.T, b *testSandbox) {
+		const burst = "import mmap; f = open('/dev/shm/f', 'w+b'); f.truncate(32 << 20); " +
+			"m = mmap.mmap(f.fileno(), 0); m[:] = bytes(32 << 20)"
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", burst}})
+		if out["signal"] != "SIGBUS" || !strings.Contains(out["stderr"].(string), "/dev/shm is full (8 MiB)") {
+			t.Errorf("32 MiB in 8 MiB: %v", out)
+		}
+		b.sh(t, "rm /dev/shm/f")
+	})
+}

@@ -18,31 +18,15 @@ const (
 
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
 	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
-	shmBytes     = 64 * mib // of /dev/shm without a limit of the memory
 	rootBytes    = 4 << 30  // written to the root where the user asked for no bound of the workspace
 	minRoot      = 4 * mib  // the runtime's own directories in the root count too
 	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
 	bytesPerInode = 4096
 )
 
-// SandboxLimits returns what a sandbox has of what it asks for, over the driver's options. What lies in /tmp is memory
-// that nothing can take back: where it could take all of a small limit, even the command that is to delete it would be
-// killed. So a size that nobody asked for is at most half of the memory.
+// SandboxLimits returns the limits of a sandbox: the requested limits, then the driver's options, then the defaults.
 func SandboxLimits(asked, options backend.Limits) backend.Limits {
-	l := asked.Merge(options).Merge(backend.DefaultLimits())
-	if asked.TmpBytes == 0 {
-		l.TmpBytes = min(l.TmpBytes, l.MemoryBytes/2)
-	}
-	return l
-}
-
-// ShmSize returns the size of /dev/shm in bytes. It follows the memory limit: a quarter of it, or half of the part that
-// /tmp leaves, if this is less.
-func ShmSize(l backend.Limits) int64 {
-	if l.MemoryBytes == 0 {
-		return shmBytes
-	}
-	return min(l.MemoryBytes/4, (l.MemoryBytes-l.TmpBytes)/2)
+	return asked.Merge(options).Merge(backend.DefaultLimits()).Fit(asked)
 }
 
 // Inodes returns how many files a file system of so many bytes may hold.

@@ -49,9 +49,14 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	}
 	p := &Plan{Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
 	p.Spec.Limits = SandboxLimits(s.Limits, options)
-	if l := p.Spec.Limits; l.TmpBytes > l.MaxTmp() {
+	l := p.Spec.Limits
+	if l.TmpBytes > l.MemoryBytes/4*3 {
 		const what = "tmp_mb must be at most three quarters of memory_mb; raise memory_mb"
 		return nil, fmt.Errorf("%s: %s: %w", driver, what, backend.ErrInvalid)
+	}
+	if most := (l.MemoryBytes - l.TmpBytes) / 4 * 3; l.ShmBytes > most {
+		const what = "shm_mb must be at most %d, three quarters of the memory that /tmp leaves; raise memory_mb"
+		return nil, fmt.Errorf("%s: "+what+": %w", driver, most/mib, backend.ErrInvalid)
 	}
 	p.Spec.Network = cmp.Or(s.Network, backend.NetworkNone)
 	if s.Created.IsZero() {

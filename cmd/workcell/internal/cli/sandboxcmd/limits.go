@@ -18,6 +18,7 @@ type limitFlags map[string]*int64
 func limitFlagNames() map[string]string {
 	return map[string]string{
 		"cpu": "cpu_millicores", "memory-mb": "memory_mb", "pids": "pids", "workspace-mb": "workspace_mb", "tmp-mb": "tmp_mb",
+		"shm-mb": "shm_mb",
 	}
 }
 
@@ -36,7 +37,11 @@ func limitUsage(name string) string {
 	if !strings.HasPrefix(row.What, row.Unit) {
 		unit = " " + row.Unit
 	}
-	return fmt.Sprintf("%s, %d to %d%s (default %d)", row.What, least, most, unit, row.Default/row.Scale)
+	usage := fmt.Sprintf("%s, %d to %d%s", row.What, least, most, unit)
+	if row.Default == 0 {
+		return usage
+	}
+	return fmt.Sprintf("%s (default %d)", usage, row.Default/row.Scale)
 }
 
 // limits returns what the flags ask for, and refuses in their words what no engine could enforce.
