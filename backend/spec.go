@@ -71,6 +71,8 @@ type Spec struct {
 	Network    NetworkMode //
 	OCIRuntime string      // OCI runtime; empty is the engine's default
 	Mounts     []Mount     // directories of the engine's machine, which programs of the sandbox see
+	// Isolation is the least that the sandbox must have, or Create must return an IsolationError. Empty: any.
+	Isolation Isolation
 
 	// Environment identifies what the sandbox finds installed, in 32 to 64 hexadecimal digits: Create must fail with
 	// ErrEnvironment when the driver keeps none of that for the image (CommitEnvironment), and with ErrUnsupported when it
@@ -141,6 +143,7 @@ type Info struct {
 	Network         NetworkMode
 	Mounts          []Mount
 	Root            RootMode
+	Isolation       Isolation
 	Limits          Limits
 	Workspace       Enforcement // what holds Limits.WorkspaceBytes
 	RootBytes       int64       // how much may be written to a writable root, outside of the workspace; zero is unknown

@@ -61,8 +61,8 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	if err != nil {
 		return ExecResult{}, err
 	}
-	s.remember(ctx, run.ExecID)
-	return s.runRecorded(ctx, span, run, timeout, req.Services, func() (wire.RunResult, error) {
+	s.remember(ctx, run.ExecID, req.Tools)
+	return s.runRecorded(ctx, span, run, timeout, req, func() (wire.RunResult, error) {
 		// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came with
 		// the first request, Exec waits for that command.
 		tries := 0
@@ -87,14 +87,14 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 
 // runRecorded runs a command that must be on record before it starts.
 func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
-	services []ServiceGrant, call func() (wire.RunResult, error)) (res ExecResult, err error) {
+	req ExecRequest, call func() (wire.RunResult, error)) (res ExecResult, err error) {
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
-	settle, err := s.grant(run.ExecID, services, span.SpanContext())
+	settle, err := s.grant(run.ExecID, req.Services, span.SpanContext())
 	if err != nil {
 		return ExecResult{}, err
 	}
 	defer settle()
-	ended, err := s.onRecord(ctx, run)
+	ended, err := s.onRecord(ctx, run, req.Tools)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -123,9 +123,10 @@ func refusedAs(err error, code wire.Code) bool {
 
 // onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its
 // error. A command whose beginning cannot be recorded must not be started.
-func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest) (ended func(ExecStatus, error) error, err error) {
+func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools string) (ended func(ExecStatus, error) error, err error) {
 	about := func(r *audit.Record) {
 		r.Run, r.Sandbox, r.Key, r.Exec = s.o.Run, s.o.ID, s.o.Key, run.ExecID
+		s.noteSettings(r, tools)
 	}
 	err = audit.Note(ctx, func(r *audit.Record) {
 		about(r)
@@ -157,7 +158,7 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 		return ExecResult{}, err
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
-	return s.runRecorded(ctx, span, run, timeout, req.Services, func() (wire.RunResult, error) {
+	return s.runRecorded(ctx, span, run, timeout, req, func() (wire.RunResult, error) {
 		if streams.Started != nil {
 			streams.Started(s.Command(run.ExecID))
 		}
@@ -367,10 +368,14 @@ func validExecID(id string) error {
 
 // remember keeps the span of the call that starts a command for later calls about it, and its context's values for what
 // comes out of the sandbox and is nobody's.
-func (s *Sandbox) remember(ctx context.Context, execID string) {
+func (s *Sandbox) remember(ctx context.Context, execID, tools string) {
+	latest := audit.With(context.WithoutCancel(ctx), func(r *audit.Record) {
+		r.Run, r.Key = s.o.Run, s.o.Key
+		s.noteSettings(r, tools)
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.latest = audit.With(context.WithoutCancel(ctx), func(r *audit.Record) { r.Run, r.Key = s.o.Run, s.o.Key })
+	s.latest = latest
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
 		return

@@ -86,6 +86,8 @@ type Options struct {
 	// Egress connects commands to Hosts.
 	Egress EgressGateway
 	Hosts  Egress
+	// Settings returns the settings in force, for results and the audit log. May be nil.
+	Settings func() Settings
 	// Shared: other processes serve the same services, so that losing one to them is expected.
 	Shared bool
 	// TracerProvider, Logger, and Now are required.

@@ -75,8 +75,8 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	run = wire.RunRequest{Spawn: run.Spawn, ExecID: run.ExecID, Terminal: (*wire.TerminalSize)(&req.Size)}
 	run.Argv, run.TimeoutMillis = req.Argv, timeout.Milliseconds()
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
-	s.remember(ctx, run.ExecID)
-	ended, err := s.onRecord(ctx, run)
+	s.remember(ctx, run.ExecID, "")
+	ended, err := s.onRecord(ctx, run, "")
 	if err != nil {
 		return ExecResult{}, err
 	}

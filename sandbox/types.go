@@ -45,6 +45,8 @@ type ExecRequest struct {
 	HeadBytes, TailBytes int
 	// Services are what the command's processes may connect to, see Sandbox.Serve.
 	Services []ServiceGrant
+	// Tools is Settings.Tools of the command.
+	Tools string
 }
 
 // Output is what is returned of one stream: Head, then Omitted bytes that are missing here, then Tail.

@@ -125,6 +125,9 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	if fields := conflicts(rec.Request, engine, req); fields != nil {
 		return nil, &ConflictError{Key: key, Fields: fields}
 	}
+	if err := m.isolated(engine, req); err != nil {
+		return nil, err
+	}
 	if engine.State == backend.StatePaused {
 		return nil, sandbox.ErrPaused
 	}

@@ -82,7 +82,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
-	s.req.Retention, engine = rec.Retention, custody.Identify(rec, engine)
+	s.req.Retention, s.made, engine = rec.Retention, rec.Request, custody.Identify(rec, engine)
 	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx); err != nil {
 		s.control.Close()

@@ -80,6 +80,7 @@ func (r Request) WithDefaults(base Request) Request {
 		r.Caches = base.Caches
 	}
 	r.OCIRuntime = cmp.Or(r.OCIRuntime, base.OCIRuntime)
+	r.Isolation = r.Isolation.Stricter(base.Isolation)
 	r.Language = cmp.Or(r.Language, base.Language)
 	r.Pull = cmp.Or(r.Pull, base.Pull)
 	r.IdleTimeout = cmp.Or(r.IdleTimeout, base.IdleTimeout)

@@ -184,7 +184,36 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 func (i *Info) addRecord(rec record.Record) {
 	made, _ := decodeShape(rec.Request)
 	i.IdlePolicy, i.IdleTimeout, i.Reason = rec.IdlePolicy, rec.Idle, rec.Reason
-	i.Egress, i.Environment = made.Egress, made.Environment
+	i.Egress, i.Environment, i.OCIRuntime = made.Egress, made.Environment, made.OCIRuntime
+}
+
+// Settings returns the settings of the sandbox. Hosts, installed packages, and the OCI runtime are only those of a
+// sandbox that is open or recorded.
+func (i Info) Settings() sandbox.Settings {
+	return sandbox.Settings{
+		Backend: i.Backend, Isolation: i.Isolation, OCIRuntime: i.OCIRuntime, Image: i.Image, User: i.User,
+		WritableRoot: i.Root == backend.RootWritable, Limits: i.Limits, Network: i.Network, Egress: i.Egress, Mounts: i.Mounts,
+		Environment: i.Environment,
+	}
+}
+
+// CheckIsolation returns a backend.IsolationError if a new sandbox for req would be less isolated than req or Defaults
+// require. Open checks the same; this is for callers that know where the requirement is written.
+func (m *Manager) CheckIsolation(req Request) error {
+	has, known := m.b.Capabilities().Isolation[cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)]
+	if !known {
+		return nil // a missing OCI runtime has an error of its own
+	}
+	return m.isolated(backend.Info{Isolation: has}, req)
+}
+
+// isolated returns a backend.IsolationError if a sandbox is less isolated than a request or Defaults require.
+func (m *Manager) isolated(engine backend.Info, req Request) error {
+	wants := req.Isolation.Stricter(m.opts.Defaults.Isolation)
+	if engine.Isolation.AtLeast(wants) {
+		return nil
+	}
+	return &backend.IsolationError{Has: engine.Isolation, Wants: wants}
 }
 
 // describe returns the description of a sandbox that the engine reported.
@@ -198,7 +227,7 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 	}
 	return Info{
 		ID: engine.SessionID, Key: key, Run: key.Run(), State: state, Image: engine.Image, User: engine.User,
-		Network: engine.Network, Mounts: engine.Mounts, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
+		Network: engine.Network, Mounts: engine.Mounts, Root: engine.Root, Isolation: engine.Isolation, Limits: engine.Limits, Workspace: engine.Workspace,
 		RootBytes: engine.RootBytes, RootEnforcement: engine.RootEnforcement, Created: engine.Created,
 		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
 	}

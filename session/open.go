@@ -95,15 +95,20 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
 	if err := audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Key, r.Image, r.Decision = audit.EventOpen, key.Run(), key.String(), req.Image, audit.Allowed
+		r.Backend, r.Isolation, r.Policy, r.Settings = m.driver, string(m.b.Capabilities().Isolation[req.OCIRuntime]), "", nil
 	}); err != nil {
 		return nil, false, err
 	}
-	for {
-		s, created, again, err := m.tryOpen(ctx, key, req)
-		if err != nil || !again {
-			return s, created, err
-		}
+	for again := true; again && err == nil; {
+		s, created, again, err = m.tryOpen(ctx, key, req)
 	}
+	if err == nil {
+		err = m.isolated(s.engine, req) // one that was open, or another process's
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return s, created, nil
 }
 
 // Rules of refusals to open a sandbox.
@@ -469,7 +474,7 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	s.Sandbox, s.control = sandbox.New(m.b, sandbox.Options{
 		ID: id, Key: key.String(), Run: key.Run(), Limits: req.Limits, Env: req.Env, ExecTimeout: req.ExecTimeout,
 		MaxFileBytes: m.opts.MaxFileBytes, Egress: m.opts.Egress, Hosts: req.Egress, Shared: m.opts.Join,
-		TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() }, OnUse: s.recordUse, OnLost: s.noteLost,
+		Settings: sync.OnceValue(func() sandbox.Settings { return s.Info().Settings() }), TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() }, OnUse: s.recordUse, OnLost: s.noteLost,
 	})
 	return s
 }
@@ -480,7 +485,7 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 	return backend.Spec{
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
-		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Mounts: m.mounts(s.req), Labels: maps.Clone(m.opts.Labels),
+		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Isolation: s.req.Isolation, Mounts: m.mounts(s.req), Labels: maps.Clone(m.opts.Labels),
 		OnPull: onPull, Fork: s.req.fork, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
 	}
 }

@@ -94,6 +94,8 @@ type Defaults struct {
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
 	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"` // for new named sandboxes whose files survive a stop
 	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // beside those of Request
+	// Isolation is the least that every opened sandbox must have; Request.Isolation can only be stricter.
+	Isolation backend.Isolation `json:"isolation,omitempty"`
 }
 
 // Request describes a sandbox. Only Image is required.
@@ -110,7 +112,10 @@ type Request struct {
 	Network    backend.NetworkMode // empty is NetworkNone
 	OCIRuntime string              // OCI runtime; empty is the engine's default
 	Egress     sandbox.Egress      // with NetworkNone: the hosts that commands reach through this process
-	Mounts     []backend.Mount     // directories of the engine's machine; see docs/mounts.md before one is writable
+	// Isolation is the least that the sandbox must have, or Open returns a backend.IsolationError. It does not shape the
+	// sandbox. Empty: any.
+	Isolation backend.Isolation
+	Mounts    []backend.Mount // directories of the engine's machine; see docs/mounts.md before one is writable
 
 	// Environment is what commands find installed. Who opens the first sandbox that has it waits for its installation, in
 	// a sandbox of its own that Options.MaxSandboxes does not count.
@@ -221,9 +226,12 @@ type Info struct {
 	Mounts  []backend.Mount     `json:"mounts,omitempty"`
 	Egress  sandbox.Egress      `json:"egress,omitzero"` // only of a session that is open or recorded
 	// Environment is what it found installed; only of a session that is open or recorded.
-	Environment Environment      `json:"environment,omitzero"`
-	Root        backend.RootMode `json:"root"`
-	Limits      backend.Limits   `json:"limits"`
+	Environment Environment       `json:"environment,omitzero"`
+	Root        backend.RootMode  `json:"root"`
+	Limits      backend.Limits    `json:"limits"`
+	Isolation   backend.Isolation `json:"isolation,omitempty"`
+	// OCIRuntime is the requested OCI runtime; only of a session that is open or recorded.
+	OCIRuntime string `json:"oci_runtime,omitempty"`
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what

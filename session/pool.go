@@ -105,7 +105,7 @@ func (w *warmPool) run() {
 
 // take returns a ready sandbox for a prepared request; nil without one.
 func (w *warmPool) take(req Request) *pooled {
-	if w == nil || req.Pull == backend.PullAlways || req.fork != nil {
+	if w == nil || req.Pull == backend.PullAlways || req.fork != nil || req.Isolation != "" && w.m.CheckIsolation(req) != nil {
 		return nil
 	}
 	p, _ := w.Take(req.kind())

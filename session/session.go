@@ -66,7 +66,7 @@ func (s *Session) Info() Info {
 	info.Labels = maps.Clone(info.Labels)
 	info.IdlePolicy = s.policy
 	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
-	info.Egress, info.Environment = made.Egress, made.Environment
+	info.Egress, info.Environment, info.OCIRuntime = made.Egress, made.Environment, made.OCIRuntime
 	use := s.control.Use()
 	switch info.State = StateReady; {
 	case use.Closing:

@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +27,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -84,6 +88,9 @@ type AgentResult struct {
 	InputTokens  int // over all turns, as far as the provider reports them
 	OutputTokens int
 
+	// Evidence has an entry for each isolation and settings that code of the agent ran under, also when the agent failed.
+	Evidence []sandbox.Evidence
+
 	// Executor is what the coding agent did that answered in the model's place, which has the cost; nil in other modes.
 	Executor *ExecutorResult
 }
@@ -121,6 +128,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 			return AgentResult{}, fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 		}
 	}
+	if p := pluginOf(a.g); p != nil {
+		if err := wish.CheckIsolation(p.toolbox().manager, a.doc); err != nil {
+			return AgentResult{}, fmt.Errorf("agent %s: %w", a.name, err)
+		}
+	}
 	run, bound := runOf(ctx)
 	if !bound {
 		run = session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
@@ -143,6 +155,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	_, model, _ := strings.Cut(req.Model, "/")
 	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model), telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
 	opening := &opening{}
+	defer func() {
+		opening.mu.Lock()
+		defer opening.mu.Unlock()
+		res.Evidence = slices.Clone(opening.used)
+	}()
 	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a)
 	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
 	w := &watcher{onTool: o.OnTool}
@@ -217,7 +234,12 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 
 // opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is
 // no result when it could not have one: it worked without.
-type opening struct{ err atomic.Pointer[error] }
+type opening struct {
+	err atomic.Pointer[error]
+
+	mu   sync.Mutex         // guards used
+	used []sandbox.Evidence // AgentResult.Evidence
+}
 
 type (
 	openingKey struct{} // holds the *opening of an agent's run

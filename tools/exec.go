@@ -13,7 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/sandbox"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // Defaults and bounds of the exec tools.
@@ -50,7 +49,7 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 		return out, err
 	}
 	b.track(s, res)
-	out = newExecOutput(res, s.Info())
+	out = newExecOutput(res, b.evidence(ctx, s))
 	out.HostCalls = counts
 	return out, nil
 }
@@ -93,7 +92,7 @@ func commandGiven(in execInput) *toolspec.Error {
 	return nil
 }
 
-func newExecOutput(res sandbox.ExecResult, info session.Info) execOutput {
+func newExecOutput(res sandbox.ExecResult, of sandbox.Evidence) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
 	notice := outcomeNotice(res)
 	if notice == "" && res.Leaked {
@@ -104,7 +103,7 @@ func newExecOutput(res sandbox.ExecResult, info session.Info) execOutput {
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, notice),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
-		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
+		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)}, Evidence: of,
 	}
 }
 
@@ -141,7 +140,7 @@ func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitO
 		return out, err
 	}
 	res, err := s.Command(in.ExecID).Wait(ctx, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
-	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}
+	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, b.evidence(ctx, s))}
 	if err == nil {
 		out.HostCalls = b.handed(ctx, b.granted(in.ExecID), res)
 	}

@@ -138,6 +138,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 		b.box.log.WarnContext(ctx, notice, "image", s.Info().Image)
 		o.OnEvent(executor.Event{Kind: executor.KindNotice, Text: notice})
 	}
+	b.evidence(ctx, s)
 	res, err := executor.Run(ctx, s, agent.Driver, task, o)
 	b.handed(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
 	err = errors.Join(err, asks.end()) // its usage is final then
@@ -156,7 +157,7 @@ func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *exec
 	var req sandbox.ExecRequest
 	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
 		asks.under(trace.SpanContextFromContext(ctx))
-		r.Services, r.EnvBefore = req.Services, req.EnvBefore
+		r.Services, r.EnvBefore, r.Tools = req.Services, req.EnvBefore, req.Tools
 	}
 	if b.hosts == nil {
 		return nil, nil

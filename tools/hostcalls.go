@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -105,6 +106,28 @@ func (h *hostCalls) index() string {
 type hostGrant struct {
 	at     *hosttools.Attachment
 	access *hosttools.Access
+}
+
+// settings returns the settings of the binding's commands in s.
+func (b *binding) settings(s *session.Session) sandbox.Settings {
+	in := s.Settings()
+	if b.hosts != nil {
+		in.Tools = b.hosts.set.Digest()
+	}
+	return in
+}
+
+// evidence returns what results show of the settings in force in s, and notes it for the agent that ctx belongs to.
+func (b *binding) evidence(ctx context.Context, s *session.Session) sandbox.Evidence {
+	e := b.settings(s).Evidence()
+	if o, ok := ctx.Value(openingKey{}).(*opening); ok {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if !slices.Contains(o.used, e) {
+			o.used = append(o.used, e)
+		}
+	}
+	return e
 }
 
 // handed returns the calls of a command that was handed back, nil when it could make none. What the calls of one that

@@ -45,7 +45,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 		return out, err
 	}
 	b.track(s, res.ExecResult)
-	out = newExecOutput(res.ExecResult, s.Info())
+	out = newExecOutput(res.ExecResult, b.evidence(ctx, s))
 	switch {
 	case !res.Done():
 		b.mu.Lock()

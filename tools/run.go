@@ -91,7 +91,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	if err != nil {
 		return out, err
 	}
-	return newRunOutput(res, runtime, s.Info()), nil
+	return newRunOutput(res, runtime, b.evidence(ctx, s)), nil
 }
 
 // scriptsDir is where programs of mode script lie while they run, relative to the work directory.
@@ -128,7 +128,7 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 		return out, err
 	}
 	b.track(s, res)
-	out = newRunOutput(res, runtime, s.Info())
+	out = newRunOutput(res, runtime, b.evidence(ctx, s))
 	out.Value, out.HostCalls = leftResult(ctx, s, left), counts
 	return out, nil
 }
@@ -216,14 +216,14 @@ func (b *binding) runRequest(in runInput, how launcher, info session.Info) sandb
 	}
 }
 
-func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, info session.Info) runOutput {
+func newRunOutput(res sandbox.ExecResult, runtime frontmatter.Runtime, of sandbox.Evidence) runOutput {
 	stdout, stderr := show(res.Stdout, "stdout", false), show(res.Stderr, "stderr", false)
 	code := exitCode(res.Status, res.ExitCode, res.Signal)
 	out := runOutput{
 		OK: res.Status == sandbox.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(),
 		Stdout:     stdout.text, Stderr: withNotice(stderr.text, limitNotice(res)),
-		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
+		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)}, Evidence: of,
 	}
 	switch res.Status {
 	case sandbox.ExecTimedOut:

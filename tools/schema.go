@@ -51,6 +51,7 @@ type runOutput struct {
 	Truncated  bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing"`
 	Value      any    `json:"result,omitempty" jsonschema_description:"value that the program passed to workcell's result(value)"`
 	hostCounts
+	sandbox.Evidence
 }
 
 // hostCounts is the part of an output about what the program did through the host.
@@ -153,6 +154,7 @@ type execOutput struct {
 	Value         string `json:"value,omitempty" jsonschema_description:"of code: its last expression, as the language writes it; images come with this answer"`
 	toolspec.Images
 	hostCounts
+	sandbox.Evidence
 }
 
 type execReadInput struct {

@@ -94,7 +94,12 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 			err = toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", name)
 		}
 	}()
-	ctx = audit.With(ctx, func(r *audit.Record) { r.Tool = name })
+	ctx = audit.With(ctx, func(r *audit.Record) {
+		r.Tool = name
+		if mine := slices.Collect(maps.Values(b.inRun(ctx))); len(mine) == 1 {
+			b.settings(mine[0]).Note(r)
+		}
+	})
 	in, fail := toolspec.DecodeInput[In](raw)
 	if fail != nil {
 		return out, b.refused(ctx, fail)

@@ -42,6 +42,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 		}
 		return out, err
 	})
+	ex.evidence = out.Evidence
 	if failed := recorded(); failed != nil {
 		err = failed // which ends the run
 	}
@@ -96,7 +97,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 		return AgentOutput{}, err
 	}
 	res, err := a[name].Run(ctx, input, nil)
-	return AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost()}, err
+	return AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
 }
 
 // AgentSandbox returns what an agent asks of the sandbox that it shares with its run.

@@ -17,6 +17,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
@@ -44,6 +46,8 @@ type AgentOutput struct {
 	Output any
 	// CostUSD is what the agent's model cost, also when the agent failed; nil when that is not known.
 	CostUSD *float64
+	// Evidence is tools.AgentResult.Evidence.
+	Evidence []sandbox.Evidence
 }
 
 // SandboxDescriber is implemented by AgentRunners that know which sandbox an agent asks for. A step of type exec that
@@ -190,6 +194,30 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 		})
 }
 
+// checkIsolation refuses a workflow whose sandboxes would be less isolated than it or one of its agents requires. The
+// error has the place in the file.
+func (e *Engine) checkIsolation(wf *Workflow) error {
+	if e.manager == nil {
+		return nil
+	}
+	if err := e.manager.CheckIsolation(wf.base); err != nil {
+		if wf.base.Isolation == "" {
+			return err // the operator requires it
+		}
+		at := wf.problem("isolation", err.Error())
+		at.Hint, at.Err = wish.MoreIsolation, err
+		return at
+	}
+	for _, s := range wf.all {
+		if b, ok := s.body.(*agentBody); ok && b.file != nil {
+			if err := wish.CheckIsolation(e.manager, b.file); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // begin checks the input and returns a new run.
 func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) (*run, error) {
 	chain, _ := ctx.Value(chainKey{}).([]string)
@@ -198,6 +226,9 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 		return nil, &Error{Code: codeRecursion, Message: "workflows run each other in a cycle: " + way, Err: ErrRecursion}
 	}
 	checked, err := wf.checkInput(input)
+	if err == nil {
+		err = e.checkIsolation(wf)
+	}
 	if err != nil {
 		return nil, err
 	}

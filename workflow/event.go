@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // EventKind is the kind of an Event.
@@ -30,26 +31,27 @@ const (
 // Event describes the progress of a run, for a person to read. Events of one run never overlap; those of different runs
 // may.
 type Event struct {
-	Kind     EventKind     `json:"kind"`
-	Time     time.Time     `json:"time"`
-	RunID    string        `json:"run_id"`
-	Workflow string        `json:"workflow"`
-	Path     string        `json:"path,omitempty"` // the step with what it is part of
-	Step     string        `json:"step,omitempty"`
-	Type     Type          `json:"type,omitempty"`
-	Agent    string        `json:"agent,omitempty"` // of steps of type agent
-	Visit    int           `json:"visit,omitempty"`
-	Attempt  int           `json:"attempt,omitempty"`
-	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted; step_progress: the agent begins again
-	Turns    int           `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
-	Lost     string        `json:"lost,omitempty"`    // step_started that repeats, step_progress: why an agent begins, or would begin, again from its start
-	Status   Status        `json:"status,omitempty"`
-	Outcome  Outcome       `json:"outcome,omitempty"`
-	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON
-	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
-	Next     string        `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
-	Error    *Error        `json:"error,omitempty"`
-	Output   any           `json:"-"` // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
+	Kind     EventKind          `json:"kind"`
+	Time     time.Time          `json:"time"`
+	RunID    string             `json:"run_id"`
+	Workflow string             `json:"workflow"`
+	Path     string             `json:"path,omitempty"` // the step with what it is part of
+	Step     string             `json:"step,omitempty"`
+	Type     Type               `json:"type,omitempty"`
+	Agent    string             `json:"agent,omitempty"` // of steps of type agent
+	Visit    int                `json:"visit,omitempty"`
+	Attempt  int                `json:"attempt,omitempty"`
+	Repeats  bool               `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted; step_progress: the agent begins again
+	Turns    int                `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
+	Lost     string             `json:"lost,omitempty"`    // step_started that repeats, step_progress: why an agent begins, or would begin, again from its start
+	Status   Status             `json:"status,omitempty"`
+	Outcome  Outcome            `json:"outcome,omitempty"`
+	Duration time.Duration      `json:"-"`              // of the attempt or the run; duration_ms in JSON
+	Delay    time.Duration      `json:"-"`              // step_retry; delay_ms in JSON
+	Next     string             `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
+	Error    *Error             `json:"error,omitempty"`
+	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // step_finished, step_replayed: as in Entry
+	Output   any                `json:"-"`                  // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
 }
 
 // Result is how a run ended and what it returned.
@@ -62,6 +64,8 @@ type Result struct {
 	Started  time.Time     `json:"started"`
 	Duration time.Duration `json:"-"`     // duration_ms in JSON
 	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
+	// Evidence has an entry for each isolation and settings under which steps of the run ran commands.
+	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 	// Outputs are the files that the workflow's `outputs` name, by their path below the work directory, also of a run that
 	// failed, as far as they are there. They and Patch come from the sandbox that the run's steps share; where there is
 	// none, from the only one that there is.

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -45,6 +46,7 @@ type execution struct {
 	visit   int
 	session string // the sandbox that "default" means in this step
 
+	evidence []sandbox.Evidence       // of the current attempt
 	attempts int                      // begun
 	losses   int                      // interrupted attempts before this one
 	started  int64                    // number of the journal entry with which the latest began
@@ -133,7 +135,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	ex.attempts, ex.losses, ex.past = attempt, len(before.starts), before.kept()
+	ex.attempts, ex.losses, ex.past, ex.evidence = attempt, len(before.starts), before.kept(), nil
 	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.underWay}
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
@@ -313,7 +315,7 @@ func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res re
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return err
 	}
-	e.Kind, e.CostUSD = EventStepFinished, res.cost
+	e.Kind, e.CostUSD, e.Evidence = EventStepFinished, res.cost, ex.evidence
 	if res.has {
 		e.Output, e.Has = res.output, true
 	}
@@ -415,7 +417,7 @@ func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 func (ex *execution) event(e Entry) Event {
 	ev := Event{
 		Kind: e.Kind, Path: ex.path, Step: ex.id, Type: ex.typ, Agent: ex.agent(), Visit: ex.visit, Attempt: e.Attempt,
-		Repeats: e.Repeats, Turns: e.Turns, Status: e.Status, Error: e.Error, Output: e.Output,
+		Repeats: e.Repeats, Turns: e.Turns, Status: e.Status, Error: e.Error, Output: e.Output, Evidence: e.Evidence,
 	}
 	if e.Next != ex.nameOf(ex.index+1) {
 		ev.Next = e.Next

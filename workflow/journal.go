@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // Outcome is how a run ended.
@@ -65,8 +67,10 @@ type Entry struct {
 	Vars    map[string]any `json:"vars,omitempty"`       // what the step assigned
 	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: what its agent's model cost, where that is known
 	Error   *Error         `json:"error,omitempty"`
-	Retry   bool           `json:"retry,omitempty"` // another attempt follows
-	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
+	// Evidence has an entry for each isolation and settings under which the attempt ran commands; step_finished.
+	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
+	Retry    bool               `json:"retry,omitempty"` // another attempt follows
+	Next     string             `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
 
 	// Conversation is a part of the conversation of a step's agent with its model; step_progress. It is needed until the
 	// attempt has finished; a journal may leave it out then.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +57,7 @@ type run struct {
 	checkpoint    *Checkpoint             // that the run goes back to; nil for none
 	behind        int64                   // the last entry before that
 
-	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
+	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
 
 	result Result // written by execute and settle, read when they are done
@@ -84,7 +85,7 @@ func (r *run) scope() session.Run {
 
 // span starts the span of the run; the function ends it.
 func (r *run) span(ctx context.Context) (context.Context, func()) {
-	ctx, span := telemetry.StartOperation(ctx, r.opts.TracerProvider, semconv.InvokeWorkflow, semconv.WorkflowName, r.wf.ID,
+	ctx, span := telemetry.StartOperation(ctx, r.opts.TracerProvider, semconv.InvokeWorkflow, semconv.AgentName, r.wf.ID,
 		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), semconv.ConversationID.String(r.result.RunID))
 	r.trace = telemetry.TraceParent(ctx)
 	if r.past != nil {
@@ -340,6 +341,11 @@ func (r *run) emit(ctx context.Context, ev Event) {
 	defer r.mu.Unlock()
 	defer r.recovered(ev.Path, new(error))
 	ev.RunID, ev.Workflow, ev.Time = r.result.RunID, r.wf.ID, time.Now().UTC()
+	for _, e := range ev.Evidence {
+		if !slices.Contains(r.result.Evidence, e) {
+			r.result.Evidence = append(r.result.Evidence, e)
+		}
+	}
 	if r.opts.OnEvent != nil {
 		r.opts.OnEvent(ev)
 	}

@@ -58,6 +58,64 @@ func left(t *testing.T, m *session.Manager, run string) int {
 	return len(list)
 }
 
+// entriesJournal keeps the entries of one run.
+type entriesJournal []workflow.Entry
+
+func (j *entriesJournal) Append(_ context.Context, e workflow.Entry) error {
+	*j = append(*j, e)
+	return nil
+}
+
+// TestIsolation verifies that a run whose file or agent requires more isolation than the backend has never begins, with
+// the place in the file, and that results and the journal show the isolation of the sandboxes.
+func TestIsolation(t *testing.T) {
+	t.Parallel()
+	engine, err := memory.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	agents := agentFiles(map[string]string{"strict": "{mode: code, isolation: vm}"})
+	for _, test := range []struct{ yaml, place string }{
+		{"id: w\nsandbox: {image: x, isolation: container}\nsteps:\n  - {id: c, type: exec, command: a}\n", "w.yaml:2:32: "},
+		{"id: w\nsandbox: {image: x}\nsteps:\n  - {id: c, type: exec, command: a}\n  - {id: s, type: agent, agent: strict}\n", "strict.prompt:3:34: "},
+	} {
+		wf, err := workflow.Parse("w.yaml", []byte(test.yaml), &workflow.LoadOptions{Agents: agents})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+		if res != nil || !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), test.place) || !strings.Contains(err.Error(), "workcell doctor") {
+			t.Errorf("%v, want it at %s", err, test.place)
+		}
+	}
+	for _, c := range engine.Calls() {
+		if c.Op == memory.OpCreate {
+			t.Errorf("a sandbox was created: %+v", c)
+		}
+	}
+	engine.On("a", memory.Answer{})
+	wf := parse(t, "sandbox: {image: x, isolation: process}\nsteps:\n  - {id: c, type: exec, command: a}\n  - {id: d, type: set, vars: {v: 1}}\n")
+	j := &entriesJournal{}
+	res, err := workflow.NewEngine(m, nil, &workflow.Options{Journal: j}).Run(t.Context(), wf, nil)
+	if err != nil || len(res.Evidence) != 1 || res.Evidence[0].Isolation != "process" || res.Evidence[0].Backend != "memory" || len(res.Evidence[0].Policy) != 12 {
+		t.Fatalf("%v, %+v", err, res)
+	}
+	for _, e := range *j {
+		if want := e.Kind == workflow.EventStepFinished && e.Step == "c"; want != (len(e.Evidence) == 1 && e.Evidence[0] == res.Evidence[0]) {
+			t.Errorf("%s of %q: %+v", e.Kind, e.Step, e.Evidence)
+		}
+	}
+}
+
 func TestExec(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -122,6 +122,9 @@ func (s *suite) modes(t *testing.T) {
 	}
 	try("bridge", s.bridges(), func(spec *backend.Spec) { spec.Network = backend.NetworkBridge })
 	try("writable root", s.caps.WritableRoot, func(spec *backend.Spec) { spec.Root = backend.RootWritable })
+	for _, i := range backend.Isolations() {
+		try("isolation "+string(i), s.caps.Isolation[""].AtLeast(i), func(spec *backend.Spec) { spec.Isolation = i })
+	}
 	for _, r := range s.runnable() {
 		try("OCI runtime "+r, true, func(spec *backend.Spec) { spec.OCIRuntime = r })
 	}

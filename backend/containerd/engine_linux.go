@@ -76,7 +76,12 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 		WritableRoot:    true,
 		RootEnforcement: backend.WorkspaceWatched,
 		Persistent:      true,
+		Isolation:       map[string]backend.Isolation{},
 	}
+	for name, path := range e.runtimes {
+		e.caps.Isolation[name] = backend.RuntimeIsolation(path)
+	}
+	e.caps.Isolation[""] = e.caps.Isolation[b.opts.OCIRuntime]
 	if b.opts.CNI.available() && kernelNetwork(b.opts.OCIRuntime) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}

@@ -74,7 +74,7 @@ func kernelNetwork(runtime string) bool {
 
 // ownKernel reports whether a runtime's containers have a kernel of their own, by its name.
 func ownKernel(runtime string) bool {
-	return strings.HasPrefix(runtime, "runsc") || strings.HasPrefix(runtime, "kata")
+	return backend.RuntimeIsolation(runtime).AtLeast(backend.IsolationKernel)
 }
 
 // familiar returns the short form of a reference, for people.

@@ -93,8 +93,13 @@ func describe(info system.Info) (engine, error) {
 			WritableRoot:    true,
 			RootEnforcement: backend.WorkspaceWatched,
 			Persistent:      true,
+			Isolation:       map[string]backend.Isolation{},
 		},
 	}
+	for name, r := range info.Runtimes {
+		e.caps.Isolation[name] = backend.RuntimeIsolation(cmp.Or(r.Path, r.Type, name))
+	}
+	e.caps.Isolation[""] = e.caps.Isolation[info.DefaultRuntime]
 	var err error
 	if e.profile, e.seccomp, err = seccompChoice(info.SecurityOptions); err != nil {
 		return e, err

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,10 +25,11 @@ type clients struct {
 	pods       client[corev1.Pod, corev1.PodList]
 	volumes    client[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]
 	networks   client[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList]
+	classes    client[nodev1.RuntimeClass, nodev1.RuntimeClassList]
 }
 
 func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
-	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme}
+	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme}
 	failed := kinds.AddToScheme(s)
 	codecs, params := serializer.NewCodecFactory(s).WithoutConversion(), runtime.NewParameterCodec(s)
 	group := func(path string, version schema.GroupVersion) rest.Interface {
@@ -39,13 +41,14 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 	}
 	core := group("/api", corev1.SchemeGroupVersion)
 	config.RateLimiter = core.GetRateLimiter() // the groups share one, as in the clientset
-	networks := group("/apis", networkingv1.SchemeGroupVersion)
+	networks, nodes := group("/apis", networkingv1.SchemeGroupVersion), group("/apis", nodev1.SchemeGroupVersion)
 	of := func(api rest.Interface, kind string) requests { return requests{api, params, kind, namespace} }
 	return &clients{
 		core, params, client[corev1.Namespace, corev1.NamespaceList]{requests{core, params, "namespaces", ""}},
 		client[corev1.Pod, corev1.PodList]{of(core, "pods")},
 		client[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]{of(core, "persistentvolumeclaims")},
 		client[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList]{of(networks, "networkpolicies")},
+		client[nodev1.RuntimeClass, nodev1.RuntimeClassList]{requests{nodes, params, "runtimeclasses", ""}},
 	}, failed
 }
 

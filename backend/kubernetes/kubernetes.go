@@ -38,6 +38,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -127,7 +128,8 @@ type driver struct {
 	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil
 	// where the client's certificate may change, which a session does not.
 	handshakes tls.ClientSessionCache
-	env        sync.Map // image id -> []string, what an image declares
+	isolation  map[string]backend.Isolation // by RuntimeClass; see classes
+	env        sync.Map                     // image id -> []string, what an image declares
 }
 
 // New connects to a cluster, within the bounds of ctx and Options.Patience. A server that does not answer is
@@ -165,6 +167,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if _, err := d.Ping(ctx); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
 	}
+	d.classes(ctx)
 	return &Backend{kit.NewDriver(d, d.calls, o.Images, o.Limits), d}, nil
 }
 
@@ -283,8 +286,22 @@ func (b *Backend) Identity(ctx context.Context) (string, error) {
 func (d *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
-		OCIRuntimes: d.opts.RuntimeClasses, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
+		OCIRuntimes: d.opts.RuntimeClasses, Isolation: d.isolation, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
 		Persistent: d.opts.StorageClass != "", Forgeable: true,
+	}
+}
+
+// classes finds out the isolation of the RuntimeClasses by their handlers, which never change. A class that cannot be
+// read counts as a container, and so does the default runtime, which is a setting of each node.
+func (d *driver) classes(ctx context.Context) {
+	d.isolation = map[string]backend.Isolation{"": backend.IsolationContainer}
+	for _, name := range d.opts.RuntimeClasses {
+		class, err := kit.Call(ctx, d.calls, "get RuntimeClass", kit.With(d.api.classes.Get, name))
+		if err != nil {
+			d.log.WarnContext(ctx, "kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses", "class", name, "error", err)
+			class = &nodev1.RuntimeClass{}
+		}
+		d.isolation[name] = backend.RuntimeIsolation(class.Handler)
 	}
 }
 

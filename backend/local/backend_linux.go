@@ -117,6 +117,7 @@ func (b *driver) Capabilities() backend.Capabilities {
 		WritableRoot:    b.machine.layers,
 		RootEnforcement: backend.WorkspaceMemory,
 		Persistent:      true,
+		Isolation:       map[string]backend.Isolation{"": backend.IsolationProcess},
 	}
 }
 

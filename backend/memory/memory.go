@@ -324,6 +324,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, PIDs: true, Workspace: backend.WorkspaceWatched, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
 		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true,
+		Isolation: map[string]backend.Isolation{"": backend.IsolationProcess},
 	}
 }
 

@@ -56,8 +56,10 @@ func serve(ctx context.Context, c *sandbox.ServiceConn) {
 // adds to req.EnvBefore behind existing entries. An approver in ctx replaces the approver of the set.
 func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecRequest) *Access {
 	extend := func(ctx context.Context, id string, by time.Duration) error { return a.s.Command(id).Extend(ctx, by) }
-	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: extend, Approver: ApproverFromContext(ctx)})
-	req.Services = append(slices.Clone(req.Services), sandbox.ServiceGrant{Name: serviceName, Value: access})
+	settings := a.s.Settings()
+	settings.Tools = set.Digest()
+	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: extend, Approver: ApproverFromContext(ctx), Settings: settings})
+	req.Services, req.Tools = append(slices.Clone(req.Services), sandbox.ServiceGrant{Name: serviceName, Value: access}), settings.Tools
 	env := map[string]string{"WORKCELL_TOOLS": a.addr, "WORKCELL_TOOLS_DIR": set.dir()}
 	maps.Copy(env, req.Env)
 	req.Env = env

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // maxWait is how long a call waits for its turn: for the rate, and for a slot.
@@ -30,6 +31,8 @@ type Command struct {
 	Extend func(ctx context.Context, execID string, by time.Duration) error
 	// Approver is asked in the place of the grant's. Nil: the grant's is.
 	Approver Approver
+	// Settings are those of the command, for the audit log.
+	Settings sandbox.Settings
 }
 
 // Access is one command's access to a set. It is safe for concurrent use.

@@ -40,6 +40,7 @@ func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Co
 	}
 	ctx = audit.With(ctx, func(r *audit.Record) {
 		r.Event, r.Tool, r.Exec, r.Sandbox = audit.EventTool, t.FullName(), c.ExecID, c.SandboxID
+		p.cmd.Settings.Note(r)
 		r.Run, r.Step, r.Agent = cmp.Or(r.Run, c.Run), cmp.Or(r.Step, c.Step), cmp.Or(r.Agent, c.Agent)
 	})
 	return ctx, span

@@ -53,17 +53,24 @@ type Record struct {
 	Signal     string    `json:"signal,omitempty"`
 	DurationMS int64     `json:"duration_ms,omitempty"`
 	Decision   string    `json:"decision,omitempty"`
-	Rule       string    `json:"rule,omitempty"`  // that refused
-	Error      string    `json:"error,omitempty"` // the class of a failure
+	Rule       string    `json:"rule,omitempty"`      // that refused
+	Error      string    `json:"error,omitempty"`     // the class of a failure
+	Isolation  string    `json:"isolation,omitempty"` // of the sandbox, or of a new one
+	Backend    string    `json:"backend,omitempty"`
+	Policy     string    `json:"policy,omitempty"` // SHA-256 of the settings
+
+	// Settings has the digest Policy. Only the first record with this digest of a Log has them.
+	Settings json.RawMessage `json:"settings,omitempty"`
 }
 
 // Log is an audit file. It is safe for concurrent use; several processes may have one file.
 type Log struct {
 	o Options
 
-	mu   sync.Mutex // guards file and err
-	file *os.File
-	err  error // the first failure: nothing is written, nor done, after it
+	mu    sync.Mutex // guards the fields below
+	file  *os.File
+	err   error           // the first failure: nothing is written, nor done, after it
+	known map[string]bool // policies whose settings were written
 }
 
 // Options refine Open.
@@ -81,7 +88,7 @@ func Open(path string, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{o: o, file: file}, nil
+	return &Log{o: o, file: file, known: map[string]bool{}}, nil
 }
 
 // Close ends the log. The error is the first failure of all that was written.
@@ -109,12 +116,16 @@ func (l *Log) Write(r Record) error {
 		sum := sha256.Sum256([]byte(strings.Join(r.Argv, "\x00") + "\x00"))
 		r.Argv, r.ArgvSHA256 = nil, hex.EncodeToString(sum[:])
 	}
-	line, err := json.Marshal(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
 		return l.err
 	}
+	if l.known[r.Policy] {
+		r.Settings = nil
+	}
+	l.known[r.Policy] = l.known[r.Policy] || r.Settings != nil
+	line, err := json.Marshal(r)
 	if err == nil && l.file == nil {
 		err = os.ErrClosed
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -75,6 +76,32 @@ func TestHash(t *testing.T) {
 	got := records(t, path)
 	if len(got) != 4 || got[0].Argv != nil || len(got[0].ArgvSHA256) != 64 || got[0].ArgvSHA256 == got[1].ArgvSHA256 || got[3].ArgvSHA256 != "" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestSettingsOnce verifies that only the first record of a policy has its settings.
+func TestSettingsOnce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit")
+	l, err := Open(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, policy := range []string{"a", "a", "", "b", "a"} {
+		r := Record{Event: EventCommand, Policy: policy}
+		if policy != "" {
+			r.Settings = json.RawMessage(`{"image":"` + policy + `"}`)
+		}
+		if err := l.Write(r); err != nil {
+			t.Error(err)
+		}
+	}
+	var got []string
+	for _, r := range records(t, path) {
+		got = append(got, r.Policy+string(r.Settings))
+	}
+	if want := []string{`a{"image":"a"}`, "a", "", `b{"image":"b"}`, "a"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

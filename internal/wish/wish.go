@@ -18,7 +18,7 @@ import (
 func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
 	req := session.Request{
-		Image: s.Image, User: s.User, Env: s.Env, RootSet: s.Root != "",
+		Image: s.Image, User: s.User, Env: s.Env, RootSet: s.Root != "", Isolation: s.Isolation,
 		Limits:      s.Limits.Backend(),
 		IdleTimeout: time.Duration(full.Limits.IdleTimeout),
 		ExecTimeout: time.Duration(full.Limits.ExecTimeout),
@@ -34,6 +34,24 @@ func Request(s frontmatter.Sandbox) session.Request {
 		req.Network = backend.NetworkNone
 	}
 	return req
+}
+
+// MoreIsolation is the remedy for a backend.IsolationError.
+const MoreIsolation = "use an OCI runtime such as runsc, or another backend; `workcell doctor` shows the isolation of each"
+
+// CheckIsolation returns a *frontmatter.Error with the place in the file if new sandboxes of an agent would be less
+// isolated than its file requires.
+func CheckIsolation(m *session.Manager, doc *frontmatter.Document) error {
+	if doc.Sandbox == nil || doc.Sandbox.Isolation == "" {
+		return nil
+	}
+	err := m.CheckIsolation(Request(*doc.Sandbox))
+	if err == nil {
+		return nil
+	}
+	at := doc.Problem("sandbox.isolation", MoreIsolation, "%v", err)
+	at.Err = err
+	return at
 }
 
 // DefaultImage fills in the image that a runtime has when nobody names one.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -230,7 +231,7 @@ func (d *Driver) Capabilities() backend.Capabilities {
 	if e, err := Admit(context.Background(), d.calls, "", d.engine.Enforcement); err == nil {
 		c.Workspace = e
 	}
-	c.Networks, c.OCIRuntimes = slices.Clone(c.Networks), slices.Clone(c.OCIRuntimes)
+	c.Networks, c.OCIRuntimes, c.Isolation = slices.Clone(c.Networks), slices.Clone(c.OCIRuntimes), maps.Clone(c.Isolation)
 	return c
 }
 

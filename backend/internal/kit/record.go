@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -20,6 +21,9 @@ type Record struct {
 	// OrphanTimeout is the Spec's.
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
 
+	// Isolation is missing in records of earlier versions.
+	Isolation backend.Isolation `json:"isolation,omitempty"`
+
 	Recipe string          `json:"recipe,omitempty"` // Spec.Environment
 	Mounts []backend.Mount `json:"mounts,omitempty"`
 }
@@ -29,7 +33,7 @@ func (p *Plan) Record(e backend.Enforcement) Record {
 	return Record{
 		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits, Workspace: e,
 		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral, OrphanTimeout: p.Spec.OrphanTimeout,
-		Recipe: p.Spec.Environment, Mounts: p.Spec.Mounts,
+		Isolation: p.Isolation, Recipe: p.Spec.Environment, Mounts: p.Spec.Mounts,
 	}
 }
 
@@ -72,6 +76,7 @@ func (r *Record) Info(labels, user map[string]string) backend.Info {
 		Image:     r.Image,
 		User:      r.User,
 		Root:      r.Root,
+		Isolation: cmp.Or(r.Isolation, backend.IsolationProcess),
 		Network:   r.Network,
 		Mounts:    r.Mounts,
 		Limits:    r.Limits,

@@ -25,7 +25,9 @@ type Plan struct {
 	Image string         // short form, as people read it in an engine's own listings
 	User  User           //
 	Root  int64          // see rootBytesOf
-	Sized bool           // a size was asked for the workspace; else the guest watches the default
+	// Isolation is set by Supports.
+	Isolation backend.Isolation
+	Sized     bool // a size was asked for the workspace; else the guest watches the default
 }
 
 // NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.
@@ -81,11 +83,14 @@ func shortName(ref string) string {
 // Enforceable's.
 func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) error {
 	s := p.Spec
+	p.Isolation = caps.Isolation[s.OCIRuntime]
 	switch {
 	case s.OCIRuntime != "" && !slices.Contains(caps.OCIRuntimes, s.OCIRuntime):
 		return fmt.Errorf("%s: unknown OCI runtime %.40q: %w", driver, s.OCIRuntime, backend.ErrUnsupported)
 	case s.Platform != "" && s.Platform != "linux/"+arch:
 		return fmt.Errorf("%s: this host runs linux/%s, not %.40q: %w", driver, arch, s.Platform, backend.ErrUnsupported)
+	case !p.Isolation.AtLeast(s.Isolation):
+		return fmt.Errorf("%s: %w", driver, &backend.IsolationError{Has: p.Isolation, Wants: s.Isolation})
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ type Options struct {
 	State        string // --state
 	Config       string // --config
 	OCIRuntime   string
+	Isolation    backend.Isolation // --isolation
 	Mounts       []string
 	Pool         []string // IMAGE=N of servers' --pool
 	MaxSandboxes int      // maximum number of open sandboxes; 0 means no limit. Only servers have a flag for it.

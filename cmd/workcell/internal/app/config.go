@@ -38,12 +38,15 @@ func (a *App) load() (*config.Config, error) {
 
 // defaults returns what sandboxes get by default: what a resumed run began with, or what is configured.
 func (a *App) defaults(c *config.Config) session.Defaults {
-	if a.opts.Defaults != nil {
-		return *a.opts.Defaults
+	isolation := c.Isolation.Stricter(a.opts.Isolation)
+	if d := a.opts.Defaults; d != nil {
+		resumed := *d
+		resumed.Isolation = d.Isolation.Stricter(isolation)
+		return resumed
 	}
 	mounts, _ := c.Mounts() // load has checked them
 	return session.Defaults{
-		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
+		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts, Isolation: isolation,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -74,6 +75,8 @@ func classOf(err error) (code int, hint string) {
 		return ExitNotFound, fmt.Sprintf("to resume the run with its files, run `workcell runs resume %s`; to remove them, run `workcell runs cancel %[1]s`", vanished.Key.Run())
 	case errors.As(err, &vanished):
 		return ExitNotFound, fmt.Sprintf("to rebuild it with its files, run `workcell sandbox open --name %s` with its original --mount, --network, and --oci-runtime; to remove them, run `workcell sandbox rm %[1]s`", vanished.Key.ID)
+	case errors.As(err, new(*backend.IsolationError)):
+		return ExitFailed, wish.MoreIsolation
 	case errors.Is(err, runstore.ErrDamaged):
 		return ExitFailed, "to end the run and remove its sandboxes, run `workcell runs cancel RUN`; other runs are not affected"
 	case state.Hint(err) != "":

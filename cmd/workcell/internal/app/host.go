@@ -147,7 +147,7 @@ func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) 
 	if h.onReply != nil {
 		h.onReply(res, err)
 	}
-	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost()}, err
+	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
 }
 
 func (h *Host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {
@@ -310,6 +310,7 @@ func (a *App) hosting(ctx context.Context, tel *otelsetup.Tracing, use Use, file
 		ctx, end = session.WithUser(ctx, a.opts.User), m.Detach // the runs close their own sandboxes, and the user's stays
 	}
 	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
+	ctx = m.Audited(ctx)
 	h, err := a.newHost(ctx, m, hosts, files)
 	if err != nil {
 		return err

@@ -9,11 +9,13 @@ import (
 
 	"go.opentelemetry.io/otel"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/audit"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -129,6 +131,21 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 		m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
 	return m, err
+}
+
+// Audited returns a context whose audit records have the backend and the isolation of new sandboxes, unless they are
+// about a sandbox.
+func (m *Manager) Audited(ctx context.Context) context.Context {
+	return audit.With(ctx, func(r *audit.Record) { r.Backend, r.Isolation = m.Backend().Name(), string(m.NewIsolation()) })
+}
+
+// NewIsolation returns the isolation of new sandboxes.
+func (m *Manager) NewIsolation() backend.Isolation {
+	conf, err := m.app.Config()
+	if err != nil { // then there is no manager
+		return ""
+	}
+	return m.Backend().Capabilities().Isolation[m.app.defaults(conf).OCIRuntime]
 }
 
 // WithManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
@@ -74,6 +75,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 		f.StringArrayVar(&a.Options.Mounts, "mount", nil,
 			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw (repeatable)")
 		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
+		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation", "minimum isolation of sandboxes; a file can only require more")
 		a.egressFlag(f)
 	}
 	if groups&ModelFlags != 0 {

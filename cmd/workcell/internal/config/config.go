@@ -49,6 +49,7 @@ type Config struct {
 	File          string // that was read; empty for none
 	Backend       string
 	OCIRuntime    string
+	Isolation     backend.Isolation // the least that sandboxes must have
 	Images        map[string]string // of sandboxes without an image, by runtime
 	MapImages     []string          // FROM=TO, of which later ones override earlier ones
 	Pool          map[string]int    // number of sandboxes that servers keep ready, by image

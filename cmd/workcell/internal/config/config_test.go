@@ -73,6 +73,7 @@ limits:
 telemetry: {endpoint: "http://localhost:4318", protocol: grpc, service_name: agents, content: true}
 retention: {runs: 240h, kept: 24h}
 oci_runtime: runsc
+isolation: kernel
 kubernetes:
   image_pull_secrets: [registry]
   node_selector: {pool: agents, disk: ssd}
@@ -92,7 +93,7 @@ func TestEverySetting(t *testing.T) {
 	}
 	for _, key := range []string{
 		"backend", "images.python", "allow_images", "map_images", "limits.memory_mb", "limits.file_bytes", "limits.idle_timeout", "limits.exec_timeout",
-		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "oci_runtime",
+		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "oci_runtime", "isolation",
 		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
 		"kubernetes.labels", "kubernetes.annotations",
 	} {
@@ -101,15 +102,15 @@ func TestEverySetting(t *testing.T) {
 		}
 	}
 	got := []any{
-		c.Backend, c.OCIRuntime, c.Image("python"), c.Image("node"), c.Images, c.MapImages, c.Limits, c.IdleTimeout, c.ExecTimeout,
+		c.Backend, c.OCIRuntime, c.Isolation, c.Image("python"), c.Image("node"), c.Images, c.MapImages, c.Limits, c.IdleTimeout, c.ExecTimeout,
 		c.Variables, c.TraceContent, c.KeepRuns, c.KeepSandboxes, c.File, len(origins(c)),
 		c.Kubernetes, fmt.Sprint(c.Kubernetes.Tolerations),
 	}
 	if diff := cmp.Diff([]any{
-		"containerd", "runsc", "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
+		"containerd", "runsc", backend.IsolationKernel, "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		[]string{"node:20-slim=registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
-		true, 240 * time.Hour, 24 * time.Hour, m.users(), 21,
+		true, 240 * time.Hour, 24 * time.Hour, m.users(), 22,
 		Kubernetes{
 			ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"disk=ssd", "pool=agents"}, PriorityClass: "low",
 			Labels: []string{"example.com/team=ml"}, Annotations: []string{"example.com/note=a, b"},
@@ -217,6 +218,7 @@ func TestStrict(t *testing.T) {
 		"limits: 5":                                   `1:9: limits must be a mapping, not the number 5`,
 		"limits:":                                     `1:8: limits is empty; set a value or remove the key`,
 		"backend:":                                    `1:9: backend is empty; set a value or remove the key`,
+		"isolation: kernal":                           `1:12: unknown isolation "kernal"; did you mean "kernel"?`,
 		"backend: dokcer":                             `1:10: unknown backend "dokcer"; did you mean "docker"?`,
 		"backend: [docker]":                           `1:10: backend must be text, not a list`,
 		"backend: &b docker\nimages: {python: *b}":    ``,

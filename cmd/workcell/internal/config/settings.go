@@ -19,6 +19,7 @@ import (
 const (
 	keyBackend       = "backend"
 	keyOCIRuntime    = "oci_runtime"
+	keyIsolation     = "isolation"
 	keyAllowImages   = "allow_images"
 	keyMapImages     = "map_images"
 	keyPool          = "pool"
@@ -55,7 +56,7 @@ func (c *Config) settings(backends []string) []*setting {
 				return checkImage(*image)
 			}})
 	}
-	mapped, caches := (*pairs)(&c.MapImages), new(pairs)
+	mapped, caches, isolation := (*pairs)(&c.MapImages), new(pairs), new(string)
 	list = append(list,
 		&setting{key: keyAllowImages, to: &c.allowImages, flag: "allow-image", check: func() (string, string) {
 			if _, err := backend.NewImagePolicy(c.allowImages...); err != nil {
@@ -93,6 +94,13 @@ func (c *Config) settings(backends []string) []*setting {
 			return "", ""
 		}},
 		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
+		&setting{key: keyIsolation, to: isolation, check: func() (string, string) { // --isolation can only be stricter
+			c.Isolation = backend.Isolation(*isolation)
+			for _, p := range (frontmatter.Sandbox{Isolation: c.Isolation}).Problems() {
+				return p.Message, p.Hint
+			}
+			return "", ""
+		}},
 	)
 	list = append(list, c.limitSettings()...)
 	k := &c.Kubernetes

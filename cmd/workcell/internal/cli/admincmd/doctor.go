@@ -214,8 +214,10 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 		r.add("seccomp", verdictOK, "Workcell's filter, for all sandboxes", "")
 	}
 	if d.Name == engines.Local {
-		r.add("isolation", verdictWarn, "less than a container: sandboxes can read and run programs in the host's system directories, "+
+		r.add("isolation", verdictWarn, "process, less than a container: sandboxes can read and run programs in the host's system directories, "+
 			"and no daemon supervises them", "use docker or containerd for stronger isolation; docs/local.md compares them")
+	} else {
+		r.isolation(m.Backend().Capabilities().Isolation, m.NewIsolation())
 	}
 	r.enforcement(m.Backend().Capabilities())
 	found := r.images(ctx, m.Backend(), conf, image)
@@ -224,6 +226,17 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 	}
 	r.trial(ctx, m, found)
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
+}
+
+// isolation reports the isolation of new sandboxes, and the OCI runtimes that have another one.
+func (r *engineReport) isolation(tiers map[string]backend.Isolation, used backend.Isolation) {
+	text := string(used)
+	for _, runtime := range slices.Sorted(maps.Keys(tiers)) {
+		if runtime != "" && tiers[runtime] != used {
+			text += fmt.Sprintf("; %s with --oci-runtime %s", tiers[runtime], runtime)
+		}
+	}
+	r.add("isolation", verdictOK, text, "")
 }
 
 // absent reports that a backend cannot be used, why, and what to do.

@@ -186,6 +186,7 @@ func (o *mcpOptions) serve(
 		return err
 	}
 	defer m.Done()
+	ctx = m.Audited(ctx)
 	closeManager := m.Close
 	if o.onExit == onExitKeep {
 		closeManager = m.Detach

@@ -97,7 +97,7 @@ func stayHere() map[string]string {
 	said := "pass it to `workcell worker`, or configure it on the worker's host"
 	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
 	return map[string]string{
-		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
+		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "isolation": said, "egress-allow-private": said, "pip-index": said,
 		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
 		"out": later, "force": later, "apply": later,
 	}

@@ -20,7 +20,8 @@ func TestDetachStays(t *testing.T) {
 	some := []string{"x"}
 	runs := map[string]app.RunFlags{
 		"allow-image": {AllowImage: some}, "map-image": {MapImage: some}, "mount": {Defaults: &session.Defaults{Mounts: []backend.Mount{{}}}},
-		"oci-runtime": {Defaults: &session.Defaults{OCIRuntime: "runsc"}}, "egress-allow-private": {EgressAllowPrivate: some}, "pip-index": {PipIndex: "x"},
+		"oci-runtime": {Defaults: &session.Defaults{OCIRuntime: "runsc"}}, "isolation": {Defaults: &session.Defaults{Isolation: "kernel"}},
+		"egress-allow-private": {EgressAllowPrivate: some}, "pip-index": {PipIndex: "x"},
 		"npm-registry": {NpmRegistry: "x"}, "host-tools": {HostTools: "x"}, "audit": {Audit: "x"}, "audit-hash": {AuditHash: true}, "trace-content": {TraceContent: true},
 		"out": {Out: "x"}, "force": {Force: true}, "apply": {Apply: true},
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
@@ -136,8 +137,8 @@ func newSandboxShowCmd(a *command) *cobra.Command {
 		Use:     "show SANDBOX",
 		Aliases: []string{"inspect"},
 		Short:   "Show details of a sandbox",
-		Long: `Show details of a sandbox, such as its state, user, image, and backend; -o json includes its limits. The
-output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
+		Long: `Show details of a sandbox, such as its state, user, image, backend, and isolation; -o json includes its
+limits and settings. POLICY is the SHA-256 digest of the settings, which command results begin with. The output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
 		Example: "  workcell sandbox show mybox\n  workcell sandbox show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    a.managed(app.StateWanted, first, a.showSandbox),
@@ -167,14 +168,21 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 	}
 	left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
 	row := sandboxRow(found, left...)
-	return a.Print(row, func(w io.Writer) error {
+	return a.Print(shownSandbox{row, found.Settings()}, func(w io.Writer) error {
 		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
 			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
 			[2]string{"image", row.Image}, [2]string{"runs as", row.User},
-			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend}, [2]string{"engine id", row.EngineID},
+			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend}, [2]string{"isolation", string(row.Isolation)},
+			[2]string{"policy", row.Policy}, [2]string{"engine id", row.EngineID},
 			[2]string{"created", row.Created.Local().Format(time.DateTime)})
 		return nil
 	})
+}
+
+// shownSandbox is what `sandbox show -o json` prints. Policy is the digest of Settings.
+type shownSandbox struct {
+	SandboxOutput
+	Settings sandbox.Settings `json:"settings"`
 }
 
 // stateRemoved is the state of a sandbox of which only the record is left.
@@ -203,6 +211,8 @@ type SandboxOutput struct {
 	Created         time.Time           `json:"created"`
 	Backend         string              `json:"backend"`
 	EngineID        string              `json:"engine_id"`
+	Isolation       backend.Isolation   `json:"isolation,omitempty"`
+	Policy          string              `json:"policy,omitempty"` // SHA-256 of the settings
 
 	IdlePolicy record.IdlePolicy `json:"idle_policy,omitempty"`
 }
@@ -212,9 +222,13 @@ func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
 	if app.IsNamed(i.Key) {
 		name = i.Key.ID
 	}
+	policy := ""
+	if i.Isolation != "" { // else only a record is left
+		policy = i.Settings().Digest()
+	}
 	return SandboxOutput{
-		Name: name,
-		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
+		Isolation: i.Isolation, Policy: policy, Name: name,
+		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
 		IdlePolicy: i.IdlePolicy, Ends: ends(i, left),

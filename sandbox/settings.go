@@ -1,0 +1,98 @@
+package sandbox
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/rules"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+// policyDigits is how many hexadecimal digits of the digest results have.
+const policyDigits = 12
+
+// Settings are the settings in force for a command. A setting that a sandbox does not have is omitted in JSON, so that
+// a new field leaves the digests of other sandboxes as they are.
+type Settings struct {
+	Backend      string              `json:"backend"`
+	Isolation    backend.Isolation   `json:"isolation"`
+	OCIRuntime   string              `json:"oci_runtime,omitempty"` // as requested
+	Image        string              `json:"image"`
+	User         string              `json:"user"`
+	WritableRoot bool                `json:"writable_root,omitempty"`
+	Limits       backend.Limits      `json:"limits"`
+	Network      backend.NetworkMode `json:"network"`
+	Egress       Egress              `json:"egress,omitzero"`
+	Mounts       []backend.Mount     `json:"mounts,omitempty"` // caches included
+	Environment  rules.Environment   `json:"environment,omitzero"`
+	Tools        string              `json:"tools,omitempty"` // SHA-256 of the definitions of the host tools that the command can call
+}
+
+// Evidence identifies the isolation and the settings of a command in its result.
+type Evidence struct {
+	Isolation backend.Isolation `json:"isolation" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm"`
+	Backend   string            `json:"backend"`
+	Policy    string            `json:"policy"` // the first 12 digits of Settings.Digest
+}
+
+// Canonical returns the settings as JSON (RFC 8785): keys are sorted, and there is no white space. Lists whose order
+// has no meaning are sorted.
+func (s Settings) Canonical() []byte {
+	s.Egress = Egress{Allow: slices.Sorted(slices.Values(s.Egress.Allow)), Deny: slices.Sorted(slices.Values(s.Egress.Deny))}
+	s.Mounts = slices.SortedFunc(slices.Values(s.Mounts), func(a, b backend.Mount) int {
+		return cmp.Or(strings.Compare(a.Target, b.Target), strings.Compare(a.Source, b.Source))
+	})
+	raw, err := sanitize.JSON(s)
+	if err == nil {
+		decode, value := json.NewDecoder(bytes.NewReader(raw)), any(nil)
+		decode.UseNumber()
+		if err = decode.Decode(&value); err == nil {
+			raw, err = sanitize.JSON(value) // of maps, whose keys are sorted
+		}
+	}
+	if err != nil {
+		panic("sandbox: settings that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
+	}
+	return bytes.TrimSpace(raw)
+}
+
+// Digest returns the SHA-256 of Canonical in hexadecimal.
+func (s Settings) Digest() string {
+	sum := sha256.Sum256(s.Canonical())
+	return hex.EncodeToString(sum[:])
+}
+
+// Evidence returns what results show of the settings.
+func (s Settings) Evidence() Evidence {
+	return Evidence{Isolation: s.Isolation, Backend: s.Backend, Policy: s.Digest()[:policyDigits]}
+}
+
+// Note adds the settings to an audit record, unless they are unknown.
+func (s Settings) Note(r *audit.Record) {
+	if s.Backend == "" {
+		return
+	}
+	r.Isolation, r.Backend, r.Policy, r.Settings = string(s.Isolation), s.Backend, s.Digest(), s.Canonical()
+}
+
+// Settings returns the settings in force, without the host tools of a command.
+func (s *Sandbox) Settings() Settings {
+	if s.o.Settings == nil {
+		return Settings{}
+	}
+	return s.o.Settings()
+}
+
+// noteSettings adds the settings of a command to a record.
+func (s *Sandbox) noteSettings(r *audit.Record, tools string) {
+	in := s.Settings()
+	in.Tools = tools
+	in.Note(r)
+}
