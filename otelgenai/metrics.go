@@ -15,37 +15,60 @@ import (
 const scope = "github.com/workcell-dev/workcell/otelgenai"
 
 // NewMetrics returns an exporter that sends nothing and measures the spans it gets: how long models, tools, agents and
-// workflows take, and the tokens of models. Put it behind NewProcessor, which names them, and beside another exporter
-// or alone:
+// workflows take, and the tokens of models. Put it behind NewProcessor with the same options, which names them, and
+// beside another exporter or alone:
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
-//		sdktrace.NewBatchSpanProcessor(otelgenai.NewMetrics(provider)), otelgenai.Options{}))
+//		sdktrace.NewBatchSpanProcessor(otelgenai.NewMetrics(provider, o)), o))
 //
-// Only spans that are sampled are measured.
-func NewMetrics(provider metric.MeterProvider) sdktrace.SpanExporter {
-	m := &metrics{durations: map[string]metric.Float64Histogram{}}
+// Only spans that are sampled are measured. Options.OldNames adds the metrics that the release replaced.
+func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter {
+	m := &metrics{
+		durations: map[string][]metric.Float64Histogram{}, used: map[attribute.Key]metric.Int64Counter{},
+		perCall: map[attribute.Key]metric.Int64Histogram{},
+	}
 	meter := provider.Meter(scope)
 	var errs []error
-	for operation, name := range map[string]string{
-		semconv.Chat: semconv.MetricModelDuration, semconv.ExecuteTool: semconv.MetricToolDuration,
-		semconv.InvokeAgent: semconv.MetricAgentDuration, semconv.InvokeWorkflow: semconv.MetricWorkflowDuration,
-	} {
+	duration := func(name string, operations ...string) {
 		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
-		m.durations[operation], errs = h, append(errs, err)
+		errs = append(errs, err)
+		for _, op := range operations {
+			m.durations[op] = append(m.durations[op], h)
+		}
 	}
-	m.durations[semconv.Embeddings] = m.durations[semconv.Chat]
-	var err error
-	m.tokens, err = meter.Int64Histogram(semconv.MetricTokens, metric.WithUnit("{token}"), metric.WithExplicitBucketBoundaries(
-		1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864))
-	if err := errors.Join(append(errs, err)...); err != nil {
+	tokens := func(name string) metric.Int64Histogram {
+		h, err := meter.Int64Histogram(name, metric.WithUnit("{token}"), metric.WithExplicitBucketBoundaries(semconv.TokenBuckets()...))
+		errs = append(errs, err)
+		return h
+	}
+	duration(semconv.MetricModelDuration, semconv.Chat)
+	duration(semconv.MetricEmbedderDuration, semconv.Embeddings)
+	duration(semconv.MetricToolDuration, semconv.ExecuteTool)
+	duration(semconv.MetricAgentDuration, semconv.InvokeAgent, semconv.InvokeWorkflow)
+	for key, name := range map[attribute.Key]string{
+		semconv.InputTokens: semconv.MetricInputTokens, semconv.OutputTokens: semconv.MetricOutputTokens,
+		semconv.CachedTokens: semconv.MetricCachedTokens, semconv.ThinkingTokens: semconv.MetricThinkingTokens,
+	} {
+		c, err := meter.Int64Counter(name, metric.WithUnit("{token}"))
+		m.used[key], errs = c, append(errs, err)
+	}
+	m.perCall[semconv.InputTokens], m.perCall[semconv.OutputTokens] = tokens(semconv.MetricCallInput), tokens(semconv.MetricCallOutput)
+	if o.OldNames {
+		duration(semconv.OldModelDuration, semconv.Chat, semconv.Embeddings)
+		duration(semconv.OldWorkflowDuration, semconv.InvokeWorkflow)
+		m.oldTokens = tokens(semconv.OldTokens)
+	}
+	if err := errors.Join(errs...); err != nil {
 		panic("otelgenai: " + err.Error()) // a name that is not valid: a bug here
 	}
 	return m
 }
 
 type metrics struct {
-	durations map[string]metric.Float64Histogram // by operation
-	tokens    metric.Int64Histogram
+	durations map[string][]metric.Float64Histogram    // by operation
+	used      map[attribute.Key]metric.Int64Counter   // by the attribute of spans
+	perCall   map[attribute.Key]metric.Int64Histogram // by the attribute of spans
+	oldTokens metric.Int64Histogram                   // nil without old names
 }
 
 // ExportSpans measures the spans.
@@ -62,29 +85,39 @@ func (*metrics) Shutdown(context.Context) error { return nil }
 func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 	set := attribute.NewSet(s.Attributes()...)
 	operation, _ := set.Value(semconv.OperationName)
-	duration := m.durations[operation.AsString()]
-	if duration == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a metric of its own
+	durations := m.durations[operation.AsString()]
+	if durations == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a metric of its own
 		return
 	}
 	// Names that programs choose, and models and classes of errors, but no ids: each is a time series of its own.
 	var labels []attribute.KeyValue
 	name := semconv.RequestModel // an agent may use several
-	if operation.AsString() == semconv.InvokeAgent {
+	if op := operation.AsString(); op == semconv.InvokeAgent || op == semconv.InvokeWorkflow {
 		name = semconv.AgentName // tools have one, too
 	}
-	for _, key := range []attribute.Key{semconv.OperationName, semconv.ProviderName, name, semconv.ToolName, semconv.WorkflowName, semconv.ErrorType} {
+	for _, key := range []attribute.Key{semconv.OperationName, semconv.ProviderName, name, semconv.ToolName, semconv.OldWorkflowName, semconv.ErrorType} {
 		if v, ok := set.Value(key); ok {
 			labels = append(labels, attribute.KeyValue{Key: key, Value: v})
 		}
 	}
 	with := metric.WithAttributes(labels...)
-	duration.Record(ctx, s.EndTime().Sub(s.StartTime()).Seconds(), with)
+	for _, d := range durations {
+		d.Record(ctx, s.EndTime().Sub(s.StartTime()).Seconds(), with)
+	}
 	if operation.AsString() != semconv.Chat {
 		return // an agent's tokens are the sum of its models'
 	}
+	for key, counter := range m.used {
+		if n, ok := set.Value(key); ok { // by modality no provider of Genkit reports them
+			counter.Add(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.Modality.String("unknown")))
+			if h := m.perCall[key]; h != nil {
+				h.Record(ctx, n.AsInt64(), with)
+			}
+		}
+	}
 	for key, kind := range map[attribute.Key]string{semconv.InputTokens: "input", semconv.OutputTokens: "output"} {
-		if n, ok := set.Value(key); ok {
-			m.tokens.Record(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.TokenType.String(kind)))
+		if n, ok := set.Value(key); ok && m.oldTokens != nil {
+			m.oldTokens.Record(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.OldTokenType.String(kind)))
 		}
 	}
 }

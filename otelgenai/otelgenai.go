@@ -12,8 +12,8 @@
 // contents: a program that has a span of its own around a flow sets it on Genkit's span, empty, and there is one
 // workflow, not two.
 //
-// The conventions are those of open-telemetry/semantic-conventions-genai at
-// commit cb10b70c15c0; they are in development and have no release.
+// The conventions are those of open-telemetry/semantic-conventions-genai in release v0.1.0; they are in development.
+// With Options.OldNames, names that this release replaced are emitted as well.
 package otelgenai
 
 import (
@@ -49,6 +49,18 @@ type Options struct {
 	// provider's own limit cuts before tokens can be read, so leave that without
 	// one.
 	MaxLength int
+	// OldNames also emits names that the release replaced, such as gen_ai.workflow.name. The next release of this module
+	// removes it.
+	OldNames bool
+}
+
+// OptInVariable is the environment variable by which programs choose conventions, as a list. The value gen_ai/dup means
+// Options.OldNames.
+const OptInVariable = "OTEL_SEMCONV_STABILITY_OPT_IN"
+
+// KeepOldNames reports whether the value of OptInVariable asks for old names.
+func KeepOldNames(value string) bool {
+	return slices.ContainsFunc(strings.Split(value, ","), func(v string) bool { return strings.TrimSpace(v) == "gen_ai/dup" })
 }
 
 // NewProcessor returns a processor that hands spans that end on to next as the
@@ -97,6 +109,12 @@ func (p *processor) convert(in sdktrace.ReadOnlySpan) sdktrace.ReadOnlySpan {
 	attributes := in.Attributes()
 	out.translate(attributes)
 	out.attributes = p.keep(append(out.attributes, attributes...))
+	if set := attribute.NewSet(out.attributes...); p.options.OldNames {
+		operation, _ := set.Value(semconv.OperationName)
+		if name, ok := set.Value(semconv.AgentName); ok && operation.AsString() == semconv.InvokeWorkflow {
+			out.attributes = append(out.attributes, attribute.KeyValue{Key: semconv.OldWorkflowName, Value: name})
+		}
+	}
 	return out
 }
 
@@ -128,7 +146,7 @@ func (s *span) translate(in []attribute.KeyValue) {
 			s.name += " " + program
 		}
 	case "flow":
-		s.operation(semconv.InvokeWorkflow, semconv.WorkflowName, name)
+		s.operation(semconv.InvokeWorkflow, semconv.AgentName, name)
 	case "agent":
 		s.operation(semconv.InvokeAgent, semconv.AgentName, name)
 	}

@@ -48,7 +48,7 @@ func TestGenkit(t *testing.T) {
 		"chat gemini-2.5-flash": "gen_ai.operation.name=chat gen_ai.provider.name=gcp.gemini gen_ai.request.model=gemini-2.5-flash gen_ai.response.finish_reasons=[\"stop\"] gen_ai.usage.input_tokens=7 gen_ai.usage.output_tokens=5",
 		"execute_tool look":     "gen_ai.operation.name=execute_tool gen_ai.tool.name=look gen_ai.tool.type=function",
 		"execute_tool fail":     "gen_ai.operation.name=execute_tool gen_ai.tool.name=fail gen_ai.tool.type=function",
-		"invoke_workflow talk":  "gen_ai.operation.name=invoke_workflow gen_ai.workflow.name=talk",
+		"invoke_workflow talk":  "gen_ai.agent.name=talk gen_ai.operation.name=invoke_workflow",
 	}
 	for name, attributes := range want {
 		s, ok := spans[name]

@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -79,7 +81,8 @@ func (c *meterCollector) point(m *metricspb.Metric, value float64, attrs []*comm
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	c := newMeterCollector(t)
-	environ := append(testEnviron(t), "OTEL_METRICS_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="+c.URL+"/v1/metrics", "WORKCELL_BACKEND=local")
+	environ := append(testEnviron(t), "OTEL_METRICS_EXPORTER=otlp", "OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai/dup",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="+c.URL+"/v1/metrics", "WORKCELL_BACKEND=local")
 	runTraced(t, environ, canaryRun(t))
 	callMCP(t, environ, nil, `{"name":"session_status","arguments":{}}`)
 	c.mu.Lock()
@@ -87,7 +90,10 @@ func TestMetrics(t *testing.T) {
 	documented := documentedMetrics(t)
 	for _, name := range documented {
 		_, ok := c.sums[name]
-		if name == "workcell.sandbox.oom_kills" { // no command was out of memory
+		if slices.Contains([]string{ // no command was out of memory, there is no embedder, and the scripted model reports only totals
+			"workcell.sandbox.oom_kills", "gen_ai.client.embeddings.duration",
+			"gen_ai.client.inference.usage.cache_read.input_tokens", "gen_ai.client.inference.usage.reasoning.output_tokens",
+		}, name) {
 			if ok {
 				t.Errorf("%s is %v", name, c.sums[name])
 			}
@@ -110,7 +116,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, c.sums[name], want)
 		}
 	}
-	if c.sums["gen_ai.client.token.usage"] == 0 || c.sums["gen_ai.execute_tool.duration"] == 0 {
+	if c.sums["gen_ai.client.inference.usage.input_tokens"] == 0 || c.sums["gen_ai.execute_tool.duration"] == 0 {
 		t.Errorf("nothing was measured: %v", c.sums)
 	}
 	if !slices.Contains(c.text["mcp.server.operation.duration"], "gen_ai.tool.name=session_status") {
@@ -163,7 +169,7 @@ func documentedMetrics(t *testing.T) (names []string) {
 			}
 		}
 	}
-	if len(names) < 12 || len(names) > 14 {
+	if len(names) < 20 || len(names) > 24 {
 		t.Fatalf("%d metrics are documented", len(names))
 	}
 	return names
@@ -177,15 +183,17 @@ func TestAudit(t *testing.T) {
 	runTraced(t, environ, append(canaryRun(t), "--audit", file))
 	type record struct {
 		Event, Run, Step, Agent, Tool, Sandbox, Exec, Decision, Error string
+		Isolation, Backend, Policy                                    string
 		Argv                                                          []string
 		Exit                                                          *int
+		Settings                                                      json.RawMessage
 	}
 	var records []record
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	begun := map[string]record{}
+	begun, digests := map[string]record{}, map[string]string{}
 	for line := range bytes.Lines(raw) {
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
@@ -195,8 +203,17 @@ func TestAudit(t *testing.T) {
 		if r.Run == "" || r.Run != records[0].Run {
 			t.Errorf("of another run: %s", line)
 		}
+		if r.Settings != nil {
+			digests[r.Policy] = digestOf(t, r.Settings)
+		}
+		if r.Isolation != "process" || r.Backend != "local" || digests[r.Policy] != r.Policy {
+			t.Errorf("without evidence, or settings with another digest: %s", line)
+		}
 		switch r.Event {
 		case "command":
+			if r.Policy == "" {
+				t.Errorf("a command without policy: %s", line)
+			}
 			begun[r.Exec] = r
 		case "exit":
 			if begun[r.Exec].Sandbox != r.Sandbox || r.Exit == nil && r.Error == "" {
@@ -234,6 +251,20 @@ func TestAudit(t *testing.T) {
 	if added := all[len(raw):]; bytes.Contains(added, []byte(canary)) || !bytes.Contains(added, []byte("argv_sha256")) {
 		t.Errorf("hashes were asked for:\n%s", added)
 	}
+}
+
+// digestOf computes the digest of settings as docs/telemetry.md describes it.
+func digestOf(t *testing.T, settings json.RawMessage) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal(settings, &v); err != nil {
+		t.Fatal(err)
+	}
+	canonical, err := json.Marshal(v) // of maps, whose keys are sorted; nothing here needs an escape
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(canonical))
 }
 
 // TestAuditOfMCP: what the guard refuses a client is on record with its rule.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
 // inCode returns the names of spans, attributes, events and metrics, as docs/telemetry.md writes them: the constants of
@@ -31,7 +33,7 @@ func inCode(t *testing.T) map[string]bool {
 			switch {
 			case strings.HasPrefix(name, "SpanDriver"):
 				prefix = "DRIVER."
-			case name == "TracerName", name == "EventPrefix", strings.HasPrefix(name, "Removed"):
+			case name == "TracerName", name == "Release", name == "EventPrefix", strings.HasPrefix(name, "Removed"):
 				return true
 			case strings.HasPrefix(name, "Event"):
 				prefix = "workcell."
@@ -81,6 +83,9 @@ func TestDocumentation(t *testing.T) {
 	// Named by others: a method of MCP, a command.
 	for _, name := range []string{"tools/call", "workcell"} {
 		delete(documented, name)
+	}
+	if !strings.Contains(string(raw), "in release "+semconv.Release+".") {
+		t.Errorf("docs/telemetry.md does not name release %s of the conventions", semconv.Release)
 	}
 	if len(documented) < 80 {
 		t.Errorf("only %d names are documented: are the tables still there?", len(documented))

@@ -1,9 +1,11 @@
 // Package semconv has the names of OpenTelemetry's conventions that Workcell and otelgenai use: those for generative AI
-// and MCP of open-telemetry/semantic-conventions-genai at commit cb10b70c15c0, which are in development and have no
-// release, and the core ones for processes and containers.
+// and MCP in their release Release, and the core ones for processes and containers.
 package semconv
 
 import "go.opentelemetry.io/otel/attribute"
+
+// Release is the release of open-telemetry/semantic-conventions-genai.
+const Release = "v0.1.0"
 
 // Attribute keys.
 const (
@@ -23,9 +25,8 @@ const (
 	ToolArguments  = attribute.Key("gen_ai.tool.call.arguments")
 	ToolResult     = attribute.Key("gen_ai.tool.call.result")
 	AgentName      = attribute.Key("gen_ai.agent.name")
-	WorkflowName   = attribute.Key("gen_ai.workflow.name")
 	ConversationID = attribute.Key("gen_ai.conversation.id")
-	TokenType      = attribute.Key("gen_ai.token.type") // of metrics: input or output
+	Modality       = attribute.Key("gen_ai.token.modality") // of metrics
 
 	MCPMethod        = attribute.Key("mcp.method.name")
 	MCPSession       = attribute.Key("mcp.session.id")
@@ -59,20 +60,39 @@ const (
 
 // Metrics of the conventions.
 const (
-	MetricTokens           = "gen_ai.client.token.usage"
-	MetricModelDuration    = "gen_ai.client.operation.duration"
+	MetricModelDuration    = "gen_ai.client.inference.duration"
+	MetricEmbedderDuration = "gen_ai.client.embeddings.duration"
+	MetricInputTokens      = "gen_ai.client.inference.usage.input_tokens"
+	MetricOutputTokens     = "gen_ai.client.inference.usage.output_tokens"
+	MetricCachedTokens     = "gen_ai.client.inference.usage.cache_read.input_tokens"
+	MetricThinkingTokens   = "gen_ai.client.inference.usage.reasoning.output_tokens"
+	MetricCallInput        = "gen_ai.client.inference.operation.input_tokens"
+	MetricCallOutput       = "gen_ai.client.inference.operation.output_tokens"
 	MetricToolDuration     = "gen_ai.execute_tool.duration"
 	MetricAgentDuration    = "gen_ai.invoke_agent.duration"
 	MetricInferenceCalls   = "gen_ai.invoke_agent.inference_calls"
 	MetricToolCalls        = "gen_ai.invoke_agent.tool_calls"
-	MetricWorkflowDuration = "gen_ai.invoke_workflow.duration"
 	MetricMCPOperation     = "mcp.server.operation.duration"
 	MetricMCPSession       = "mcp.server.session.duration"
+)
+
+// Names of the conventions at commit cb10b70c15c0, which Release replaced.
+const (
+	OldWorkflowName     = attribute.Key("gen_ai.workflow.name")
+	OldTokenType        = attribute.Key("gen_ai.token.type") // of metrics: input or output
+	OldTokens           = "gen_ai.client.token.usage"
+	OldModelDuration    = "gen_ai.client.operation.duration"
+	OldWorkflowDuration = "gen_ai.invoke_workflow.duration"
 )
 
 // DurationBuckets returns the boundaries of histograms of durations in seconds, which are those of the conventions.
 func DurationBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
+}
+
+// TokenBuckets returns the boundaries of histograms of tokens.
+func TokenBuckets() []float64 {
+	return []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 }
 
 // Provider returns the conventions' name for the provider behind a plugin of Genkit's.

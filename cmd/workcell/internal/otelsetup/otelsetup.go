@@ -100,7 +100,7 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local []sdktrace.SpanExporter) {
 	limits := sdktrace.NewSpanLimits()
 	// What the variables say is the mapping's: it reads tokens in what a limit of the SDK would have cut.
-	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit}
+	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit, OldNames: oldNames(o.Env)}
 	if mapping.MaxLength <= 0 || mapping.MaxLength > maxAttributeLength {
 		mapping.MaxLength = maxAttributeLength
 	}
@@ -142,8 +142,11 @@ func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource
 	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
 		sdkmetric.WithResource(service), sdkmetric.WithView(genkits))
 	otel.SetMeterProvider(t.metrics)
-	return otelgenai.NewMetrics(t.metrics)
+	return otelgenai.NewMetrics(t.metrics, otelgenai.Options{OldNames: oldNames(o.Env)})
 }
+
+// oldNames reports whether spans and metrics also have the names of the conventions' previous version.
+func oldNames(e environ.Lookup) bool { return otelgenai.KeepOldNames(e.Get(otelgenai.OptInVariable)) }
 
 // KeepIn keeps the spans of this process in dir, those that ended before, too, and reports whether it does: not where
 // Options.Keep is not set or traces are off. It keeps the directory of its first call.
