@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// ACP calls a coding agent with the Agent Client Protocol (https://agentclientprotocol.com), version 1, on its standard
-// input and output. Task.Args are: permissions, allow or deny.
+// ACP calls a coding agent with the Agent Client Protocol (https://agentclientprotocol.com) on its standard input and
+// output. It negotiates the version, which must be 1. Task.Args are: permissions, allow or deny.
 //
 // The client offers neither files nor terminals, because the agent has those of its sandbox. The agent gets every
 // permission that it requests, because the sandbox limits it. Only access to the web depends on the task.

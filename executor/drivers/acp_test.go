@@ -250,6 +250,23 @@ func TestACPEnds(t *testing.T) {
 	}
 }
 
+// TestACPVersions verifies that the error names the version of an agent with another one, whatever form it has.
+func TestACPVersions(t *testing.T) {
+	for version, want := range map[string]string{
+		"2": "speaks version 2 of the Agent Client Protocol, Workcell speaks 1", `"2026-11-01"`: `speaks version "2026-11-01" of`,
+		"null": "speaks version null of", "": "has no protocolVersion",
+	} {
+		field := `"protocolVersion":` + version
+		if version == "" {
+			field = `"agentInfo":{}`
+		}
+		said, events := conversation(t, executor.Task{Prompt: "x"}, `{"id":1,"result":{`+field+`}}`)
+		if len(said) != 1 || len(events) != 1 || events[0].End == nil || !strings.Contains(events[0].End.Detail, want) {
+			t.Errorf("%s: %v, %+v, want %q", version, said, events, want)
+		}
+	}
+}
+
 // full is a writer that takes nothing more.
 type full struct{}
 

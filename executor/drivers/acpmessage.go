@@ -70,7 +70,7 @@ func (f *acpFailure) outcome(prompted bool) executor.Outcome {
 
 // acpCapabilities are the capabilities of the agent.
 type acpCapabilities struct {
-	Protocol     int `json:"protocolVersion"`
+	Protocol     json.RawMessage `json:"protocolVersion"`
 	Capabilities struct {
 		Load     bool `json:"loadSession"`
 		Sessions struct {

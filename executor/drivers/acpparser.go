@@ -13,8 +13,9 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// acpVersion is the version of the protocol.
-const acpVersion = 1
+// acpVersions returns the versions of the protocol that the driver speaks, the preferred one first. An agent answers
+// with the same version, or with the newest one that it knows.
+func acpVersions() []string { return []string{"1"} }
 
 // The requests to the agent, in their order; the number of each is the id of its message.
 const (
@@ -47,7 +48,7 @@ type acpParser struct {
 func (p *acpParser) begin() {
 	p.tools = map[string]*acpTool{}
 	p.ask(askInitialize, "initialize", object{
-		"protocolVersion":    acpVersion,
+		"protocolVersion":    json.Number(acpVersions()[0]),
 		"clientInfo":         object{"name": "workcell", "version": "1"},
 		"clientCapabilities": object{"fs": object{"readTextFile": false, "writeTextFile": false}, "terminal": false},
 	})
@@ -149,8 +150,12 @@ func (p *acpParser) answered(l acpLine) []executor.Event {
 // open begins a session, or goes on with one.
 func (p *acpParser) open(answer json.RawMessage) error {
 	var c acpCapabilities
-	if err := json.Unmarshal(answer, &c); err != nil || c.Protocol != acpVersion {
-		return fmt.Errorf("it does not support version %d of the protocol: %s", acpVersion, cut(string(answer)))
+	if err := json.Unmarshal(answer, &c); err != nil || len(c.Protocol) == 0 {
+		return fmt.Errorf("its answer to initialize has no protocolVersion: %s", cut(string(answer)))
+	}
+	if version := string(c.Protocol); !slices.Contains(acpVersions(), version) {
+		return fmt.Errorf("the agent speaks version %s of the Agent Client Protocol, Workcell speaks %s; "+
+			"use a version of the agent that supports it", cut(version), strings.Join(acpVersions(), ", "))
 	}
 	servers := []object{}
 	if len(p.mcp) > 0 {
