@@ -192,6 +192,9 @@ func (s *Sandbox) limitOf(w wire.ExecStatus) string {
 	add(w.TmpFull > 0, "/tmp is full (%d MiB)", w.TmpFull/mib)
 	add(w.ShmFull > 0, "/dev/shm is full (%d MiB)", w.ShmFull/mib)
 	add(w.Signal == "SIGXFSZ" && l.FileBytes > 0, "file size limit of %d bytes reached", l.FileBytes)
+	// Python deletes shared memory when a program dies, often before the guest sees that it is full.
+	bus := w.Signal == "SIGBUS" || w.Signal == "" && w.ExitCode == 128+7
+	add(bus && len(out) == 0 && l.ShmBytes > 0, "SIGBUS: perhaps /dev/shm was full (%d MiB)", l.ShmBytes/mib)
 	return strings.Join(out, "; ")
 }
 

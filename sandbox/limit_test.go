@@ -11,6 +11,7 @@ import (
 func TestLimitIsNamed(t *testing.T) {
 	t.Parallel()
 	limits := backend.Limits{MemoryBytes: 256 << 20, PIDs: 64, WorkspaceBytes: 500 << 20, FileBytes: 4096}
+	limits.ShmBytes = 64 << 20
 	s := &Sandbox{engine: backend.Info{Limits: limits, RootBytes: 8 << 20}}
 	for want, w := range map[string]wire.ExecStatus{
 		"": {ExitCode: 1},
@@ -20,6 +21,8 @@ func TestLimitIsNamed(t *testing.T) {
 		"limit of 8 MiB for files outside /workspace reached":                         {QuotaExceeded: true, QuotaOutside: true},
 		"file size limit of 4096 bytes reached":                                       {Signal: "SIGXFSZ"},
 		"/tmp is full (256 MiB); /dev/shm is full (64 MiB)":                           {TmpFull: 256 << 20, ShmFull: 64 << 20},
+		"/dev/shm is full (32 MiB)":                                                   {ShmFull: 32 << 20, Signal: "SIGBUS", ExitCode: 135},
+		"SIGBUS: perhaps /dev/shm was full (64 MiB)":                                  {ExitCode: 135},
 		"memory limit of 256 MiB reached (processes killed: 1); /tmp is full (1 MiB)": {OOMKills: 1, TmpFull: 1 << 20},
 	} {
 		if got := s.execStatus(w).Limit; got != want {
