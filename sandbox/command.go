@@ -57,7 +57,7 @@ func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, er
 		return ExecResult{}, err
 	}
 	res = c.s.execResult(span, answer)
-	res.Refused = c.s.refused(time.Now().Add(-max(res.Age, res.Duration) - answerTime))
+	res.Refused = c.s.refused(time.Now().Add(-max(res.Age, res.Duration)-answerTime), answer.Direct)
 	return res, nil
 }
 

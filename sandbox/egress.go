@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/rules"
@@ -50,10 +51,20 @@ func (s *Sandbox) openEgress(ctx context.Context) error {
 // answerTime is how long the guest's answer about a command may have been under way, by which its times are too late.
 const answerTime = time.Second
 
-// refused returns the hosts that were refused since a command was started.
-func (s *Sandbox) refused(since time.Time) []EgressRefusal {
+// refused returns the hosts that were refused since a command was started, and the attempts to connect without the
+// proxy, of which the guest knows only the number.
+func (s *Sandbox) refused(since time.Time, direct int64) []EgressRefusal {
 	if s.o.Egress == nil {
 		return nil
 	}
-	return s.o.Egress.Refused(s.o.ID, since)
+	list := s.o.Egress.Refused(s.o.ID, since)
+	if direct > 0 {
+		list = append(list, EgressRefusal{
+			Host: fmt.Sprintf("unknown (packets sent without the proxy: %d)", direct),
+			Rule: "no direct network: TCP, UDP, QUIC, DNS",
+			Hint: "A program ignored HTTPS_PROXY. Configure this HTTP proxy in the program, or use another program. " +
+				"For SSH, use the options in GIT_SSH_COMMAND. UDP, QUIC, and DNS are not available.",
+		})
+	}
+	return list
 }

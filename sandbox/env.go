@@ -69,6 +69,9 @@ func execEnv(base, request map[string]string, traceparent string) []string {
 	return list
 }
 
+// javaOptions is a list of options of the Java virtual machine. The last of several values of an option is used.
+const javaOptions = "JAVA_TOOL_OPTIONS"
+
 // withLists returns the variables of a request over base, with entries before those of lists.
 func withLists(base, request, before map[string]string) map[string]string {
 	if len(before) == 0 {
@@ -83,8 +86,12 @@ func withLists(base, request, before map[string]string) map[string]string {
 		if !set {
 			rest = base[name]
 		}
+		separator := ":"
+		if name == javaOptions {
+			separator = " "
+		}
 		if rest != "" {
-			entries += ":" + rest
+			entries += separator + rest
 		}
 		env[name] = entries
 	}

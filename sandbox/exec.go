@@ -105,7 +105,7 @@ func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.Run
 		return ExecResult{}, s.nameLimits(err)
 	}
 	res = s.execResult(span, answer)
-	res.Timeout, res.Refused = timeout, s.refused(began)
+	res.Timeout, res.Refused = timeout, s.refused(began, answer.Direct)
 	if res.Done() {
 		s.meters.exec.Record(ctx, res.Duration.Seconds(), s.measured(telemetry.KeyExecStatus.String(string(res.Status))))
 	}
@@ -254,8 +254,9 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if err := s.openEgress(ctx); err != nil {
 		return none, 0, err
 	}
-	base := s.environment()
-	env := withLists(base, req.Env, req.EnvBefore)
+	base, before := s.environment()
+	maps.Copy(before, req.EnvBefore)
+	env := withLists(base, req.Env, before)
 	if err := ValidateEnv(env); err != nil {
 		return none, 0, err
 	}
@@ -292,19 +293,26 @@ func (s *Sandbox) defaultTimeout() time.Duration {
 	return s.timeout
 }
 
-// environment returns the environment of every command.
-func (s *Sandbox) environment() map[string]string {
+// environment returns the environment of every command, and lists that precede lists of the command.
+func (s *Sandbox) environment() (env, before map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before = map[string]string{}
 	if len(s.services) == 0 {
-		return s.base
+		return s.base, before
 	}
-	env := maps.Clone(s.base)
+	env = maps.Clone(s.base)
 	for _, v := range s.services {
-		maps.Copy(env, v.env)
+		for name, value := range v.env {
+			if name == javaOptions {
+				before[name] = value
+			} else {
+				env[name] = value
+			}
+		}
 	}
 	maps.Copy(env, s.o.Env)
-	return env
+	return env, before
 }
 
 // arguments returns the argv of a request.

@@ -42,7 +42,8 @@ type Service struct {
 	// the call that started the sandbox's latest command: its trace and its record.
 	Handle func(context.Context, *ServiceConn)
 	// Env returns variables of every command that this process starts while it serves, from the address to connect to.
-	// Those of Request.Env and of the command go before them. May be nil.
+	// Those of Request.Env and of the command go before them, except that JAVA_TOOL_OPTIONS contains the options of the
+	// service and then the other options. May be nil.
 	Env func(addr string) map[string]string
 }
 

@@ -38,7 +38,9 @@ func (g *gate) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), err
 	g.note("open " + strings.Join(list.Allow, " "))
 	return sandbox.Service{
 		Name: "egress", Handle: func(context.Context, *sandbox.ServiceConn) {},
-		Env: func(addr string) map[string]string { return map[string]string{"A_PROXY": addr, "B_PROXY": addr} },
+		Env: func(addr string) map[string]string {
+			return map[string]string{"A_PROXY": addr, "B_PROXY": addr, "JAVA_TOOL_OPTIONS": "-Dp"}
+		},
 	}, func() { g.note("close") }, nil
 }
 
@@ -76,6 +78,17 @@ func TestEgress(t *testing.T) {
 	must(t, err)
 	if out := string(res.Stdout.Bytes()); !strings.HasPrefix(out, "127.0.0.1:") || !strings.HasSuffix(out, " mine\n") {
 		t.Errorf("the environment has %q", out)
+	}
+	for own, want := range map[string]string{"": "-Dp\n", "-Xmx1g": "-Dp -Xmx1g\n"} { // both are needed
+		req := sandbox.ExecRequest{Command: `echo "$JAVA_TOOL_OPTIONS"`}
+		if own != "" {
+			req.Env = map[string]string{"JAVA_TOOL_OPTIONS": own}
+		}
+		got, err := s.Exec(t.Context(), req)
+		must(t, err)
+		if out := string(got.Stdout.Bytes()); out != want {
+			t.Errorf("options of Java: %q, want %q", out, want)
+		}
 	}
 	if len(res.Refused) != 1 || res.Refused[0].Rule != "0s" {
 		t.Errorf("refused %+v", res.Refused)

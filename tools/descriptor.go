@@ -156,5 +156,6 @@ func installedNote(e session.Environment) (note string) {
 
 // hostsNote tells a model which hosts the sandbox reaches.
 func hostsNote(allow []string) string {
-	return "Network access is limited to these hosts, by HTTP and TLS through the proxy in the environment: " + strings.Join(allow, ", ") + "."
+	const note = "Network access is limited to these hosts, through the HTTP proxy in the environment: "
+	return note + strings.Join(allow, ", ") + "."
 }

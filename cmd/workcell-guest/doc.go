@@ -8,6 +8,7 @@
 //	workcell-guest report
 //	workcell-guest install DIR [WORKSPACE]
 //	workcell-guest network-trial listen PORT | dial DURATION TARGET...
+//	workcell-guest tunnel HOST PORT
 //	workcell-guest mcp
 //	workcell-guest tools ls [SERVER] | search WORDS | show NAME | call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 //	workcell-guest version
@@ -21,6 +22,9 @@
 // report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy
 // of the guest and what belongs to it for another container, and a workspace of its user; and the targets that a pod
 // reaches, as bits of the exit code.
+//
+// tunnel, started by ssh in a sandbox as ProxyCommand, connects its standard streams to a host through the HTTP proxy
+// in HTTPS_PROXY. If the proxy refuses, it prints the reason and exits with 1.
 //
 // mcp, started by a command of the sandbox, bridges its own standard streams to the tools that the host serves, at the
 // address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, with 69 if the

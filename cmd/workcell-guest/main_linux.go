@@ -42,6 +42,8 @@ func run(args []string) int {
 			return exit(install(args[1:]))
 		case "network-trial":
 			return networkTrial(args[1:])
+		case "tunnel":
+			return tunnel(args[1:], os.Getenv("HTTPS_PROXY"), os.Stdin, os.Stdout, os.Stderr)
 		case "mcp":
 			return mcp(os.Stdin, os.Stdout)
 		case "interpret":

@@ -19,6 +19,6 @@ func TestCurl(t *testing.T) {
 		evil := "http://evil.test:" + port
 		d.fails(s, "curl -sS --fail-with-body "+evil, "network.allow does not name it", "network.allow")
 		d.fails(s, "curl -sS --proxytunnel "+evil, "403", "network.allow")
-		d.fails(s, "curl -sS --noproxy '*' http://good.test:"+port, "Could not resolve", "")
+		d.fails(s, "curl -sS --noproxy '*' http://good.test:"+port, "Could not resolve", "no direct network")
 	})
 }

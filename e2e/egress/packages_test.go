@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"net/http"
-	"os"
-	"os/exec"
 	"path"
 	"testing"
 
@@ -116,17 +114,7 @@ func TestGit(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
 		dir := t.TempDir()
-		for _, line := range []string{
-			"git init -q -b main work && cd work && echo 'hello from a repository' > README && git add README",
-			"cd work && git -c user.name=t -c user.email=t@example.org commit -q -m first",
-			"git clone -q --bare work repo.git && git -C repo.git update-server-info",
-		} {
-			cmd := exec.Command("sh", "-ec", line)
-			cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-		}
+		bareRepository(t, dir)
 		port := ca.server("git.test", http.FileServer(http.Dir(dir)))
 		s := d.open(netImage, "git.test:"+port)
 		ca.trust(s)

@@ -109,7 +109,8 @@ func TestImages(arch string) ([]Image, error) {
 		recipe("workcell/debian:12", "debian:bookworm-slim", "bash"),
 		Python(),
 		recipe("workcell/node:22", "node:22-slim", "node", node),
-		recipe("workcell/net:12", "debian:bookworm-slim", "bash", Layer{Name: "net", Packages: []string{"apt", "curl", "git"}}),
+		recipe("workcell/net:12", "debian:bookworm-slim", "bash",
+			Layer{Name: "net", Packages: []string{"apt", "curl", "git", "openssh-client"}}),
 	}, nil
 }
 

@@ -1,20 +1,37 @@
 package egress
 
-import "strings"
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
 
 // noProxy is what programs reach without the proxy: the sandbox itself.
 const noProxy = "localhost,127.0.0.1,::1"
 
 // Env returns the variables by which programs inside find the proxy at addr. curl, git, apt, Go and most others go by
 // those of the proxy; pip, npm and Node have their own besides. ALL_PROXY names HTTP, too.
+//
+// Java reads only system properties, and Maven 3.9 only with a property that allows it. ssh starts a program that
+// connects. Without a terminal, ssh cannot ask whether to trust a new host.
 func Env(addr string) map[string]string {
 	proxy := "http://" + addr
+	command := "ProxyCommand='" + embed.Path + " tunnel %h %p'"
+	host, port, _ := net.SplitHostPort(addr)
+	java := []string{"-Daether.connector.http.useSystemProperties=true"}
+	for _, scheme := range []string{"http", "https"} {
+		java = append(java, fmt.Sprintf("-D%[1]s.proxyHost=%[2]s -D%[1]s.proxyPort=%[3]s", scheme, host, port))
+	}
 	env := map[string]string{
 		"PIP_PROXY":              proxy,
 		"npm_config_proxy":       proxy,
 		"npm_config_https_proxy": proxy,
 		"npm_config_noproxy":     noProxy,
 		"NODE_USE_ENV_PROXY":     "1",
+		"JAVA_TOOL_OPTIONS":      strings.Join(java, " "),
+		"GIT_SSH_COMMAND":        "ssh -o StrictHostKeyChecking=accept-new -o " + command,
 		"NO_PROXY":               noProxy,
 		"no_proxy":               noProxy,
 	}

@@ -24,7 +24,7 @@ func checkStatus(id string, st *wire.ExecStatus) error {
 		return protocolErrorf("unknown exec state")
 	}
 	if st.ExitCode < 0 || st.ExitCode > 255 || st.DurationMicros < 0 || st.StdoutBytes < 0 || st.StderrBytes < 0 ||
-		st.PeakRSSBytes < 0 || min(st.OOMKills, st.ForksDenied, st.TmpFull, st.ShmFull, st.EndedMillis) < 0 ||
+		st.PeakRSSBytes < 0 || min(st.OOMKills, st.ForksDenied, st.TmpFull, st.ShmFull, st.Direct, st.EndedMillis) < 0 ||
 		len(st.Signal) > 16 {
 		return protocolErrorf("exec status out of range")
 	}

@@ -39,6 +39,7 @@ type execution struct {
 	denials proc.Denials // at the start
 	limits  disk.Marks   // at the start
 	wasFull disk.Full    // at the start
+	direct  *direct      // nil when nothing is counted
 
 	settled chan struct{} // closed when it has started, or failed to
 	killing chan killing  // asks supervise to end the tree
@@ -77,7 +78,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(), proc: new(proc.Process),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
 		settled: make(chan struct{}), killing: make(chan killing, 1), ended: make(chan struct{}),
-		granted: req.Services, denials: s.memory.Denials(), wasFull: disk.Full{}.Seen()}
+		granted: req.Services, denials: s.memory.Denials(), wasFull: disk.Full{}.Seen(), direct: s.watchDirect()}
 	if err == nil {
 		err = s.execs.reserve(e)
 	}
@@ -209,11 +210,12 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 	}
 }
 
-// look notes which directories in memory are full.
+// look notes which directories in memory are full, and which sockets wait for the network.
 func (e *execution) look() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.full = e.full.Seen()
+	e.direct.look()
 }
 
 // left returns how long it is to the deadline.
@@ -334,6 +336,9 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	st.QuotaOutside = want.Outside
 	if e.full = e.full.Seen(); e.full != e.wasFull || st.ExitCode != 0 { // else it took nothing, and missed nothing
 		st.TmpFull, st.ShmFull = e.full[0], e.full[1]
+	}
+	if state != wire.ExecCompleted || st.ExitCode != 0 { // else whatever failed did not matter
+		st.Direct = e.direct.count()
 	}
 	if e.rec != nil {
 		e.rec.Ended()

@@ -70,6 +70,7 @@ type Server struct {
 	spills  *output.Spiller
 
 	services map[string]*service // by name; never changed
+	routed   func() bool         // see routed
 
 	dials  atomic.Int64 // open connections to ports
 	memory *proc.Memory
@@ -98,6 +99,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), home: findHome(cfg.Workdir), files: f}
+	s.routed = sync.OnceValue(routed)
 	s.memory = proc.OpenMemory()
 	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection)
 	if err != nil {

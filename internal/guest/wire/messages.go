@@ -140,6 +140,9 @@ type ExecStatus struct {
 	// TmpFull and ShmFull are the sizes of /tmp and /dev/shm in bytes, if the guest found them full while this one ran.
 	TmpFull int64 `json:"tmp_full,omitempty"`
 	ShmFull int64 `json:"shm_full,omitempty"`
+	// Direct counts the packets that programs tried to send to the network, around the egress proxy, while this command
+	// ran and failed. It is absent without the service "egress".
+	Direct int64 `json:"direct,omitempty"`
 	// QuotaExceeded: the workspace was full at some time while the command ran. QuotaOutside: not the workspace was, but
 	// what a root that can be written to may hold outside of it.
 	QuotaExceeded bool `json:"quota_exceeded,omitempty"`
