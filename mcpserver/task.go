@@ -347,9 +347,7 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 		err = s.closeRun(ctx, *run)
 	} else { // a name that every server derives a run from may be used again
 		for _, f := range list {
-			if failed := s.manager.Remove(ctx, f.session.ID(), true); !errors.Is(failed, backend.ErrNotFound) {
-				err = errors.Join(err, failed)
-			}
+			err = errors.Join(err, s.manager.Remove(ctx, f.session.ID(), true))
 		}
 	}
 	if err != nil {

@@ -37,7 +37,7 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 		}
 		err := m.keeper.EndUnowned(ctx, rec, owner.RunEnded)
 		if m.opts.Join && errors.Is(err, custody.ErrHeld) {
-			err = m.removeJoined(ctx, rec.ID, owner.RunEnded)
+			err = m.keeper.RemoveHeld(ctx, rec.ID, owner.RunEnded)
 		}
 		if !errors.Is(err, backend.ErrExists) {
 			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, err))

@@ -153,13 +153,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	}
 	err = s.connect(ctx)
 	if err == nil {
-		err = s.control.OpenEgress(ctx)
-	}
-	if err == nil && req.OnAdopt != nil {
-		err = guarded(func() error { return req.OnAdopt(ctx, s) })
-	}
-	if err == nil {
-		err = s.settle(ctx)
+		err = s.prepare(ctx, false, req.OnAdopt)
 	}
 	if err != nil {
 		s.control.Close()

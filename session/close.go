@@ -125,7 +125,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	switch {
 	case s.joined && to == owner.Gone:
 		m.unregister(s, false)
-		return m.removeJoined(ctx, s.id, why)
+		return m.keeper.RemoveHeld(ctx, s.id, why)
 	case s.joined && to == owner.WorkspaceOnly:
 		m.unregister(s, false)
 		return m.keeper.Remove(ctx, s.id, false, why)
@@ -133,7 +133,10 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		m.unregister(s, false)
 		return err
 	case to == owner.Ready:
-		m.disown(s)
+		if rec := s.recordAs(record.Ready, s.expiry()); !s.wasLost() { // else its record says so, and others remove the rest
+			rec.Owner = ""
+			m.keeper.Save(rec)
+		}
 		m.unregister(s, false)
 	case to == owner.Suspended:
 		defer m.unregister(s, false)
@@ -185,16 +188,6 @@ func (m *Manager) countRemoved(ctx context.Context, reason string) {
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRemoved, trace.WithAttributes(telemetry.KeyReason.String(reason)))
 }
 
-// disown records that a sandbox which stays belongs to nobody.
-func (m *Manager) disown(s *Session) {
-	if s.wasLost() {
-		return // its record says so, and the next opener or sweep removes what is left
-	}
-	rec := s.recordAs(record.Ready, s.expiry())
-	rec.Owner = ""
-	m.keeper.Save(rec)
-}
-
 // unregister forgets a closed session. Its sandbox keeps its place while it is still to be removed.
 func (m *Manager) unregister(s *Session, owed bool) {
 	m.mu.Lock()
@@ -220,22 +213,18 @@ func (m *Manager) unregister(s *Session, owed bool) {
 // nobody else can open the workspaces of lost sandboxes, and they go, too.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
-	recs, err := m.store.List(ctx, record.Removing)
+	recs, err := m.store.List(ctx, record.Removing, record.Ready)
 	if err != nil {
 		return sandbox.WrapError("Close", m.driver, "", err)
 	}
 	var errs []error
-	if !m.shared {
-		kept, err := m.store.List(ctx, record.Ready)
-		errs = append(errs, err)
-		for _, rec := range kept {
-			if rec.WorkspaceOnly() && rec.Owner == "" {
-				errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.keeper.Delete(ctx, rec)))
-			}
-		}
-	}
 	for _, rec := range recs {
-		if rule, due := custody.Due(rec, m.now(), ""); due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)) {
+		rule, due := custody.Due(rec, m.now(), "")
+		switch {
+		case rec.State == record.Ready && (m.shared || !rec.WorkspaceOnly() || rec.Owner != ""):
+		case rec.State == record.Ready:
+			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.keeper.Delete(ctx, rec)))
+		case due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)):
 			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))
 		}
 	}

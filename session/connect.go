@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -144,11 +145,9 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 		return nil, sandbox.WrapError("Join", m.driver, "", err)
 	}
 	var dead []*Session
+	open := m.sessions(func(s *Session) bool { return s.key.Scope() == scope && (s.owned || s.joined) && !s.wasLost() })
 	for _, rec := range recs {
-		m.mu.Lock()
-		s := m.byID[rec.ID]
-		m.mu.Unlock()
-		if rec.Key.Scope() != scope || s != nil && !s.wasLost() {
+		if rec.Key.Scope() != scope || slices.ContainsFunc(open, func(s *Session) bool { return s.id == rec.ID }) {
 			continue
 		}
 		s, err := m.joinRecorded(ctx, rec)
@@ -169,7 +168,7 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 		return s.owned && m.keeper.TakenOver(s.id) || !s.owned && !ready
 	})
 	list = append(list, dead...)
-	slices.SortStableFunc(list, byName)
+	slices.SortStableFunc(list, func(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) })
 	return slices.CompactFunc(list, func(a, b *Session) bool { return a.id == b.id }), nil
 }
 
@@ -184,9 +183,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 	engine, _, err := m.keeper.Find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && rec.WorkspaceOnly():
-		had, _ := decodeShape(rec.Request)
-		engine = backend.Info{ID: rec.EngineID, Image: had.Image, Network: had.Network, Limits: had.Limits}
-		return m.dead(rec, engine, "it was removed; its files are kept"), nil
+		return m.dead(rec, "it was removed; its files are kept"), nil
 	case errors.Is(err, backend.ErrNotFound):
 		return nil, errGone
 	case err != nil:
@@ -200,27 +197,20 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 	case err == nil && s.id != rec.ID:
 		return nil, errGone
 	case err != nil && engine.State == backend.StateStopped && ctx.Err() == nil:
-		return m.dead(rec, engine, "it was stopped and cannot be started: "+err.Error()), nil
+		return m.dead(rec, "it was stopped and cannot be started: "+err.Error()), nil
 	}
 	return s, err
 }
 
 // dead returns a session of a sandbox that does not run, in which all calls fail.
-func (m *Manager) dead(rec record.Record, engine backend.Info, reason string) *Session {
+func (m *Manager) dead(rec record.Record, reason string) *Session {
+	had, _ := decodeShape(rec.Request)
+	engine := backend.Info{ID: rec.EngineID, SessionID: rec.ID, Image: had.Image, Network: had.Network, Created: rec.Created}
+	engine.User, engine.Limits = had.User, had.Limits
 	s := m.newSession(rec.Key, foundRequest(engine), rec.ID)
 	s.owned, s.engine, s.made, s.created = false, engine, rec.Request, rec.Created
-	s.engine.SessionID, s.engine.Created = rec.ID, rec.Created
 	s.control.Lose(reason)
 	return s
-}
-
-// removeJoined removes a sandbox that another process has, or the workspace that is left of it.
-func (m *Manager) removeJoined(ctx context.Context, id string, why owner.Event) error {
-	err := m.keeper.Remove(context.WithoutCancel(ctx), id, true, why)
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	return err
 }
 
 // joinedEvery is how often at most the use of a joined sandbox is recorded.

@@ -93,11 +93,9 @@ func (m *Manager) InScope(scope record.Scope) []*Session {
 // inScope returns the open sessions that want accepts, sorted by name.
 func (m *Manager) inScope(want func(*Session) bool) []*Session {
 	list := m.sessions(func(s *Session) bool { return want(s) && !s.isClosing() })
-	slices.SortFunc(list, byName)
+	slices.SortFunc(list, func(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) })
 	return list
 }
-
-func byName(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) }
 
 // List describes the sandboxes of this instance on the engine, those of other processes too, and the lost ones of this
 // manager, in the order of their creation.

@@ -414,37 +414,29 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 		}
 	}
 	if err == nil {
-		err = s.prepare(ctx, req)
+		err = s.prepare(ctx, true, req.Prepare)
 	}
 	return err
 }
 
-// prepare puts into a new sandbox what it is to have before anybody gets it, and records that it is ready.
-func (s *Session) prepare(ctx context.Context, req Request) error {
+// prepare puts into a sandbox what it is to have before anybody gets it, and records that it is ready. If the sandbox is
+// lost before, its opener removes it or leaves it as it was.
+func (s *Session) prepare(ctx context.Context, fresh bool, with func(context.Context, *Session) error) error {
 	err := s.control.OpenEgress(ctx)
-	if err == nil {
+	if err == nil && fresh {
 		s.beginCaches(ctx)
 	}
-	if err == nil && req.Prepare != nil {
-		err = guarded(func() error { return req.Prepare(ctx, s) })
+	if err == nil && with != nil {
+		err = guarded(func() error { return with(ctx, s) })
 	}
 	if err == nil {
-		err = s.settle(ctx)
+		err = engineError(s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())))
+	}
+	s.settled.Store(err == nil)
+	if err == nil && s.wasLost() {
+		err = fmt.Errorf("%w: it ended while it was being opened", backend.ErrLost)
 	}
 	return err
-}
-
-// settle records that the sandbox is ready. If the sandbox is lost before, its opener removes it or leaves it as it
-// was.
-func (s *Session) settle(ctx context.Context) error {
-	if err := s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())); err != nil {
-		return engineError(err)
-	}
-	s.settled.Store(true)
-	if s.wasLost() {
-		return fmt.Errorf("%w: it ended while it was being opened", backend.ErrLost)
-	}
-	return nil
 }
 
 // creating returns the record of a sandbox that is being made.

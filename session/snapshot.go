@@ -27,18 +27,13 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	if n < 1 || n > MaxForks {
 		return nil, fmt.Errorf("%w: %d forks, must be 1 to %d", backend.ErrInvalid, n, MaxForks)
 	}
-	keys := make([]Key, n)
-	for i := range keys {
-		keys[i] = forkKey(s.key)
-	}
 	forks = make([]*Session, n)
-	errs := bound.Each(forksTogether, keys, func(key Key) error {
-		fork, _, err := s.ForkAs(ctx, snapshot, key)
-		for i := range keys {
-			if keys[i] == key {
-				forks[i] = fork
-			}
-		}
+	places := make([]**Session, n)
+	for i := range forks {
+		places[i] = &forks[i]
+	}
+	errs := bound.Each(forksTogether, places, func(fork **Session) (err error) {
+		*fork, _, err = s.ForkAs(ctx, snapshot, forkKey(s.key))
 		return err
 	})
 	if err := errors.Join(errs...); err != nil {

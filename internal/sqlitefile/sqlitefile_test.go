@@ -242,8 +242,7 @@ func (e ending) Value() (driver.Value, error) {
 	return "kept", nil
 }
 
-// TestContextEndsDuringStatement verifies that Exec reports the effect of a statement although its context ends
-// meanwhile.
+// TestContextEndsDuringStatement verifies that Exec reports the effect of a statement during which its context ends.
 func TestContextEndsDuringStatement(t *testing.T) {
 	t.Parallel()
 	f := open(t, filepath.Join(t.TempDir(), "state.db"), notes())

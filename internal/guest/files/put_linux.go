@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"path"
@@ -54,7 +55,7 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	if err := s.receive(r, d, root, req.Size); err != nil {
 		return pathError(err, req.Path)
 	}
-	lock := s.name(d.base)
+	lock := &s.names[crc32.ChecksumIEEE([]byte(d.base))%uint32(len(s.names))]
 	lock.Lock() // before there is room, which files of other names need
 	defer lock.Unlock()
 	var info wire.FileInfo

@@ -2,7 +2,6 @@ package files
 
 import (
 	"errors"
-	"hash/crc32"
 	"io"
 	"os"
 	"path"
@@ -27,11 +26,6 @@ type Service struct {
 	// names is held, by the name's sum, while a file takes its place. Two files that replace the same file at once could
 	// each take the other for a command's.
 	names [64]sync.Mutex
-}
-
-// name returns the lock of a file name.
-func (s *Service) name(base string) *sync.Mutex {
-	return &s.names[crc32.ChecksumIEEE([]byte(base))%uint32(len(s.names))]
 }
 
 // Open opens the work directory.

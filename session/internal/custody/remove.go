@@ -208,6 +208,16 @@ func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.
 	return k.removeRecorded(ctx, engine, why)
 }
 
+// RemoveHeld removes a sandbox that another process has, or its remaining workspace. If nothing is left, that is no
+// error.
+func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) error {
+	err := k.Remove(context.WithoutCancel(ctx), id, true, why)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // removeRecorded removes a sandbox that the engine has, with its workspace.
 func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
 	id := engine.SessionID
