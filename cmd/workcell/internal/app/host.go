@@ -253,7 +253,9 @@ func (h *Host) keepTrace(runID string) {
 
 // WithHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
 // traces are sent, whether or not ctx has ended. oneRun says that fn is one run, whose spans are kept.
-func (a *App) WithHost(ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) error {
+func (a *App) WithHost(
+	ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error,
+) error {
 	return a.Observe(ctx, oneRun, func(ctx context.Context, tel *otelsetup.Tracing) error {
 		return a.hosting(ctx, tel, use, files, oneRun, fn)
 	})
@@ -261,7 +263,9 @@ func (a *App) WithHost(ctx context.Context, use Use, files map[string]string, on
 
 // Observe starts the audit and the traces of this process, runs fn, and ends both. If a record cannot be written to the
 // --audit file, the context of fn ends. The spans of one run are kept.
-func (a *App) Observe(ctx context.Context, oneRun bool, fn func(context.Context, *otelsetup.Tracing) error) (err error) {
+func (a *App) Observe(
+	ctx context.Context, oneRun bool, fn func(context.Context, *otelsetup.Tracing) error,
+) (err error) {
 	catchBrokenPipes()
 	if a.opts.AuditHash && a.opts.Audit == "" {
 		return UsageError(errors.New("--audit-hash requires --audit FILE"), "")

@@ -135,7 +135,9 @@ func (o *mcpOptions) run(ctx context.Context, a *command) error {
 		}
 		defer end()
 	}
-	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error { return o.host(ctx, a, policy, serve) })
+	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
+		return o.host(ctx, a, policy, serve)
+	})
 }
 
 // host serves clients until ctx ends. Servers that share a database start again if they lose it.
