@@ -133,7 +133,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		m.unregister(s, false)
 		return err
 	case to == owner.Ready:
-		if rec := s.recordAs(record.Ready, s.expiry()); !s.wasLost() { // else its record says so, and others remove the rest
+		if rec := s.recordAs(record.Ready, s.expiry()); !s.wasLost() { // a loss is recorded already
 			rec.Owner = ""
 			m.keeper.Save(rec)
 		}

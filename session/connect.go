@@ -205,8 +205,8 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 // dead returns a session of a sandbox that does not run, in which all calls fail.
 func (m *Manager) dead(rec record.Record, reason string) *Session {
 	had, _ := decodeShape(rec.Request)
-	engine := backend.Info{ID: rec.EngineID, SessionID: rec.ID, Image: had.Image, Network: had.Network, Created: rec.Created}
-	engine.User, engine.Limits = had.User, had.Limits
+	engine := backend.Info{ID: rec.EngineID, SessionID: rec.ID, Image: had.Image, Network: had.Network}
+	engine.User, engine.Limits, engine.Created = had.User, had.Limits, rec.Created
 	s := m.newSession(rec.Key, foundRequest(engine), rec.ID)
 	s.owned, s.engine, s.made, s.created = false, engine, rec.Request, rec.Created
 	s.control.Lose(reason)

@@ -419,8 +419,8 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	return err
 }
 
-// prepare puts into a sandbox what it is to have before anybody gets it, and records that it is ready. If the sandbox is
-// lost before, its opener removes it or leaves it as it was.
+// prepare completes a sandbox for its first or next opener and records that it is ready. If the sandbox is lost before,
+// the opener removes it or leaves it as it was.
 func (s *Session) prepare(ctx context.Context, fresh bool, with func(context.Context, *Session) error) error {
 	err := s.control.OpenEgress(ctx)
 	if err == nil && fresh {
