@@ -145,10 +145,13 @@ func (b *driver) only(ctx context.Context, r *record) error {
 
 // materialize makes what a record speaks of and what is not there yet: snapshot, files, control groups, workspace.
 func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
+	var accounts *kit.Accounts
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		var err error
-		mounts, err = b.prepareSnapshot(gctx, r)
+		if mounts, err = b.prepareSnapshot(gctx, r); err == nil {
+			accounts, err = b.accountsOf(gctx, r, mounts)
+		}
 		return err
 	})
 	g.Go(func() error {
@@ -163,7 +166,7 @@ func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mou
 		return err
 	})
 	if err = g.Wait(); err == nil {
-		err = b.makeAccounts(ctx, r, mounts)
+		err = writeAccounts(r, accounts)
 	}
 	return mounts, workspace, err
 }

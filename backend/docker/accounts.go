@@ -29,7 +29,7 @@ func (p *plan) accountsDir(img *image) string {
 // accountMounts mount the files. A part of a volume is named by the engine's path of it: engines before 26.0 mount only
 // whole volumes.
 func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
-	if !kit.NamesUser(p.User, p.Spec.Root) || p.unnamed {
+	if !kit.NamesUser(p.User, p.Spec.Root) || p.unnamed || b.guest.unnamed.Load() {
 		return nil
 	}
 	volume := b.guest.of(p.engine.runtime(p.Spec)).name()
@@ -51,13 +51,22 @@ func (c *creation) createNamed(ctx context.Context, create func() error) error {
 	if !errors.Is(err, backend.ErrInvalid) || len(c.b.accountMounts(c.p, c.img)) == 0 {
 		return err
 	}
+	v := c.b.guest.of(c.p.engine.runtime(c.p.Spec))
+	if err := v.hold(ctx); err != nil {
+		return c.b.calls.Fail(ctx, "prepare guest", err)
+	}
+	defer v.release()
+	if err = create(); !errors.Is(err, backend.ErrInvalid) { // another creation has written them
+		return err
+	}
 	if err := c.b.writeAccounts(ctx, c.p, c.img); err != nil {
 		return err
 	}
 	if err = create(); errors.Is(err, backend.ErrInvalid) {
 		c.p.unnamed = true
 		if err = create(); err == nil {
-			c.b.log.Warn("docker: cannot mount /etc/passwd; the user of the sandbox has no name", "session", c.p.Spec.ID)
+			c.b.guest.unnamed.Store(true)
+			c.b.log.Warn("docker: cannot mount /etc/passwd; the user of a sandbox has no name")
 		}
 	}
 	return err

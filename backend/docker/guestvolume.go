@@ -31,6 +31,7 @@ type guestVolume struct {
 type guestVolumes struct {
 	plain    guestVolume
 	readable guestVolume // for sandboxes with a kernel of their own
+	unnamed  atomic.Bool // the engine cannot mount the files of accountMounts
 	// patience is how long another process is seen to fill a volume before its lock counts as left behind.
 	patience time.Duration
 	// grace is how old another version's volume must be to be one that is not needed.
@@ -65,18 +66,28 @@ func (v *guestVolume) mount(readOnly bool) mount.Mount {
 	}
 }
 
+// hold waits until this process does nothing else with the volume.
+func (v *guestVolume) hold(ctx context.Context) error {
+	select {
+	case v.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (v *guestVolume) release() { <-v.lock }
+
 // ensureGuest makes sure that the guest's volume is filled, looking through a container that mounts it. Once seen whole
 // it is taken to stay so; a start that fails looks again.
 func (b *driver) ensureGuest(ctx context.Context, v *guestVolume, container string) error {
 	if v.ready.Load() {
 		return nil
 	}
-	select {
-	case v.lock <- struct{}{}:
-		defer func() { <-v.lock }()
-	case <-ctx.Done():
-		return b.calls.Fail(ctx, "prepare guest", ctx.Err())
+	if err := v.hold(ctx); err != nil {
+		return b.calls.Fail(ctx, "prepare guest", err)
 	}
+	defer v.release()
 	if v.ready.Load() {
 		return nil
 	}

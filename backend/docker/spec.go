@@ -45,7 +45,7 @@ type plan struct {
 	volume    volumeName // of the workspace
 	labels    map[string]string
 	installed string // name of the environment that it finds; empty for none
-	unnamed   bool   // the engine cannot mount the files of accountMounts
+	unnamed   bool   // created without accountMounts
 }
 
 // config is the content of labelConfig.

@@ -1,0 +1,36 @@
+package kit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Read replaces accounts by those of an image's root, which can have anything at their paths.
+func (a *Accounts) Read(root *os.Root) error {
+	for name, to := range map[string]*[]byte{"etc/passwd": &a.Passwd, "etc/group": &a.Group} {
+		st, err := root.Stat(name) // a device must not be opened
+		switch {
+		case err != nil: // also a link out of the root
+			continue
+		case st.IsDir():
+			return fmt.Errorf("/%s is a directory: %w", name, backend.ErrInvalid)
+		case !st.Mode().IsRegular() || st.Size() == 0 || st.Size() > MaxAccounts:
+			continue
+		}
+		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		*to, err = io.ReadAll(io.LimitReader(f, MaxAccounts))
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
