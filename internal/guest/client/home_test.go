@@ -44,9 +44,15 @@ func TestHome(t *testing.T) {
 	if err != nil || len(list.Entries) != 1 {
 		t.Errorf("the home directory contains %+v, %v", list.Entries, err)
 	}
+	must(t, os.Mkdir(filepath.Join(dir, ".cache"), 0o755))
+	again := dial(t, guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir}))
+	if got := again.Hello().Home; got != home {
+		t.Errorf("after a restart, with a directory of the project: home directory %s", got)
+	}
 	for name, want := range map[string]bool{"go/pkg/mod": true, ".gitconfig": true, "go": false, ".config": false} {
 		dir := t.TempDir()
 		must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/home/agent"), 0o755)) // of a coding agent, by an earlier version
 		c := dial(t, guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir}))
 		if got := c.Hello().Home == dir; got != want {
 			t.Errorf("a workspace with %s: home directory %s", name, c.Hello().Home)

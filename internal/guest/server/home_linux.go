@@ -21,28 +21,31 @@ func oldHome() []string {
 func findHome(workdir string) string {
 	home := wire.Home(workdir)
 	old := func(name string) bool { return exists(filepath.Join(workdir, name)) }
-	if !exists(home) && slices.ContainsFunc(oldHome(), old) {
+	if !exists(ignoreFile(home)) && slices.ContainsFunc(oldHome(), old) {
 		return workdir
 	}
 	return home
 }
+
+// ignoreFile is the file because of which Git ignores the home directory: else `git add .` commits caches.
+func ignoreFile(home string) string { return filepath.Join(filepath.Dir(home), ".gitignore") }
 
 func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
 }
 
-// makeHome creates the home directory, before each command because a command can remove it. Git must ignore it: else
-// `git add .` commits caches. If it cannot be created, the command reports what it misses.
+// makeHome creates the home directory, before each command because a command can remove it. If it cannot be created,
+// the command reports what it misses.
 func (s *Server) makeHome(env []string) {
-	if s.home == s.cfg.Workdir || exists(s.home) || !slices.Contains(env, "HOME="+s.home) {
+	ignore := ignoreFile(s.home)
+	if s.home == s.cfg.Workdir || !slices.Contains(env, "HOME="+s.home) || exists(s.home) && exists(ignore) {
 		return
 	}
 	if os.MkdirAll(s.home, 0o755) != nil { //nolint:gosec // as the workspace
 		return
 	}
-	name := filepath.Join(filepath.Dir(s.home), ".gitignore")
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // not secret
+	f, err := os.OpenFile(ignore, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644) //nolint:gosec // not secret
 	if err == nil {
 		_, _ = f.WriteString("*\n") // the directory is usable without it
 		_ = f.Close()
