@@ -241,7 +241,7 @@ func (e *dockerEngine) inspect(t *testing.T, b *testSandbox) {
 // isAccounts reports whether a mount is the file with the sandbox's user, of our volume.
 func isAccounts(m container.MountPoint) bool {
 	return (m.Destination == "/etc/passwd" || m.Destination == "/etc/group") && m.Type == mount.TypeBind && !m.RW &&
-		strings.Contains(m.Source, "/volumes/workcell-guest-") && m.Propagation == mount.PropagationRPrivate
+		strings.Contains(m.Source, "/volumes/workcell-guest-") && m.Propagation == mount.PropagationRSlave
 }
 
 // terminals reports whether what is mounted at /dev/pts has a bound.
