@@ -31,7 +31,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	outputs := map[string]any{
 		"review-and-fix": map[string]any{"all_passed": true}, "ask": map[string]any{"all_passed": true},
-		"build":    map[string]any{"files": int64(1), "text": "made for nobody\n"},
+		"build":    map[string]any{"files": int64(1), "text": "made for user\n"},
 		"attempts": "1\n", "choose": "none", "count": int64(3), "refuse": "went", "early": map[string]any{"done": int64(0)},
 		"checks": map[string]any{"lint": "fine\n", "audit": int64(3), "failed": []any{"broken"}},
 		"each":   []any{map[string]any{"file": "a", "bytes": int64(1)}, map[string]any{"file": "bcd", "bytes": int64(3)}},

@@ -160,7 +160,7 @@ steps:
 	}
 	want := map[string]any{
 		// Unquoted in the command, the value is split and expanded as any variable is; it is never run.
-		"write":    []any{`"; touch /workspace/hacked; $(touch hacked) '` + "\n/workspace 1\n", "problems\n"},
+		"write":    []any{`"; touch /workspace/hacked; $(touch hacked) '` + "\n/workspace/.workcell/home 1\n", "problems\n"},
 		"read":     evil + "in 7",
 		"args":     evil + "|$HOME|a b|",
 		"json":     4.5,
