@@ -189,17 +189,17 @@ type RemoveOptions struct {
 
 // Capabilities are what an engine can enforce.
 type Capabilities struct {
-	Memory      bool          // Limits.MemoryBytes, swap included
-	CPU         bool          // Limits.CPUMillis
-	PIDs        bool          // Limits.PIDs
-	Workspace   Enforcement   // what holds Limits.WorkspaceBytes, with the default OCI runtime; empty: nothing can
-	Networks    []NetworkMode // network modes that can be asked for
-	OCIRuntimes []string      // OCI runtimes that can be asked for
+	Memory          bool          // Limits.MemoryBytes, swap included
+	CPU             bool          // Limits.CPUMillis
+	PIDs            bool          // Limits.PIDs
+	Workspace       Enforcement   // what holds Limits.WorkspaceBytes, with the default OCI runtime; empty: nothing can
+	Networks        []NetworkMode // network modes that can be asked for
+	OCIRuntimes     []string      // OCI runtimes that can be asked for
+	WritableRoot    bool          // RootWritable
+	RootEnforcement Enforcement   // what holds Info.RootBytes
+	Persistent      bool          // files survive Stop
 	// Isolation is the isolation of sandboxes by OCI runtime; the empty name is the default runtime.
-	Isolation       map[string]Isolation
-	WritableRoot    bool        // RootWritable
-	RootEnforcement Enforcement // what holds Info.RootBytes
-	Persistent      bool        // files survive Stop
+	Isolation map[string]Isolation
 	// Forgeable: users without access to the program's state can create what looks like its sandbox, with any labels.
 	Forgeable bool
 }

@@ -63,7 +63,7 @@ type IsolationError struct{ Has, Wants Isolation }
 
 // Error returns one line.
 func (e *IsolationError) Error() string {
-	return fmt.Sprintf("isolation %q is required, the sandbox has %q: %v", string(e.Wants), string(e.Has), ErrUnsupported)
+	return fmt.Sprintf("isolation %q is required, the sandbox has %q: %v", e.Wants, e.Has, ErrUnsupported)
 }
 
 // Unwrap returns ErrUnsupported.

@@ -13,8 +13,10 @@ func TestRuntimeIsolation(t *testing.T) {
 	for name, want := range map[string]backend.Isolation{
 		"runc": "container", "/usr/bin/crun": "container", "io.containerd.runc.v2": "container", "": "container",
 		"my-sandbox": "container", "/opt/kata/not-it": "container",
-		"runsc": "kernel", "/usr/local/bin/runsc": "kernel", "runsc-kvm": "kernel", "io.containerd.runsc.v1": "kernel", "gvisor": "kernel",
-		"kata": "vm", "kata-qemu": "vm", "io.containerd.kata.v2": "vm", "/opt/kata/bin/containerd-shim-kata-v2": "vm",
+		"runsc": "kernel", "/usr/local/bin/runsc": "kernel", "runsc-kvm": "kernel", "gvisor": "kernel",
+		"io.containerd.runsc.v1": "kernel",
+		"kata":                   "vm", "kata-qemu": "vm", "io.containerd.kata.v2": "vm",
+		"/opt/kata/bin/containerd-shim-kata-v2": "vm",
 	} {
 		if got := backend.RuntimeIsolation(name); got != want {
 			t.Errorf("%q: %s, want %s", name, got, want)
@@ -22,7 +24,7 @@ func TestRuntimeIsolation(t *testing.T) {
 	}
 }
 
-// TestFloors verifies that each isolation reaches its own floor and the weaker ones, and nothing reaches an unknown one.
+// TestFloors verifies that each isolation reaches its own floor and weaker floors, and no isolation an unknown floor.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	all := append([]backend.Isolation{""}, backend.Isolations()...)

@@ -96,19 +96,19 @@ const (
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
 // refused; in a value made by Go code a zero field means the default. The descriptions are what Genkit's Dev UI shows.
 type Sandbox struct {
-	Mode    Mode     `json:"mode,omitempty" jsonschema:"enum=compute,enum=code,enum=script,enum=executor" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls; script: programs in one such sandbox; executor: a coding agent in one"`
-	Runtime Runtime  `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which selects the default image; default: python"`
-	Image   string   `json:"image,omitempty" jsonschema_description:"container image; default: the runtime's image"`
-	Session string   `json:"session,omitempty" jsonschema_description:"modes code and script: default is shared by the agents of a run, isolated is used by this agent only, any other name is shared by the agents that use it"`
-	Keep    string   `json:"keep,omitempty" jsonschema:"enum=workspace" jsonschema_description:"session: user: what is kept after a run of the agent; default: the whole sandbox"`
-	YieldMS int64    `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for a command if a call does not set them; default: 10000"`
-	User    string   `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; default: 1000:1000"`
-	Root    RootMode `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system is writable; default: readonly"`
+	Mode    Mode              `json:"mode,omitempty" jsonschema:"enum=compute,enum=code,enum=script,enum=executor" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls; script: programs in one such sandbox; executor: a coding agent in one"`
+	Runtime Runtime           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which selects the default image; default: python"`
+	Image   string            `json:"image,omitempty" jsonschema_description:"container image; default: the runtime's image"`
+	Session string            `json:"session,omitempty" jsonschema_description:"modes code and script: default is shared by the agents of a run, isolated is used by this agent only, any other name is shared by the agents that use it"`
+	Keep    string            `json:"keep,omitempty" jsonschema:"enum=workspace" jsonschema_description:"session: user: what is kept after a run of the agent; default: the whole sandbox"`
+	YieldMS int64             `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for a command if a call does not set them; default: 10000"`
+	User    string            `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; default: 1000:1000"`
+	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system is writable; default: readonly"`
+	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment variables of every command, in addition to the image's"`
+	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
+	Network Network           `json:"network,omitzero" jsonschema_description:"network access of the sandbox; default: none"`
 	// Isolation is the least that the sandbox must have; empty requires nothing.
 	Isolation backend.Isolation `json:"isolation,omitempty" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm" jsonschema_description:"minimum isolation of the sandbox; if the backend is weaker, opening fails"`
-	Env       map[string]string `json:"env,omitzero" jsonschema_description:"environment variables of every command, in addition to the image's"`
-	Limits    Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
-	Network   Network           `json:"network,omitzero" jsonschema_description:"network access of the sandbox; default: none"`
 	// PipPackages, NpmPackages and Setup are installed once for all sandboxes that ask for the same.
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`

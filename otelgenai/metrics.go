@@ -30,14 +30,16 @@ func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter 
 	meter := provider.Meter(scope)
 	var errs []error
 	duration := func(name string, operations ...string) {
-		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"),
+			metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
 		errs = append(errs, err)
 		for _, op := range operations {
 			m.durations[op] = append(m.durations[op], h)
 		}
 	}
 	tokens := func(name string) metric.Int64Histogram {
-		h, err := meter.Int64Histogram(name, metric.WithUnit("{token}"), metric.WithExplicitBucketBoundaries(semconv.TokenBuckets()...))
+		h, err := meter.Int64Histogram(name, metric.WithUnit("{token}"),
+			metric.WithExplicitBucketBoundaries(semconv.TokenBuckets()...))
 		errs = append(errs, err)
 		return h
 	}
@@ -52,7 +54,8 @@ func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter 
 		c, err := meter.Int64Counter(name, metric.WithUnit("{token}"))
 		m.used[key], errs = c, append(errs, err)
 	}
-	m.perCall[semconv.InputTokens], m.perCall[semconv.OutputTokens] = tokens(semconv.MetricCallInput), tokens(semconv.MetricCallOutput)
+	m.perCall[semconv.InputTokens] = tokens(semconv.MetricCallInput)
+	m.perCall[semconv.OutputTokens] = tokens(semconv.MetricCallOutput)
 	if o.OldNames {
 		duration(semconv.OldModelDuration, semconv.Chat, semconv.Embeddings)
 		duration(semconv.OldWorkflowDuration, semconv.InvokeWorkflow)
@@ -95,7 +98,9 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 	if op := operation.AsString(); op == semconv.InvokeAgent || op == semconv.InvokeWorkflow {
 		name = semconv.AgentName // tools have one, too
 	}
-	for _, key := range []attribute.Key{semconv.OperationName, semconv.ProviderName, name, semconv.ToolName, semconv.OldWorkflowName, semconv.ErrorType} {
+	for _, key := range []attribute.Key{
+		semconv.OperationName, semconv.ProviderName, name, semconv.ToolName, semconv.OldWorkflowName, semconv.ErrorType,
+	} {
 		if v, ok := set.Value(key); ok {
 			labels = append(labels, attribute.KeyValue{Key: key, Value: v})
 		}

@@ -60,7 +60,7 @@ const OptInVariable = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 // KeepOldNames reports whether the value of OptInVariable asks for old names.
 func KeepOldNames(value string) bool {
-	return slices.ContainsFunc(strings.Split(value, ","), func(v string) bool { return strings.TrimSpace(v) == "gen_ai/dup" })
+	return slices.Contains(strings.Split(strings.ReplaceAll(value, " ", ""), ","), "gen_ai/dup")
 }
 
 // NewProcessor returns a processor that hands spans that end on to next as the

@@ -32,7 +32,9 @@ type Settings struct {
 	Egress       Egress              `json:"egress,omitzero"`
 	Mounts       []backend.Mount     `json:"mounts,omitempty"` // caches included
 	Environment  rules.Environment   `json:"environment,omitzero"`
-	Tools        string              `json:"tools,omitempty"` // SHA-256 of the definitions of the host tools that the command can call
+
+	// Tools is the SHA-256 of the definitions of the host tools that the command can call.
+	Tools string `json:"tools,omitempty"`
 }
 
 // Evidence identifies the isolation and the settings of a command in its result.
@@ -45,7 +47,8 @@ type Evidence struct {
 // Canonical returns the settings as JSON (RFC 8785): keys are sorted, and there is no white space. Lists whose order
 // has no meaning are sorted.
 func (s Settings) Canonical() []byte {
-	s.Egress = Egress{Allow: slices.Sorted(slices.Values(s.Egress.Allow)), Deny: slices.Sorted(slices.Values(s.Egress.Deny))}
+	s.Egress.Allow = slices.Sorted(slices.Values(s.Egress.Allow))
+	s.Egress.Deny = slices.Sorted(slices.Values(s.Egress.Deny))
 	s.Mounts = slices.SortedFunc(slices.Values(s.Mounts), func(a, b backend.Mount) int {
 		return cmp.Or(strings.Compare(a.Target, b.Target), strings.Compare(a.Source, b.Source))
 	})

@@ -123,6 +123,7 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
 		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull, Egress: hosts,
+		Isolation: asked.Isolation,
 	})
 	if err != nil {
 		return err

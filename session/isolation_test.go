@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestIsolationFloor verifies that the stricter of the operator's and the request's floor holds, and that a sandbox
-// that is too weak is refused before anything is created.
+// TestIsolationFloor verifies that the stricter floor holds, of the operator or of the request, and that a weaker sandbox
+// is refused before anything is created.
 func TestIsolationFloor(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -36,7 +36,7 @@ func TestIsolationFloor(t *testing.T) {
 			t.Errorf("%+v: %+v", test, s.Info())
 		}
 		if list, err := b.List(t.Context(), backend.Filter{}); err != nil || (len(list) == 0) != (test.want != nil) {
-			t.Errorf("%+v: %d sandboxes are there, %v", test, len(list), err)
+			t.Errorf("%+v: %d sandboxes exist, %v", test, len(list), err)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestIsolationOfOthers(t *testing.T) {
 	for _, mode := range []session.OpenMode{session.OpenShared, session.OpenAsIs} {
 		strong.Mode = mode
 		if _, _, err := other.Open(t.Context(), key, strong); !errors.As(err, &refused) {
-			t.Errorf("one that was left, mode %v: %v", mode, err)
+			t.Errorf("an abandoned sandbox, mode %v: %v", mode, err)
 		}
 	}
 	list, err := other.List(t.Context())

@@ -185,13 +185,13 @@ func (i *Info) addRecord(rec record.Record) {
 	i.Egress, i.Environment, i.OCIRuntime = made.Egress, made.Environment, made.OCIRuntime
 }
 
-// Settings returns the settings of the sandbox. Hosts, installed packages, and the OCI runtime are only those of a
-// sandbox that is open or recorded.
+// Settings returns the settings of the sandbox. Hosts, installed packages, and the OCI runtime are known only if the
+// sandbox is open or recorded.
 func (i Info) Settings() sandbox.Settings {
 	return sandbox.Settings{
 		Backend: i.Backend, Isolation: i.Isolation, OCIRuntime: i.OCIRuntime, Image: i.Image, User: i.User,
-		WritableRoot: i.Root == backend.RootWritable, Limits: i.Limits, Network: i.Network, Egress: i.Egress, Mounts: i.Mounts,
-		Environment: i.Environment,
+		WritableRoot: i.Root == backend.RootWritable, Limits: i.Limits, Network: i.Network, Egress: i.Egress,
+		Mounts: i.Mounts, Environment: i.Environment,
 	}
 }
 
@@ -200,7 +200,7 @@ func (i Info) Settings() sandbox.Settings {
 func (m *Manager) CheckIsolation(req Request) error {
 	has, known := m.b.Capabilities().Isolation[cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)]
 	if !known {
-		return nil // a missing OCI runtime has an error of its own
+		return nil // Open returns the error of a missing OCI runtime
 	}
 	return m.isolated(backend.Info{Isolation: has}, req)
 }
@@ -225,7 +225,7 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 	}
 	return Info{
 		ID: engine.SessionID, Key: key, Run: key.Run(), State: state, Image: engine.Image, User: engine.User,
-		Network: engine.Network, Mounts: engine.Mounts, Root: engine.Root, Isolation: engine.Isolation, Limits: engine.Limits, Workspace: engine.Workspace,
+		Network: engine.Network, Mounts: engine.Mounts, Isolation: engine.Isolation, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
 		RootBytes: engine.RootBytes, RootEnforcement: engine.RootEnforcement, Created: engine.Created,
 		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
 	}

@@ -95,7 +95,8 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
 	if err := audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Key, r.Image, r.Decision = audit.EventOpen, key.Run(), key.String(), req.Image, audit.Allowed
-		r.Backend, r.Isolation, r.Policy, r.Settings = m.driver, string(m.b.Capabilities().Isolation[req.OCIRuntime]), "", nil
+		r.Backend, r.Isolation = m.driver, string(m.b.Capabilities().Isolation[req.OCIRuntime])
+		r.Policy, r.Settings = "", nil // of the sandbox around, if any
 	}); err != nil {
 		return nil, false, err
 	}
@@ -466,7 +467,8 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	s.Sandbox, s.control = sandbox.New(m.b, sandbox.Options{
 		ID: id, Key: key.String(), Run: key.Run(), Limits: req.Limits, Env: req.Env, ExecTimeout: req.ExecTimeout,
 		MaxFileBytes: m.opts.MaxFileBytes, Egress: m.opts.Egress, Hosts: req.Egress, Shared: m.opts.Join,
-		Settings: sync.OnceValue(func() sandbox.Settings { return s.Info().Settings() }), TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() }, OnUse: s.recordUse, OnLost: s.noteLost,
+		Settings:       sync.OnceValue(func() sandbox.Settings { return s.Info().Settings() }),
+		TracerProvider: m.tracers, Logger: m.log, Now: func() time.Time { return m.now() }, OnUse: s.recordUse, OnLost: s.noteLost,
 	})
 	return s
 }

@@ -105,8 +105,11 @@ func (w *warmPool) run() {
 
 // take returns a ready sandbox for a prepared request; nil without one.
 func (w *warmPool) take(req Request) *pooled {
-	if w == nil || req.Pull == backend.PullAlways || req.fork != nil || req.Isolation != "" && w.m.CheckIsolation(req) != nil {
+	if w == nil || req.Pull == backend.PullAlways || req.fork != nil {
 		return nil
+	}
+	if req.Isolation != "" && w.m.CheckIsolation(req) != nil {
+		return nil // and a new one is refused
 	}
 	p, _ := w.Take(req.kind())
 	return p

@@ -30,7 +30,8 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, fmt.Errorf("%w: invalid root mode %d", backend.ErrInvalid, req.Root)
 	}
 	if req.Isolation != "" && !slices.Contains(backend.Isolations(), req.Isolation) {
-		return req, fmt.Errorf("%w: unknown isolation %q, must be one of %q", backend.ErrInvalid, sanitize.Clip(string(req.Isolation)), backend.Isolations())
+		return req, fmt.Errorf("%w: unknown isolation %q, must be one of %q", backend.ErrInvalid,
+			sanitize.Clip(string(req.Isolation)), backend.Isolations())
 	}
 	req.Isolation = req.Isolation.Stricter(m.opts.Defaults.Isolation)
 	if req.Network == "" {

@@ -88,7 +88,7 @@ type AgentResult struct {
 	InputTokens  int // over all turns, as far as the provider reports them
 	OutputTokens int
 
-	// Evidence has an entry for each isolation and settings that code of the agent ran under, also when the agent failed.
+	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent failed.
 	Evidence []sandbox.Evidence
 
 	// Executor is what the coding agent did that answered in the model's place, which has the cost; nil in other modes.

@@ -19,8 +19,11 @@ func TestExec(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
 	out := set.ok("sandbox_exec", obj{"cmd": []string{"sh", "-c", `printf '%s|' "$@" "$A"; cat; echo err >&2; exit 3`, "x", "a b", "$(id)", "-n"}, "env": obj{"A": "1 \n2"}, "stdin": "in"})
-	if keys(out) != "duration_ms exec_id exit_code status stderr stderr_bytes stdout stdout_bytes truncated" {
+	if keys(out) != "backend duration_ms exec_id exit_code isolation policy status stderr stderr_bytes stdout stdout_bytes truncated" {
 		t.Errorf("fields: %s", keys(out))
+	}
+	if out["isolation"] != "container" || out["backend"] != "processes" || len(out["policy"].(string)) != 12 {
+		t.Errorf("evidence: %v", out)
 	}
 	if out["stdout"] != "a b|$(id)|-n|1 \n2|in" || out["stderr"] != "err\n" || out["exit_code"] != 3.0 || out["status"] != "completed" || out["truncated"] != false {
 		t.Errorf("%v", out)

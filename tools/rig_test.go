@@ -71,7 +71,7 @@ func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info
 		info: backend.Info{
 			ID: "engine-" + record.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
 			Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH")}, User: spec.User,
-			Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning, Created: spec.Created,
+			Network: spec.Network, Root: spec.Root, Limits: spec.Limits, Isolation: backend.IsolationContainer, State: backend.StateRunning, Created: spec.Created,
 		},
 	}
 	p.boxes.Store(s.info.ID, s)

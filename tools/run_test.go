@@ -30,7 +30,7 @@ func TestRun(t *testing.T) {
 	if out["ok"] != false || out["exit_code"] != 3.0 || out["stdout"] != "a b|$(id)|x y\nhi\n" || out["stderr"] != "e\n" || out["runtime"] != "bash" || out["truncated"] != false {
 		t.Errorf("%v", out)
 	}
-	if keys(out) != "duration_ms exit_code ok runtime stderr stdout truncated" {
+	if keys(out) != "backend duration_ms exit_code isolation ok policy runtime stderr stdout truncated" {
 		t.Errorf("fields: %s", keys(out))
 	}
 	if out := set.ok("sandbox_run", obj{"code": "ls; pwd >/dev/null"}); out["ok"] != true || out["stdout"] != "main.sh\n" {

@@ -97,7 +97,8 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 		return AgentOutput{}, err
 	}
 	res, err := a[name].Run(ctx, input, nil)
-	return AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
+	out := AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}
+	return out, err
 }
 
 // AgentSandbox returns what an agent asks of the sandbox that it shares with its run.

@@ -31,27 +31,28 @@ const (
 // Event describes the progress of a run, for a person to read. Events of one run never overlap; those of different runs
 // may.
 type Event struct {
-	Kind     EventKind          `json:"kind"`
-	Time     time.Time          `json:"time"`
-	RunID    string             `json:"run_id"`
-	Workflow string             `json:"workflow"`
-	Path     string             `json:"path,omitempty"` // the step with what it is part of
-	Step     string             `json:"step,omitempty"`
-	Type     Type               `json:"type,omitempty"`
-	Agent    string             `json:"agent,omitempty"` // of steps of type agent
-	Visit    int                `json:"visit,omitempty"`
-	Attempt  int                `json:"attempt,omitempty"`
-	Repeats  bool               `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted; step_progress: the agent begins again
-	Turns    int                `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
-	Lost     string             `json:"lost,omitempty"`    // step_started that repeats, step_progress: why an agent begins, or would begin, again from its start
-	Status   Status             `json:"status,omitempty"`
-	Outcome  Outcome            `json:"outcome,omitempty"`
-	Duration time.Duration      `json:"-"`              // of the attempt or the run; duration_ms in JSON
-	Delay    time.Duration      `json:"-"`              // step_retry; delay_ms in JSON
-	Next     string             `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
-	Error    *Error             `json:"error,omitempty"`
+	Kind     EventKind     `json:"kind"`
+	Time     time.Time     `json:"time"`
+	RunID    string        `json:"run_id"`
+	Workflow string        `json:"workflow"`
+	Path     string        `json:"path,omitempty"` // the step with what it is part of
+	Step     string        `json:"step,omitempty"`
+	Type     Type          `json:"type,omitempty"`
+	Agent    string        `json:"agent,omitempty"` // of steps of type agent
+	Visit    int           `json:"visit,omitempty"`
+	Attempt  int           `json:"attempt,omitempty"`
+	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted; step_progress: the agent begins again
+	Turns    int           `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
+	Lost     string        `json:"lost,omitempty"`    // step_started that repeats, step_progress: why an agent begins, or would begin, again from its start
+	Status   Status        `json:"status,omitempty"`
+	Outcome  Outcome       `json:"outcome,omitempty"`
+	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON
+	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
+	Next     string        `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
+	Error    *Error        `json:"error,omitempty"`
+	Output   any           `json:"-"` // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
+
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // step_finished, step_replayed: as in Entry
-	Output   any                `json:"-"`                  // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
 }
 
 // Result is how a run ended and what it returned.

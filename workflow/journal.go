@@ -67,10 +67,8 @@ type Entry struct {
 	Vars    map[string]any `json:"vars,omitempty"`       // what the step assigned
 	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: what its agent's model cost, where that is known
 	Error   *Error         `json:"error,omitempty"`
-	// Evidence has an entry for each isolation and settings under which the attempt ran commands; step_finished.
-	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
-	Retry    bool               `json:"retry,omitempty"` // another attempt follows
-	Next     string             `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
+	Retry   bool           `json:"retry,omitempty"` // another attempt follows
+	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
 
 	// Conversation is a part of the conversation of a step's agent with its model; step_progress. It is needed until the
 	// attempt has finished; a journal may leave it out then.
@@ -78,6 +76,9 @@ type Entry struct {
 
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: what was kept of the sandboxes then
 	Behind     int64       `json:"behind,omitempty"`     // run_resumed: the number of the last entry before it that counts; zero: all do
+
+	// Evidence has an entry for each isolation and settings under which the attempt ran commands; step_finished.
+	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
 }

@@ -143,7 +143,8 @@ func (s *suite) info(t *testing.T) {
 	want := backend.Info{
 		ID: made.ID, SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: "hash", Image: spec.Image,
 		ImageID: made.ImageID, ImageEnv: made.ImageEnv, User: "1234:1234", Network: backend.NetworkNone, Root: spec.Root,
-		Limits: made.Limits, Isolation: s.caps.Isolation[""], State: backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
+		Isolation: s.caps.Isolation[""],
+		Limits:    made.Limits, State: backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
 	}
 	if !s.unlimited() {
 		want.Workspace = backend.WorkspaceWatched // by default, of whatever the machine is capable

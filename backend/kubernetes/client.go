@@ -29,7 +29,8 @@ type clients struct {
 }
 
 func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
-	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme}
+	s := runtime.NewScheme()
+	kinds := runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme}
 	failed := kinds.AddToScheme(s)
 	codecs, params := serializer.NewCodecFactory(s).WithoutConversion(), runtime.NewParameterCodec(s)
 	group := func(path string, version schema.GroupVersion) rest.Interface {

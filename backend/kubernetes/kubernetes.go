@@ -286,19 +286,20 @@ func (b *Backend) Identity(ctx context.Context) (string, error) {
 func (d *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
-		OCIRuntimes: d.opts.RuntimeClasses, Isolation: d.isolation, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
+		OCIRuntimes: d.opts.RuntimeClasses, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Isolation: d.isolation,
 		Persistent: d.opts.StorageClass != "", Forgeable: true,
 	}
 }
 
-// classes finds out the isolation of the RuntimeClasses by their handlers, which never change. A class that cannot be
-// read counts as a container, and so does the default runtime, which is a setting of each node.
+// classes determines the isolation of the RuntimeClasses by their handlers, which never change. A class that cannot be
+// read counts as a container. The default runtime does too, because each node has its own.
 func (d *driver) classes(ctx context.Context) {
 	d.isolation = map[string]backend.Isolation{"": backend.IsolationContainer}
 	for _, name := range d.opts.RuntimeClasses {
 		class, err := kit.Call(ctx, d.calls, "get RuntimeClass", kit.With(d.api.classes.Get, name))
 		if err != nil {
-			d.log.WarnContext(ctx, "kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses", "class", name, "error", err)
+			d.log.WarnContext(ctx, "kubernetes: the isolation of a RuntimeClass is unknown; allow `get` of runtimeclasses",
+				"class", name, "error", err)
 			class = &nodev1.RuntimeClass{}
 		}
 		d.isolation[name] = backend.RuntimeIsolation(class.Handler)

@@ -250,7 +250,7 @@ func TestACPEnds(t *testing.T) {
 	}
 }
 
-// TestACPVersions verifies that the error names the version of an agent with another one, whatever form it has.
+// TestACPVersions verifies that the error names an unknown version, whatever form it has.
 func TestACPVersions(t *testing.T) {
 	for version, want := range map[string]string{
 		"2": "speaks version 2 of the Agent Client Protocol, Workcell speaks 1", `"2026-11-01"`: `speaks version "2026-11-01" of`,

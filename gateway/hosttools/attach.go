@@ -58,8 +58,11 @@ func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecReque
 	extend := func(ctx context.Context, id string, by time.Duration) error { return a.s.Command(id).Extend(ctx, by) }
 	settings := a.s.Settings()
 	settings.Tools = set.Digest()
-	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: extend, Approver: ApproverFromContext(ctx), Settings: settings})
-	req.Services, req.Tools = append(slices.Clone(req.Services), sandbox.ServiceGrant{Name: serviceName, Value: access}), settings.Tools
+	access := set.Access(Command{
+		SandboxID: a.s.ID(), Files: a.s, Extend: extend, Approver: ApproverFromContext(ctx), Settings: settings,
+	})
+	req.Services = append(slices.Clone(req.Services), sandbox.ServiceGrant{Name: serviceName, Value: access})
+	req.Tools = settings.Tools
 	env := map[string]string{"WORKCELL_TOOLS": a.addr, "WORKCELL_TOOLS_DIR": set.dir()}
 	maps.Copy(env, req.Env)
 	req.Env = env

@@ -31,7 +31,7 @@ type Command struct {
 	Extend func(ctx context.Context, execID string, by time.Duration) error
 	// Approver is asked in the place of the grant's. Nil: the grant's is.
 	Approver Approver
-	// Settings are those of the command, for the audit log.
+	// Settings are the settings of the command, for the audit log.
 	Settings sandbox.Settings
 }
 

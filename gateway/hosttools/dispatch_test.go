@@ -24,6 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/rules"
+	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // A call that is wrong in every way fails at the first check; with each mended, at the next one.
@@ -574,7 +575,8 @@ func TestAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(context.Background()) // its handlers have returned
-	a := s.Access(hosttools.Command{SandboxID: "sb1"})
+	settings := sandbox.Settings{Backend: "docker", Isolation: "kernel", Tools: s.Digest()}
+	a := s.Access(hosttools.Command{SandboxID: "sb1", Settings: settings})
 	do := func(name string) hosttools.Reply {
 		return a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(`{"id":"sesame"}`)})
 	}
@@ -597,10 +599,12 @@ func TestAudit(t *testing.T) {
 			t.Fatal(err)
 		}
 		delete(record, "time")
+		delete(record, "settings")
 		got = append(got, record)
 	}
 	common := func(more obj) obj {
 		maps.Copy(more, obj{"event": "tool", "run": "r1", "step": "fix", "agent": "desk", "sandbox": "sb1", "exec": "ex1"})
+		maps.Copy(more, obj{"isolation": "kernel", "backend": "docker", "policy": settings.Digest()})
 		return more
 	}
 	want := []obj{

@@ -32,7 +32,7 @@ func TestGrantKeepsTheRequest(t *testing.T) {
 		"PATH": "/mine:/.workcell/bin", "MANPATH": "/man",
 		"PYTHONPATH": "/.workcell/lib/python", "NODE_PATH": "/.workcell/lib/node",
 	}
-	if diff := cmp.Diff(want, req.EnvBefore); diff != "" || len(given) != 2 || req.Env["WORKCELL_TOOLS"] != "own" {
+	if diff := cmp.Diff(want, req.EnvBefore); diff != "" || len(given) != 2 || req.Env["WORKCELL_TOOLS"] != "own" || req.Tools != s.Digest() {
 		t.Errorf("%v, lists (-want +got):\n%s", req.Env, diff)
 	}
 }

@@ -59,7 +59,7 @@ type Record struct {
 	Backend    string    `json:"backend,omitempty"`
 	Policy     string    `json:"policy,omitempty"` // SHA-256 of the settings
 
-	// Settings has the digest Policy. Only the first record with this digest of a Log has them.
+	// Settings are the settings with the digest Policy. A Log writes them once for each digest.
 	Settings json.RawMessage `json:"settings,omitempty"`
 }
 

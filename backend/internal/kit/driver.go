@@ -231,7 +231,8 @@ func (d *Driver) Capabilities() backend.Capabilities {
 	if e, err := Admit(context.Background(), d.calls, "", d.engine.Enforcement); err == nil {
 		c.Workspace = e
 	}
-	c.Networks, c.OCIRuntimes, c.Isolation = slices.Clone(c.Networks), slices.Clone(c.OCIRuntimes), maps.Clone(c.Isolation)
+	c.Networks, c.OCIRuntimes = slices.Clone(c.Networks), slices.Clone(c.OCIRuntimes)
+	c.Isolation = maps.Clone(c.Isolation)
 	return c
 }
 

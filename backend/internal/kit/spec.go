@@ -25,9 +25,9 @@ type Plan struct {
 	Image string         // short form, as people read it in an engine's own listings
 	User  User           //
 	Root  int64          // see rootBytesOf
-	// Isolation is set by Supports.
-	Isolation backend.Isolation
-	Sized     bool // a size was asked for the workspace; else the guest watches the default
+	Sized bool           // a size was asked for the workspace; else the guest watches the default
+
+	Isolation backend.Isolation // set by Supports
 }
 
 // NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.

@@ -46,7 +46,8 @@ func (a *App) defaults(c *config.Config) session.Defaults {
 	}
 	mounts, _ := c.Mounts() // load has checked them
 	return session.Defaults{
-		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts, Isolation: isolation,
+		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
+		Isolation: isolation,
 	}
 }
 

@@ -136,7 +136,9 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 // Audited returns a context whose audit records have the backend and the isolation of new sandboxes, unless they are
 // about a sandbox.
 func (m *Manager) Audited(ctx context.Context) context.Context {
-	return audit.With(ctx, func(r *audit.Record) { r.Backend, r.Isolation = m.Backend().Name(), string(m.NewIsolation()) })
+	return audit.With(ctx, func(r *audit.Record) {
+		r.Backend, r.Isolation = m.Backend().Name(), string(m.NewIsolation())
+	})
 }
 
 // NewIsolation returns the isolation of new sandboxes.

@@ -187,8 +187,8 @@ func (n RunNote) Stays() string {
 		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
 		"host-tools": n.HostTools != "", "egress-allow-private": n.EgressAllowPrivate != nil, "pip-index": n.PipIndex != "", "npm-registry": n.NpmRegistry != "",
 		"audit-hash": n.AuditHash, "force": n.Force, "trace-content": n.TraceContent,
-		"oci-runtime": n.Defaults != nil && n.Defaults.OCIRuntime != "", "isolation": n.Defaults != nil && n.Defaults.Isolation != "",
-		"mount": n.Defaults != nil && len(n.Defaults.Mounts) > 0,
+		"oci-runtime": n.Defaults != nil && n.Defaults.OCIRuntime != "", "mount": n.Defaults != nil && len(n.Defaults.Mounts) > 0,
+		"isolation": n.Defaults != nil && n.Defaults.Isolation != "",
 	} {
 		if set {
 			return name

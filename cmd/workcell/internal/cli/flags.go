@@ -75,7 +75,8 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 		f.StringArrayVar(&a.Options.Mounts, "mount", nil,
 			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw (repeatable)")
 		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
-		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation", "minimum isolation of sandboxes; a file can only require more")
+		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation",
+			"minimum isolation of sandboxes; a file can only require more")
 		a.egressFlag(f)
 	}
 	if groups&ModelFlags != 0 {

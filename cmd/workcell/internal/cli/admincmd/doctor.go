@@ -228,7 +228,7 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }
 
-// isolation reports the isolation of new sandboxes, and the OCI runtimes that have another one.
+// isolation reports the isolation of new sandboxes, and OCI runtimes with a different isolation.
 func (r *engineReport) isolation(tiers map[string]backend.Isolation, used backend.Isolation) {
 	text := string(used)
 	for _, runtime := range slices.Sorted(maps.Keys(tiers)) {

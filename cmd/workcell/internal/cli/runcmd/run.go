@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -97,7 +98,8 @@ func stayHere() map[string]string {
 	said := "pass it to `workcell worker`, or configure it on the worker's host"
 	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
 	return map[string]string{
-		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "isolation": said, "egress-allow-private": said, "pip-index": said,
+		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
+		"isolation":    said,
 		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
 		"out": later, "force": later, "apply": later,
 	}
@@ -175,6 +177,8 @@ type AgentOutput struct {
 
 	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
 	Patch   *patch.Stat `json:"patch,omitempty"`   // the size of what it changed
+
+	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // as in workflow.Result
 }
 
 // executorOutput is what is told of a coding agent.
@@ -215,6 +219,7 @@ func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got ap
 		Agent: wf.ID, RunID: res.RunID, Model: got.Model, Text: got.Text, Output: got.Output, Turns: got.Turns,
 		ToolCalls: got.ToolCalls, InputTokens: got.InputTokens, OutputTokens: got.OutputTokens,
 		Outputs: slices.Sorted(maps.Keys(res.Outputs)), Executor: newExecutorOutput(got.Executor),
+		Evidence: res.Evidence,
 	}
 	if err != nil {
 		out.Error = err.Error()

@@ -138,7 +138,8 @@ func newSandboxShowCmd(a *command) *cobra.Command {
 		Aliases: []string{"inspect"},
 		Short:   "Show details of a sandbox",
 		Long: `Show details of a sandbox, such as its state, user, image, backend, and isolation; -o json includes its
-limits and settings. POLICY is the SHA-256 digest of the settings, which command results begin with. The output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
+limits and settings. POLICY is the SHA-256 digest of the settings; results of commands show its first digits. The
+output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
 		Example: "  workcell sandbox show mybox\n  workcell sandbox show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    a.managed(app.StateWanted, first, a.showSandbox),
@@ -172,8 +173,8 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
 			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
 			[2]string{"image", row.Image}, [2]string{"runs as", row.User},
-			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend}, [2]string{"isolation", string(row.Isolation)},
-			[2]string{"policy", row.Policy}, [2]string{"engine id", row.EngineID},
+			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend},
+			[2]string{"isolation", string(row.Isolation)}, [2]string{"policy", row.Policy}, [2]string{"engine id", row.EngineID},
 			[2]string{"created", row.Created.Local().Format(time.DateTime)})
 		return nil
 	})
@@ -227,10 +228,11 @@ func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
 		policy = i.Settings().Digest()
 	}
 	return SandboxOutput{
-		Isolation: i.Isolation, Policy: policy, Name: name,
-		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
+		Name: name,
+		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
+		Isolation: i.Isolation, Policy: policy,
 		IdlePolicy: i.IdlePolicy, Ends: ends(i, left),
 	}
 }
