@@ -93,19 +93,19 @@ func platformPackage(agent, arch string) (NPMPackage, bool) {
 	p, ok := map[string]NPMPackage{
 		"claude/amd64": {
 			Name: "@anthropic-ai/claude-code-linux-x64", Version: drivers.Named("claude").Version,
-			Integrity: "sha512-9Gn+V7DtJ8M1nztP9CeDVl9g3RtrepI7rOFTyPRRnZe8D6zebIHKmC7OvBauucuAP0X0k85SDN/LPVZyjsGezQ==",
+			Integrity: "sha512-f4JWhzwYutJIHScC7/dYOPX6s28tt7ZADhsOi8zwOHq5fFPEuUeChh2NMfinSg0GrUckYxaeebC4h0DqiKzLcw==",
 		},
 		"claude/arm64": {
 			Name: "@anthropic-ai/claude-code-linux-arm64", Version: drivers.Named("claude").Version,
-			Integrity: "sha512-V4yanAY5EA5UpwwRPtjSfqDbNqAlUJeVn3NYZw2AgmRHjdpSsLtHAzbxRXfkAnbjwTXzE0uedjQxUY02ARPcsA==",
+			Integrity: "sha512-BlHNEtK38KBPWU31F4lUSS9sHclCyfWbThT1CErvxxH8+XcljYLZlQwdyXBkTD62rw1TgfE1u1a+quMWS0NSJg==",
 		},
 		"codex/amd64": {
 			Name: "@openai/codex", Version: drivers.Named("codex").Version + "-linux-x64",
-			Integrity: "sha512-o05NyAOCDygSPRo1yinzxvkRSdmsZyBD9E7mbpmjRanSfM8lypqWtQgEo4XfNkwhuCR2aFu8mlGOsQGFXVbVww==",
+			Integrity: "sha512-l66NZkQgdk2C3pbcfULDz42yEUB581MVA6I+Y43Wp4OIqEy73HCdmZ0GTjeAHY2ycuH4N00d9VsLrwT1jxshTw==",
 		},
 		"codex/arm64": {
 			Name: "@openai/codex", Version: drivers.Named("codex").Version + "-linux-arm64",
-			Integrity: "sha512-NZ/DaQUpcQmxmqee7Z9uC1rzw3GhSbooawcaTe1LN5Yk+WlinUKGdTXJgClRT/9ogQEEM9TWxYzvxPfj5G/xFg==",
+			Integrity: "sha512-9z17t4bbUJ9UCIb49O4PoA+ki+45q3rd8nZ8PeH6sYnlKkBld/Xpo/OS3h3Ti954+foshX4o7k5TCU8N7zzqQA==",
 		},
 		// The baseline runs on processors without AVX2 as well.
 		"opencode/amd64": {

@@ -21,7 +21,7 @@ const maxArgument = 120 << 10
 // "true", the CLI adds nothing itself, such as skills and CLAUDE.md.
 func claude() *Driver {
 	return &Driver{
-		Version: "2.1.330", name: "claude", dialect: model.Anthropic, args: true, prepare: prepareClaude,
+		Version: "2.1.332", name: "claude", dialect: model.Anthropic, args: true, prepare: prepareClaude,
 		parser: func() executor.Parser { return jsonLines[claudeLine]((&claudeParser{}).events) },
 	}
 }

@@ -22,7 +22,7 @@ const codexKey = "WORKCELL_MODEL_KEY"
 // codex calls OpenAI's Codex CLI. Task.Args may have "effort" (minimal, low, medium, high, xhigh).
 func codex() *Driver {
 	return &Driver{
-		Version: "0.169.0", name: "codex", dialect: model.OpenAIResponses, args: true, prepare: prepareCodex,
+		Version: "0.171.0", name: "codex", dialect: model.OpenAIResponses, args: true, prepare: prepareCodex,
 		parser: func() executor.Parser { return jsonLines[codexLine](codexEvents) },
 	}
 }
