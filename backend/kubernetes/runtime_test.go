@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -32,5 +33,35 @@ func TestRuntimeClass(t *testing.T) {
 	info := backendtest.Create(t, b, spec)
 	if class := podOf(t, info.ID).Spec.RuntimeClassName; class == nil || *class != name {
 		t.Errorf("the pod has the runtime class %v", class)
+	}
+}
+
+// TestRuntimeClassIsolation verifies that the handler of a RuntimeClass determines its isolation, and that a missing
+// class and the default runtime count as containers.
+func TestRuntimeClassIsolation(t *testing.T) {
+	t.Parallel()
+	prefix, classes := "workcell-"+strings.ToLower(rand.Text())+"-", runtimeClasses(admin(t), "")
+	want, names := map[string]backend.Isolation{"": backend.IsolationContainer}, []string{}
+	for handler, isolation := range map[string]backend.Isolation{
+		"runc": backend.IsolationContainer, "runsc": backend.IsolationKernel, "kata-qemu": backend.IsolationVM, "": backend.IsolationContainer,
+	} {
+		name := prefix + handler + "x"
+		names, want[name] = append(names, name), isolation
+		if handler == "" {
+			continue
+		}
+		class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
+		_, err := classes.Create(t.Context(), class, metav1.CreateOptions{})
+		must(t, err)
+		t.Cleanup(func() { must(t, classes.Delete(context.Background(), name, metav1.DeleteOptions{})) })
+	}
+	b := newBackend(t, func(o *kubernetes.Options) { o.RuntimeClasses = names })
+	if got := b.Capabilities().Isolation; !maps.Equal(got, want) {
+		t.Errorf("isolation %v, want %v", got, want)
+	}
+	spec := newSpec()
+	spec.OCIRuntime, spec.Isolation = prefix+"runsc"+"x", backend.IsolationVM
+	if _, err := b.Create(t.Context(), spec); !errors.As(err, new(*backend.IsolationError)) {
+		t.Errorf("a virtual machine of gVisor: %v", err)
 	}
 }
