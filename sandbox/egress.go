@@ -11,6 +11,9 @@ import (
 // Egress lists the hosts that a sandbox reaches though it has no network; the zero value is none. See docs/network.md.
 type Egress = rules.Hosts
 
+// ServiceUse is an HTTP service of the operator that a sandbox reaches as http://NAME.workcell. See docs/services.md.
+type ServiceUse = rules.ServiceUse
+
 // EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
 type EgressGateway interface {
 	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its handle

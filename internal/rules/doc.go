@@ -2,6 +2,7 @@
 // with them; nothing here runs in a sandbox.
 //
 //   - Hosts: `network:`, the hosts that code in a sandbox may connect to, and the presets of package registries.
+//   - Services: `services:`, the requests to HTTP services of the operator that code in a sandbox can send.
 //   - Tools: `host_tools:`, the host tools that code in a sandbox may call, when, and how often.
 //   - Environment: `setup:`, `pip_packages:`, and `npm_packages:`, which are installed once for all sandboxes that
 //     need them.

@@ -32,14 +32,18 @@ var presetText string
 type Hosts struct {
 	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
+	// Services are reached as http://NAME.workcell. Files name them outside of their lists of hosts.
+	Services []ServiceUse `json:"services,omitempty" yaml:"-" jsonschema:"-"`
 }
 
 // IsZero reports whether the list allows nothing.
-func (l Hosts) IsZero() bool { return len(l.Allow) == 0 }
+func (l Hosts) IsZero() bool { return len(l.Allow) == 0 && len(l.Services) == 0 }
 
 // Equal reports whether two lists say the same in the same order.
 func (l Hosts) Equal(o Hosts) bool {
-	return slices.Equal(l.Allow, o.Allow) && slices.Equal(l.Deny, o.Deny)
+	same := func(a, b ServiceUse) bool { return a.Name == b.Name && slices.Equal(a.Allow, b.Allow) }
+	return slices.Equal(l.Allow, o.Allow) && slices.Equal(l.Deny, o.Deny) &&
+		slices.EqualFunc(l.Services, o.Services, same)
 }
 
 // Problems returns what is wrong with the list.
@@ -61,7 +65,7 @@ func (l Hosts) Problems() (found hint.Problems) {
 	if len(l.Deny) > 0 && len(l.Allow) == 0 {
 		found.Add("deny", "add allow", "deny requires allow, because nothing is allowed")
 	}
-	return found
+	return append(found, serviceProblems(l.Services)...)
 }
 
 // HostRule is one entry of a list.
