@@ -68,7 +68,7 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 		p.o.Prices = DefaultPrices()
 	}
 	if p.o.Transport == nil {
-		p.o.Transport = newTransport()
+		p.o.Transport = httpconn.NewTransport()
 	}
 	for _, pr := range providers {
 		switch {
@@ -84,16 +84,6 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 
 // Dialects returns those of a provider; none of one that the proxy does not know.
 func (p *Proxy) Dialects(provider string) []Dialect { return p.providers[provider].Dialects }
-
-func newTransport() http.RoundTripper {
-	t, ok := http.DefaultTransport.(*http.Transport)
-	if !ok {
-		t = &http.Transport{}
-	}
-	t = t.Clone()
-	t.DisableCompression = true // it would hold streams back
-	return t
-}
 
 // serviceName is the service of a session that commands reach the proxy by.
 const serviceName = "model"

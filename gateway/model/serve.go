@@ -8,13 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
-	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +23,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/httpconn"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
@@ -101,10 +100,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 		size = maxBody
 	}
 	rc := http.NewResponseController(w)
-	defer context.AfterFunc(x.l.ctx, func() { // frees what sends to, or waits for, a program that does neither
-		_ = rc.SetWriteDeadline(time.Unix(1, 0))
-		_ = rc.SetReadDeadline(time.Unix(1, 0))
-	})()
+	defer httpconn.EndWith(x.l.ctx, w)()
 	release, ok := x.l.slot(x.r.Context(), size)
 	if !ok {
 		return x.refuse(&refusal{status: http.StatusTooManyRequests, message: "too many concurrent requests of this run"})
@@ -135,38 +131,15 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	defer x.l.settle(x.checked, tokens{}, false) // unless it was
 	ctx, cancel := x.lingering(release)
 	defer cancel()
-	proxy := &httputil.ReverseProxy{
-		Rewrite:        x.rewrite,
-		Transport:      x.p.o.Transport,
-		FlushInterval:  -1,
-		ModifyResponse: x.answer,
-		ErrorHandler:   x.failed,
-		ErrorLog:       log.New(io.Discard, "", 0), // of connections that ended; those to the provider are seen by failed
-	}
 	out := x.r.WithContext(ctx)
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 	if x.kind == list {
 		out.Body = http.NoBody
 	}
-	proxy.ServeHTTP(finalOnly{w}, out)
-	// Trailers may name the account.
-	maps.DeleteFunc(w.Header(), func(name string, _ []string) bool {
-		return strings.HasPrefix(name, http.TrailerPrefix)
-	})
+	relay := httpconn.Relay{Transport: x.p.o.Transport, Rewrite: x.rewrite, Answer: x.answer, Failed: x.failed}
+	relay.ServeHTTP(w, out)
 	return nil
 }
-
-// finalOnly drops answers like 103 that come before the answer, with whatever headers a provider gives them.
-type finalOnly struct{ http.ResponseWriter }
-
-func (w finalOnly) WriteHeader(status int) {
-	if status >= http.StatusOK {
-		w.ResponseWriter.WriteHeader(status)
-	}
-}
-
-// Unwrap lets [http.ResponseController] flush.
-func (w finalOnly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // maxRefusedSpans is how many refusals of a lease are recorded as spans. A program in a loop would fill the trace with
 // them.
@@ -230,24 +203,21 @@ func (x *exchange) lingering(release func()) (context.Context, context.CancelFun
 }
 
 // rewrite makes the request to the provider.
-func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
+func (x *exchange) rewrite(in *http.Request) (*url.URL, http.Header) {
 	u := *x.provider.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + x.upstream
-	u.RawQuery = query(pr.In.URL.Query())
-	pr.Out.URL, pr.Out.Host = &u, ""
+	u.RawQuery = query(in.URL.Query())
 	h := http.Header{}
 	for _, name := range requestHeaders {
-		if v := pr.In.Header.Values(name); len(v) > 0 {
+		if v := in.Header.Values(name); len(v) > 0 {
 			h[name] = v
 		}
 	}
 	if x.kind != list {
 		h.Set("Content-Type", "application/json")
 	}
-	for name, v := range x.key {
-		h[name] = v
-	}
-	pr.Out.Header, pr.Out.Trailer, pr.Out.TransferEncoding = h, nil, nil
+	maps.Copy(h, x.key)
+	return &u, h
 }
 
 // answer has the provider's answer metered, and without what is not the sandbox's business.
@@ -266,7 +236,7 @@ func (x *exchange) answer(res *http.Response) error {
 		return errors.New("an answer with a Content-Encoding, which cannot be metered")
 	}
 	h := http.Header{}
-	secrets := x.secrets()
+	secrets := httpconn.Secrets(x.key)
 	for name, values := range res.Header {
 		if slices.Contains(answerHeaders, name) || strings.Contains(name, "Ratelimit") {
 			for _, v := range values {
@@ -313,23 +283,6 @@ func (x *exchange) ownModels(res *http.Response) error {
 	return err
 }
 
-// minKey is the shortest key that is removed from answers. Servers without keys get any word, such as "x" or "none",
-// and removing its letters would damage every answer.
-const minKey = 8
-
-// secrets returns the provider's key as a provider may quote it.
-func (x *exchange) secrets() sanitize.Secrets {
-	var words []string
-	for _, values := range x.key {
-		for _, v := range values {
-			if v = strings.TrimPrefix(v, "Bearer "); len(v) >= minKey {
-				words = append(words, v)
-			}
-		}
-	}
-	return sanitize.NewSecrets("[key]", words...)
-}
-
 // mediaType returns the type of an answer without parameters; empty when it cannot be read.
 func mediaType(res *http.Response) string {
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")) // the error says no more
@@ -352,7 +305,7 @@ func (x *exchange) meter(res *http.Response) {
 // logAnswer writes what a provider says to the log, without the key.
 func (x *exchange) logAnswer(res *http.Response) {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxLog)) // as much as there is
-	x.p.o.Log.Warn("a model provider refused a request", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", x.secrets().Replace(string(text))))
+	x.p.o.Log.Warn("a model provider refused a request", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", httpconn.Secrets(x.key).Replace(string(text))))
 }
 
 // failed answers when the provider did not, or not in a way that can be passed on.
@@ -360,7 +313,7 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	if !errors.As(err, &f) {
 		// The error quotes answers that are not HTTP.
-		quoted := x.secrets().Replace(err.Error())
+		quoted := httpconn.Secrets(x.key).Replace(err.Error())
 		x.p.o.Log.Warn("a model provider did not respond", "provider", x.provider.Name, "error", quoted)
 		if x.accepted.Load() { // and may have thought for long
 			x.l.settle(x.checked, tokens{input: x.input, output: x.longest}, true)

@@ -25,6 +25,7 @@ const (
 	EventCommand = "command" // a command is about to be started
 	EventExit    = "exit"    // a command ended, or was left running
 	EventEgress  = "egress"  // a connection to a host is about to be made, or may not be
+	EventService = "service" // a request to an HTTP service is about to be sent, or may not be
 )
 
 // Decisions.
@@ -47,6 +48,7 @@ type Record struct {
 	Exec       string    `json:"exec,omitempty"`
 	Argv       []string  `json:"argv,omitempty"`
 	Host       string    `json:"host,omitempty"`        // with its port
+	Request    string    `json:"request,omitempty"`     // method and path, without the query
 	ArgvSHA256 string    `json:"argv_sha256,omitempty"` // of the arguments, each followed by a zero byte
 	Status     string    `json:"status,omitempty"`      // of a command
 	Exit       *int      `json:"exit,omitempty"`        // absent when a signal ended it, and while it runs

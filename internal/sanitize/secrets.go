@@ -9,6 +9,7 @@ import (
 // two that begin alike is meant. The zero value replaces nothing.
 type Secrets struct {
 	words [][]byte
+	begin [256]bool // bytes that a word begins with
 	with  []byte
 }
 
@@ -17,7 +18,7 @@ func NewSecrets(with string, words ...string) Secrets {
 	s := Secrets{with: []byte(with)}
 	for _, w := range words {
 		if w != "" {
-			s.words = append(s.words, []byte(w))
+			s.words, s.begin[w[0]] = append(s.words, []byte(w)), true
 		}
 	}
 	return s
@@ -51,9 +52,11 @@ func (p *passing) push(part []byte, last bool) []byte {
 	}
 	var out []byte
 	for i := range until {
-		for _, w := range p.s.words {
-			if bytes.HasPrefix(p.rest[i:], w) {
-				p.hidden = max(p.hidden, i+len(w))
+		if p.s.begin[p.rest[i]] {
+			for _, w := range p.s.words {
+				if bytes.HasPrefix(p.rest[i:], w) {
+					p.hidden = max(p.hidden, i+len(w))
+				}
 			}
 		}
 		switch {

@@ -53,6 +53,9 @@ const (
 // SpanEgress is a connection of code inside a sandbox to a host of the network, by package gateway/egress.
 const SpanEgress = "egress.Connect"
 
+// SpanService is a request of code inside a sandbox to an HTTP service, by package gateway/services.
+const SpanService = "services.Request"
+
 // SpanWorkflowStep is one attempt of one step. What has a name in the conventions (package semconv) is named by its
 // operation and what it is done with: "invoke_workflow debug-and-fix".
 const SpanWorkflowStep = "workflow.step"

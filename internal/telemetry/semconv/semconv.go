@@ -43,6 +43,7 @@ const (
 	ContainerRuntime = attribute.Key("container.runtime.name")
 
 	HTTPStatus    = attribute.Key("http.response.status_code")
+	HTTPMethod    = attribute.Key("http.request.method")
 	ServerAddress = attribute.Key("server.address")
 	ServerPort    = attribute.Key("server.port")
 

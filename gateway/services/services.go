@@ -1,0 +1,238 @@
+// Package services lets code in a sandbox without a network send requests to HTTP services, without having the
+// credentials for them.
+//
+// A [Gateway] knows the services of the operator: address, headers, and the requests that each allows. The egress proxy
+// (egress.Options.Services) serves those that a sandbox uses (sandbox.Egress.Services) as http://NAME.workcell, and as
+// http://127.0.0.1:PORT/NAME for clients that use no proxy, which is the value of NAME_BASE_URL in the environment.
+//
+// A request is checked in one spelling, and sent on in that spelling. Of its header, only the description of the
+// request and its body passes: other headers can select another path, method, or account. Credentials are removed from
+// answers, and no redirect is followed.
+//
+// Spans: services.Request, for each request.
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/httpconn"
+	"github.com/workcell-dev/workcell/internal/rules"
+	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/sandbox"
+)
+
+// Suffix is the end of the host names of services in a sandbox.
+const Suffix = ".workcell"
+
+// Service is an HTTP service on the network.
+type Service struct {
+	Name string   // lower case letters, digits, and '-'
+	URL  *url.URL // http or https; requests go to paths below it
+	// Allow lists requests, for example "GET /repos/**", with paths below URL. Required.
+	Allow []string
+	// Headers are added to every request. Values are not secret.
+	Headers http.Header
+	// Auth sets headers with credentials, which are removed from answers. It is called for every request, and when a
+	// sandbox that uses the service is opened. Nil: the service needs none.
+	Auth func(http.Header) error
+}
+
+// Limits bound the requests of one sandbox to one service. A zero field is the default.
+type Limits struct {
+	RequestBytes int64         // of a body; 32 MiB
+	AnswerBytes  int64         // of a body; 256 MiB
+	PerSecond    int           // requests on average; 100, and ten times as many at once
+	Concurrent   int           // requests; 16, others wait
+	Time         time.Duration // of a request, with the time that it waits; 5 minutes
+}
+
+// Options refine New. Zero fields are defaults.
+type Options struct {
+	Limits         Limits
+	Log            *slog.Logger         // has failures; nil discards
+	TracerProvider trace.TracerProvider // the global one when nil
+	Transport      http.RoundTripper    // one like http.DefaultTransport when nil; must not decompress
+}
+
+// Gateway sends requests of sandboxes to services. It is safe for concurrent use.
+type Gateway struct {
+	o        Options
+	services map[string]service
+}
+
+// service is a Service that was checked.
+type service struct {
+	Service
+	rules []rules.ServiceRule
+}
+
+// New returns a gateway. Nil options are defaults.
+func New(list []Service, o *Options) (*Gateway, error) {
+	g := &Gateway{services: map[string]service{}}
+	if o != nil {
+		g.o = *o
+	}
+	l := &g.o.Limits
+	l.RequestBytes, l.AnswerBytes = cmp.Or(l.RequestBytes, 32<<20), cmp.Or(l.AnswerBytes, 256<<20)
+	l.PerSecond, l.Concurrent, l.Time = cmp.Or(l.PerSecond, 100), cmp.Or(l.Concurrent, 16), cmp.Or(l.Time, 5*time.Minute)
+	if min(l.RequestBytes, l.AnswerBytes, int64(l.PerSecond), int64(l.Concurrent), int64(l.Time)) < 1 {
+		return nil, fmt.Errorf("services: limits %+v: %w", *l, backend.ErrInvalid)
+	}
+	g.o.Log = cmp.Or(g.o.Log, slog.New(slog.DiscardHandler))
+	g.o.TracerProvider = cmp.Or(g.o.TracerProvider, otel.GetTracerProvider())
+	if g.o.Transport == nil {
+		g.o.Transport = httpconn.NewTransport()
+	}
+	for _, s := range list {
+		if problems := s.Problems(); len(problems) > 0 {
+			return nil, fmt.Errorf("%w: service %s: %w", backend.ErrInvalid, s.Name, problems[0])
+		}
+		g.services[s.Name] = service{Service: s, rules: parse(s.Allow)}
+	}
+	return g, nil
+}
+
+func parse(allow []string) (list []rules.ServiceRule) {
+	for _, text := range allow {
+		r, _ := rules.ParseServiceRule(text) // the caller has checked it
+		list = append(list, r)
+	}
+	return list
+}
+
+// Problems returns the problems of a service. The fields are url, allow[N], and headers.NAME, and empty for the name.
+func (s Service) Problems() (found hint.Problems) {
+	if p := rules.CheckServiceName(s.Name); p != nil {
+		found = append(found, p)
+	}
+	switch u := s.URL; {
+	case u == nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		found.Add("url", "for example https://api.github.com", "the url of service %s is not an http or https URL", s.Name)
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		found.Add("url", "use headers", "the url of service %s contains a password, a query, or a fragment", s.Name)
+	default:
+		if _, problem := rules.ServicePath(cmp.Or(u.EscapedPath(), "/")); problem != "" {
+			found.Add("url", problem, "the url of service %s has an ambiguous path", s.Name)
+		}
+	}
+	if len(s.Allow) == 0 {
+		found.Add("allow", `for example allow: ["GET /**"]`, "service %s allows no request", s.Name)
+	}
+	found = append(found, rules.CheckServiceRules(s.Allow)...)
+	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		if problem := headerProblem(name); problem != "" {
+			found.Add("headers."+name, "", "%s", problem)
+		}
+	}
+	return found
+}
+
+// Names returns the names of the services, sorted.
+func (g *Gateway) Names() []string {
+	if g == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(g.services))
+}
+
+// Problems returns the problems of uses: names that the operator has not defined. The fields are services[N].
+func (g *Gateway) Problems(uses []sandbox.ServiceUse) (found hint.Problems) {
+	for i, use := range uses {
+		names := g.Names()
+		if !slices.Contains(names, use.Name) {
+			advice := "define services in workcell.yaml (docs/services.md)"
+			if len(names) > 0 {
+				advice = suggest.Hint(use.Name, names)
+			}
+			found.Add(fmt.Sprintf("services[%d]", i), advice, "unknown service %q", use.Name)
+		}
+	}
+	return found
+}
+
+// Ready returns an error if the credentials of a service are not available, such as an unset variable.
+func (g *Gateway) Ready(name string) error {
+	if s := g.services[name]; s.Auth != nil {
+		return s.Auth(http.Header{})
+	}
+	return nil
+}
+
+// Set are the services that one sandbox uses. It is an [http.Handler] for the requests that [Set.Claims] reports.
+type Set struct {
+	g       *Gateway
+	sandbox string
+	refused func(sandbox.EgressRefusal)
+	granted map[string]*grant
+}
+
+// grant is a service that a sandbox uses.
+type grant struct {
+	service
+	own   []rules.ServiceRule // of the use; nil allows what the service allows
+	rate  *rate.Limiter
+	slots chan struct{}
+}
+
+// Open returns the services that a sandbox uses, nil for none. refused is called with every refused request.
+func (g *Gateway) Open(id string, uses []sandbox.ServiceUse, refused func(sandbox.EgressRefusal)) (*Set, error) {
+	if len(uses) == 0 {
+		return nil, nil
+	}
+	problems := append((sandbox.Egress{Services: uses}).Problems(), g.Problems(uses)...)
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%w: %w", backend.ErrInvalid, problems[0])
+	}
+	s := &Set{g: g, sandbox: id, refused: refused, granted: map[string]*grant{}}
+	for _, use := range uses {
+		if err := g.Ready(use.Name); err != nil {
+			return nil, fmt.Errorf("%w: no credentials for service %s: %w", backend.ErrInvalid, use.Name, err)
+		}
+		s.granted[use.Name] = &grant{
+			service: g.services[use.Name], own: parse(use.Allow),
+			rate:  rate.NewLimiter(rate.Limit(g.o.Limits.PerSecond), 10*g.o.Limits.PerSecond),
+			slots: make(chan struct{}, g.o.Limits.Concurrent),
+		}
+	}
+	return s, nil
+}
+
+// Env returns the variables by which programs find the services. addr is where the sandbox connects to.
+func (s *Set) Env(addr string) map[string]string {
+	env := map[string]string{}
+	if s != nil {
+		for name := range s.granted {
+			env[strings.ToUpper(strings.ReplaceAll(name, "-", "_"))+"_BASE_URL"] = "http://" + addr + "/" + name
+		}
+	}
+	return env
+}
+
+// Owns reports whether a host, as rules.Host returns it, is the name of a service, defined or not.
+func (s *Set) Owns(host string) bool { return s != nil && strings.HasSuffix(host, Suffix) }
+
+// Claims reports whether a request is for a service: one to the proxy, to the loopback address, or in a tunnel to a
+// host.
+func (s *Set) Claims(r *http.Request, tunnel string) bool {
+	host, _ := rules.Host(hostname(cmp.Or(tunnel, r.URL.Host, r.Host)))
+	direct := r.URL.Host == "" && tunnel == ""
+	return s != nil && r.Method != http.MethodConnect && (s.Owns(host) || direct && loopback(host))
+}
+
+func loopback(host string) bool { return host == "127.0.0.1" || host == "localhost" }
+
+func hostname(host string) string { return (&url.URL{Host: host}).Hostname() }
