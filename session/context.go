@@ -56,7 +56,7 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 }
 
 // WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
-// If base explicitly has no network, r has none either.
+// If base explicitly has no network, r has none either, but services, which are not a network.
 func (r Request) WithDefaults(base Request) Request {
 	if r.Image == "" {
 		r.Image, r.DefaultImage = base.Image, base.DefaultImage
@@ -66,9 +66,13 @@ func (r Request) WithDefaults(base Request) Request {
 		r.Root = cmp.Or(r.Root, base.Root)
 	}
 	r.RootSet = r.RootSet || base.RootSet
-	banned := base.Network == backend.NetworkNone && base.Egress.IsZero()
-	if banned || r.Network == "" && r.Egress.IsZero() {
+	services := r.Egress.Services
+	banned := base.Network == backend.NetworkNone && len(base.Egress.Allow) == 0
+	if banned || r.Network == "" && len(r.Egress.Allow) == 0 {
 		r.Network, r.Egress = base.Network, base.Egress
+	}
+	if r.Egress.Services = services; services == nil {
+		r.Egress.Services = base.Egress.Services
 	}
 	if r.Environment.IsZero() {
 		r.Environment = base.Environment

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -48,5 +49,22 @@ func TestWithUser(t *testing.T) {
 	t.Parallel()
 	if got := session.UserFromContext(session.WithUser(t.Context(), "bob")); got != "bob" {
 		t.Errorf("the user is %q", got)
+	}
+}
+
+// TestServicesAreNoNetwork verifies that a base without a network leaves a request its services, and that hosts and
+// services are inherited apart from each other.
+func TestServicesAreNoNetwork(t *testing.T) {
+	t.Parallel()
+	hosts, uses := []string{"a.example"}, []sandbox.ServiceUse{{Name: "github"}}
+	for _, tt := range []struct{ own, base, want session.Request }{
+		{session.Request{Egress: sandbox.Egress{Services: uses}}, session.Request{Network: backend.NetworkNone}, session.Request{Network: backend.NetworkNone, Egress: sandbox.Egress{Services: uses}}},
+		{session.Request{Egress: sandbox.Egress{Services: uses}}, session.Request{Egress: sandbox.Egress{Allow: hosts}}, session.Request{Egress: sandbox.Egress{Allow: hosts, Services: uses}}},
+		{session.Request{Egress: sandbox.Egress{Allow: hosts}}, session.Request{Egress: sandbox.Egress{Services: uses}}, session.Request{Egress: sandbox.Egress{Allow: hosts, Services: uses}}},
+		{session.Request{}, session.Request{Egress: sandbox.Egress{Allow: hosts, Services: uses}}, session.Request{Egress: sandbox.Egress{Allow: hosts, Services: uses}}},
+	} {
+		if got := tt.own.WithDefaults(tt.base); got.Network != tt.want.Network || !got.Egress.Equal(tt.want.Egress) {
+			t.Errorf("%+v: network %q, %+v", tt, got.Network, got.Egress)
+		}
 	}
 }

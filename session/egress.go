@@ -16,9 +16,10 @@ func (m *Manager) checkEgress(req Request) error {
 	case req.Egress.IsZero():
 		return nil
 	case req.Network != backend.NetworkNone:
-		return fmt.Errorf("%w: an allowlist of hosts requires a sandbox without a network", backend.ErrInvalid)
+		return fmt.Errorf("%w: allowed hosts and services require a sandbox without a network", backend.ErrInvalid)
 	case m.opts.Egress == nil:
-		return fmt.Errorf("%w: allowed hosts require an egress proxy; set Options.Egress", backend.ErrUnsupported)
+		return fmt.Errorf("%w: allowed hosts and services require an egress proxy; set Options.Egress",
+			backend.ErrUnsupported)
 	}
 	return nil
 }

@@ -135,6 +135,12 @@ func (a *attempt) record(decision, rule string) error {
 
 // match returns by which rule a host may be reached.
 func (d *door) match(to target) (rules.HostMatch, *refusal) {
+	if d.web.Owns(to.host) {
+		if to.port == 80 { // HTTP in a tunnel, of which each request is checked
+			return rules.HostMatch{Rule: "services"}, nil
+		}
+		return rules.HostMatch{}, withoutPort(to)
+	}
 	m, why := d.set.Match(to.host, to.port, d.g.granted(d.sandbox)...)
 	if why == "" {
 		return m, nil
@@ -144,6 +150,12 @@ func (d *door) match(to target) (rules.HostMatch, *refusal) {
 		hint = "Connect by name: the host resolves it. " + hint
 	}
 	return m, refuse(kindDenied, why, hint, "%s is not allowed: %s", to, why)
+}
+
+// withoutPort refuses a connection to a service that is not HTTP on port 80.
+func withoutPort(to target) *refusal {
+	return refuse(kindTLS, "services: http", "Use http://"+to.host+". The host uses TLS for the rest of the way.",
+		"%s is not allowed: services have only HTTP on port 80", to)
 }
 
 // open connects to a host that a rule allows.
@@ -156,6 +168,9 @@ func (a *attempt) open(ctx context.Context) (*metered, *refusal) {
 	m, refused := a.d.match(a.to)
 	if refused != nil {
 		return nil, refused
+	}
+	if a.d.web.Owns(a.to.host) { // TLS in a tunnel
+		return nil, withoutPort(a.to)
 	}
 	a.rule = m.Rule
 	if a.d.bytes.Load() <= 0 {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -52,7 +54,9 @@ type Options struct {
 	AllowPrivate []netip.Prefix
 	// Grants is the directory in which operators allow sandboxes more (Allow). Empty: they cannot.
 	Grants string
-	// Limits bound each sandbox.
+	// Services are the HTTP services that sandboxes can use as http://NAME.workcell. May be nil.
+	Services *services.Gateway
+	// Limits bound each sandbox, except for its requests to services.
 	Limits Limits
 	// Resolver resolves names. Nil is net.DefaultResolver.
 	Resolver Resolver
@@ -99,8 +103,9 @@ type door struct {
 	g       *Gateway
 	sandbox string
 	set     *rules.HostSet
-	bytes   atomic.Int64 // that may still pass
-	conns   atomic.Int64 // open, those that are being refused too
+	web     *services.Set // nil for none
+	bytes   atomic.Int64  // that may still pass
+	conns   atomic.Int64  // open, those that are being refused too
 
 	mu      sync.Mutex // guards refused
 	refused []refusedAt
@@ -114,12 +119,20 @@ func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end
 		return svc, nil, fmt.Errorf("%w: network: %w", backend.ErrInvalid, err)
 	}
 	d := &door{g: g, sandbox: id, set: set}
+	if d.web, err = g.o.Services.Open(id, list.Services, d.note); err != nil {
+		return svc, nil, fmt.Errorf("services: %w", err)
+	}
 	d.bytes.Store(g.o.Limits.Bytes)
 	g.mu.Lock()
 	g.doors[id] = d
 	g.mu.Unlock()
 	return sandbox.Service{
-		Name: serviceName, MaxConns: maxConns, Env: Env, // above Limits.Conns, serve refuses with a reason
+		Name: serviceName, MaxConns: maxConns, // above Limits.Conns, serve refuses with a reason
+		Env: func(addr string) map[string]string {
+			env := Env(addr)
+			maps.Copy(env, d.web.Env(addr))
+			return env
+		},
 		Handle: func(ctx context.Context, c *sandbox.ServiceConn) { d.serve(ctx, c) },
 	}, d.forget, nil
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -22,12 +23,16 @@ const (
 
 // serveHTTP answers the requests on a connection, to the proxy or, when fixed is not nil, to that host.
 func (d *door) serveHTTP(ctx context.Context, c net.Conn, fixed *target) {
+	tunnel := cmp.Or(fixed, &target{}).host
 	httpconn.Serve(ctx, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect && fixed == nil {
+		switch {
+		case d.web.Claims(r, tunnel):
+			d.web.ServeHTTP(w, r)
+		case r.Method == http.MethodConnect && fixed == nil:
 			d.serveConnect(ctx, w, r)
-			return
+		default:
+			d.serveRequest(w, r, fixed)
 		}
-		d.serveRequest(w, r, fixed)
 	}), headerTime)
 }
 
