@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -67,6 +68,11 @@ func (d decoder) special(n *yamlnode.Node, path string, to any) bool {
 	case *Executor: // a name alone is the command
 		if n.Kind == yamlnode.Scalar {
 			d.Decode(n, path, &to.Command)
+			return true
+		}
+	case *rules.ServiceUse: // a name alone adds no rules
+		if n.Kind == yamlnode.Scalar {
+			d.Decode(n, path, &to.Name)
 			return true
 		}
 	case *HostTool: // "server.tool"

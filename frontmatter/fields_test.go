@@ -28,3 +28,27 @@ func TestOutputs(t *testing.T) {
 		}
 	}
 }
+
+func TestServices(t *testing.T) {
+	t.Parallel()
+	for src, want := range map[string]string{
+		"{services: [github, {name: jira, allow: [\"GET /x/**\"]}]}": "",
+		"{services: github}":                             "x.prompt:2:21: sandbox.services must be a list, not text",
+		"{services: [Git Hub]}":                          `x.prompt:2:22: "Git Hub" is not the name of a service; use at most 32 lower case letters, digits, or '-', and begin with a letter`,
+		"{services: [a, a]}":                             `x.prompt:2:25: duplicate service "a"; remove one of the two`,
+		"{services: [{allow: [GET /]}]}":                 `x.prompt:2:22: "" is not the name of a service; use at most 32 lower case letters, digits, or '-', and begin with a letter`,
+		"{services: [{name: a, allow: [GET /, GET x]}]}": `x.prompt:2:47: "GET x" is not a request rule; write a method and a path, for example GET /repos/**`,
+		"{services: [a], network: {enabled: true}}":      "x.prompt:2:21: services require a sandbox without a network and cannot be used with network.enabled; remove one of the two",
+		"{services: [a], network: {enabled: false}}":     "",
+		"{services: [a], network: {allow: [x.example]}}": "",
+		"{setup: {run: [x], network: {services: [a]}}}":  `x.prompt:2:39: unknown key "services" in sandbox.setup.network; available: allow, deny`,
+	} {
+		doc, err := frontmatter.Parse("x.prompt", []byte("---\nsandbox: "+src+"\n---\nx"))
+		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%q: %v, want %s", src, err, want)
+		}
+		if err == nil && doc.Sandbox.Services[0].Name == "" {
+			t.Errorf("%q: %+v", src, doc.Sandbox.Services)
+		}
+	}
+}

@@ -109,6 +109,8 @@ type Sandbox struct {
 	Network Network           `json:"network,omitzero" jsonschema_description:"network access of the sandbox; default: none"`
 	// Isolation is the least that the sandbox must have; empty requires nothing.
 	Isolation backend.Isolation `json:"isolation,omitempty" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm" jsonschema_description:"minimum isolation of the sandbox; if the backend is weaker, opening fails"`
+	// Services are HTTP services of the operator, which the sandbox reaches without a network.
+	Services []rules.ServiceUse `json:"services,omitzero" jsonschema_description:"HTTP services of the operator that code can call at http://NAME.workcell, without having their credentials"`
 	// PipPackages, NpmPackages and Setup are installed once for all sandboxes that ask for the same.
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
@@ -330,6 +332,7 @@ func (s Sandbox) Problems() Errors {
 	c.env(s.Env)
 	c.limits(s.Limits)
 	c.network(s)
+	c.services(s)
 	c.within("yield_ms", s.YieldMS, 1, maxYieldMS)
 	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
@@ -419,6 +422,14 @@ func (c *checker) network(s Sandbox) {
 	c.AddBelow("network.", s.Network.Hosts().Problems())
 	if s.Network.Allow != nil && s.WithDefaults().Network.Enabled != nil {
 		c.Add("network.allow", "remove one of the two", "network.allow requires a sandbox without a network and cannot be used with network.enabled")
+	}
+}
+
+func (c *checker) services(s Sandbox) {
+	c.AddBelow("", Hosts{Services: s.Services}.Problems())
+	if len(s.Services) > 0 && s.WithDefaults().Network.Allowed() {
+		c.Add("services", "remove one of the two",
+			"services require a sandbox without a network and cannot be used with network.enabled")
 	}
 }
 

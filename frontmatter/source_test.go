@@ -137,6 +137,7 @@ func TestEveryValueSurvives(t *testing.T) {
 		"snapshots":  {"true"},
 		"ports":      {"{}", "{web: 8080, api-2: 65535}"},
 		"setup":      {"{run: [a, b]}", `{run: ["c: d"], network: {allow: [a.b, "registry:go"], deny: [x.a.b]}}`},
+		"services":   {"[]", `[github, {name: a-b, allow: ["GET /**"]}]`},
 		"host_tools": {"{allow: [a.b, {tool: a.c, when: 'args.x == 1', ask: true, max_calls: 3}], limits: {calls: 5}, index: full}"},
 		"executor": {
 			"claude", "{command: codex, max_turns: 3, budget: {usd: 0.5, output_tokens: 9}, timeout_seconds: 60, stall_seconds: 5, resume: session}",

@@ -110,7 +110,7 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	}
 	for name, set := range map[string]bool{
 		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
-		"limits": req.Limits != backend.Limits{}, "network": req.Network != "",
+		"limits": req.Limits != backend.Limits{}, "network": req.Network != "" || len(req.Egress.Services) > 0,
 	} {
 		if set {
 			wishes = append(wishes, name)

@@ -9,6 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -132,11 +133,12 @@ func (b *binding) scriptDescription() string {
 
 func (b *binding) networkNote() string {
 	installed := installedNote(b.cfg.Environment())
-	switch n := b.cfg.WithDefaults().Network; {
-	case n.Allowed():
+	reach := wish.Request(b.cfg).Egress
+	switch {
+	case b.cfg.WithDefaults().Network.Allowed():
 		return installed
-	case len(n.Allow) > 0:
-		return installed + " " + hostsNote(n.Allow)
+	case !reach.IsZero():
+		return installed + " " + reachNote(reach)
 	}
 	return installed + " There is no network: nothing can be downloaded or installed."
 }
@@ -154,8 +156,23 @@ func installedNote(e session.Environment) (note string) {
 	return note
 }
 
-// hostsNote tells a model which hosts the sandbox reaches.
-func hostsNote(allow []string) string {
-	const note = "Network access is limited to these hosts, through the HTTP proxy in the environment: "
-	return note + strings.Join(allow, ", ") + "."
+// reachNote tells a model which hosts and services the sandbox reaches.
+func reachNote(reach sandbox.Egress) string {
+	note := "There is no network except for these HTTP services, which need no credentials: "
+	if len(reach.Allow) > 0 {
+		note = "Network access is limited to these hosts, through the HTTP proxy in the environment: " +
+			strings.Join(reach.Allow, ", ") + "."
+		if len(reach.Services) == 0 {
+			return note
+		}
+		note += " These HTTP services need no credentials: "
+	}
+	names := make([]string, len(reach.Services))
+	for i, use := range reach.Services {
+		names[i] = "http://" + use.Name + ".workcell"
+		if len(use.Allow) > 0 {
+			names[i] += " (" + strings.Join(use.Allow, ", ") + ")"
+		}
+	}
+	return note + strings.Join(names, ", ") + "."
 }

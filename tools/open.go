@@ -83,7 +83,7 @@ func (b *binding) note(info session.Info) string {
 	}
 	switch {
 	case !info.Egress.IsZero():
-		text.WriteString(hostsNote(info.Egress.Allow) + " ")
+		text.WriteString(reachNote(info.Egress) + " ")
 	case info.Network == backend.NetworkNone:
 		text.WriteString("There is no network, DNS included: pip, npm, apt and git cannot download anything. ")
 	default:

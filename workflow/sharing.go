@@ -51,9 +51,9 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 	}
 	for _, s := range l.steps {
 		b, ok := s.body.(*agentBody)
-		banned := wf.base.Network == backend.NetworkNone && wf.base.Egress.IsZero()
+		banned := wf.base.Network == backend.NetworkNone && len(wf.base.Egress.Allow) == 0
 		if ok && banned && b.file != nil && b.file.Sandbox != nil {
-			if req := wish.Request(*b.file.Sandbox); req.Network == backend.NetworkBridge || !req.Egress.IsZero() {
+			if req := wish.Request(*b.file.Sandbox); req.Network == backend.NetworkBridge || len(req.Egress.Allow) > 0 {
 				l.Fail(s.node, "remove network: from one of the two: "+sandboxPlace(b.file),
 					"agent %s requires network access, which the workflow forbids (network: {enabled: false})", b.agent)
 			}

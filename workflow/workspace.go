@@ -2,12 +2,15 @@ package workflow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
@@ -42,6 +45,18 @@ func (wf *Workflow) AsRoot() *frontmatter.Error {
 		return nil
 	}
 	return wf.problem("user", "sandboxes run as root")
+}
+
+// CheckServices returns the problems that check finds with the services of the workflow's sandboxes, with their places
+// in the file.
+func (wf *Workflow) CheckServices(check func([]sandbox.ServiceUse) hint.Problems) error {
+	var found []error
+	for _, p := range check(wf.base.Egress.Services) {
+		at := wf.problem(p.Field, p.Message)
+		at.Hint = p.Hint
+		found = append(found, at)
+	}
+	return errors.Join(found...)
 }
 
 // problem returns a problem with a field of `sandbox:`.

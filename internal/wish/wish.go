@@ -27,6 +27,7 @@ func Request(s frontmatter.Sandbox) session.Request {
 		req.Root = backend.RootWritable
 	}
 	req.Egress, req.Environment, req.Caches = full.Network.Hosts(), s.Environment(), s.Cache
+	req.Egress.Services = s.Services
 	switch {
 	case full.Network.Allowed():
 		req.Network = backend.NetworkBridge
