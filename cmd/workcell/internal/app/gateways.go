@@ -11,7 +11,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/environment"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/session/cache"
 )
 
@@ -21,6 +23,10 @@ func GrantsDir(dir state.Dir) string { return filepath.Join(string(dir), "egress
 // egress returns the gateway of this command's sandboxes.
 func (a *App) egress(dir state.Dir) (*egress.Gateway, error) {
 	o := &egress.Options{Grants: GrantsDir(dir), Log: a.Logger()}
+	var err error
+	if o.Services, err = a.Services(); err != nil {
+		return nil, err
+	}
 	for _, text := range a.opts.EgressAllowPrivate {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -29,6 +35,38 @@ func (a *App) egress(dir state.Dir) (*egress.Gateway, error) {
 		o.AllowPrivate = append(o.AllowPrivate, p.Masked())
 	}
 	return egress.New(o)
+}
+
+// Services returns the HTTP services that are configured.
+func (a *App) Services() (*services.Gateway, error) {
+	conf, err := a.Config()
+	if err != nil {
+		return nil, err
+	}
+	return services.New(conf.Services, &services.Options{Log: a.Logger()})
+}
+
+// checkServices returns the problems of the services that an agent uses, and missing credentials.
+func (a *App) checkServices(doc *frontmatter.Document) error {
+	g, err := a.Services()
+	if err != nil || doc.Sandbox == nil {
+		return err
+	}
+	errs := ServiceProblems(g, doc)
+	for _, use := range doc.Sandbox.Services {
+		errs = append(errs, g.Ready(use.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// ServiceProblems returns services that an agent uses and that are not configured.
+func ServiceProblems(g *services.Gateway, doc *frontmatter.Document) (errs []error) {
+	if doc.Sandbox != nil {
+		for _, p := range g.Problems(doc.Sandbox.Services) {
+			errs = append(errs, doc.Problem("sandbox."+p.Field, p.Hint, "%s", p.Message))
+		}
+	}
+	return errs
 }
 
 // environments returns what installs packages for this command's sandboxes.

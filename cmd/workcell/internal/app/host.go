@@ -79,7 +79,7 @@ func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := CheckAgent(files[name])
 		if err == nil {
-			err = a.checkImage(doc)
+			err = cmp.Or(a.checkImage(doc), a.checkServices(doc))
 		}
 		if err == nil {
 			err = errors.Join(HostToolProblems(ctx, hosts, doc)...)

@@ -65,6 +65,13 @@ func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]
 // execute drives a run until it ends or somebody asks for its end.
 func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
 	h.onTool = h.p.Tool
+	web, err := h.Services()
+	if err != nil {
+		return err
+	}
+	if err := spec.wf.CheckServices(web.Problems); err != nil {
+		return Fail(ExitInvalid, err, "")
+	}
 	answered := h.answers(spec.wf)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

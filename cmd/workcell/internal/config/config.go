@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -54,6 +55,7 @@ type Config struct {
 	MapImages     []string          // FROM=TO, of which later ones override earlier ones
 	Pool          map[string]int    // number of sandboxes that servers keep ready, by image
 	Caches        map[string]string // the operator's caches by name, with the variable of each
+	Services      []services.Service
 	Limits        backend.Limits
 	IdleTimeout   time.Duration
 	ExecTimeout   time.Duration
@@ -106,7 +108,7 @@ func Load(o Options) (*Config, error) {
 		Backend: "auto", KeepRuns: 30 * 24 * time.Hour, KeepSandboxes: 7 * 24 * time.Hour,
 		Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{},
 	}
-	table := c.settings(o.Backends)
+	table := c.settings(o.Env, o.Backends)
 	if err := c.readFile(o, table); err != nil {
 		return nil, err
 	}
@@ -220,12 +222,13 @@ func (c *Config) CheckImage(image string) error {
 // setting is a row of the table of settings.
 type setting struct {
 	key      string
-	to       any    // pointer to its value: *string, *int64, *bool, *time.Duration, *[]string, *pairs, or *[]Toleration
+	to       any    // pointer to its value, for example *string, *time.Duration, or *pairs
 	fallback any    // shown if it is not set; nil is the value itself
 	flag     string // of the command line; empty for none
 	variable string // of the environment; empty for none
 	// check looks at a value of the file, which *to has, and may convert it; may be nil.
 	check func() (problem, hint string)
+	read  func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
 
 	origin string
 	node   *yamlnode.Node // in the file; nil if it is not set there

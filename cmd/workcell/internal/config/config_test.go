@@ -271,7 +271,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("limits: {memory_mb: 1e3}\nallow_images: [a, [b]]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		table := (&Config{Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{}}).settings([]string{"auto"})
+		table := (&Config{Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{}}).settings(environ.Of(nil), []string{"auto"})
 		if err := parse(table, "f", src); err != nil {
 			if !strings.HasPrefix(err.Error(), "f:") {
 				t.Errorf("no place: %v", err)

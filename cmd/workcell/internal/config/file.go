@@ -83,5 +83,8 @@ func (r *reader) set(s *setting, n *yamlnode.Node) {
 			return
 		}
 	}
+	if s.read != nil {
+		s.read(r)
+	}
 	s.node, s.origin = n, r.File
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
@@ -25,6 +26,7 @@ const (
 	keyPool          = "pool"
 	keyMounts        = "mounts"
 	keyCaches        = "caches"
+	keyServices      = "services"
 	keyImages        = "images."
 	keyLimits        = "limits."
 	keyIdleTimeout   = keyLimits + "idle_timeout"
@@ -40,7 +42,7 @@ const (
 const maxRetention = 10 * 365 * 24 * time.Hour
 
 // settings returns the table of settings, in the order in which they are shown.
-func (c *Config) settings(backends []string) []*setting {
+func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND",
 		check: func() (string, string) {
 			if !slices.Contains(backends, c.Backend) {
@@ -56,7 +58,7 @@ func (c *Config) settings(backends []string) []*setting {
 				return checkImage(*image)
 			}})
 	}
-	mapped, caches, isolation := (*pairs)(&c.MapImages), new(pairs), new(string)
+	mapped, caches, isolation, web := (*pairs)(&c.MapImages), new(pairs), new(string), map[string]serviceFile{}
 	list = append(list,
 		&setting{key: keyAllowImages, to: &c.allowImages, flag: "allow-image", check: func() (string, string) {
 			if _, err := backend.NewImagePolicy(c.allowImages...); err != nil {
@@ -93,6 +95,7 @@ func (c *Config) settings(backends []string) []*setting {
 			}
 			return "", ""
 		}},
+		&setting{key: keyServices, to: &web, read: func(r *reader) { c.readServices(r, env, web) }},
 		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
 		&setting{key: keyIsolation, to: isolation, check: func() (string, string) { // --isolation can only be stricter
 			c.Isolation = backend.Isolation(*isolation)

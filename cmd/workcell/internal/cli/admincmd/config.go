@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,8 +63,11 @@ func (a *command) showConfig(values []config.Value, origin bool) error {
 // forbid everything.
 func cell(value any) string {
 	text := fmt.Sprint(value)
-	if list := reflect.ValueOf(value); list.Kind() == reflect.Slice && (list.Len() > 0 || list.IsNil()) {
+	switch list := reflect.ValueOf(value); {
+	case list.Kind() == reflect.Slice && (list.Len() > 0 || list.IsNil()):
 		return text[1 : len(text)-1]
+	case list.Kind() == reflect.Map:
+		return strings.TrimSuffix(strings.TrimPrefix(text, "map["), "]")
 	}
 	return text
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -220,6 +221,7 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 		r.isolation(m.Backend().Capabilities().Isolation, m.NewIsolation())
 	}
 	r.enforcement(m.Backend().Capabilities())
+	r.services(conf)
 	found := r.images(ctx, m.Backend(), conf, image)
 	if network && d.TryNetwork != nil {
 		r.network(ctx, d, found, conf)
@@ -333,6 +335,19 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		v, fix = verdictWarn, "agents with network: {enabled: true} are refused on this engine"
 	}
 	r.add("networks", v, strings.Join(modes, ", "), fix)
+}
+
+// services reports whether the credentials of the configured services are available.
+func (r *engineReport) services(conf *config.Config) {
+	for _, s := range conf.Services {
+		verdict, detail := verdictOK, s.URL.String()
+		if s.Auth != nil {
+			if err := s.Auth(http.Header{}); err != nil {
+				verdict, detail = verdictWarn, err.Error()
+			}
+		}
+		r.add("service "+s.Name, verdict, detail, "")
+	}
 }
 
 // images reports which of the default images are present, and returns the first.

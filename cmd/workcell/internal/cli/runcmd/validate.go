@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+	"github.com/workcell-dev/workcell/gateway/services"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -92,7 +93,13 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, registry.Close()) }()
-	c := &checker{command: a, hostTools: registry, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
+	web, err := a.Services()
+	if err != nil {
+		return err
+	}
+	c := &checker{
+		command: a, hostTools: registry, services: web, todo: paths, seen: map[problem]bool{}, done: map[string]bool{},
+	}
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
 	}
@@ -164,6 +171,7 @@ func kindByName(path string) string {
 type checker struct {
 	*command
 	hostTools        *hosttools.Registry // nil: what agents ask of it is not checked
+	services         *services.Gateway   // of the configuration
 	files            []checkedFile
 	errors, warnings int
 	todo             []string         // files to check, those that were checked included
@@ -190,6 +198,8 @@ func (c *checker) check(ctx context.Context, path string) {
 		if doc != nil && err == nil {
 			wrong = append(wrong, app.HostToolProblems(ctx, c.hostTools, doc)...)
 			wrong = append(wrong, c.skillsOf(doc))
+			found := app.ServiceProblems(c.services, doc)
+			wrong, warned = c.addServices(wrong, warned, found...)
 		}
 	case kind == "skill":
 		wrong = append(wrong, skillProblem(path))
@@ -209,9 +219,19 @@ func (c *checker) check(ctx context.Context, path string) {
 		wrong = append(wrong, err)
 		if wf != nil {
 			warned = append(warned, workspaceProblem(ctx, wf), rootProblem(c.Options.Env, wf.AsRoot()))
+			wrong, warned = c.addServices(wrong, warned, wf.CheckServices(c.services.Problems))
 		}
 	}
 	c.add(checkedFile{Path: path, Kind: kind, Problems: []problem{}}, wrong, warned)
+}
+
+// addServices adds problems with services. They are warnings if no service is configured, because the file can run with
+// another configuration.
+func (c *checker) addServices(wrong, warned []error, found ...error) (_, _ []error) {
+	if len(c.services.Names()) == 0 {
+		return wrong, append(warned, found...)
+	}
+	return append(wrong, found...), warned
 }
 
 // agentsOf finds the agents of a workflow for its loader, and has them checked.
