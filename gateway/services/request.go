@@ -272,7 +272,7 @@ func (x *exchange) answer(res *http.Response) error {
 				var f *refusal
 				if v, f = x.location(res, v); f != nil && res.StatusCode/100 == 3 {
 					return f
-				} else if f != nil { // of what was created
+				} else if f != nil { // the address of a created resource
 					continue
 				}
 			case "Link":

@@ -43,7 +43,7 @@ type serviceReader struct {
 	found hint.Problems
 }
 
-// secretHeader is a header with a credential, or the reason why there is none.
+// secretHeader is a header with a credential, or the reason why the credential is missing.
 type secretHeader struct {
 	value string
 	err   error
