@@ -16,15 +16,15 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// RemoveScope is admin.RemoveScope.
+// RemoveScope implements admin.RemoveScope.
 func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	removed, err = m.keeper.RemoveScope(ctx, scope)
 	return removed, sandbox.WrapError("Remove", m.driver, "", err)
 }
 
-// closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
-// used which had finished by then. What a process has that resumed the run is its own, but where processes join
-// (Options.Join).
+// closeOrphans closes the sandboxes of a run that belonged to dead processes and that no process adopted. For example,
+// a step used such a sandbox, and the step had finished when the process died. If another process resumed the run,
+// closeOrphans leaves its sandboxes alone, except with Options.Join.
 func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	recs, err := m.store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
@@ -46,18 +46,18 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 	return errors.Join(errs...)
 }
 
-// Gone returns the keys of a scope whose sandbox was lost, expired or was removed by others, and has no other in its
-// place: who opens one of them begins with an empty sandbox. One that its holder closed is not missed, and keys of
-// sandboxes that went long ago are forgotten. To ask counts as a use of those that are there, so that they do not
-// expire before they are opened.
+// Gone returns the keys of a scope whose sandbox was lost, expired, or was removed by another process. Opening such a
+// key creates an empty sandbox. Gone omits keys that have a newer sandbox and keys whose sandbox was closed by its
+// owner. It also omits sandboxes that were removed so long ago that the store has deleted their records. Calling Gone
+// counts as a use of the existing sandboxes, so that they do not expire before they are opened.
 func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	last := map[Key]record.Record{} // the latest of each key: they come in the order of their creation
+	last := map[Key]record.Record{} // the latest record of each key; List returns them in order of creation
 	for _, rec := range recs {
-		// One without an id of the engine was never finished, and so nobody had it.
+		// A record without an engine id belongs to an unfinished creation, so no caller received that sandbox.
 		if rec.Key.Scope() == scope && rec.Engine == m.opts.Engine && rec.EngineID != "" {
 			last[rec.Key] = rec
 		}
@@ -83,7 +83,7 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 				there = m.keeper.KeepsFiles(engine.Limits, engine.Workspace)
 			case errors.Is(err, backend.ErrNotFound):
 				there = false
-				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // it may have been kept just now
+				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // its files may have just been kept
 					there, _, err = m.keeper.LookForWorkspace(ctx, rec.ID)
 				}
 			}
@@ -99,7 +99,7 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	return gone, nil
 }
 
-// Abandoned is admin.Abandoned.
+// Abandoned implements admin.Abandoned.
 func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -124,15 +124,15 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	return abandoned, nil
 }
 
-// connectedWait is how long RemoveAbandoned waits for the end of connections.
+// connectedWait is how long RemoveAbandoned waits until other processes have disconnected.
 const connectedWait = 5 * time.Second
 
-// errConnected: a process is connected to a sandbox that belongs to none.
+// errConnected means that a process is connected to a sandbox that has no owner.
 var errConnected error = &sanitize.Error{Text: "another process is connected to the sandbox", Err: backend.ErrExists}
 
-// RemoveAbandoned is admin.RemoveAbandoned.
+// RemoveAbandoned implements admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
-	// The guest may notice late that a killed process is gone.
+	// The guest may need some time to notice that a process was killed.
 	for until := time.Now().Add(connectedWait); m.connectedTo(ctx, rec) == used; {
 		if time.Now().After(until) || !bound.Pause(ctx, custody.HandoverPause) {
 			return sandbox.WrapError("Remove", m.driver, rec.ID, errConnected)

@@ -15,12 +15,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// silentWait is how long an opener waits for another process before the wait is logged.
+// silentWait is how long Open waits for another process before it logs the wait.
 const silentWait = 3 * time.Second
 
-// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key
-// and returns its session. put writes the record, and fails with backend.ErrExists when the key has another one. For a
-// manager whose owner is dead there is none to wait for.
+// reserve calls put to record that this manager creates the sandbox of s. put returns an error wrapping
+// backend.ErrExists if the key already has a sandbox. If that sandbox's owner is dead, reserve adopts the sandbox and
+// returns its session. If this manager's own owner is dead, reserve fails at once, because waiting cannot help.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
 	if s.key.Namespace == record.NamespaceUser {
 		if err := m.keeper.RecordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
@@ -39,7 +39,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 		case adopted != nil || err != nil && time.Since(began) >= m.waitFor(s.key, err):
 			return adopted, err
 		case errors.Is(err, custody.ErrInTransition) && m.awaits(s.key):
-			began = time.Now() // who has made it gets time to let go of it
+			began = time.Now() // the other process has created the sandbox and gets time to release it
 			if !logged && time.Since(start) >= silentWait {
 				logged = true
 				m.log.WarnContext(ctx, "waiting for another process to open or remove the sandbox", "key", s.key.String())
@@ -51,16 +51,16 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
-// awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made
-// it. A named sandbox is everybody's.
+// awaits reports whether openers of a key wait for another process that is creating or releasing the key's sandbox. All
+// processes may open a named sandbox, so its openers always wait.
 func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == record.NamespaceUser }
 
-// waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err.
+// waitFor returns how long to wait if adopting a key's sandbox fails with err.
 func (m *Manager) waitFor(key Key, err error) time.Duration {
 	named := m.awaits(key)
 	switch {
 	case errors.Is(err, custody.ErrInTransition) && named:
-		return math.MaxInt64 // as long as the caller does
+		return math.MaxInt64 // until the caller's context ends
 	case errors.Is(err, custody.ErrInTransition):
 		return custody.Lifetimes.Transition
 	case errors.Is(err, custody.ErrHeld) && named:
@@ -69,7 +69,7 @@ func (m *Manager) waitFor(key Key, err error) time.Duration {
 	return 0
 }
 
-// adopt adopts the sandbox of a key whose owner is dead. Without a session and an error the caller has to look again.
+// adopt adopts the sandbox of a key whose owner is dead. If it returns neither a session nor an error, look again.
 func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
 	rec, err := m.keeper.Holder(ctx, key)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -83,7 +83,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 			text := fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID)
 			return nil, &sanitize.Error{Text: text, Err: record.ErrHeld}
 		}
-		return nil, nil // about to go
+		return nil, nil // this manager is removing it
 	}
 	taken, err := m.keeper.TakeUnowned(ctx, rec)
 	if m.opts.Join && errors.Is(err, custody.ErrHeld) {
@@ -103,9 +103,10 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	return s, err
 }
 
-// openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is
-// stored also when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named
-// one that the engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
+// openAdopted returns a session for a recorded sandbox. It starts the sandbox if the sandbox is stopped. The caller
+// must store the changes to rec even if openAdopted fails. If the sandbox does not exist or was never finished,
+// openAdopted returns neither a session nor an error. If the engine lost a named sandbox whose removal was not
+// requested, openAdopted recreates the sandbox, because its workspace may still exist.
 func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
 	if rec.State != record.Ready {
 		return nil, nil
@@ -133,7 +134,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	}
 	fresh := engine.State != backend.StateRunning
 	if fresh && rec.WorkspaceOnly() && engine.Root != backend.RootWritable && m.keeper.CanKeep(ctx, engine) == nil {
-		// The workspace has all files, and an engine may be unable to start what died.
+		// The workspace has all files, and the engine may be unable to start a dead container.
 		if err := m.keeper.RemoveEngine(ctx, engine.ID, false); err != nil {
 			return nil, err
 		}
@@ -162,7 +163,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	return s, nil
 }
 
-// sessionOf makes a session of a recorded sandbox that is fit for a request. It has no connection yet.
+// sessionOf returns a session for a recorded sandbox that matches a request. The session is not connected yet.
 func (m *Manager) sessionOf(ctx context.Context, rec record.Record, engineID string, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engineID) // List does not return the image's environment
 	if err != nil {
@@ -187,7 +188,7 @@ func (m *Manager) sessionOf(ctx context.Context, rec record.Record, engineID str
 	return s, nil
 }
 
-// foundRequest returns the request that a sandbox was made for, as far as the engine knows.
+// foundRequest returns the request that created a sandbox, with the fields that the engine reports.
 func foundRequest(engine backend.Info) Request {
 	mounts, caches := splitMounts(engine.Mounts)
 	return Request{
@@ -196,7 +197,7 @@ func foundRequest(engine backend.Info) Request {
 	}
 }
 
-// errForged means that the labels of a sandbox are not enough to use it.
+// errForged means that the labels alone do not prove that the sandbox belongs to this instance.
 var errForged error = &sanitize.Error{Err: backend.ErrPermission,
 	Text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
 

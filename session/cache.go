@@ -12,23 +12,23 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Cache is a directory of the engine's machine that sandboxes read and never write to, and how their programs find what
-// is in it; see docs/caches.md. Package session/cache keeps such directories.
+// Cache is a read-only directory of the engine's host that is mounted into sandboxes. It also holds the settings that
+// programs in the sandbox need to find the cached files. See docs/caches.md. Package session/cache maintains caches.
 type Cache struct {
 	Name   string // letters, digits and '-'
-	Source string // the directory; while it is not there, sandboxes do without
-	// Env are variables of commands that are neither the image's nor the request's; a star stands for the directory in the
-	// sandbox.
+	Source string // directory on the engine's host; if it does not exist, the cache has no effect
+	// Env are environment variables for commands. Variables of the image and of the request override them. A star stands
+	// for the cache directory in the sandbox.
 	Env map[string]string
-	// Begin is a line of shell that runs once in a new sandbox, in its work directory and with Env, for programs that only
-	// use what they can write to. When it fails the sandbox is as it would be without.
+	// Begin is a shell command that runs once in a new sandbox, in its working directory and with Env. Programs that need
+	// a writable cache use it, for example, to copy files. If it fails, the sandbox is opened without the cache's effect.
 	Begin string
 }
 
-// Dir returns where sandboxes find the cache.
+// Dir returns the cache directory in the sandbox.
 func (c Cache) Dir() string { return CacheDir + "/" + c.Name }
 
-// Variables returns Env for a directory.
+// Variables returns Env with each star replaced by dir.
 func (c Cache) Variables(dir string) map[string]string {
 	env := make(map[string]string, len(c.Env))
 	for name, value := range c.Env {
@@ -37,7 +37,7 @@ func (c Cache) Variables(dir string) map[string]string {
 	return env
 }
 
-// checkCaches returns the names of caches in the one order that they have, or an error for one that there is none of.
+// checkCaches returns the names of caches in canonical order. If a name is unknown, checkCaches returns an error.
 func (m *Manager) checkCaches(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -56,12 +56,12 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// mounts returns all that a sandbox for a request sees of the machine.
+// mounts returns the request's mounts and the mounts of its caches.
 func (m *Manager) mounts(req Request) []backend.Mount {
 	return slices.Concat(req.Mounts, m.cacheMounts(req.Caches))
 }
 
-// cacheMounts returns the mounts of those caches that have something in them.
+// cacheMounts returns mounts for the specified caches whose directories exist.
 func (m *Manager) cacheMounts(names []string) (list []backend.Mount) {
 	for _, c := range m.opts.Caches {
 		if st, err := os.Stat(c.Source); slices.Contains(names, c.Name) && err == nil && st.IsDir() {
@@ -71,7 +71,7 @@ func (m *Manager) cacheMounts(names []string) (list []backend.Mount) {
 	return list
 }
 
-// splitMounts tells the names of the caches among mounts from what else is mounted.
+// splitMounts separates the names of mounted caches from the other mounts.
 func splitMounts(all []backend.Mount) (mounts []backend.Mount, caches []string) {
 	for _, mount := range all {
 		if name, ok := strings.CutPrefix(mount.Target, CacheDir+"/"); ok && !mount.Writable {
@@ -84,7 +84,7 @@ func splitMounts(all []backend.Mount) (mounts []backend.Mount, caches []string) 
 	return mounts, caches
 }
 
-// caches returns those that the sandbox was made with.
+// caches returns the caches that are mounted in the sandbox.
 func (s *Session) caches() (list []Cache) {
 	for _, c := range s.m.opts.Caches {
 		if slices.ContainsFunc(s.engine.Mounts, func(m backend.Mount) bool { return m.Target == c.Dir() && !m.Writable }) {
@@ -94,7 +94,7 @@ func (s *Session) caches() (list []Cache) {
 	return list
 }
 
-// beginCaches runs in a new sandbox what its caches begin with.
+// beginCaches runs the Begin commands of the sandbox's caches.
 func (s *Session) beginCaches(ctx context.Context) {
 	for _, c := range s.caches() {
 		if c.Begin == "" {

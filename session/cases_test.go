@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
-// TestExec runs on processes what the conformance suite runs on every engine.
+// TestExec runs the conformance suite's command tests with local processes.
 func TestExec(t *testing.T) {
 	t.Parallel()
 	s, _, err := newManager(t, newEngine(t), nil).Open(t.Context(), session.WorkflowKey("run_1", "default"), sessiontest.ExecRequest("test:1"))
@@ -30,21 +30,22 @@ func TestExec(t *testing.T) {
 	t.Run("refused terminals", func(t *testing.T) { t.Parallel(); terminalsRefused(t, s) })
 }
 
-// TestFiles does so for files.
+// TestFiles runs the conformance suite's file tests with local processes.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), &session.Options{MaxFileBytes: sessiontest.FileLimit})
 	sessiontest.Files(t, mustOpen(t, m, session.WorkflowKey("run_1", "default")))
 }
 
-// TestDiff does so for what is read back of a work directory.
+// TestDiff runs the conformance suite's diff tests with local processes.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	sessiontest.Diff(t, mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default")))
 }
 
-// TestDiffHasBounds: of a work directory that was made to be too much a diff is not made, and says why; what lies too
-// deep is left out and never looks deleted. Only a guest of its own fills such directories without filling an engine's.
+// TestDiffHasBounds verifies that Diff fails with a reason if the working directory exceeds a limit. Files at too great
+// a depth are left out and are not reported as deleted. The test uses a private guest, so that the large directories do
+// not fill an engine's disk.
 func TestDiffHasBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, script, err string }{
@@ -79,7 +80,7 @@ for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in
 	}
 }
 
-// TestDiffEnds: a diff that is given up ends within the directory that it looks at.
+// TestDiffEnds verifies that a canceled Diff stops within the current directory.
 func TestDiffEnds(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
@@ -96,7 +97,7 @@ func TestDiffEnds(t *testing.T) {
 	}
 }
 
-// TestLifecycle does so for the life of named sandboxes.
+// TestLifecycle runs the conformance suite's tests of named sandboxes with local processes.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	sessiontest.Lifecycle(t, pickySharing{newEngine(t)}, "shared", session.Request{Image: "test:1"}, "test:2")
@@ -112,7 +113,7 @@ func (e pickySharing) Create(ctx context.Context, spec backend.Spec) (backend.In
 	return e.engine.Create(ctx, spec)
 }
 
-// run executes and wants a result.
+// run runs a command and fails the test on an error.
 func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
 	t.Helper()
 	res, err := s.Exec(t.Context(), req)
@@ -177,8 +178,8 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 	}
 }
 
-// TestReapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key
-// again.
+// TestReapedToSuspend verifies that a process stops its own idle sandbox. Holders of the closed session can open the
+// key again.
 func TestReapedToSuspend(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

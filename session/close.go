@@ -19,11 +19,11 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
+// closeTogether is the maximum number of concurrent removals. Engines serialize much of this work anyway.
 const closeTogether = 16
 
-// CloseSession closes the session of key; a key that nobody opened is no error. A creation under way is cancelled:
-// those who wait for it get backend.ErrClosed.
+// CloseSession closes the session of key. If the key is not open, it does nothing. If the sandbox is being created,
+// CloseSession cancels the creation, and the waiting callers get backend.ErrClosed.
 func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) error {
 	m.mu.Lock()
 	e := m.entries[key]
@@ -40,7 +40,7 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 	return m.closeFor(ctx, e.session, opts.KeepWorkspace)
 }
 
-// closeFor closes a session for good, or for its workspace to be opened again.
+// closeFor closes a session. If keepWorkspace is true, the key can be opened again with the same workspace.
 func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) error {
 	if !keepWorkspace {
 		return m.closeSession(ctx, s, owner.Gone, owner.Removed)
@@ -51,10 +51,11 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
 }
 
-// CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
-// final: what an earlier process of the run left goes, too, and later opens fail with backend.ErrClosed, for an hour at
-// least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are removed only
-// when it has passed. ctx does not shorten the clean-up. Closing twice is no error.
+// CloseScope closes all sessions of a scope, including sandboxes that are being created. If the scope is a run, closing
+// is final: CloseScope also removes the sandboxes of the run's earlier processes, and later Open calls fail with
+// backend.ErrClosed for at least an hour. Run ids are not reused. Sandboxes with a Request.Retention accept no more
+// calls, but they are removed only when the retention period has passed. ctx does not limit the cleanup. Calling
+// CloseScope again does nothing.
 func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Lock()
 	if seals(scope) {
@@ -70,7 +71,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Unlock()
 	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return (s.owned || s.joined) && s.key.Scope() == scope }), owner.Retained)
 	for _, f := range flights {
-		<-f.done // ends: its context is cancelled, and what it undoes is bounded
+		<-f.done // returns soon: its context is canceled, and its cleanup is bounded
 	}
 	if seals(scope) {
 		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))
@@ -78,13 +79,13 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	return err
 }
 
-// closeAll closes sessions side by side and joins their errors.
+// closeAll closes sessions concurrently and joins their errors.
 func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
 	return errors.Join(bound.Each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to, owner.RunEnded) })...)
 }
 
-// closeSession closes s once, because of an event and so that its sandbox comes into state to; later callers wait for
-// the first and get its result.
+// closeSession closes s once. why is the cause, and to is the state of the sandbox afterwards. Later callers wait for
+// the first call and get its result.
 func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, why owner.Event) error {
 	if s.keepFresh {
 		m.touch(ctx, s)
@@ -100,8 +101,8 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, 
 	}
 }
 
-// finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained
-// stands for what the end of its run makes of it.
+// finishClose completes a close that BeginClose started. If to is owner.Ready, the sandbox keeps running. If to is
+// owner.Retained, the rule for the end of a run decides the state.
 func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, why owner.Event) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
 	defer func() {
@@ -157,7 +158,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 			return custody.ErrOvertaken
 		}
 		err := m.keeper.RemoveEngine(ctx, s.engine.ID, true)
-		if err == nil && s.wasLost() { // an engine that lost it may have its workspace
+		if err == nil && s.wasLost() { // the engine may have lost the sandbox but kept its workspace
 			err = m.keeper.RemoveWorkspace(ctx, s.id)
 		}
 		if err != nil {
@@ -171,7 +172,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	return nil
 }
 
-// removalReason returns why a session's sandbox goes that is closed.
+// removalReason returns the metric's reason for removing the sandbox of a closed session.
 func (s *Session) removalReason() string {
 	switch {
 	case s.wasLost():
@@ -182,7 +183,7 @@ func (s *Session) removalReason() string {
 	return telemetry.RemovedClosed
 }
 
-// countRemoved counts a sandbox that was removed.
+// countRemoved counts a removed sandbox.
 func (m *Manager) countRemoved(ctx context.Context, reason string) {
 	m.meters.removed.Add(ctx, 1, m.measured(telemetry.KeyReason.String(reason)))
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRemoved, trace.WithAttributes(telemetry.KeyReason.String(reason)))
@@ -209,8 +210,8 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	}
 }
 
-// removeOwed removes what this manager could not remove so far, but for what is retained. Without a shared store,
-// nobody else can open the workspaces of lost sandboxes, and they go, too.
+// removeOwed retries the removals that failed so far, except for retained sandboxes. Without a shared store, no other
+// process can open the workspaces of lost sandboxes, so removeOwed removes them as well.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing, record.Ready)
@@ -231,7 +232,7 @@ func (m *Manager) removeOwed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// freePlaces gives back the places of the sandboxes that are removed by now.
+// freePlaces stops counting sandboxes whose removal has succeeded.
 func (m *Manager) freePlaces(ctx context.Context) {
 	m.mu.Lock()
 	owed := slices.Collect(maps.Keys(m.owed))
@@ -247,7 +248,7 @@ func (m *Manager) freePlaces(ctx context.Context) {
 	}
 }
 
-// expiry returns the time at which an idle session may be reaped; zero is never. s.mu must not be held.
+// expiry returns the time when an idle session expires. Zero means never. The caller must not hold s.mu.
 func (s *Session) expiry() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +258,7 @@ func (s *Session) expiry() time.Time {
 	return s.lastUse().Add(s.idle)
 }
 
-// lastUse returns when the sandbox was last used. Calls under way are a use, however long ago they began.
+// lastUse returns the time of the sandbox's last use. If a call is running, lastUse returns the current time.
 func (s *Session) lastUse() time.Time {
 	use := s.control.Use()
 	if use.Calls > 0 {
@@ -266,7 +267,7 @@ func (s *Session) lastUse() time.Time {
 	return use.Last
 }
 
-// recordAs returns the session's record, which is to be stored.
+// recordAs returns the session's record with the specified state and expiry. The caller stores it.
 func (s *Session) recordAs(state record.State, expires time.Time) record.Record {
 	used := s.control.Use().Last
 	s.mu.Lock()

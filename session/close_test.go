@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestOpenCloseStorm opens and closes one key from many sides: a session that was handed out before its close began
-// works or says that it is closed, and no id ever comes back.
+// TestOpenCloseStorm opens and closes one key concurrently. It verifies that a session works or returns ErrClosed, and
+// that no id is reused.
 func TestOpenCloseStorm(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -41,7 +41,7 @@ func TestOpenCloseStorm(t *testing.T) {
 				mu.Unlock()
 				s, _, err := m.Open(t.Context(), key, testImage())
 				if errors.Is(err, backend.ErrClosed) {
-					continue // a close came while its creation was under way
+					continue // closed during its creation
 				}
 				if err != nil {
 					t.Error(err)
@@ -73,7 +73,7 @@ func TestOpenCloseStorm(t *testing.T) {
 	}
 }
 
-// slowReader returns data now and then, for ever.
+// slowReader returns data at intervals and never ends.
 type slowReader struct{ ctx context.Context }
 
 func (r slowReader) Read(p []byte) (int, error) {
@@ -85,7 +85,7 @@ func (r slowReader) Read(p []byte) (int, error) {
 	}
 }
 
-// TestCloseEndsCalls closes a session with calls of every kind under way.
+// TestCloseEndsCalls verifies that closing a session ends pending calls of every kind.
 func TestCloseEndsCalls(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -198,7 +198,7 @@ func TestCloseIsIdempotent(t *testing.T) {
 	}
 }
 
-// TestCloseScope closes a run with opens under way; other runs do not notice.
+// TestCloseScope verifies that closing a run ends its pending opens and does not affect other runs.
 func TestCloseScope(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -252,7 +252,7 @@ func TestCloseScope(t *testing.T) {
 	}
 }
 
-// TestNamedSessionsReopen: closing the scope of a named session is not final.
+// TestNamedSessionsReopen verifies that a named session can be opened again after its scope was closed.
 func TestNamedSessionsReopen(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)
@@ -293,7 +293,7 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestFailedRemovalIsRetried: the engine is away when a session closes.
+// TestFailedRemovalIsRetried verifies that a removal is retried if the engine was unavailable during Close.
 func TestFailedRemovalIsRetried(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

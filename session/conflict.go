@@ -12,12 +12,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// unknownShape stands in ConflictError.Fields for a difference that is not known more closely.
+// unknownShape is the entry in ConflictError.Fields for an unknown difference.
 const unknownShape = "request"
 
-// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a
-// hash of that for sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of
-// the environment but not the values: those may be secrets short enough to guess.
+// shape contains the fields of a prepared request that determine the sandbox's configuration. The record holds it as
+// JSON. The engine holds a hash of the JSON in a label, for sandboxes that have no record. All users of the engine can
+// read the label. Therefore shape contains the names of environment variables but not their values: a value may be a
+// secret that is short enough to guess.
 type shape struct {
 	Image      string              `json:"image"`
 	User       string              `json:"user"`
@@ -37,27 +38,27 @@ func (r Request) shape() shape {
 	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.OCIRuntime, r.Egress, r.Environment, r.Mounts, r.Caches}
 }
 
-// encode returns the shape as a record holds it.
+// encode returns the shape as JSON for a record.
 func (s shape) encode() string {
 	text, err := json.Marshal(s)
 	if err != nil {
-		panic("session: a request that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
+		panic("session: a request that cannot be encoded: " + err.Error()) // only strings and numbers, so this is a bug here
 	}
 	return string(text)
 }
 
-// decodeShape returns what a record holds; false when that is nothing, or nothing that can be read.
+// decodeShape decodes the shape of a record. If the text is empty or invalid, it returns false.
 func decodeShape(text string) (s shape, ok bool) {
 	return s, text != "" && json.Unmarshal([]byte(text), &s) == nil
 }
 
-// hash identifies the shape for processes that have no record of the sandbox.
+// hash returns an identifier of the shape for processes that have no record of the sandbox.
 func (s shape) hash() string {
 	sum := sha256.Sum256([]byte(s.encode()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// differences names the fields that differ.
+// differences returns the names of the fields that differ.
 func (s shape) differences(other shape) []string {
 	return named([]field{
 		{"image", s.Image == other.Image},
@@ -73,8 +74,8 @@ func (s shape) differences(other shape) []string {
 	})
 }
 
-// Differences names the fields that shape the sandbox and differ, values of variables included. What a manager fills in
-// counts only in requests that it has prepared.
+// Differences returns the names of the configuration fields that differ, including the values of environment variables.
+// It compares defaults only if a manager has prepared both requests.
 func (r Request) Differences(other Request) []string {
 	fields := r.shape().differences(other.shape())
 	if !maps.Equal(r.Env, other.Env) && !slices.Contains(fields, "env") {
@@ -83,7 +84,7 @@ func (r Request) Differences(other Request) []string {
 	return fields
 }
 
-// field is one of ConflictError.Fields, and whether it is the same.
+// field is one of ConflictError.Fields. same is true if both requests have the same value.
 type field struct {
 	name string
 	same bool
@@ -99,8 +100,8 @@ func named(fields []field) (names []string) {
 	return names
 }
 
-// conflicts names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it.
-// made is what it was made for by its record.
+// conflicts returns the names of the fields in which a sandbox differs from a prepared request. It returns nil if the
+// sandbox matches. made is the recorded request of the sandbox.
 func conflicts(made string, engine backend.Info, req Request) []string {
 	if req.Mode == OpenAsIs && len(req.Match) == 0 {
 		return nil
@@ -124,7 +125,7 @@ func conflicts(made string, engine backend.Info, req Request) []string {
 	return fields
 }
 
-// mismatches returns those of the fields that the request wants to match. Of limits only those count that it names.
+// mismatches returns the fields that differ and that req.Match lists. It compares only limits that the request sets.
 func mismatches(fields []string, engine backend.Info, req Request, known bool) []string {
 	var out []string
 	for _, name := range req.Match {
@@ -145,14 +146,15 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 	return out
 }
 
-// described names what is known to differ by the engine's description alone. That is of what came of the request: an
-// image may have another name there, a limit of the driver's is there though nobody asked for it.
+// described compares a request with the engine's description and returns the fields that certainly differ. The
+// description shows the result of the request: for example, an image may have another name, and the driver may have
+// added limits that the request did not set.
 func described(engine backend.Info, req Request) []string {
-	mounts, _ := splitMounts(engine.Mounts) // a cache that was empty is not among them
+	mounts, _ := splitMounts(engine.Mounts) // mounts does not include a cache that was empty
 	return named([]field{
 		{"user", engine.User == req.User},
 		{"root", engine.Root == req.Root},
-		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // those that are asked for
+		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // only the limits that the request sets
 		{"network", engine.Network == req.Network},
 		{"mounts", len(mounts) == len(req.Mounts)},
 	})
@@ -164,8 +166,8 @@ func sameImage(a, b string) bool {
 	return errA == nil && errB == nil && na == nb
 }
 
-// gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than
-// req.
+// gone returns a ConflictError if a sandbox that no longer exists on the engine was created with a configuration that
+// differs from req.
 func gone(r record.Record, req Request) error {
 	had, known := decodeShape(r.Request)
 	fields := had.differences(req.shape())
@@ -181,10 +183,10 @@ func gone(r record.Record, req Request) error {
 	return &ConflictError{Key: r.Key, Fields: fields, Gone: true}
 }
 
-// asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the
-// store's database, so mounts, the OCI runtime and the network must be in the request as well. beyond names those that
-// are not, which stay as requested. For the sandbox of a run, the requested network is then used, because files name
-// it.
+// asWas returns an OpenAsIs request with the record's fields, except the fields in Match. Other programs may write to
+// the store's database, so the request must include the recorded mounts, OCI runtime, and network as well. beyond names
+// the recorded fields that exceed the request; they keep the requested values. For a run's sandbox, asWas then uses the
+// requested network, because configuration files specify it.
 func asWas(r record.Record, req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {
@@ -216,7 +218,7 @@ func asWas(r record.Record, req Request) (_ Request, beyond []string) {
 	return req, beyond
 }
 
-// pick returns asked if the request decides about a field.
+// pick returns asked if own lists the field. Otherwise it returns had.
 func pick[T any](own []string, field string, asked, had T) T {
 	if slices.Contains(own, field) {
 		return asked
@@ -224,7 +226,7 @@ func pick[T any](own []string, field string, asked, had T) T {
 	return had
 }
 
-// within reports whether all mounts are among others.
+// within reports whether others contains all mounts.
 func within(mounts, others []backend.Mount) bool {
 	return !slices.ContainsFunc(mounts, func(m backend.Mount) bool { return !slices.Contains(others, m) })
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestConflictNamesFields: a sandbox of another process is compared with a request field by field, by its record.
+// TestConflictNamesFields verifies that a request is compared field by field with the record of another process's
+// sandbox.
 func TestConflictNamesFields(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -59,7 +60,7 @@ func TestConflictNamesFields(t *testing.T) {
 		"user and runtime that are":       {asIs([]string{"user", "root", "oci_runtime"}, session.Request{Image: "test:2"}), nil},
 		"OCI runtime that is another one": {asIs([]string{"oci_runtime"}, session.Request{Image: "test:2", OCIRuntime: "other"}), []string{"oci_runtime"}},
 	} {
-		for held, first := range map[string]session.Request{ // by this process, which opened it before with that
+		for held, first := range map[string]session.Request{ // request with which this process has already opened the key
 			"no": {}, "as it was": {Image: "test:9", Mode: session.OpenAsIs}, "as asked": made,
 		} {
 			m := newManager(t, e, opts)
@@ -86,7 +87,8 @@ func TestConflictNamesFields(t *testing.T) {
 	}
 }
 
-// TestConflictWithoutRecord: of a sandbox that has no record, the engine's description and a hash have to do.
+// TestConflictWithoutRecord verifies that a sandbox without a record is compared by the engine's description and its
+// hash.
 func TestConflictWithoutRecord(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
@@ -138,19 +140,19 @@ func (onlyTest) Check(ref string) error {
 	return nil
 }
 
-// TestVanishedAsItWas: what the engine has lost is created again as its record has it, but for the fields in Match. No
-// mount, OCI runtime, network, image or user comes from a record alone.
+// TestVanishedAsItWas verifies that a lost sandbox is recreated as recorded, except for the fields in Match. A record
+// alone never decides the mounts, OCI runtime, network, image, or user.
 func TestVanishedAsItWas(t *testing.T) {
 	t.Parallel()
 	const mounted, weak = `{"mounts":[{"source":"/srv/data","target":"/data","writable":true}],`, `{"oci_runtime":"weak",`
 	mounts := []backend.Mount{{Source: "/srv/data", Target: "/data", Writable: true}}
 	type request = session.Request
 	for name, tt := range map[string]struct {
-		part, forged string // of the record
+		part, forged string // fields of the record
 		req          session.Request
 		defaults     session.Defaults
 		want         error
-		field        string // of a conflict
+		field        string // field of the ConflictError
 	}{
 		"as it was":               {req: request{Image: "test:2"}},
 		"must match, and does":    {req: request{Match: []string{"image"}}},

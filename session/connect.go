@@ -17,12 +17,15 @@ import (
 )
 
 // Connect returns a session on a sandbox of this instance that another process owns. Closing the session only ends the
-// connection. Commands get the image's environment and their own, but not the one of the owner's request.
+// connection. Commands get the image's environment and their own, but not the environment of the owner's request.
 //
-// If labels can be forged (backend.Capabilities.Forgeable), a sandbox without a record in Options.Store causes
-// backend.ErrPermission. A sandbox of this manager is returned as it is. A named one that was stopped, and that no
-// process has, is started again. An unknown id is backend.ErrNotFound, any other sandbox that does not run
-// backend.ErrLost: a named one that the engine does not have any more is a VanishedError.
+// If this manager owns the sandbox, Connect returns the existing session. If a named sandbox is stopped and has no
+// owner, Connect starts it.
+//
+// If id is unknown, Connect returns an error wrapping backend.ErrNotFound. If the sandbox is not running, the error
+// wraps backend.ErrLost. If the engine no longer has a named sandbox, the error is a VanishedError. If labels can be
+// forged (backend.Capabilities.Forgeable) and Options.Store has no record of the sandbox, the error wraps
+// backend.ErrPermission.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanConnect,
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxID, id))
@@ -40,7 +43,7 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 		return own, nil
 	}
 	if s, err = m.tryConnect(ctx, id); errors.Is(err, backend.ErrLost) {
-		s, err = m.tryConnect(ctx, id) // an idle one may have been stopped meanwhile, and is started again
+		s, err = m.tryConnect(ctx, id) // the first try may have found a sandbox that was about to be stopped
 	}
 	if s != nil {
 		span.SetAttributes(m.keyAttributes(s.key)...)
@@ -48,14 +51,14 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	return s, err
 }
 
-// tryConnect connects to a sandbox of another process, once.
+// tryConnect makes one attempt to connect to a sandbox of another process.
 func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	engine, key, err := m.keeper.Find(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		err = m.vanished(ctx, id)
 	}
 	if err == nil && key.Namespace == record.NamespacePool {
-		err = custody.ErrNoSandbox // it is nobody's, and who gets it is the first in it
+		err = custody.ErrNoSandbox // a pooled sandbox has no user yet, and its first user must be the only one
 	}
 	if err != nil {
 		return nil, err
@@ -65,12 +68,12 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	}
 	s, err := m.connectSecondary(ctx, engine, key)
 	if err == nil && s.keepFresh {
-		m.touch(ctx, s) // what is used is not swept, however long the use is
+		m.touch(ctx, s) // protects the sandbox from the sweep while it is used
 	}
 	return s, err
 }
 
-// connectSecondary connects to a sandbox that stays its owner's.
+// connectSecondary connects to a sandbox without changing its owner.
 func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	rec, err := m.store.Get(ctx, engine.SessionID)
@@ -102,8 +105,8 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
-// join returns a session of a recorded sandbox that another living process has, for Options.Join.
-// custody.ErrInTransition: it has no sandbox any more, or not yet again, as it is about to notice.
+// join returns a session for a recorded sandbox of another living process, for Options.Join. If that process has no
+// running sandbox and is about to notice, join returns custody.ErrInTransition.
 func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	engine, err := m.keeper.FindRecorded(ctx, rec)
 	switch {
@@ -172,10 +175,11 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 	return slices.CompactFunc(list, func(a, b *Session) bool { return a.id == b.id }), nil
 }
 
-// errOtherEngine: processes that join must reach the same engine.
+// errOtherEngine means that a sandbox to join is on another engine. Processes that join must use the same engine.
 var errOtherEngine error = &sanitize.Error{Text: "the sandbox is on an engine that is not available to this process", Err: backend.ErrUnavailable}
 
-// joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is, without its hosts.
+// joinRecorded opens a recorded, ready sandbox with its existing configuration and without its allowed hosts. The
+// sandbox must not be open in this manager.
 func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session, error) {
 	if rec.Engine != m.opts.Engine {
 		return nil, errOtherEngine
@@ -191,7 +195,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 	}
 	req := foundRequest(engine)
 	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
-	req, _ = asWas(rec, req) // the engine has it already
+	req, _ = asWas(rec, req) // the engine already has the sandbox with this configuration
 	s, _, err := m.Open(ctx, rec.Key, req)
 	switch {
 	case err == nil && s.id != rec.ID:
@@ -213,10 +217,10 @@ func (m *Manager) dead(rec record.Record, reason string) *Session {
 	return s
 }
 
-// joinedEvery is how often at most the use of a joined sandbox is recorded.
+// joinedEvery is the minimum time between two records of the use of a joined sandbox.
 const joinedEvery = 15 * time.Second
 
-// recordUse records the use of a joined sandbox before the process that has it could take it for idle.
+// recordUse records the use of a joined sandbox early enough that its owner does not treat the sandbox as idle.
 func (s *Session) recordUse(ctx context.Context) {
 	if !s.joined {
 		return
@@ -230,9 +234,9 @@ func (s *Session) recordUse(ctx context.Context) {
 	}
 }
 
-// Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too,
-// else that is kept as with CloseOptions.KeepWorkspace. An unknown id is backend.ErrNotFound; what has only a workspace
-// any more is removed with that.
+// Remove removes a sandbox of this instance, even if another process owns it. If volumes is true, Remove also deletes
+// the workspace; otherwise it keeps the workspace as CloseOptions.KeepWorkspace does. If only the workspace still
+// exists, Remove deletes the workspace. If id is unknown, Remove returns an error wrapping backend.ErrNotFound.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	m.mu.Lock()
 	own := m.byID[id]
@@ -243,12 +247,12 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	return sandbox.WrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes, owner.Removed))
 }
 
-// vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be
-// created again. One that a living process has may be made at this moment.
+// vanished returns the error for a sandbox that the engine does not have. Either the sandbox never existed, or it can
+// be recreated. A living owner may be recreating it at this moment.
 func (m *Manager) vanished(ctx context.Context, id string) error {
 	rec, err := m.store.Get(ctx, id)
 	if err != nil || !m.keeper.LeavesWorkspace(rec) {
-		return custody.ErrNoSandbox // also when the store fails
+		return custody.ErrNoSandbox // even if the store fails
 	}
 	if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
 		return errors.Join(custody.ErrNoSandbox, err)

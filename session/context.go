@@ -15,13 +15,13 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName names the one of the run's sandboxes in which an agent works that is run with ctx and names none
-// itself. A workflow step that asks for a sandbox of its own reaches its agent's tools this way.
+// WithSessionName sets the name of the run's sandbox for agents that are run with ctx and specify no name. A workflow
+// step with a separate sandbox uses it to select that sandbox for its agent's tools.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
 }
 
-// SessionNameFromContext returns the name set by WithSessionName, DefaultName without one.
+// SessionNameFromContext returns the name set by WithSessionName. Without a name, it returns DefaultName.
 func SessionNameFromContext(ctx context.Context) string {
 	if name, ok := ctx.Value(sessionNameKey{}).(string); ok && name != "" {
 		return name
@@ -29,22 +29,21 @@ func SessionNameFromContext(ctx context.Context) string {
 	return record.DefaultName
 }
 
-// WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in
-// that person's sandbox, which outlives runs and ends when it was idle for its idle time, and the sandboxes of sessions
-// of Genkit's agents are that person's. The name comes from the program, which knows who is there, and never from a
-// model.
+// WithUser sets the end user of agents that are run with ctx. An agent file with `session: user` uses this user's
+// sandbox. That sandbox outlives runs and is removed after its idle timeout. Sandboxes of Genkit agents' conversations
+// also belong to the user. The name must come from the program, which has authenticated the user, never from a model.
 func WithUser(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, userKey{}, name)
 }
 
-// UserFromContext returns the name set by WithUser; empty without one.
+// UserFromContext returns the name set by WithUser. Without a name, it returns "".
 func UserFromContext(ctx context.Context) string {
 	name, _ := ctx.Value(userKey{}).(string)
 	return name
 }
 
-// WithBase sets what the run's sandboxes are by default. Who opens one with ctx takes from base every field that
-// is not set, and always Retention; so an agent that asks for nothing special shares the run's sandbox.
+// WithBase sets the default request for the run's sandboxes. Opening a sandbox with ctx takes every unset field from
+// base, and always Retention. Therefore an agent without special settings shares the run's sandbox.
 func WithBase(ctx context.Context, base Request) context.Context {
 	return context.WithValue(ctx, baseKey{}, base)
 }
@@ -109,7 +108,7 @@ func (r Request) WithDefaults(base Request) Request {
 	return r
 }
 
-// Run is the run that a context belongs to.
+// Run identifies the run of a context.
 type Run struct {
 	Namespace string // NamespaceWorkflow, NamespaceAgent or NamespaceMCP
 	ID        string // NewRunID
@@ -118,17 +117,17 @@ type Run struct {
 // Scope returns the scope of the run's sandboxes.
 func (r Run) Scope() record.Scope { return record.Scope(r) }
 
-// Key returns the key of one of the run's sandboxes.
+// Key returns the key of the run's sandbox with the specified name.
 func (r Run) Key(name string) Key { return record.Scope(r).Key(name) }
 
 type runKey struct{}
 
-// WithRun binds ctx to a run: tools that are called with it see only that run's sandboxes.
+// WithRun binds ctx to a run. Tools that are called with ctx can use only that run's sandboxes.
 func WithRun(ctx context.Context, run Run) context.Context {
 	return context.WithValue(ctx, runKey{}, run)
 }
 
-// RunFromContext returns the run that ctx is bound to.
+// RunFromContext returns the run that WithRun set.
 func RunFromContext(ctx context.Context) (Run, bool) {
 	run, ok := ctx.Value(runKey{}).(Run)
 	return run, ok

@@ -13,12 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestDefaults: what an operator sets is what a sandbox has whose request leaves it out, and nothing else.
+// TestDefaults verifies that an operator's defaults apply only to fields that the request does not set.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	e, runtimes := newEngine(t), []string{}
 	e.onCreate = func(_ context.Context, spec backend.Spec) error {
-		runtimes = append(runtimes, spec.OCIRuntime) // one Open at a time
+		runtimes = append(runtimes, spec.OCIRuntime) // Open is never called concurrently
 		return nil
 	}
 	m := newManager(t, e, &session.Options{Defaults: session.Defaults{
@@ -48,7 +48,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("who is bounded: %+v", got)
 	}
 
-	// Who matches limits means those that the request names.
+	// Matching limits means matching only the limits that the request sets.
 	if got = open("own", session.Request{
 		Image: "theirs:1", Limits: backend.Limits{PIDs: 90}, Mode: session.OpenAsIs, Match: []string{"limits"},
 	}); got.Limits.PIDs != 90 {

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// checkEgress checks the hosts that a request names.
+// checkEgress checks the allowlist of a request.
 func (m *Manager) checkEgress(req Request) error {
 	problems := req.Egress.Problems()
 	switch {
@@ -24,7 +24,7 @@ func (m *Manager) checkEgress(req Request) error {
 	return nil
 }
 
-// nameHosts lets commands in a joined sandbox reach its hosts if the request in ctx names the same.
+// nameHosts allows commands in a joined sandbox to reach its hosts if the request in ctx has the same allowlist.
 func (s *Session) nameHosts(ctx context.Context) {
 	base, _ := BaseFromContext(ctx)
 	if !s.m.opts.Join || !s.asIs || base.Egress.IsZero() {

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// gate is a gateway that says what it was asked to do.
+// gate is a gateway that records its calls.
 type gate struct {
 	mu     sync.Mutex // guards events
 	events []string
@@ -48,8 +48,8 @@ func (g *gate) Refused(_ string, since time.Time) []sandbox.EgressRefusal {
 	return []sandbox.EgressRefusal{{Host: "a.example:443", Rule: time.Since(since).Round(time.Hour).String()}}
 }
 
-// TestEgress: a sandbox reaches the hosts that it was made for if the request of the process names them. Its commands
-// get the address of the gateway, and the caller gets the refused hosts.
+// TestEgress verifies that a sandbox reaches its recorded hosts only if the process's request has the same hosts.
+// Commands get the address of the gateway, and the caller gets the refused hosts.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	e, g := newEngine(t), &gate{}
@@ -108,7 +108,7 @@ func TestEgress(t *testing.T) {
 	if info := s.Info(); created || !slices.Equal(info.Egress.Allow, req.Egress.Allow) || len(g.seen()) != 2 {
 		t.Errorf("created %v, made for %v, gateway: %v", created, info.Egress, g.seen())
 	}
-	_, _, err = second.Open(t.Context(), key, own) // a record alone opens no host
+	_, _, err = second.Open(t.Context(), key, own) // a record alone allows no host
 	must(t, err)
 	output(t, s, "true")
 	must(t, s.Close(t.Context()))

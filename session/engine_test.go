@@ -24,33 +24,33 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// engine is a backend whose sandboxes are processes of the real guest on this machine, each in a directory of its own.
-// It walls nothing off, so that tests of sessions need no container.
+// engine is a backend whose sandboxes are local processes of the real guest, each with a separate directory. It does
+// not isolate them, so tests of sessions need no container.
 type engine struct {
 	backend.Unsupported
 	dir     string
 	creates atomic.Int64
 	removes atomic.Int64
 
-	mu        sync.Mutex              // guards what follows
-	sandboxes map[string]*fakeSandbox // by id
+	mu        sync.Mutex              // guards the fields below
+	sandboxes map[string]*fakeSandbox // by engine id
 	onCreate  func(context.Context, backend.Spec) error
 	onRemove  func(id string) error
 	onDial    func(ctx context.Context, id string) error
 }
 
-// sandbox is one sandbox.
+// fakeSandbox is one sandbox.
 type fakeSandbox struct {
 	info backend.Info
 	mu   sync.Mutex // guards p
 	p    *process
 }
 
-// process is a guest that runs, or ran.
+// process is a running or exited guest.
 type process struct {
 	cmd    *exec.Cmd
 	socket string
-	life   io.Closer // its end ends the guest
+	life   io.Closer // closing it ends the guest
 	exited chan struct{}
 
 	mu    sync.Mutex // guards conns
@@ -58,7 +58,7 @@ type process struct {
 }
 
 func newEngine(t testing.TB) *engine {
-	dir, err := os.MkdirTemp("", "session-test-") // t.TempDir makes names too long for sockets
+	dir, err := os.MkdirTemp("", "session-test-") // paths from t.TempDir are too long for sockets
 	must(t, err)
 	e := &engine{dir: dir, sandboxes: map[string]*fakeSandbox{}}
 	t.Cleanup(func() {
@@ -72,7 +72,7 @@ func newEngine(t testing.TB) *engine {
 	return e
 }
 
-// newManager makes a manager on an engine and closes it at the end of the test.
+// newManager creates a manager on an engine and closes it at the end of the test.
 func newManager(t testing.TB, b backend.SandboxBackend, opts *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, opts)
@@ -95,7 +95,7 @@ func (e *engine) hook() (create func(context.Context, backend.Spec) error, remov
 	return e.onCreate, e.onRemove, e.onDial
 }
 
-// setHooks replaces the hooks; a nil hook does nothing.
+// setHooks replaces the hooks. A nil hook has no effect.
 func (e *engine) setHooks(create func(context.Context, backend.Spec) error, remove func(string) error, dial func(context.Context, string) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +131,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 	return b.info, nil
 }
 
-// start runs a guest in a sandbox.
+// start starts a guest in a sandbox.
 func (e *engine) start(b *fakeSandbox) error {
 	workdir := e.workspace(b.info.SessionID)
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
@@ -159,7 +159,7 @@ func (e *engine) start(b *fakeSandbox) error {
 		return err
 	}
 	go func() {
-		_ = p.cmd.Wait() // its status says nothing that tests want
+		_ = p.cmd.Wait() // tests do not need its exit status
 		close(p.exited)
 	}()
 	b.mu.Lock()
@@ -168,10 +168,10 @@ func (e *engine) start(b *fakeSandbox) error {
 	return nil
 }
 
-// workspace returns the place of a session's files, which may outlive its sandbox.
+// workspace returns the directory of a session's files. It may outlive the sandbox.
 func (e *engine) workspace(sessionID string) string { return filepath.Join(e.dir, "files-"+sessionID) }
 
-// process returns the sandbox's present guest.
+// process returns the sandbox's current guest.
 func (b *fakeSandbox) process() *process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +193,7 @@ func (e *engine) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return conn, nil
 }
 
-// running returns a guest that can be dialled.
+// running returns a guest that accepts connections.
 func (e *engine) running(ctx context.Context, id string) (*process, error) {
 	if _, _, dial := e.hook(); dial != nil {
 		if err := dial(ctx, id); err != nil {
@@ -218,14 +218,14 @@ func (e *engine) fakeSandbox(id string) (*fakeSandbox, bool) {
 	return b, ok
 }
 
-// all returns the sandboxes there are.
+// all returns the existing sandboxes.
 func (e *engine) all() []*fakeSandbox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Collect(maps.Values(e.sandboxes))
 }
 
-// state reports whether the guest runs.
+// state returns the state of the guest.
 func (p *process) state() backend.State {
 	select {
 	case <-p.exited:
@@ -235,27 +235,27 @@ func (p *process) state() backend.State {
 	}
 }
 
-// kill ends the guest by the end of its input, so that it ends its commands first.
+// kill closes the guest's input, so that the guest kills its commands before it exits.
 func (p *process) kill() {
 	p.cut()
-	_ = p.life.Close() // fails when the guest has ended
+	_ = p.life.Close() // fails if the guest has exited
 	<-p.exited
 }
 
-// cut breaks the streams of all hosts, as an engine that restarts does.
+// cut breaks the streams of all hosts, like an engine restart.
 func (p *process) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, conn := range p.conns {
-		_ = conn.Close() // fails when its host has closed it
+		_ = conn.Close() // fails if its host has closed it
 	}
 	p.conns = nil
 }
 
-// murder ends the guest without warning, as the kernel or an operator would.
+// murder kills the guest without warning, as the kernel or an operator would.
 func (b *fakeSandbox) murder() {
 	p := b.process()
-	_ = p.cmd.Process.Kill() // fails when it has ended
+	_ = p.cmd.Process.Kill() // fails if it has exited
 	<-p.exited
 }
 
@@ -348,5 +348,5 @@ func (e *engine) Capabilities() backend.Capabilities {
 
 func (e *engine) Close() error { return nil }
 
-// count returns the number of sandboxes there are.
+// count returns the number of existing sandboxes.
 func (e *engine) count() int { return len(e.all()) }

@@ -16,32 +16,32 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Environment is what a sandbox finds installed; the zero value is nothing. See docs/packages.md.
+// Environment is the set of packages to install in a sandbox. The zero value installs nothing. See docs/packages.md.
 type Environment = rules.Environment
 
-// EnvironmentBuilder installs environments. Package environment has one.
+// EnvironmentBuilder installs environments. Package environment provides an implementation.
 type EnvironmentBuilder interface {
-	// Recipe must return what identifies an environment for Spec.Environment, and the hosts that its installation reaches.
+	// Recipe must return the id of an environment for Spec.Environment and the hosts that its installation uses.
 	Recipe(e Environment, user string) (id string, hosts sandbox.Egress)
-	// Lock must wait until no other process installs the recipe, as far as it can know.
+	// Lock must wait until no other known process is installing the recipe.
 	Lock(ctx context.Context, id string) (unlock func(), err error)
-	// Install must install e in a sandbox that was made for that. An InstallError says which step failed.
+	// Install must install e in a sandbox that was created for this purpose. An InstallError names the failed step.
 	Install(ctx context.Context, s *Session, e Environment) error
-	// Used must note that a sandbox has the environment; LastUsed must return when that was last, zero when it is unknown.
+	// Used must note that a sandbox uses the environment. LastUsed must return the latest use, or zero if unknown.
 	Used(id string)
 	LastUsed(id string) time.Time
 }
 
 // InstallError reports an environment that could not be installed. It wraps Reason.
 type InstallError struct {
-	Step     string                  // what failed: "pip install", "npm install", "setup[0]"
-	ExitCode int                     // of its program; 0 if something else ended it
-	Output   string                  // its last words, cleaned
-	Refused  []sandbox.EgressRefusal // hosts that it did not reach
-	Reason   error                   // backend.ErrInvalid where the program failed, backend.ErrTimeout, backend.ErrQuota
+	Step     string                  // failed step, for example "pip install", "npm install", or "setup[0]"
+	ExitCode int                     // exit code of the step's program; 0 if it failed in another way
+	Output   string                  // sanitized end of the program's output
+	Refused  []sandbox.EgressRefusal // hosts that the egress proxy refused
+	Reason   error                   // backend.ErrInvalid (the program failed), backend.ErrTimeout, or backend.ErrQuota
 }
 
-// Error returns the last words and the hosts.
+// Error returns the end of the output and the refused hosts.
 func (e *InstallError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s failed: ", e.Step)
@@ -62,7 +62,7 @@ func (e *InstallError) Error() string {
 // Unwrap returns Reason.
 func (e *InstallError) Unwrap() error { return e.Reason }
 
-// checkEnvironment checks what a request wants to find installed.
+// checkEnvironment checks the environment of a request.
 func (m *Manager) checkEnvironment(req Request) error {
 	problems := req.Environment.Problems()
 	switch {
@@ -78,7 +78,7 @@ func (m *Manager) checkEnvironment(req Request) error {
 	return nil
 }
 
-// make makes a session's sandbox. What it is to find installed is installed first when it is not there.
+// make creates the sandbox of a session. If the request's environment is not installed yet, make installs it first.
 func (m *Manager) make(ctx context.Context, s *Session, req Request) (backend.Info, error) {
 	spec := m.spec(s, req.OnPull)
 	if req.Environment.IsZero() {
@@ -96,10 +96,11 @@ func (m *Manager) make(ctx context.Context, s *Session, req Request) (backend.In
 	return info, err
 }
 
-// installTries is how often an environment is installed for one sandbox: its image may be fetched anew meanwhile.
+// installTries is how often one sandbox's environment is installed. A pull may replace the image during an
+// installation.
 const installTries = 2
 
-// makeFirst makes a sandbox whose environment is to be installed, unless another process does that meanwhile.
+// makeFirst installs an environment, unless another process has just done so, and then creates the sandbox.
 func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request, hosts sandbox.Egress) (backend.Info, error) {
 	unlock, err := m.opts.Environments.Lock(ctx, spec.Environment)
 	if err != nil {
@@ -118,8 +119,8 @@ func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request,
 	return m.b.Create(ctx, spec)
 }
 
-// install installs an environment in a sandbox of its own, which nobody else gets, and has the engine keep it. Should
-// this process die meanwhile, the sandbox is removed like all that were being made.
+// install installs an environment in a temporary sandbox that no other caller can use. Then the engine saves the
+// environment. If this process dies during the installation, the sandbox is removed like every unfinished sandbox.
 func (m *Manager) install(ctx context.Context, id string, asked Request, hosts sandbox.Egress) (err error) {
 	req, err := m.prepare(Request{
 		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull, Egress: hosts,
@@ -152,14 +153,14 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts s
 	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
 		return err
 	}
-	s.control.Close() // so its end is not a loss
+	s.control.Close() // so that the end of the sandbox is not reported as a loss
 	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 
-// imageEnv returns what the session's image declares, and by which variables programs find what is installed and in
+// imageEnv returns the image's environment variables and the variables with which programs find installed packages and
 // caches.
 func (s *Session) imageEnv() []string {
-	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
+	made, _ := decodeShape(s.made) // unknown for a sandbox without a record
 	installed, caches := !made.Environment.IsZero() || s.building, s.caches()
 	if !installed && caches == nil {
 		return s.engine.ImageEnv
@@ -185,8 +186,9 @@ func (s *Session) imageEnv() []string {
 	return list
 }
 
-// environmentDirs returns where in backend.EnvironmentDir programs and modules are, by variable, with a star for what
-// the image has there: programs of packages do not go before those of the image, what a setup made does.
+// environmentDirs returns, for each variable, the directories of programs and modules in backend.EnvironmentDir. A star
+// stands for the image's value. Programs of packages come after programs of the image. Programs of a setup step come
+// before them.
 func environmentDirs() map[string]string {
 	const dir = backend.EnvironmentDir
 	return map[string]string{

@@ -13,13 +13,13 @@ import (
 type ConflictError struct {
 	Key Key
 	// Fields are the differing fields: "image", "user", "root", "env", "limits", "network", "oci_runtime", "environment",
-	// "mounts", "cache", or "idle policy". "request" means that only a hash differs.
+	// "mounts", "cache", or "idle policy". "request" means that only a hash is known, and that it differs.
 	Fields []string
-	// Gone reports that the sandbox was removed and only its files are kept.
+	// Gone reports that the sandbox was removed and that only its files were kept.
 	Gone bool
 }
 
-// Error returns one line.
+// Error returns a one-line message.
 func (e *ConflictError) Error() string {
 	if e.Gone {
 		return fmt.Sprintf("sandbox %s was removed but its workspace was kept; it was created with a different %s", e.Key, strings.Join(e.Fields, ", "))
@@ -30,13 +30,13 @@ func (e *ConflictError) Error() string {
 // Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
-// VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its
-// workspace is kept for the next Open of Key, which creates it again. It wraps backend.ErrLost.
+// VanishedError reports that the container of a sandbox, or the driver's equivalent, no longer exists. The workspace
+// was kept, and the next Open of Key recreates the sandbox. VanishedError wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }
 
-// Error returns one line.
+// Error returns a one-line message.
 func (e *VanishedError) Error() string {
 	return fmt.Sprintf("%v: the container of sandbox %s no longer exists; its workspace was kept", backend.ErrLost, e.Key)
 }
@@ -44,7 +44,7 @@ func (e *VanishedError) Error() string {
 // Unwrap returns backend.ErrLost.
 func (e *VanishedError) Unwrap() error { return backend.ErrLost }
 
-// engineError is custody.EngineError, but for the words of a sandbox, which are clean.
+// engineError sanitizes an engine's error. It leaves an InstallError unchanged, because its text is already clean.
 func engineError(err error) error {
 	if install := (*InstallError)(nil); errors.As(err, &install) {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// newLocal returns a manager on the backend that needs neither engine nor image; close removes its sandboxes.
+// newLocal returns a manager on the local backend, which needs no engine and no image. close removes its sandboxes.
 func newLocal(ctx context.Context) (m *session.Manager, close func(), err error) {
 	dir, err := os.MkdirTemp("", "state-")
 	if err != nil {
@@ -35,7 +35,7 @@ func newLocal(ctx context.Context) (m *session.Manager, close func(), err error)
 	}, nil
 }
 
-// All sandboxes of a run go with its scope, however many callers have opened them.
+// Closing the scope of a run removes all its sandboxes, however many callers have opened them.
 func ExampleManager_CloseScope() {
 	ctx := context.Background()
 	m, done, err := newLocal(ctx)
@@ -60,8 +60,8 @@ func ExampleManager_CloseScope() {
 	// there: false
 }
 
-// An edit loses nothing of what others write to the file meanwhile: the function is called again with what is there
-// then.
+// EditFile does not overwrite concurrent changes. If another program changes the file, EditFile calls the function
+// again with the new contents.
 func ExampleSession_EditFile() {
 	ctx := context.Background()
 	m, done, err := newLocal(ctx)
@@ -81,7 +81,7 @@ func ExampleSession_EditFile() {
 	}
 	calls := 0
 	_, err = s.EditFile(ctx, "log", 0, func(old []byte) ([]byte, error) {
-		if calls++; calls == 1 { // somebody else is at work
+		if calls++; calls == 1 { // another program changes the file
 			if _, err := s.Exec(ctx, sandbox.ExecRequest{Command: "echo two >>log"}); err != nil {
 				return nil, err
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A program opens a named sandbox, and the sandbox of a run. It uses the fifteen names that most programs need.
+// The program opens a named sandbox and a run's sandbox. It uses the fifteen names that most programs need.
 func Example() {
 	if err := example(context.Background()); err != nil {
 		fmt.Println(err)
@@ -68,10 +68,10 @@ func sortFile(ctx context.Context, manager *session.Manager) error {
 	return nil
 }
 
-// startCommand starts a command in the sandbox of a run, and closes all sandboxes of the run.
+// startCommand starts a command in a run's sandbox and closes all sandboxes of the run.
 func startCommand(ctx context.Context, manager *session.Manager) (err error) {
 	run := session.Run{Namespace: record.NamespaceWorkflow, ID: session.NewRunID()}
-	ctx = session.WithRun(ctx, run) // for tools, which use the sandboxes of the run
+	ctx = session.WithRun(ctx, run) // for tools, which use the run's sandboxes
 	defer func() { err = errors.Join(err, manager.CloseScope(ctx, run.Scope())) }()
 	var s *session.Session
 	if s, _, err = manager.Open(ctx, session.WorkflowKey(run.ID, "default"), session.Request{Image: "host"}); err != nil {

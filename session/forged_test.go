@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// forgeable is an engine on which others can create what looks like a sandbox.
+// forgeable is an engine on which other users can create containers that look like sandboxes.
 type forgeable struct{ *engine }
 
 func (f forgeable) Capabilities() backend.Capabilities {
@@ -23,9 +23,9 @@ func (f forgeable) Capabilities() backend.Capabilities {
 	return c
 }
 
-// TestForged: if labels can be forged, a sandbox without a record is not used. Open does not adopt it, even after a
-// sweep, Connect fails, and no record is made of it. It can be listed and removed; sweeps remove old sandboxes without
-// a name.
+// TestForged verifies that a sandbox without a record is not used if labels can be forged. Open does not adopt it, even
+// after a sweep. Connect fails, and no record is created. The sandbox can be listed and removed. Sweeps remove old
+// sandboxes without a name.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	ctx, e := t.Context(), newEngine(t)

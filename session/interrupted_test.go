@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// interrupted opens a run's sandbox, whose process then dies, and returns it with another process's manager and its
-// clock.
+// interrupted opens a run's sandbox in a process that then dies. It returns the session, another process's manager, and
+// that manager's clock.
 func interrupted(t *testing.T, e *engine, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
 	t.Helper()
 	first := dying(t, e, opts)
@@ -30,8 +30,8 @@ func interrupted(t *testing.T, e *engine, opts *session.Options, req session.Req
 
 var runKey = session.WorkflowKey("run_1", "default")
 
-// TestInterrupted verifies that the sandbox of a run whose process died stays as it is until it was idle for its idle
-// timeout. A process that a command left running counts as use.
+// TestInterrupted verifies that the sandbox of a run whose process died is kept until its idle timeout. A process that
+// a command left running counts as use.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, left := range map[string]bool{"idle": false, "background process": true} {
@@ -75,10 +75,11 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// background starts a process that has nothing to do with its command, and ends when there is a file "stop".
+// background starts a detached process that exits when a file "stop" exists.
 const background = "setsid sh -c 'while [ ! -e stop ]; do sleep 0.05; done' >/dev/null 2>&1 </dev/null &"
 
-// TestCloseOrphans: a resumed run that ends closes what its first process had, also what nobody opened since.
+// TestCloseOrphans verifies that the end of a resumed run closes the sandboxes of its first process, including
+// sandboxes that were not opened since.
 func TestCloseOrphans(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -107,7 +108,8 @@ func TestCloseOrphans(t *testing.T) {
 	}
 }
 
-// TestConnectedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
+// TestConnectedIsKept verifies that a sandbox with a connected process is neither removed as garbage nor expired. After
+// the process has disconnected, the sandbox is removed.
 func TestConnectedIsKept(t *testing.T) {
 	t.Parallel()
 	retention := func(t *testing.T, m *session.Manager, _ record.Record, c *clock) error {
@@ -117,7 +119,7 @@ func TestConnectedIsKept(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		end func(t *testing.T, m *session.Manager, rec record.Record, c *clock) error
-		own bool // by the process that had it, and lives
+		own bool // the connected process is the living owner
 	}{
 		"garbage": {func(t *testing.T, m *session.Manager, rec record.Record, _ *clock) error {
 			return admin.RemoveAbandoned(t.Context(), m, rec)
@@ -149,7 +151,7 @@ func TestConnectedIsKept(t *testing.T) {
 				t.Fatalf("it was removed: %v", err)
 			}
 			output(t, secondary, "true")
-			if name == "garbage" { // which waits for the end of connections
+			if name == "garbage" { // garbage collection waits for the end of connections
 				time.AfterFunc(300*time.Millisecond, func() { _ = secondary.Close(context.Background()) })
 				if err := test.end(t, m, recordOf(t, opts.Store, s.ID()), c); err != nil || e.count() != 0 {
 					t.Errorf("it stays: %v", err)
@@ -157,7 +159,7 @@ func TestConnectedIsKept(t *testing.T) {
 				return
 			}
 			must(t, secondary.Close(t.Context()))
-			eventually(t, "it goes", func() bool { // its guest may not have noticed yet
+			eventually(t, "it goes", func() bool { // its guest may not have noticed the disconnect yet
 				err := test.end(t, m, recordOf(t, opts.Store, s.ID()), c)
 				return err == nil && e.count() == 0
 			})

@@ -19,20 +19,20 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// joining are the options of processes that use each other's sandboxes.
+// joining returns options for processes that share their sandboxes.
 func joining() *session.Options {
 	opts := shared()
 	opts.Join = true
 	return opts
 }
 
-// replicaKey is a key of several servers' client.
+// replicaKey returns a key of a client that several servers serve.
 func replicaKey(name string) session.Key {
 	return session.Key{Namespace: record.NamespaceReplica, ID: "run_1", Name: name}
 }
 
-// TestJoin: a key has one sandbox, which every process works in, whoever made it and whether that process lives. Any of
-// them ends it.
+// TestJoin verifies that a key has one sandbox that all processes share, even if the process that created it has died.
+// Any of them can close it.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]session.Key{"a run's": replicaKey("default"), "named": session.UserKey("lab")} {
@@ -67,7 +67,7 @@ func TestJoin(t *testing.T) {
 			if got := output(t, b, "cat file more"); got != "kept\nmore\n" {
 				t.Errorf("after the death of its process: %q", got)
 			}
-			reopen(t, newManager(t, e, opts), key, testImage(), a.ID()) // adopts it
+			reopen(t, newManager(t, e, opts), key, testImage(), a.ID()) // adopts the sandbox
 			must(t, b.Close(t.Context()))
 			if e.count() != 0 || e.creates.Load() != 1 {
 				t.Errorf("%d sandboxes are left, of %d", e.count(), e.creates.Load())
@@ -80,7 +80,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinAtOnce: processes that open a key at the same moment get one sandbox.
+// TestJoinAtOnce verifies that processes that open a key concurrently share one sandbox.
 func TestJoinAtOnce(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -104,8 +104,8 @@ func TestJoinAtOnce(t *testing.T) {
 	}
 }
 
-// TestJoinScope: a scope has the sandboxes of all processes, its end at one of them is the end of all, and the end of a
-// manager leaves what is another's.
+// TestJoinScope verifies that a scope contains the sandboxes of all processes, and that closing it in one process
+// closes all of them. Closing a manager keeps the sandboxes of other processes.
 func TestJoinScope(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -128,9 +128,9 @@ func TestJoinScope(t *testing.T) {
 	reopen(t, leaving, a.Key(), testImage(), a.ID())
 	must(t, leaving.Close(t.Context()))
 	output(t, a, "true")
-	unaware := make(chan struct{}) // for as long as the others must not find out
+	unaware := make(chan struct{}) // until then, other managers must not notice the removal
 	e.setHooks(nil, nil, func(context.Context, string) error { <-unaware; return nil })
-	must(t, newManager(t, e, opts).CloseScope(t.Context(), scope)) // which has joined none of them
+	must(t, newManager(t, e, opts).CloseScope(t.Context(), scope)) // a manager that has joined no sandbox
 	if e.count() != 1 {
 		t.Errorf("%d sandboxes are left, want that of another scope", e.count())
 	}
@@ -142,7 +142,7 @@ func TestJoinScope(t *testing.T) {
 	}
 }
 
-// TestJoinIdle: uses by any process count, and what none of them uses goes.
+// TestJoinIdle verifies that uses by any process count, and that a sandbox that no process uses is removed.
 func TestJoinIdle(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -156,7 +156,7 @@ func TestJoinIdle(t *testing.T) {
 	output(t, a, "echo kept > file")
 	b := reopen(t, second, replicaKey("default"), testImage(), a.ID())
 	for range 3 {
-		passed.Add(int64(6 * time.Minute)) // of ten
+		passed.Add(int64(6 * time.Minute)) // of the ten-minute idle timeout
 		output(t, b, "true")
 		first.Reap(t.Context())
 	}
@@ -171,7 +171,7 @@ func TestJoinIdle(t *testing.T) {
 	}
 }
 
-// doorman is a gateway that says its name to who connects.
+// doorman is a gateway that sends its name to each client.
 type doorman struct{ name string }
 
 func (d doorman) Open(string, sandbox.Egress) (sandbox.Service, func(), error) {
@@ -183,8 +183,7 @@ func (d doorman) Open(string, sandbox.Egress) (sandbox.Service, func(), error) {
 
 func (doorman) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
-// TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process
-// that lives.
+// TestJoinEgress verifies that commands of every process reach the sandbox's hosts through a living process.
 func TestJoinEgress(t *testing.T) {
 	t.Parallel()
 	e, store := newEngine(t), record.NewMemoryStore()
@@ -240,8 +239,8 @@ func TestJoinedHosts(t *testing.T) {
 	}
 }
 
-// TestJoinOtherEngine: a sandbox that is on an engine which a process does not have is not taken for gone, nor made a
-// second time.
+// TestJoinOtherEngine verifies that a sandbox on an engine that is unavailable to a process is neither treated as
+// removed nor created a second time.
 func TestJoinOtherEngine(t *testing.T) {
 	t.Parallel()
 	here, there := *joining(), *joining()

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// recordOf returns a record that is there.
+// recordOf returns an existing record.
 func recordOf(t *testing.T, store record.Store, id string) record.Record {
 	t.Helper()
 	rec, err := store.Get(t.Context(), id)
@@ -24,8 +24,8 @@ func recordOf(t *testing.T, store record.Store, id string) record.Record {
 	return rec
 }
 
-// TestUnreadable: a sandbox that the engine has, but not what it was made for, is there: nobody takes it for gone,
-// makes another one in its place or sweeps it, and it can be removed.
+// TestUnreadable verifies that a sandbox with an unreadable recorded request still exists for all operations. It is not
+// replaced, recreated, or swept, and it can be removed.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -59,8 +59,9 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestLostForAWhile: the record of a named sandbox that the engine does not have stays until it expires, and is then
-// forgotten, not closed: when the sandbox comes back, as with a disk that was not mounted, it is found.
+// TestLostForAWhile verifies that the record of a named sandbox stays until it expires if the engine does not have the
+// sandbox. Then the record is deleted, not closed. If the sandbox reappears, for example because a disk is mounted
+// again, it is found.
 func TestLostForAWhile(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -92,7 +93,7 @@ func TestLostForAWhile(t *testing.T) {
 	}
 }
 
-// TestCallsUnderWayAreAUse: the record of a session expires after its last call, not while one goes on.
+// TestCallsUnderWayAreAUse verifies that a session's record does not expire during a call, only after the last call.
 func TestCallsUnderWayAreAUse(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -115,8 +116,8 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestFoundWithoutRecord: how long a named sandbox that has no record may be idle. With a common store others may know
-// why it is there; a manager without one is all who will ever look after it.
+// TestFoundWithoutRecord verifies the idle timeout of a named sandbox without a record. With a shared store, other
+// processes may know the sandbox. A manager without a store is the only one that will ever clean it up.
 func TestFoundWithoutRecord(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -141,8 +142,8 @@ func TestFoundWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestNewestWithoutRecord: of several sandboxes of a key that have no record, the newest was used last and gets the
-// key.
+// TestNewestWithoutRecord verifies that the newest of a key's sandboxes without records gets the key. It is assumed to
+// be the last used.
 func TestNewestWithoutRecord(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -157,8 +158,8 @@ func TestNewestWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestSilentSandboxIsKept: an expired sandbox whose engine or guest does not answer may be at work. It is kept for a
-// day.
+// TestSilentSandboxIsKept verifies that an expired sandbox is kept for a day if its engine or guest does not answer,
+// because it may be in use.
 func TestSilentSandboxIsKept(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -195,7 +196,7 @@ func TestSilentSandboxIsKept(t *testing.T) {
 	}
 }
 
-// stuck is an engine whose removals do not end.
+// stuck is an engine whose removals never return.
 type stuck struct {
 	*engine
 	began chan context.Context
@@ -207,8 +208,8 @@ func (e stuck) Remove(ctx context.Context, _ string, _ backend.RemoveOptions) er
 	return ctx.Err()
 }
 
-// TestExitWaitsForNoRemoval: the end of a manager gives up a removal of what another process left, and the next one
-// removes it.
+// TestExitWaitsForNoRemoval verifies that closing a manager abandons the removal of another process's sandbox, and that
+// the next manager removes it.
 func TestExitWaitsForNoRemoval(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -216,7 +217,7 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	rec := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "default"), State: record.Ready, Owner: "dead",
 		Expires: time.Now().Add(-time.Minute)})
 	sweeping := *opts
-	sweeping.ReapEvery = time.Hour // it sweeps when it begins
+	sweeping.ReapEvery = time.Hour // the manager sweeps when it starts
 	began := make(chan context.Context, 1)
 	m := dying(t, stuck{e, began}, &sweeping)
 	removal := <-began
@@ -233,7 +234,7 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	}
 }
 
-// TestReclaimAt: what time takes away, and when.
+// TestReclaimAt verifies when sandboxes are reclaimed.
 func TestReclaimAt(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -242,7 +243,7 @@ func TestReclaimAt(t *testing.T) {
 	const ready = record.Ready
 	for name, test := range map[string]struct {
 		rec  record.Record
-		want time.Time // zero: never
+		want time.Time // zero means never
 	}{
 		"being made":                      {record.Record{State: record.Creating, Created: in(-1), Expires: in(time.Hour)}, in(-1)},
 		"a run's":                         {record.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},

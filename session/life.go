@@ -6,7 +6,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// on returns the state that the sandbox of an open session comes into when something happens to it.
+// on returns the next state of an open session's sandbox after an event.
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
 		State: owner.Ready, Kind: custody.Kind(s.key.Scope()), Owned: true, StopIdle: s.policy == record.IdleStop, Retention: s.req.Retention,
@@ -15,7 +15,7 @@ func (s *Session) on(e owner.Event) owner.State {
 	return rule.To
 }
 
-// survives reports whether the files of an open session's sandbox are kept if its engine loses it.
+// survives reports whether the sandbox's files are kept if the engine loses the sandbox.
 func (s *Session) survives() bool { return s.on(owner.EngineLost) != owner.Removing }
 
 // outlives reports whether lost files are kept beyond the idle timeout, because another process may open the key.

@@ -17,7 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Get returns the open session of a key, or backend.ErrNotFound. It makes nothing and waits for nothing.
+// Get returns the open session of a key. If the key is not open, Get returns an error wrapping backend.ErrNotFound. Get
+// creates no sandbox and does not wait.
 func (m *Manager) Get(key Key) (*Session, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -27,10 +28,11 @@ func (m *Manager) Get(key Key) (*Session, error) {
 	return nil, sandbox.WrapError("Get", m.driver, "", custody.ErrNoSandbox)
 }
 
-// Lookup returns the session with id when it lies in scope. An id of another scope gets the answer of an id that never
-// existed, and a line in the log; one that was closed within the scope is backend.ErrClosed, one that died there
-// backend.ErrLost. Only ids that this manager gave out are known, without Options.Join: the engine is never asked.
-// Commands in a joined sandbox reach hosts only if the request of WithBase names the same hosts as the record.
+// Lookup returns the session with the specified id in scope. If the sandbox was closed, Lookup returns an error
+// wrapping backend.ErrClosed. If it died, the error wraps backend.ErrLost. For an id of another scope, Lookup returns
+// the same error as for an unknown id and logs the attempt. Without Options.Join, Lookup knows only ids of this manager
+// and does not query the engine. Commands in a joined sandbox reach hosts only if the request of WithBase has the same
+// allowlist as the record.
 func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
 	s, err := m.lookup(ctx, scope, id)
 	return s, sandbox.WrapError("Lookup", m.driver, "", err)
@@ -82,7 +84,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 	return s, nil
 }
 
-// errGone is the answer for a sandbox of the asker's that is over.
+// errGone means that a sandbox in the caller's scope was closed.
 var errGone error = &sanitize.Error{Text: "the sandbox is closed and its files are deleted; open a new sandbox", Err: backend.ErrClosed}
 
 // InScope returns the open sessions of a scope, sorted by name.
@@ -90,15 +92,15 @@ func (m *Manager) InScope(scope record.Scope) []*Session {
 	return m.inScope(func(s *Session) bool { return s.owned && s.key.Scope() == scope })
 }
 
-// inScope returns the open sessions that want accepts, sorted by name.
+// inScope returns the open sessions for which want returns true, sorted by name.
 func (m *Manager) inScope(want func(*Session) bool) []*Session {
 	list := m.sessions(func(s *Session) bool { return want(s) && !s.isClosing() })
 	slices.SortFunc(list, func(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) })
 	return list
 }
 
-// List describes the sandboxes of this instance on the engine, those of other processes too, and the lost ones of this
-// manager, in the order of their creation.
+// List describes the instance's sandboxes on the engine, including sandboxes of other processes. It also describes lost
+// sandboxes of this manager. The result is in order of creation.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -109,7 +111,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		own[s.id] = s
 	}
 	recorded, err := m.store.List(ctx)
-	if err != nil { // to look must be possible without it
+	if err != nil { // listing must work without the store
 		m.log.WarnContext(ctx, "cannot read the records of sandboxes", "error", err)
 	}
 	recs := map[string]record.Record{}
@@ -136,7 +138,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		case rec.State == record.Removing && rec.Expires.After(m.now()):
 			info.State = StateKept
 		case rec.State == record.Removing:
-			info.State = StateClosed // waits for its removal
+			info.State = StateClosed // its removal is pending
 		case rec.State == record.Creating && key.Namespace == record.NamespacePool && rec.EngineID != "":
 			info.State = StatePooled
 		case rec.State == record.Creating:
@@ -153,8 +155,8 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return list, nil
 }
 
-// unfound describes the sandboxes that nobody has and that the engine does not have either, but of which the workspace
-// is left: named ones, and those of interrupted runs. Who opens one gets it again.
+// unfound describes sandboxes that have no owner and no container, but whose workspace still exists. These are named
+// sandboxes and sandboxes of interrupted runs. Opening such a sandbox recreates it.
 func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]record.Record) []Info {
 	for _, engine := range found {
 		delete(recs, engine.SessionID)
@@ -168,7 +170,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 			continue
 		}
 		if _, _, err := m.keeper.Find(ctx, rec.ID); !errors.Is(err, backend.ErrNotFound) {
-			continue // made just now
+			continue // recreated since the list was read
 		}
 		made, _ := decodeShape(rec.Request)
 		info := m.describe(backend.Info{SessionID: rec.ID, Network: made.Network, Created: rec.Created}, rec.Key)
@@ -178,7 +180,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 	return list
 }
 
-// addRecord adds the fields that only the record has.
+// addRecord adds the fields that only the record contains.
 func (i *Info) addRecord(rec record.Record) {
 	made, _ := decodeShape(rec.Request)
 	i.IdlePolicy, i.IdleTimeout, i.Reason = rec.IdlePolicy, rec.Idle, rec.Reason
@@ -214,7 +216,7 @@ func (m *Manager) isolated(engine backend.Info, req Request) error {
 	return &backend.IsolationError{Has: engine.Isolation, Wants: wants}
 }
 
-// describe returns the description of a sandbox that the engine reported.
+// describe returns the description of a sandbox from the engine's report.
 func (m *Manager) describe(engine backend.Info, key Key) Info {
 	state := StateStopped
 	switch engine.State {

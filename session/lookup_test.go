@@ -63,7 +63,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 	if _, err := m.Lookup(t.Context(), record.AgentKey("run_1", "x").Scope(), mine.ID()); err == nil || err.Error() != unknownErr.Error() {
 		t.Errorf("a run of another namespace found my sandbox: %v", err)
 	}
-	// After its close the id is gone for its own scope, and still unknown to others.
+	// After Close, the id is closed for its own scope and still unknown to other scopes.
 	must(t, foreign.Close(t.Context()))
 	if _, err := m.Lookup(t.Context(), scope, foreign.ID()); err == nil || err.Error() != unknownErr.Error() {
 		t.Errorf("Lookup of a foreign closed id = %v", err)
@@ -89,7 +89,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 	wantOutput(t, mine, "echo untouched", "untouched\n")
 }
 
-// ruins are the ways to lose a sandbox behind its manager's back.
+// ruins are ways to lose a sandbox without its manager's involvement.
 var ruins = map[string]func(e *engine, id string){
 	"killed": func(e *engine, id string) {
 		b, _ := e.fakeSandbox(id)
@@ -105,7 +105,7 @@ var ruins = map[string]func(e *engine, id string){
 	},
 }
 
-// TestLost kills or removes sandboxes behind the manager's back.
+// TestLost verifies that all calls fail with ErrLost after the sandbox was killed or removed.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	for name, ruin := range ruins {
@@ -147,7 +147,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestReconnect breaks the stream while the sandbox lives on.
+// TestReconnect verifies that a session reconnects after its stream breaks.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -163,7 +163,7 @@ func TestReconnect(t *testing.T) {
 		switch {
 		case err == nil && string(res.Stdout.Bytes()) == fmt.Sprintf("%d\n", i):
 			succeeded++
-		case !errors.Is(err, backend.ErrUnavailable): // the request went out just before the break was noticed
+		case !errors.Is(err, backend.ErrUnavailable): // the request was sent just before the break was noticed
 			t.Fatalf("command %d: %+v, %v", i, res, err)
 		}
 	}
@@ -188,9 +188,9 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestEngineAway verifies that calls about files fail while the engine is away, and that Exec waits for a running
-// command, which a later cancellation still ends. A command that is canceled while the engine is away has ended before
-// the next call.
+// TestEngineAway verifies that file calls fail while the engine is unavailable. Exec waits for a running command, and a
+// later cancellation still kills the command. If a command is canceled while the engine is unavailable, the command has
+// ended before the next call.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -245,7 +245,7 @@ func TestEngineAway(t *testing.T) {
 	})
 }
 
-// TestOtherProcess plays two processes of one instance.
+// TestOtherProcess verifies the interaction of two processes of one instance.
 func TestOtherProcess(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -280,7 +280,7 @@ func TestOtherProcess(t *testing.T) {
 	eventually(t, "the owner learns of it", func() bool { return s.Info().State == session.StateLost })
 }
 
-// TestRollbackIsAwaited verifies that connections wait until a rollback of the sandbox has ended.
+// TestRollbackIsAwaited verifies that new connections wait for the end of a rollback.
 func TestRollbackIsAwaited(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -308,8 +308,8 @@ func TestRollbackIsAwaited(t *testing.T) {
 	}
 }
 
-// TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and
-// the end of the idle time.
+// TestSecondaryUseCounts verifies that use through a secondary connection counts, even if the owner's reaper ran
+// between that use and the end of the idle timeout.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -334,12 +334,12 @@ func TestSecondaryUseCounts(t *testing.T) {
 	}
 }
 
-// crowd is an engine in whose sandboxes no process can be started once it is full.
+// crowd is an engine. When full is true, no process can be started in its sandboxes.
 type crowd struct {
 	*engine
 	full   *atomic.Bool
-	err    error  // of starting one; nil when it ends at once
-	answer []byte // of one that says something before
+	err    error  // error of starting a process; nil if the process exits at once
+	answer []byte // output of the process before it exits
 }
 
 func (c crowd) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
@@ -351,14 +351,15 @@ func (c crowd) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) 
 	}
 	ours, theirs := net.Pipe()
 	go func() {
-		_, _ = io.ReadFull(theirs, make([]byte, wire.MarkerSize)) // fails when the host has left, as below
+		_, _ = io.ReadFull(theirs, make([]byte, wire.MarkerSize)) // fails if the host has disconnected, as below
 		_, _ = theirs.Write(c.answer)
 		_ = theirs.Close()
 	}()
 	return ours, nil
 }
 
-// TestCrowdedSandbox: who cannot get into a sandbox that runs is not sent to look for the engine.
+// TestCrowdedSandbox verifies that the error does not blame the engine if no process can be started in a running
+// sandbox.
 func TestCrowdedSandbox(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {

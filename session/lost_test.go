@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// full is a store in which no record can change hands for a while.
+// full is a store in which no record can change its owner while now is true.
 type full struct {
 	record.Store
 	now atomic.Bool
@@ -27,13 +27,14 @@ func (f *full) Take(ctx context.Context, id, from, to string) (record.Record, er
 	return f.Store.Take(ctx, id, from, to)
 }
 
-// TestLostIsNotOurs: what a manager lost and gave up, and others used or may use since, is not removed by its end.
+// TestLostIsNotOurs verifies that closing a manager does not remove a sandbox that it lost and gave up, if another
+// process has used it or may have used it since.
 func TestLostIsNotOurs(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
 	for name, test := range map[string]struct {
-		other func(t *testing.T, m *session.Manager, id string) // what another process does since
-		full  bool                                              // the store cannot be written when the first one ends
+		other func(t *testing.T, m *session.Manager, id string) // action of another process after the loss
+		full  bool                                              // the store cannot be written when the first manager is closed
 	}{
 		"open elsewhere, disk full": {func(t *testing.T, m *session.Manager, _ string) { mustOpen(t, m, key) }, true},
 		"open elsewhere":            {func(t *testing.T, m *session.Manager, _ string) { mustOpen(t, m, key) }, false},
@@ -69,7 +70,8 @@ func TestLostIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestLostOnAFullDisk: what could neither be given up nor removed for want of space is there for the next opener.
+// TestLostOnAFullDisk verifies that the next opener gets a lost sandbox that could neither be given up nor removed
+// because the disk was full.
 func TestLostOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -100,7 +102,7 @@ func TestLostOnAFullDisk(t *testing.T) {
 }
 
 // TestLostLeavesNothing verifies that the files of an agent's lost sandbox are removed after its idle timeout, whatever
-// its process does and although the engine has only the workspace.
+// its process does and even if the engine has only the workspace.
 func TestLostLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -139,7 +141,7 @@ func TestLostLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLostGoesWithItsManager verifies that Close of a manager without a store removes a lost sandbox that could not be
+// TestLostGoesWithItsManager verifies that Close of a manager without a store removes a lost sandbox that was not
 // opened again.
 func TestLostGoesWithItsManager(t *testing.T) {
 	t.Parallel()
@@ -159,8 +161,8 @@ func TestLostGoesWithItsManager(t *testing.T) {
 	}
 }
 
-// TestExpiredIsMissed: who resumes a run hears for a month that its sandbox has expired, also when it took several
-// rounds to remove that.
+// TestExpiredIsMissed verifies that Gone reports an expired sandbox of a resumed run for a month, even if its removal
+// took several rounds.
 func TestExpiredIsMissed(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -186,8 +188,8 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 }
 
-// TestLostNamed verifies that the next opener of a lost sandbox with a name gets it with its files, also in another
-// process.
+// TestLostNamed verifies that the next opener of a lost named sandbox gets its files, in the same process and in
+// another process.
 func TestLostNamed(t *testing.T) {
 	t.Parallel()
 	for next, die := range map[string]bool{"same process": false, "next process": true} {
@@ -210,8 +212,8 @@ func TestLostNamed(t *testing.T) {
 	}
 }
 
-// TestLostRun verifies that the next opener of the lost sandbox of a run, an agent, or a client gets it with its files,
-// and that nothing is left after the run.
+// TestLostRun verifies that the next opener of the lost sandbox of a run, an agent, or a client gets its files, and
+// that nothing is left after the run.
 func TestLostRun(t *testing.T) {
 	t.Parallel()
 	for key, later := range map[session.Key]time.Duration{
@@ -259,8 +261,8 @@ func TestLostRun(t *testing.T) {
 	}
 }
 
-// TestLostIsMissed: who resumes a run hears for a month that a sandbox of it was lost, whatever was left of that,
-// and whether or not it could be removed at once.
+// TestLostIsMissed verifies that Gone reports a lost sandbox of a resumed run for a month, whatever was left of the
+// sandbox and even if it could not be removed at once.
 func TestLostIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]func(e *engine, engineID string){
@@ -278,7 +280,7 @@ func TestLostIsMissed(t *testing.T) {
 			first, m := dying(t, e, opts), newManager(t, e, opts)
 			clock := newClock(m)
 			req := testImage()
-			req.Limits.WorkspaceBytes = 1 << 20 // in memory, so that the files end with the processes
+			req.Limits.WorkspaceBytes = 1 << 20 // in memory, so that the files are lost with the processes
 			s, _, err := first.Open(t.Context(), key, req)
 			must(t, err)
 			how(e, s.Info().EngineID)

@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// guestEnv turns the test binary into a guest: its value is the work directory, and descriptor 3 the listening socket.
+// guestEnv makes the test binary run as a guest. The variable's value is the working directory, and descriptor 3 is the
+// listening socket.
 const guestEnv = "WORKCELL_TEST_GUEST_WORKDIR"
 
 func TestMain(m *testing.M) {
@@ -26,13 +27,13 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// serveGuest is a guest until its input ends.
+// serveGuest serves as a guest until its input is closed.
 func serveGuest(workdir string) error {
 	guest, err := server.New(server.Config{Workdir: workdir, ReapAll: true, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
-	go func() { _ = guest.ServeListener(os.NewFile(3, "listener")) }() // until the process ends
-	_, _ = io.Copy(io.Discard, os.Stdin)                               // whatever ends it
+	go func() { _ = guest.ServeListener(os.NewFile(3, "listener")) }() // until the process exits
+	_, _ = io.Copy(io.Discard, os.Stdin)                               // any error ends the guest too
 	return guest.Close()
 }

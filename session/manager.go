@@ -25,8 +25,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Manager opens sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
-// Close or Detach ends it.
+// Manager opens and tracks sandboxes on one backend. It is safe for concurrent use. NewManager starts one goroutine,
+// the reaper. Close or Detach stops it.
 type Manager struct {
 	b       backend.SandboxBackend
 	opts    Options
@@ -35,33 +35,33 @@ type Manager struct {
 	log     *slog.Logger
 	tracers trace.TracerProvider
 	driver  string
-	owner   string           // whose records are this manager's
-	leave   func() error     // ends the owner
-	alone   bool             // nobody else ever knows the instance
-	shared  bool             // other processes of the instance have the same store
-	now     func() time.Time // carries a monotonic reading, so that clock jumps reap nobody
+	owner   string           // owner id in this manager's records
+	leave   func() error     // releases the owner id
+	alone   bool             // no other process ever uses the instance
+	shared  bool             // other processes of the instance use the same store
+	now     func() time.Time // includes a monotonic reading, so that clock jumps cause no expiry
 
-	// ctx ends with the manager. It is kept because it is the life of the manager's goroutines.
+	// ctx ends when the manager is closed. It is a field because it bounds the manager's goroutines.
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // reaper, creations and what follows an abandoned one
+	wg     sync.WaitGroup // reaper, creations, and cleanup after abandoned creations
 
-	mu        sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
+	mu        sync.Mutex // guards the fields below; never held across a call to the engine, the guest, or the store
 	entries   map[Key]*entry
 	byID      map[string]*Session        // sandboxes of this manager
-	secondary map[*Session]struct{}      // from Connect
-	owed      map[string]struct{}        // ids of closed sessions whose sandboxes remain, and count until they are removed
-	sealed    map[record.Scope]time.Time // scopes that were closed, and when
-	used      int                        // sandboxes that count against MaxSandboxes
+	secondary map[*Session]struct{}      // sessions from Connect
+	owed      map[string]struct{}        // ids of closed sessions whose sandboxes still exist and count
+	sealed    map[record.Scope]time.Time // closed scopes and the times of their closing
+	used      int                        // number of sandboxes that count against MaxSandboxes
 	closed    bool
-	finished  chan struct{} // closed when Close or Detach ended
+	finished  chan struct{} // closed when Close or Detach has returned
 	closeErr  error
 
 	meters meters
-	pool   *warmPool // nil without one
+	pool   *warmPool // nil without a pool
 }
 
-// meters are the instruments of what happens to sandboxes.
+// meters are the metric instruments for sandboxes.
 type meters struct {
 	active  metric.Int64UpDownCounter
 	opened  metric.Float64Histogram
@@ -75,19 +75,19 @@ func newMeters() meters {
 	}
 }
 
-// measured are the attributes of a measurement: few values each, and no ids.
+// measured returns the attributes of a measurement. Attributes have few values and contain no ids.
 func (m *Manager) measured(attrs ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributes(append(attrs, telemetry.KeyBackend.String(m.driver))...)
 }
 
-// entry is what the manager knows of a key: a creation under way or a session, closing ones included.
+// entry is a key's creation or session. The session may be closing.
 type entry struct {
 	flight  *flight
 	session *Session
 }
 
-// NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its
-// process dies goes only when another process sweeps: see Sweep.
+// NewManager returns a Manager that uses b. The caller must close b after the manager. opts may be nil. If the process
+// dies, the manager's sandboxes stay until another process sweeps them. See Sweep.
 func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend specified", backend.ErrInvalid)
@@ -133,7 +133,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	return m, nil
 }
 
-// complete fills in defaults and checks what can be wrong.
+// complete sets defaults and validates the options.
 func (o *Options) complete() error {
 	o.Instance = cmp.Or(o.Instance, record.NewID())
 	if err := record.ValidatePart("instance", o.Instance); err != nil {
@@ -170,29 +170,29 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Backend returns the driver that the manager stands on.
+// Backend returns the manager's driver.
 func (m *Manager) Backend() backend.SandboxBackend { return m.b }
 
-// Owner names this manager among those that share its store: records of its sandboxes carry it.
+// Owner returns this manager's id in the shared store. Records of its sandboxes contain the id.
 func (m *Manager) Owner() string { return m.owner }
 
 // Instance returns the name of this installation on the engine.
 func (m *Manager) Instance() string { return m.opts.Instance }
 
-// keyAttributes returns the run and key that a span is about.
+// keyAttributes returns the span attributes for a key and its run.
 func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 	return telemetry.SandboxAttributes(m.driver, key.String(), key.Run())
 }
 
-// Close closes every session that this manager opened and ends its goroutines. It returns when all is removed, or the
-// errors of what could not be. Closing twice is no error; ctx does not shorten it.
+// Close closes all sessions of this manager and stops its goroutines. It returns when the sandboxes are removed, or
+// returns the errors of failed removals. ctx does not limit the removal. Calling Close again has no effect.
 func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, owner.Gone) }
 
-// Detach ends the manager's goroutines and connections and leaves the sandboxes running, for another process of the
-// same instance to find.
+// Detach stops the manager's goroutines and connections but leaves its sandboxes running. Another process of the same
+// instance can adopt them.
 func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, owner.Ready) }
 
-// end closes the manager once, so that its sandboxes come into state to.
+// end closes the manager once. to is the state of its sandboxes afterwards.
 func (m *Manager) end(ctx context.Context, to owner.State) error {
 	m.mu.Lock()
 	if m.closed {
@@ -224,10 +224,10 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 	return m.closeErr
 }
 
-// errManagerClosed is the answer of a manager that was closed.
+// errManagerClosed is the error of calls on a closed manager.
 var errManagerClosed error = &sanitize.Error{Text: "the session manager is closed", Err: backend.ErrClosed}
 
-// sessions returns the sessions that want accepts, including those from Connect.
+// sessions returns the sessions for which want returns true, including sessions from Connect.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,7 +245,7 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	return list
 }
 
-// noteLost logs and records a lost sandbox.
+// noteLost logs and records the loss of a sandbox.
 func (m *Manager) noteLost(s *Session, reason string) {
 	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
 	if !s.owned || !s.settled.Load() {

@@ -22,26 +22,26 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// flight is the creation of one key's sandbox, shared by all who wait for it. The fields below pulls are
-// guarded by Manager.mu.
+// flight is the creation of one key's sandbox. All openers of the key share it. Manager.mu guards the fields below
+// pulls.
 type flight struct {
 	req    Request
-	ready  *pooled // taken from the pool, nil without one
-	evict  *pooled // to be removed first, in whose place this one is
+	ready  *pooled // pooled sandbox to use; nil without one
+	evict  *pooled // pooled sandbox to remove first, to stay within MaxSandboxes
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the outcome stands and nothing of a failed creation is left
+	done   chan struct{} // closed when the outcome is final and a failed creation is cleaned up
 	pulls  pullRelay
 
 	waiters   int
-	abandoned error // set when nobody wants the sandbox any more
+	abandoned error // reason for canceling the creation, for example that all callers left
 	finished  bool
-	announced bool // one opener was told that the sandbox is new
+	announced bool // one opener has received created = true
 	session   *Session
 	adopted   bool
 	err       error
 }
 
-// abandon cancels the creation; Manager.mu is held.
+// abandon cancels the creation. The caller must hold Manager.mu.
 func (f *flight) abandon(why error) {
 	if f.abandoned == nil && !f.finished {
 		f.abandoned = why
@@ -49,24 +49,25 @@ func (f *flight) abandon(why error) {
 	}
 }
 
-// errAbandoned ends a creation that all waiters left.
+// errAbandoned ends a creation whose callers were all canceled.
 var errAbandoned = errors.New("session: all callers canceled")
 
-// Open returns the session of key, and makes its sandbox when there is none; created is true for the one caller whose
-// sandbox is new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the
-// others, and when the last one left the creation is cancelled and leaves nothing behind.
+// Open returns the session of key and creates the sandbox if it does not exist. created reports whether this call
+// created it. Concurrent callers with the same key share one creation. If a caller's ctx is canceled, the other callers
+// are not affected. If all callers are canceled, the creation is canceled and cleaned up.
 //
-// If the key's sandbox was lost, Open creates it again with its files, if the backend keeps files of stopped sandboxes
-// (backend.Capabilities.Persistent). Otherwise it makes a fresh one, with a new id and created true. Files of a lost
-// sandbox are kept for its idle timeout, those of runs and named sandboxes for 30 days.
+// If the key's sandbox was lost and the backend keeps files of stopped sandboxes (backend.Capabilities.Persistent),
+// Open recreates the sandbox with its files. Otherwise Open creates an empty sandbox with a new id and returns created
+// = true. Files of a lost sandbox are kept for its idle timeout. Files of named sandboxes and of runs are kept for 30
+// days.
 //
-// If the key is open with another request, Open returns a ConflictError. At Options.MaxSandboxes the error wraps
-// backend.ErrCapacity, and for a run that has ended backend.ErrClosed.
+// If the key is open with another request, Open returns a ConflictError. If Options.MaxSandboxes is reached, the error
+// wraps backend.ErrCapacity. If the run has ended, the error wraps backend.ErrClosed.
 //
-// A sandbox that another process left, because it died or as Detach does, is adopted with what is in it; created is
-// false. One that a living process has is backend.ErrExists, for named sandboxes (UserKey) after a short wait. Which
-// processes live is what Options.Store knows; without a common store only named sandboxes are found, and none if labels
-// can be forged (backend.Capabilities.Forgeable).
+// If another process died or called Detach, Open adopts its sandbox with the existing files and returns created =
+// false. If a living process owns the sandbox, the error wraps backend.ErrExists. For named sandboxes (UserKey), Open
+// first waits for a short time. Options.Store knows the living processes. Without a shared store, Open finds only named
+// sandboxes of other processes, and none if labels can be forged (backend.Capabilities.Forgeable).
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
 	began := time.Now()
@@ -92,7 +93,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	if err := m.checkDurable(key, req); err != nil {
 		return nil, false, err
 	}
-	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
+	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a valid reference, so it contains no password
 	if err := audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Key, r.Image, r.Decision = audit.EventOpen, key.Run(), key.String(), req.Image, audit.Allowed
 		r.Backend, r.Isolation = m.driver, string(m.b.Capabilities().Isolation[req.OCIRuntime])
@@ -112,13 +113,14 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	return s, created, nil
 }
 
-// Rules of refusals to open a sandbox.
+// Rules for refusing to open a sandbox.
 const (
 	ruleImages = "images" // Options.Images
 	ruleRoot   = "root"   // Options.AllowRoot
 )
 
-// refusedOpen returns err. If it is that a sandbox as req wants it is not allowed, it is noted and put on record.
+// refusedOpen returns err. If err means that a policy forbids the requested sandbox, refusedOpen adds a span event and
+// an audit record.
 func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	if !errors.Is(err, backend.ErrPermission) {
 		return err
@@ -130,14 +132,14 @@ func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))
 	return errors.Join(err, audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Key, r.Decision, r.Rule = audit.EventOpen, key.Run(), key.String(), audit.Refused, rule
-		if _, err := backend.NormalizeImage(req.Image); err == nil { // else it may be an address with a password in it
+		if _, err := backend.NormalizeImage(req.Image); err == nil { // an invalid reference may be a URL with a password
 			r.Image = req.Image
 		}
 	}))
 }
 
-// tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way
-// is gone now.
+// tryOpen finds the key's session, waits for its creation, or starts the creation. again reports that an obstacle has
+// been removed, so that the caller can try again.
 func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created, again bool, _ error) {
 	m.mu.Lock()
 	if err := m.refuses(key.Scope()); err != nil {
@@ -185,7 +187,8 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	return m.reuse(ctx, s, req)
 }
 
-// leaving returns a channel that is closed once a closing session has ended; nil without one. mu is held.
+// leaving returns a channel that is closed when a closing session has ended. If no session is closing, it returns nil.
+// The caller must hold mu.
 func (m *Manager) leaving() <-chan struct{} {
 	for _, s := range m.byID {
 		if s.isClosing() {
@@ -195,7 +198,7 @@ func (m *Manager) leaving() <-chan struct{} {
 	return nil
 }
 
-// refuses returns why no sandbox may be opened in a scope, nil when one may; mu is held.
+// refuses returns the reason why no sandbox may be opened in a scope, or nil. The caller must hold mu.
 func (m *Manager) refuses(scope record.Scope) error {
 	if m.closed {
 		return errManagerClosed
@@ -206,9 +209,9 @@ func (m *Manager) refuses(scope record.Scope) error {
 	return nil
 }
 
-// reuse returns an open session to another opener, or waits until a closing one is gone.
+// reuse returns an open session to another opener. If the session is closing, reuse waits for the end.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
-	if s.joined { // the connection may not show yet that another process ended the sandbox
+	if s.joined { // the connection may not show yet that another process removed the sandbox
 		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
 			s.control.Lose("another process removed it")
 		}
@@ -217,10 +220,10 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	case use.Closing:
 		return nil, false, true, wait(ctx, s.closing)
 	case use.Lost:
-		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
+		// Before the key is used again, the leftovers, for example a stopped container or a volume, are removed or adopted.
 		to := owner.Removing
 		if s.survives() {
-			to = owner.Ready // to be adopted with its files
+			to = owner.Ready // for adoption with its files
 		}
 		if s.control.BeginClose(always) {
 			m.spawn(func() {
@@ -243,7 +246,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	return nil, false, false, err
 }
 
-// matches returns a ConflictError unless the sandbox is what req asks for.
+// matches returns a ConflictError if the sandbox does not match req.
 func (s *Session) matches(req Request) error {
 	switch {
 	case differs(req.IdlePolicy, s.policy):
@@ -256,7 +259,7 @@ func (s *Session) matches(req Request) error {
 	switch {
 	case req.Mode == OpenAsIs:
 		return nil
-	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
+	case s.asIs: // the hash does not cover values of variables; only requests contain them
 		s.control.SetDefaults(req.Env, req.ExecTimeout, req.Egress)
 		return nil
 	}
@@ -266,7 +269,7 @@ func (s *Session) matches(req Request) error {
 	return nil
 }
 
-// reopened counts another opener in. It reports whether the session is open.
+// reopened records another opener. It reports whether the session is open.
 func (s *Session) reopened(req Request) bool {
 	if !s.control.Touch() {
 		return false
@@ -277,7 +280,7 @@ func (s *Session) reopened(req Request) bool {
 	return true
 }
 
-// spawn runs fn in a goroutine that the end of the manager waits for, or at once when that has begun.
+// spawn runs fn in a goroutine and makes the manager wait for it. If the manager is closed, spawn calls fn directly.
 func (m *Manager) spawn(fn func()) {
 	m.mu.Lock()
 	closed := m.closed
@@ -290,7 +293,7 @@ func (m *Manager) spawn(fn func()) {
 	}
 }
 
-// wait waits for done as long as ctx allows.
+// wait waits for done or for the end of ctx.
 func wait(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -300,9 +303,10 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// launch begins a creation with one waiter; mu is held. What it has of the pool passes its place on.
+// launch starts a creation with one waiter. A pooled sandbox in ready or evict already counts against MaxSandboxes, and
+// the new sandbox takes over its place. The caller must hold mu.
 func (m *Manager) launch(ctx context.Context, key Key, req Request, ready, evict *pooled) *flight {
-	// The creation belongs to all who wait for it: it keeps the first one's trace but not its cancellation.
+	// The creation belongs to all waiters, so it keeps the first caller's trace but not the caller's cancellation.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	f := &flight{req: req, ready: ready, evict: evict, cancel: cancel, done: make(chan struct{}), waiters: 1}
 	f.req.OnPull = f.pulls.report
@@ -317,7 +321,7 @@ func (m *Manager) launch(ctx context.Context, key Key, req Request, ready, evict
 	return f
 }
 
-// await waits for a creation, as one of its waiters.
+// await waits for a creation. The caller is one of its waiters.
 func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created, again bool, _ error) {
 	leave := f.pulls.join(req.OnPull)
 	select {
@@ -343,14 +347,14 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	return f.session, created, false, nil
 }
 
-// create makes the sandbox of a flight and settles its outcome.
+// create creates the sandbox of a flight and sets the flight's outcome.
 func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	s, adopted, err := m.provide(ctx, key, f)
 	m.mu.Lock()
 	if s != nil && f.abandoned != nil {
 		why := f.abandoned
 		m.mu.Unlock()
-		// Opens of the key wait on f until this is done.
+		// Until discard returns, other openers of the key wait for f.
 		m.discard(s, adopted)
 		s, err = nil, why
 		m.mu.Lock()
@@ -371,10 +375,10 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	close(f.done)
 }
 
-// provide finds the sandbox of a flight's key, or makes one of what the pool has ready, or a new one.
+// provide finds the sandbox of a flight's key, assigns a pooled sandbox, or creates a new one.
 func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, adopted bool, err error) {
 	if f.evict != nil {
-		_ = m.removePooled(ctx, f.evict.session) // its failure is logged, and a sweep's
+		_ = m.removePooled(ctx, f.evict.session) // it logs a failure, and a sweep tries again
 	}
 	if f.ready != nil {
 		if s, adopted, err = m.assign(ctx, key, f.req, f.ready); !errors.Is(err, errStale) {
@@ -384,13 +388,13 @@ func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, 
 	return m.build(ctx, key, f.req)
 }
 
-// build finds or makes the sandbox of a key and connects to it. On failure nothing is left, or what may be left is
-// noted for the reaper.
+// build finds or creates the sandbox of a key and connects to it. If build fails, it removes the sandbox or records it
+// for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, record.SandboxPrefix+record.NewID())
 	reserve := func() error { return m.store.Insert(ctx, s.creating()) }
 	if adopted, err := m.reserve(ctx, s, req, reserve); adopted != nil || err != nil {
-		return adopted, true, engineError(err) // a store's error names a file of the host
+		return adopted, true, engineError(err) // the store's error contains a path of the host
 	}
 	info, err := m.make(ctx, s, req)
 	if err != nil {
@@ -406,9 +410,9 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 	return s, false, nil
 }
 
-// begin makes a session of a sandbox that was just made.
+// begin connects to a new sandbox and prepares it.
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
-	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
+	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may enforce limits differently
 	if err == nil {
 		if err = s.connect(ctx); errors.Is(err, backend.ErrNotFound) {
 			err = fmt.Errorf("%w: it was removed while it was being created", backend.ErrLost)
@@ -440,13 +444,13 @@ func (s *Session) prepare(ctx context.Context, fresh bool, with func(context.Con
 	return err
 }
 
-// creating returns the record of a sandbox that is being made.
+// creating returns the record of a sandbox that is being created.
 func (s *Session) creating() record.Record {
 	return s.recordAs(record.Creating, s.created.Add(custody.Lifetimes.Remembered))
 }
 
-// guarded turns a panic of a caller's function into an error: it runs in a goroutine of the manager, where nobody else
-// could recover it, and the sandbox it is about must still be removed.
+// guarded converts a panic of a caller's function to an error. The function runs in a goroutine of the manager, so its
+// caller cannot recover the panic. The sandbox must still be removed.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -456,14 +460,14 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// newSession makes a session without a sandbox.
+// newSession returns a session that has no sandbox yet.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{
 		m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, idle: req.IdleTimeout,
 		policy: cmp.Or(req.IdlePolicy, record.IdleRemove), lossRecorded: make(chan struct{}), closing: make(chan struct{}),
 	}
-	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
+	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // only the creation needs these functions of the caller
 	s.Sandbox, s.control = sandbox.New(m.b, sandbox.Options{
 		ID: id, Key: key.String(), Run: key.Run(), Limits: req.Limits, Env: req.Env, ExecTimeout: req.ExecTimeout,
 		MaxFileBytes: m.opts.MaxFileBytes, Egress: m.opts.Egress, Hosts: req.Egress, Shared: m.opts.Join,
@@ -473,8 +477,8 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	return s
 }
 
-// spec returns the driver's view of a session. The environment stays with the session: in the container's configuration
-// anybody with the engine could read it.
+// spec returns the driver's specification of a sandbox. It omits the environment variables, because all users of the
+// engine can read a container's configuration.
 func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Spec {
 	return backend.Spec{
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
@@ -484,12 +488,12 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 	}
 }
 
-// connect makes the first connection of a session.
+// connect opens the session's first connection.
 func (s *Session) connect(ctx context.Context) error {
 	return s.control.Connect(ctx, s.engine, s.imageEnv())
 }
 
-// refused reports whether a creation failed before anything was made.
+// refused reports whether a creation failed before the driver created anything.
 func refused(err error) bool {
 	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported, backend.ErrEnvironment} {
 		if errors.Is(err, kind) {
@@ -499,20 +503,20 @@ func refused(err error) bool {
 	return false
 }
 
-// discard removes the sandbox of a session that nobody got.
+// discard removes the sandbox of a session that no caller received.
 func (m *Manager) discard(s *Session, adopted bool) {
 	to := owner.Gone
 	if adopted {
-		to = owner.Ready // it was there before us
+		to = owner.Ready // it existed before this creation
 	}
 	if err := m.closeSession(m.ctx, s, to, owner.RunEnded); err != nil {
 		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
 
-// forget clears up after a creation that failed in the driver. Unless it failed before there was anything, the driver
-// may have been unable to clean up: the reaper looks for the sandbox by its id, also later, when an engine that was
-// slow to answer has made it after all.
+// forget records the cleanup after a failed creation. If the creation was refused, nothing was created, and forget
+// deletes the record. Otherwise the driver's cleanup may have failed. The reaper then looks for the sandbox by id,
+// repeatedly, because a slow engine may create the sandbox later.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.keeper.Save(s.recordAs(record.Removing, m.now()))
@@ -521,17 +525,17 @@ func (m *Manager) forget(s *Session, cause error) {
 	ctx, cancel := context.WithTimeout(context.Background(), custody.StoreTimeout)
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
-		m.keeper.Save(s.recordAs(record.Closed, m.now())) // at least it must not hold the key
+		m.keeper.Save(s.recordAs(record.Closed, m.now())) // at least the record no longer occupies the key
 	}
 }
 
-// pullRelay hands the progress of one pull to all openers who wait for it. An opener who left is not called any more.
+// pullRelay reports the progress of one pull to all waiting openers. It does not call openers that left.
 type pullRelay struct {
-	mu    sync.Mutex // guards heard, and is held while its functions are called, so that who leaves waits for them
+	mu    sync.Mutex // guards heard; held during calls, so that leave waits for them
 	heard []*func(backend.PullProgress)
 }
 
-// join adds a listener, which may be nil, and returns the function that removes it.
+// join adds a listener and returns a function that removes it. The listener may be nil.
 func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -543,7 +547,7 @@ func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
 	}
 }
 
-// report calls the listeners. One that panics is not called again; the pull goes on for the others.
+// report calls the listeners. A listener that panics is not called again. The pull continues for the others.
 func (p *pullRelay) report(progress backend.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,10 +21,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// testImage is what tests ask for where the image does not matter.
+// testImage returns a request for tests in which the image does not matter.
 func testImage() session.Request { return session.Request{Image: "test:1"} }
 
-// mustOpen opens a key.
+// mustOpen opens a key and fails the test on an error.
 func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Session {
 	t.Helper()
 	s, _, err := m.Open(t.Context(), key, testImage())
@@ -47,7 +47,7 @@ func output(t testing.TB, s *session.Session, command string) string {
 	return string(res.Stdout.Bytes())
 }
 
-// wantOutput runs a shell command that must write just that.
+// wantOutput runs a shell command and verifies its exact output.
 func wantOutput(t testing.TB, s *session.Session, command, want string) {
 	t.Helper()
 	if got := output(t, s, command); got != want {
@@ -55,7 +55,7 @@ func wantOutput(t testing.TB, s *session.Session, command, want string) {
 	}
 }
 
-// reopen opens a key whose sandbox must be the one with an id, with the file that was kept.
+// reopen opens a key and verifies that its sandbox has the specified id and the kept file.
 func reopen(t testing.TB, m *session.Manager, key session.Key, req session.Request, id string) *session.Session {
 	t.Helper()
 	s, created, err := m.Open(t.Context(), key, req)
@@ -66,7 +66,7 @@ func reopen(t testing.TB, m *session.Manager, key session.Key, req session.Reque
 	return s
 }
 
-// opensAnother opens a key that must get a new sandbox.
+// opensAnother opens a key and verifies that it gets a new sandbox.
 func opensAnother(t testing.TB, m *session.Manager, key session.Key, req session.Request, id string) {
 	t.Helper()
 	if s, created, err := m.Open(t.Context(), key, req); err != nil || !created || s.ID() == id {
@@ -74,7 +74,7 @@ func opensAnother(t testing.TB, m *session.Manager, key session.Key, req session
 	}
 }
 
-// eventually waits until what is true; tests of asynchronous clean-up use it.
+// eventually waits until is returns true. Tests use it for asynchronous cleanup.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
@@ -139,14 +139,15 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		slow <- err
 	}()
 	eventually(t, "the slow creation has begun", func() bool { return e.creates.Load() == 1 })
-	for i := range 8 { // would wait for ever
+	for i := range 8 { // these would block forever
 		mustOpen(t, m, session.WorkflowKey("run_1", fmt.Sprintf("quick%d", i)))
 	}
 	close(release)
 	must(t, <-slow)
 }
 
-// TestLastWaiterLeaves cancels an open at every stage; nothing is left behind and the key can be opened again.
+// TestLastWaiterLeaves cancels an open at every stage. It verifies that nothing is left behind and that the key can be
+// opened again.
 func TestLastWaiterLeaves(t *testing.T) {
 	t.Parallel()
 	for _, stage := range []string{"before create", "after create", "dial"} {
@@ -251,7 +252,8 @@ func TestOpenChecksItsRequest(t *testing.T) {
 	}
 }
 
-// TestReopen: values of variables count, too, for who has the sandbox; how long it may be idle does not.
+// TestReopen verifies that a request with other values of environment variables conflicts with an open session, and
+// that another idle timeout does not.
 func TestReopen(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)
@@ -272,7 +274,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestCeiling: limits above a ceiling, or left open, are those of the ceiling, for everybody who comes with it.
+// TestCeiling verifies that limits above the ceiling, and unset limits, become the ceiling's limits.
 func TestCeiling(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)
@@ -346,7 +348,7 @@ func TestCapacity(t *testing.T) {
 	if opened.Load() != places || full.Load() != callers-places || e.creates.Load() != places || e.count() != places {
 		t.Errorf("%d opened, %d refused, %d creations, %d sandboxes", opened.Load(), full.Load(), e.creates.Load(), e.count())
 	}
-	// A place that a failed creation or a close gave back can be taken again.
+	// A place that was freed by a failed creation or a close can be used again.
 	for _, info := range mustList(t, m)[:1] {
 		if err := m.CloseSession(t.Context(), info.Key, session.CloseOptions{}); err != nil {
 			t.Error(err)
@@ -519,7 +521,8 @@ func TestWaitIsLogged(t *testing.T) {
 	}
 }
 
-// TestRemovedWhileOpened: an Open of a sandbox that somebody else removes before it is reached fails with just that.
+// TestRemovedWhileOpened verifies the error of an Open whose sandbox was removed by another process before the
+// connection.
 func TestRemovedWhileOpened(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -9,12 +9,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// operations are the methods of a Manager that package session/admin calls.
+// operations are the Manager methods that package session/admin calls.
 type operations struct{ *Manager }
 
 func init() { custody.Of = func(m any) custody.Operations { return operations{m.(*Manager)} } }
 
-// EnvironmentUsed returns when a sandbox last had the environment of a recipe.
+// EnvironmentUsed returns when a sandbox last used the environment with the recipe.
 func (m operations) EnvironmentUsed(recipe string) (last time.Time) {
 	if m.opts.Environments != nil {
 		last = m.opts.Environments.LastUsed(recipe)
@@ -30,7 +30,7 @@ func (m operations) AfterClose(f func(error)) (stop func() bool) {
 	return context.AfterFunc(m.ctx, func() { f(errManagerClosed) })
 }
 
-// Error wraps the error of an operation.
+// Error wraps an operation's error.
 func (m operations) Error(op string, err error) error {
 	return sandbox.WrapError(op, m.driver, "", engineError(err))
 }

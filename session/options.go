@@ -13,82 +13,84 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Defaults and bounds.
+// Defaults and limits.
 const (
 	DefaultIdleTimeout = 15 * time.Minute
 	DefaultReapEvery   = custody.TouchEvery
-	// DefaultPoolIdle is how long sandboxes in a pool wait for a caller to open one.
+	// DefaultPoolIdle is the idle timeout of pooled sandboxes.
 	DefaultPoolIdle = time.Hour
-	// MaxForks is how many sandboxes one call of Fork makes.
+	// MaxForks is the maximum number of sandboxes that one call of Fork creates.
 	MaxForks = 64
-	// CacheDir is where sandboxes find caches, each by its name.
+	// CacheDir is the parent directory of caches in a sandbox. Each cache is a subdirectory with its name.
 	CacheDir = "/var/cache/workcell"
 )
 
-// ImagePolicy decides which images may be used.
+// ImagePolicy decides which images are allowed.
 type ImagePolicy interface {
-	// Check must return nil for an allowed reference, else an error with the reason.
+	// Check must return nil if the reference is allowed. Otherwise it must return an error with the reason.
 	Check(ref string) error
 }
 
-// Options configure a Manager. Zero fields are defaults.
+// Options configure a Manager. Zero fields have defaults.
 type Options struct {
-	// Instance names this installation on the engine; other installations' sandboxes are never touched. Empty is
-	// random: then nothing of an earlier process is ever found again.
+	// Instance is the name of this installation on the engine. The manager never changes sandboxes of other instances. If
+	// empty, the name is random, so the sandboxes of an earlier process are never found again.
 	Instance string
-	// Store keeps what labels cannot hold. Nil is a memory store. The caller closes its own store, after the manager.
-	//
-	// With a store and an Instance the manager also looks after what other processes of the instance left when they
-	// died: at its start and with every round of the reaper it removes what nobody has any more and what has expired.
-	// So all managers of an instance must have one store in common, or none.
+	// Store holds the state that labels cannot hold. If nil, the manager uses a memory store. The caller must close its
+	// store after the manager. // With a store and an Instance, the manager also cleans up after dead processes of the
+	// instance. When it starts and in each round of the reaper, it removes sandboxes without an owner and expired
+	// sandboxes. Therefore all managers of an instance must share one store, or none may have one.
 	Store record.Store
-	// Engine distinguishes the engines whose sandboxes are in one Store. Empty is the driver's name.
+	// Engine distinguishes the engines that share one Store. If empty, it is the driver's name.
 	Engine string
-	// Images decides which images may be used. Nil allows every image.
+	// Images decides which images are allowed. If nil, every image is allowed.
 	Images ImagePolicy
-	// Pool keeps sandboxes ready, of which Open takes one instead of making one. It is for processes that live long:
-	// filling it takes as long as making what is in it, and the end of the manager removes what nobody took.
+	// Pool lists the sandboxes to create in advance. If a pooled sandbox matches a request, Open returns it instead of
+	// creating a new one. Use it in long-running processes: filling the pool takes as long as creating its sandboxes, and
+	// the manager removes unused ones when it is closed.
 	Pool []PoolSpec
-	// Defaults are for sandboxes whose Request says nothing.
+	// Defaults are settings for sandboxes whose Request does not specify them.
 	Defaults Defaults
-	// AllowRoot permits Request.User to be root.
+	// AllowRoot allows Request.User to be root.
 	AllowRoot bool
-	// MaxSandboxes bounds the sandboxes of this manager, those under way and those in the pool included; one in the pool
-	// makes room for one that is opened. Zero is no bound.
+	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes that are
+	// being created. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
 	MaxSandboxes int
-	// IdleTimeout is how long a session may be idle before it is closed, unless its Request says otherwise. Zero is
-	// DefaultIdleTimeout, negative never.
+	// IdleTimeout is the idle time after which a session is closed. Request.IdleTimeout overrides it. If zero, it is
+	// DefaultIdleTimeout. If negative, sessions do not time out.
 	IdleTimeout time.Duration
-	// ReapEvery is how often idle sessions, and what other processes left, are looked for. Zero is DefaultReapEvery,
-	// negative never.
+	// ReapEvery is the interval between searches for idle sessions and for sandboxes of dead processes. If zero, it is
+	// DefaultReapEvery. If negative, the manager never searches.
 	ReapEvery time.Duration
-	// MaxFileBytes bounds one WriteFile, and one ReadFile without a limit of its own. Zero is DefaultMaxFileBytes.
+	// MaxFileBytes is the maximum size of one WriteFile, and of one ReadFile without a limit. If zero, it is
+	// DefaultMaxFileBytes.
 	MaxFileBytes int64
-	// TracerProvider makes spans. Nil is the global one.
+	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
-	// Egress connects sandboxes without a network to what Request.Egress allows. Nil: a request that has one is
-	// backend.ErrUnsupported.
+	// Egress gives sandboxes without a network access to the hosts in Request.Egress. If nil, Open returns an error
+	// wrapping backend.ErrUnsupported for requests that set Egress.
 	Egress sandbox.EgressGateway
-	// Environments installs what Request.Environment asks for, which needs an Instance and Egress. Nil: a request that has
-	// one is backend.ErrUnsupported.
+	// Environments installs Request.Environment. It requires an Instance and Egress. If nil, Open returns an error
+	// wrapping backend.ErrUnsupported for requests that set Environment.
 	Environments EnvironmentBuilder
-	// Caches are what Request.Caches can name.
+	// Caches are the caches that Request.Caches may name.
 	Caches []Cache
-	// Join has processes with the same Instance and Store, all of which set it, use each other's sandboxes: Open and
-	// Lookup also return a session of one that another living process has. Who closes such a session, or its scope,
-	// removes the sandbox, whichever process made it; the end of the manager leaves what is another's. Without it that is
-	// backend.ErrExists, and Connect is for it.
+	// Join lets processes with the same Instance and Store share their sandboxes. All of them must set it. Open and Lookup
+	// then also return sessions for sandboxes of other living processes. Closing such a session or its scope removes the
+	// sandbox, even if another process created it. Closing the manager keeps the sandboxes of other processes. Without
+	// Join, opening such a sandbox fails with backend.ErrExists; use Connect.
 	Join bool
-	// Logger takes what operators should know: refused ids, lost sandboxes, failed clean-up. Nil discards.
+	// Logger receives events for operators, for example refused ids, lost sandboxes, and failed cleanup. If nil, events
+	// are discarded.
 	Logger *slog.Logger
-	// Labels are set on every sandbox; names below backend.LabelPrefix are refused.
+	// Labels are set on every sandbox. Names with the prefix backend.LabelPrefix are refused.
 	Labels map[string]string
 }
 
-// Defaults are what an operator sets for all sandboxes of a manager. A Request goes before them, and they go before the
-// defaults of driver and package; what bounds a Request (Request.Ceiling, Options.Images) bounds them, too.
+// Defaults are an operator's settings for all sandboxes of a manager. A Request overrides them, and they override the
+// defaults of the driver and the package. The limits of a Request (Request.Ceiling, Options.Images) also apply to them.
 type Defaults struct {
-	Limits      backend.Limits    `json:"limits,omitzero"`       // for fields that Request.Limits leaves out
+	Limits      backend.Limits    `json:"limits,omitzero"`       // for fields that Request.Limits does not set
 	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
 	OCIRuntime  string            `json:"oci_runtime,omitempty"` // for Request.OCIRuntime
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
@@ -98,10 +100,9 @@ type Defaults struct {
 	Isolation backend.Isolation `json:"isolation,omitempty"`
 }
 
-// Request describes a sandbox. Only Image is required.
-//
-// A session is shared by all who open its key, so the fields that shape the sandbox (all but those that say otherwise)
-// must be the same in every Open; a difference is a ConflictError.
+// Request describes a sandbox. Only Image is required. // All openers of a key share one session. Therefore the fields
+// that configure the sandbox must be the same in every Open, except for the fields noted below. If a field differs,
+// Open returns a ConflictError.
 type Request struct {
 	Image      string              // image reference
 	User       string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
@@ -117,107 +118,110 @@ type Request struct {
 	Isolation backend.Isolation
 	Mounts    []backend.Mount // directories of the engine's machine; see docs/mounts.md before one is writable
 
-	// Environment is what commands find installed. Who opens the first sandbox that has it waits for its installation, in
-	// a sandbox of its own that Options.MaxSandboxes does not count.
+	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for its
+	// installation. The installation uses a separate sandbox, which does not count against Options.MaxSandboxes.
 	Environment Environment
 
-	// Caches are names of Options.Caches, which the sandbox reads.
+	// Caches are the names of the Options.Caches that the sandbox can read.
 	Caches []string
 
-	// RootSet makes WithDefaults keep Root also when it is the zero value.
+	// RootSet makes WithDefaults keep Root even if Root is the zero value.
 	RootSet bool
-	// Language is the runtime of frontmatter that Image is for, empty when it is unknown. The sandbox does not depend on
-	// it, only whether somebody with code in another language takes the image from a base.
+	// Language is the frontmatter runtime that Image is for, or empty if unknown. It does not affect the sandbox. If code
+	// in another language runs in the sandbox, Language decides whether Image is taken from the base request.
 	Language string
-	// DefaultImage: nobody asked for Image, it is only what Language has. Defaults.Images goes before it.
+	// DefaultImage means that Image is only the default for Language and was not requested. Defaults.Images overrides it.
 	DefaultImage bool
 
-	// asked is Limits without Defaults, in a prepared request.
+	// asked is Limits without Defaults in a prepared request.
 	asked backend.Limits
-	// fork is the snapshot that the workspace of a new sandbox begins as.
+	// fork is the snapshot from which the workspace of a new sandbox is copied.
 	fork *backend.ForkOf
 
-	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds; the sandbox's own end,
-	// when no process is left that could close it, goes by the first opener's, and two minutes more.
+	// IdleTimeout overrides Options.IdleTimeout. If zero, the manager's timeout applies. If negative, the sandbox does not
+	// time out. If several openers set it, the longest timeout applies. If no process is left to close the sandbox, the
+	// sandbox exits two minutes after the first opener's timeout.
 	IdleTimeout time.Duration
-	// IdlePolicy is for named sandboxes (UserKey) of managers with an Instance and a Store. Empty is what the key's
-	// sandbox has, and Defaults.IdlePolicy or IdleRemove for a new one. IdleStop needs files that survive a stop: with a
-	// driver that cannot keep them, or not those of a workspace with a size, it is backend.ErrUnsupported. A session that
-	// idleness stopped is closed for those who have it; its sandbox belongs to nobody until it is opened again, and the
-	// end of the manager leaves it.
+	// IdlePolicy applies to named sandboxes (UserKey) of managers with an Instance and a Store. If empty, an existing
+	// sandbox keeps its policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files that survive
+	// a stop. If the driver cannot keep them, for example in a workspace with a size limit, Open returns an error wrapping
+	// backend.ErrUnsupported. When a sandbox is stopped as idle, its session is closed for all holders. The sandbox then
+	// has no owner until it is opened again, and closing the manager does not remove it.
 	IdlePolicy record.IdlePolicy
-	// ExecTimeout is the timeout of commands that name none, MinExecTimeout to MaxExecTimeout. Zero is
-	// DefaultExecTimeout. The first opener's holds.
+	// ExecTimeout is the default timeout for commands, from MinExecTimeout to MaxExecTimeout. If zero, it is
+	// DefaultExecTimeout. The first opener's value applies.
 	ExecTimeout time.Duration
-	// Retention is how long the sandbox outlives the end of its run (CloseScope), for somebody to look at; it accepts
-	// no calls then. The first opener's holds.
+	// Retention is how long the sandbox is kept for inspection after the end of its run (CloseScope). A retained sandbox
+	// accepts no calls. The first opener's value applies.
 	Retention time.Duration
-	// Pull is when the image is fetched; the first opener's holds.
+	// Pull controls when the image is pulled. The first opener's value applies.
 	Pull backend.PullPolicy
-	// OnPull is called while this Open waits for the image to be fetched, never concurrently. May be nil.
+	// OnPull is called with progress while Open waits for a pull. Calls are never concurrent. It may be nil.
 	OnPull func(backend.PullProgress)
-	// Prepare is called once with a sandbox that was just made, before anybody gets it: to put files in place. When it
-	// fails, so does Open, and the sandbox is removed. The first opener's is called; may be nil.
+	// Prepare is called once with a new sandbox before a caller receives it, for example to write files. If it fails, Open
+	// fails and the sandbox is removed. Only the first opener's function is called. It may be nil.
 	Prepare func(ctx context.Context, s *Session) error
-	// OnAdopt is called once with a sandbox that was adopted from a dead process, before anybody gets it.
-	// When it fails, so does Open, and the sandbox stays. The first opener's is called; may be nil.
+	// OnAdopt is called once with a sandbox that was adopted from a dead process, before a caller receives it. If it
+	// fails, Open fails and the sandbox is kept. Only the first opener's function is called. It may be nil.
 	OnAdopt func(ctx context.Context, s *Session) error
-	// Mode is what Open does about a sandbox that the key has.
+	// Mode controls how Open handles an existing sandbox of the key.
 	Mode OpenMode
-	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
-	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits", of which only those
-	// count that are not zero.
+	// Match lists the fields in which OpenAsIs allows no difference, with the names of ConflictError.Fields: "image",
+	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits". Limits that are zero in
+	// the request are not compared.
 	Match []string
 }
 
-// OpenMode is what Open does about a sandbox that its key has.
+// OpenMode controls how Open handles an existing sandbox of the key.
 type OpenMode int
 
 // Open modes.
 const (
-	// OpenShared: it must be what the request describes; a difference is a ConflictError.
+	// OpenShared requires that the sandbox matches the request. Otherwise Open returns a ConflictError.
 	OpenShared OpenMode = iota
-	// OpenAsIs takes it as it is, or creates it again as it was where the engine has only its workspace. The request or
-	// Defaults must then have its mounts, OCI runtime and, if named, network, or it is a ConflictError. The sandbox of a
-	// run gets the requested network. Hosts are served only if the request has the same Egress.
+	// OpenAsIs uses an existing sandbox without changes. If the engine has only the workspace, OpenAsIs recreates the
+	// sandbox with its recorded configuration. Its mounts, its OCI runtime, and its network (if listed in Match) must then
+	// be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the requested
+	// network. Commands reach allowed hosts only if the request has the same Egress.
 	OpenAsIs
-	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same
-	// id and the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an
-	// Instance and a Store. The old one goes when another one of its kind was seen to work; one in which commands run
-	// stays, which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change:
-	// backend.ErrUnsupported. Whatever fails, the workspace is kept, and opening the key resumes with it. A session that
-	// is open here with the same request is returned as it is.
+	// OpenRebuild recreates a sandbox whose request differs or whose image has changed. The new sandbox has the same id
+	// and the same workspace, but no other files of the old one. It requires a named sandbox and a manager with an
+	// Instance and a Store. The old sandbox is removed only after a test sandbox with the new configuration has worked. If
+	// commands run in the old sandbox, it is kept, and Open returns an error wrapping backend.ErrExists. The owner of the
+	// workspace's files and the workspace's size cannot change; the error then wraps backend.ErrUnsupported. After any
+	// failure, the workspace is kept, and opening the key resumes with it. If this manager has a session with the same
+	// request, Open returns it unchanged.
 	OpenRebuild
 )
 
-// CloseOptions refine CloseSession.
+// CloseOptions are options for CloseSession.
 type CloseOptions struct {
-	// KeepWorkspace removes the sandbox without its workspace. With an Instance and a Store, an Open of the key within 30
-	// days has the same id and the files again, whatever else the request asks for; with CloseScope, or after that time,
-	// they go. A workspace that ends with its sandbox is backend.ErrUnsupported, and nothing is closed. The zero value
-	// deletes it.
+	// KeepWorkspace removes the sandbox but keeps its workspace. With an Instance and a Store, opening the key within 30
+	// days returns a sandbox with the same id and files, even if the request differs. CloseScope deletes the workspace,
+	// and it is also deleted after that time. If the workspace cannot outlive its sandbox, CloseSession returns an error
+	// wrapping backend.ErrUnsupported and closes nothing. If false, the workspace is deleted.
 	KeepWorkspace bool
 }
 
-// State is the state of a session or sandbox as callers see it.
+// State is the state of a session or sandbox.
 type State string
 
 // States of a session.
 const (
-	StateCreated State = "created" // being made; only seen in List
+	StateCreated State = "created" // being created; only in List
 	StateReady   State = "ready"   // accepts calls
-	StatePooled  State = "pooled"  // ready, and nobody's yet; only seen in List
-	StateStopped State = "stopped" // its processes ended, its files may be there; only seen in List
-	StateLost    State = "lost"    // the sandbox died or was removed behind our back
-	StateKept    State = "kept"    // its run is over, and it stays for a while to be looked at; only seen in List
-	StateClosed  State = "closed"  // closed by its owner, its run or the reaper
+	StatePooled  State = "pooled"  // ready in the pool, not in use yet; only in List
+	StateStopped State = "stopped" // its processes exited, its files may still exist; only in List
+	StateLost    State = "lost"    // the sandbox died or was removed by another program
+	StateKept    State = "kept"    // its run has ended, and it is retained for inspection; only in List
+	StateClosed  State = "closed"  // closed by its owner, its run, or the reaper
 )
 
 // Info describes a sandbox.
 type Info struct {
 	ID      string              `json:"id"`
 	Key     Key                 `json:"key"`
-	Run     string              `json:"run,omitempty"` // owning run, empty for named sandboxes
+	Run     string              `json:"run,omitempty"` // owning run; empty for named sandboxes
 	State   State               `json:"state"`
 	Reason  string              `json:"reason,omitempty"` // Record.Reason
 	Image   string              `json:"image"`
@@ -234,20 +238,20 @@ type Info struct {
 	OCIRuntime string `json:"oci_runtime,omitempty"`
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what
-	// holds it.
+	// RootBytes is how much may be written outside the workspace if the root is writable. RootEnforcement is the mechanism
+	// that enforces it.
 	RootBytes       int64               `json:"root_bytes,omitempty"`
 	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
 	Created         time.Time           `json:"created"`
 	Workdir         string              `json:"workdir"`
-	Programs        []string            `json:"programs,omitempty"` // interpreters found; only of an open session
+	Programs        []string            `json:"programs,omitempty"` // interpreters found; only for an open session
 	Backend         string              `json:"backend"`
 	EngineID        string              `json:"engine_id"` // for operators; never show it to an agent
 	Labels          map[string]string   `json:"labels,omitempty"`
-	// LastUsed is when the session's last call began or ended; zero when another process knows.
+	// LastUsed is when the session's last call began or ended. It is zero if only another process knows the time.
 	LastUsed time.Time `json:"last_used,omitzero"`
-	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout holds for an open session.
-	// Negative is never.
+	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout is set for an open session. A
+	// negative value means that there is no timeout.
 	IdleTimeout time.Duration     `json:"idle_timeout,omitempty"`
 	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"`
 	ExecTimeout time.Duration     `json:"exec_timeout,omitempty"`

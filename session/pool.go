@@ -19,44 +19,43 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a
-// key of its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once
-// when that has died. It becomes a session by an update of the record, to the session's key. The engine's labels do not
-// change: see custody.Identify.
+// A pooled sandbox runs but has no user yet. Its record has state Creating and a unique key. Therefore other processes
+// ignore the sandbox while its process lives, and remove it at once if its process has died. Open turns it into a
+// session by changing the key in the record. The engine's labels do not change. See custody.Identify.
 
-// Bounds of the pool.
+// Limits of the pool.
 const (
 	maxPoolSize  = 1000
-	claimTimeout = 10 * time.Second // for a guest that is ready to answer
-	warmTimeout  = 5 * time.Second  // for one of the languages of a sandbox that is being made
+	claimTimeout = 10 * time.Second // time for a pooled sandbox's guest to answer
+	warmTimeout  = 5 * time.Second  // time to start one of the languages in a sandbox that is being created
 )
 
-// PoolSpec keeps sandboxes ready for one kind of request.
+// PoolSpec describes pooled sandboxes for one kind of request.
 type PoolSpec struct {
-	// Request describes them: an Open takes one whose request has the same image, user, root, limits, network and OCI
-	// runtime, all of them as they are after defaults and ceiling. Its other fields must be empty, or do not count.
+	// Request describes the sandboxes. An Open uses one of them if its image, user, root, limits, network, and OCI runtime
+	// are the same after defaults and ceiling. All other fields must be empty or are ignored.
 	Request Request
-	// Size is how many are ready.
+	// Size is the number of sandboxes to keep ready.
 	Size int
-	// IdleTimeout: when no Open asked for one for so long they go, and the next Open that does finds none. Zero is
-	// DefaultPoolIdle, negative never.
+	// IdleTimeout removes the sandboxes if no Open has requested this kind for that long. The next such Open creates its
+	// sandbox. If zero, it is DefaultPoolIdle. If negative, the sandboxes do not time out.
 	IdleTimeout time.Duration
 }
 
-// pooled is a sandbox that is nobody's yet.
+// pooled is a sandbox that has no user yet.
 type pooled struct {
-	session *Session      // never returned by Open; its connection passes to the key's session
-	sources []fs.FileInfo // of what is mounted, when it was made
+	session *Session      // never returned by Open; the key's session takes over its connection
+	sources []fs.FileInfo // mount sources at the time of creation
 }
 
-// warmPool is the manager's side of the pool: it makes and removes what package pool counts.
+// warmPool creates and removes the sandboxes that package pool counts.
 type warmPool struct {
 	*pool.Pool[string, *pooled]
 	m     *Manager
 	kinds map[string]Request
 }
 
-// newPool returns the pool that the options ask for; nil when they ask for none.
+// newPool returns the pool that the options configure. If they configure none, it returns nil.
 func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 	if len(specs) == 0 {
 		return nil, nil
@@ -86,15 +85,15 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 	return w, nil
 }
 
-// kind returns what a prepared request has in common with all whose sandboxes differ in nothing that is settled when
-// they are made. Variables and hosts of the network come with a session.
+// kind identifies the prepared requests for which the same pooled sandbox can be used. It omits environment variables
+// and allowed hosts, because a session sets them after creation.
 func (r Request) kind() string {
 	s := r.shape()
 	s.Env, s.Egress = nil, sandbox.Egress{}
 	return s.encode()
 }
 
-// run keeps the pool filled until the manager ends, and removes then what nobody took.
+// run keeps the pool filled until the manager is closed. Then it removes the unused sandboxes.
 func (w *warmPool) run() {
 	ctx := untraced(w.m.ctx)
 	bound.Each(closeTogether, w.Run(ctx), func(p *pooled) error {
@@ -103,7 +102,7 @@ func (w *warmPool) run() {
 	})
 }
 
-// take returns a ready sandbox for a prepared request; nil without one.
+// take returns a pooled sandbox for a prepared request, or nil.
 func (w *warmPool) take(req Request) *pooled {
 	if w == nil || req.Pull == backend.PullAlways || req.fork != nil {
 		return nil
@@ -115,7 +114,7 @@ func (w *warmPool) take(req Request) *pooled {
 	return p
 }
 
-// evict returns any ready sandbox; nil without one.
+// evict takes any pooled sandbox out of the pool. If the pool is empty, it returns nil.
 func (w *warmPool) evict() *pooled {
 	if w == nil {
 		return nil
@@ -124,7 +123,7 @@ func (w *warmPool) evict() *pooled {
 	return p
 }
 
-// Make makes a sandbox that is nobody's yet.
+// Make creates a pooled sandbox.
 func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error) {
 	m, id := w.m, record.NewID()
 	if !m.occupy() {
@@ -150,7 +149,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	}
 	if err = s.control.Greet(ctx, s.engine); err == nil {
 		s.control.Warm(ctx, warmTimeout)
-		err = m.store.Update(ctx, s.creating()) // with the engine's id: it is ready
+		err = m.store.Update(ctx, s.creating()) // the engine's id in the record marks it as ready
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.removePooled(ctx, s))
@@ -158,8 +157,8 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	return &pooled{s, sources}, nil
 }
 
-// Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image and mounts
-// are still what the request names.
+// Usable returns a function that reports whether a pooled sandbox can still be used. Its guest must be connected, and
+// its image and mounts must not have changed since its creation.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
@@ -170,8 +169,8 @@ func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	}
 }
 
-// sources returns what is now at the directories that are mounted for a request. One of another machine is not among
-// it.
+// sources returns the current mount sources of a request. It omits sources that do not exist on this host, because the
+// engine may be on another host.
 func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 	for _, mount := range m.mounts(req) {
 		if st, err := os.Stat(mount.Source); err == nil {
@@ -181,23 +180,24 @@ func (m *Manager) sources(req Request) (list []fs.FileInfo) {
 	return list
 }
 
-// seesSources reports whether what is mounted is still what a new sandbox would see: caches are exchanged as a whole.
+// seesSources reports whether the mount sources are still the current ones. For example, filling a cache replaces its
+// whole directory.
 func (p *pooled) seesSources() bool {
 	return slices.EqualFunc(p.sources, p.session.m.sources(p.session.req), os.SameFile)
 }
 
-// Drop removes a sandbox that nobody took, and gives its place back.
+// Drop removes an unused pooled sandbox and frees its place in MaxSandboxes.
 func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 	if w.m.removePooled(ctx, p.session) == nil {
 		w.m.vacate()
 		return
 	}
 	w.m.mu.Lock()
-	w.m.owed[p.session.id] = struct{}{} // it has its place until a sweep has removed it
+	w.m.owed[p.session.id] = struct{}{} // it counts until a sweep has removed it
 	w.m.mu.Unlock()
 }
 
-// removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
+// removePooled removes a sandbox that has no user, for example after a failed claim.
 func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	s.control.Close()
 	err := m.keeper.Delete(context.WithoutCancel(ctx), s.recordAs(record.Creating, m.now()))
@@ -207,7 +207,7 @@ func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	return err
 }
 
-// occupy takes a place for a sandbox, if there is one.
+// occupy reserves a place in MaxSandboxes, if one is free.
 func (m *Manager) occupy() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,15 +218,15 @@ func (m *Manager) occupy() bool {
 	return true
 }
 
-// vacate gives a place back.
+// vacate frees a place in MaxSandboxes.
 func (m *Manager) vacate() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.used--
 }
 
-// imageID returns the ID of the image that a reference names on the engine now. known is false if the engine does not
-// know it.
+// imageID returns the ID of the image to which a reference currently resolves on the engine. If the engine does not
+// support this, known is false.
 func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
 	id, err = m.b.ImageID(ctx, ref)
 	if errors.Is(err, backend.ErrUnsupported) {
@@ -235,11 +235,11 @@ func (m *Manager) imageID(ctx context.Context, ref string) (id string, known boo
 	return id, true, engineError(err)
 }
 
-// errStale: a sandbox that was ready cannot be handed out any more.
+// errStale means that a pooled sandbox cannot be used because it has died or is outdated.
 var errStale = errors.New("session: a pooled sandbox is no longer usable")
 
-// fit claims the guest of a pooled sandbox for the session. It fails with errStale if the guest does not answer, or if
-// the request's image or mounts were replaced.
+// fit claims the guest of a pooled sandbox for the session. It returns errStale if the guest does not answer, or if the
+// request's image or mounts were replaced.
 func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
@@ -256,14 +256,14 @@ func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	return nil
 }
 
-// assign hands a pooled sandbox to a key. If the key already has a sandbox, assign returns that and removes the pooled
-// one. It fails with errStale if the pooled sandbox was unusable and is removed.
+// assign assigns a pooled sandbox to a key. If the key already has a sandbox, assign returns that sandbox and removes
+// the pooled one. If the pooled sandbox was unusable, assign removes it and returns errStale.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, ready.session.id)
 	s.byDefault(req, ready.session.engine)
-	fit := make(chan error, 1) // runs while the record is written
+	fit := make(chan error, 1) // receives the result of fit, which runs while the record is written
 	m.wg.Go(func() { fit <- s.fit(ctx, ready) })
-	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // then there is nothing to do before it is ready
+	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // no preparation is needed
 	other, err := m.reserve(ctx, s, req, func() error {
 		if !plain {
 			return m.store.Update(ctx, s.creating())
@@ -274,7 +274,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	})
 	unfit := <-fit
 	switch {
-	case errors.Is(err, backend.ErrNotFound): // somebody removed it
+	case errors.Is(err, backend.ErrNotFound): // another process removed it
 		err = errStale
 	case err == nil && other == nil:
 		err = unfit
@@ -290,11 +290,11 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 		return s, false, nil
 	}
 	s.control.Close()
-	_ = m.removePooled(ctx, ready.session) // its failure is logged, and a sweep's
+	_ = m.removePooled(ctx, ready.session) // it logs a failure, and a sweep tries again
 	return other, other != nil, engineError(err)
 }
 
-// engineOf returns what the engine says of the sandbox, as that of a session.
+// engineOf returns the engine's description of the pooled sandbox with the id and key of s.
 func (p *pooled) engineOf(s *Session) backend.Info {
 	return custody.Identify(record.Record{ID: s.id, Key: s.key, Created: s.created}, p.session.engine)
 }

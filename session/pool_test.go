@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
-// pictured is an engine that knows which image a name stands for.
+// pictured is an engine that knows image IDs.
 type pictured struct {
 	*engine
 	id      *atomic.Value
@@ -40,14 +40,14 @@ func (e pictured) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	return info, err
 }
 
-// poolOptions keep n sandboxes for testImage ready.
+// poolOptions returns options with n pooled sandboxes for testImage.
 func poolOptions(n int) *session.Options {
 	o := shared()
 	o.Pool = []session.PoolSpec{{Request: testImage(), Size: n}}
 	return o
 }
 
-// pooled returns the ids of the sandboxes that are ready.
+// pooled returns the ids of the pooled sandboxes.
 func pooled(t testing.TB, m *session.Manager) (ids []string) {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -60,7 +60,7 @@ func pooled(t testing.TB, m *session.Manager) (ids []string) {
 	return ids
 }
 
-// awaitPool waits until n sandboxes are ready, and returns their ids.
+// awaitPool waits until n sandboxes are pooled and returns their ids.
 func awaitPool(t testing.TB, m *session.Manager, n int) (ids []string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d sandboxes are ready", n), func() bool {
@@ -70,20 +70,20 @@ func awaitPool(t testing.TB, m *session.Manager, n int) (ids []string) {
 	return ids
 }
 
-// TestPool runs on processes what the conformance suite runs on every engine.
+// TestPool runs the conformance suite's pool tests with local processes.
 func TestPool(t *testing.T) {
 	t.Parallel()
 	sessiontest.Pool(t, newPictured(t), "shared", testImage())
 }
 
-// without returns the options of another process of the instance, which has no pool.
+// without returns the options of another process of the instance that has no pool.
 func without(o *session.Options) *session.Options {
 	other := *o
 	other.Pool = nil
 	return &other
 }
 
-// TestPoolKinds: what differs in anything that is settled when a sandbox is made gets none that was ready.
+// TestPoolKinds verifies that a request gets no pooled sandbox if it differs in a field that is fixed at creation.
 func TestPoolKinds(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)
@@ -119,7 +119,8 @@ func TestPoolKinds(t *testing.T) {
 	}
 }
 
-// TestPoolPlaces: what is ready counts, and makes room for what is opened.
+// TestPoolPlaces verifies that pooled sandboxes count against MaxSandboxes and are removed to make room for opened
+// ones.
 func TestPoolPlaces(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)
@@ -144,12 +145,12 @@ func TestPoolPlaces(t *testing.T) {
 		t.Errorf("%d places are taken, there were up to %d sandboxes", m.Used(), most.Load())
 	}
 	must(t, a.Discard(t.Context()))
-	c := mustOpen(t, m, record.AgentKey("c", "default")) // once the other one has gone
+	c := mustOpen(t, m, record.AgentKey("c", "default")) // after the other sandbox is removed
 	must(t, errors.Join(b.Close(t.Context()), c.Close(t.Context())))
 	awaitPool(t, m, 2)
 }
 
-// TestPoolUnfit: a sandbox whose image is another one by now, or that has died, is nobody's, and goes.
+// TestPoolUnfit verifies that a pooled sandbox is removed if its image has changed or if it has died.
 func TestPoolUnfit(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(e pictured){
@@ -185,7 +186,8 @@ func TestPoolUnfit(t *testing.T) {
 	}
 }
 
-// TestPoolOfTheDead: what a dead process had ready goes at the next sweep, and so does what it was about to hand out.
+// TestPoolOfTheDead verifies that the next sweep removes the pooled sandboxes of a dead process, including one that it
+// was about to assign.
 func TestPoolOfTheDead(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)
@@ -204,7 +206,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	if n := len(awaitPool(t, first, 3)); n != 3 {
 		t.Errorf("%d of a living process are left", n)
 	}
-	// The claim is recorded, and then the process is gone: its store takes nothing more.
+	// The claim is recorded, and then the process dies: its store accepts no more changes.
 	key := session.WorkflowKey("run_1", "default")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -233,7 +235,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	}
 }
 
-// TestPoolWithoutStore verifies that without a store, a sweep removes the pool of a dead process, and not the pool of a
+// TestPoolWithoutStore verifies that without a store, a sweep removes the pool of a dead process but not the pool of a
 // running process.
 func TestPoolWithoutStore(t *testing.T) {
 	t.Parallel()
@@ -253,7 +255,7 @@ func TestPoolWithoutStore(t *testing.T) {
 	eventually(t, "they go", func() bool { second.Reap(t.Context()); return e.count() == 0 })
 }
 
-// TestPoolAdopted: a pool does not replace existing sandboxes, and its sandboxes can be adopted.
+// TestPoolAdopted verifies that a pool does not replace existing sandboxes and that its sandboxes can be adopted.
 func TestPoolAdopted(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)
@@ -279,7 +281,8 @@ func TestPoolAdopted(t *testing.T) {
 	awaitPool(t, second, 1)
 }
 
-// TestPoolRace: many who open at once, and a manager that ends among them, get a sandbox each and leave none.
+// TestPoolRace opens many sandboxes concurrently while the manager is closed. It verifies that each caller gets a
+// separate sandbox and that none is left.
 func TestPoolRace(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// reapTogether is how many sessions are looked at side by side.
+// reapTogether is the maximum number of sessions that are checked concurrently.
 const reapTogether = 8
 
-// reapLoop looks for idle sessions until the manager ends.
+// reapLoop searches for idle sessions until the manager is closed.
 func (m *Manager) reapLoop() {
 	ticker := time.NewTicker(m.opts.ReapEvery)
 	defer ticker.Stop()
@@ -31,7 +31,7 @@ func (m *Manager) reapLoop() {
 	}
 }
 
-// reap closes what is idle, sweeps, and forgets what need not be remembered any longer.
+// reap closes idle sessions, sweeps, and deletes old records.
 func (m *Manager) reap(ctx context.Context) {
 	bound.Each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
 		m.reapSession(ctx, s)
@@ -43,7 +43,7 @@ func (m *Manager) reap(ctx context.Context) {
 	for _, s := range m.sessions(func(s *Session) bool { return s.joined }) {
 		_, idle := s.idleFor(m.now())
 		if over := idle || s.wasLost(); over && s.control.BeginClose(uncalled) {
-			_ = m.finishClose(ctx, s, owner.Ready, owner.Idle) // ends the connection alone, which nobody used for the sandbox's idle time
+			_ = m.finishClose(ctx, s, owner.Ready, owner.Idle) // only closes an unused connection
 			continue
 		}
 		s.recordUse(ctx)
@@ -53,8 +53,8 @@ func (m *Manager) reap(ctx context.Context) {
 	m.prune(ctx)
 }
 
-// reapSession closes s if it is idle. A sandbox in which a process runs is not idle. If the guest does not answer,
-// the next round tries again.
+// reapSession closes s if it is idle. A sandbox with a running process is not idle. If the guest does not answer, the
+// next round tries again.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	elsewhere := m.usedElsewhere(ctx, s)
 	used, idle := s.idleFor(m.now())
@@ -64,7 +64,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}
 	busy, err := s.control.Busy(ctx)
 	switch {
-	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
+	case errors.Is(err, backend.ErrLost): // not reopened since the loss: remove the leftovers
 	case err != nil:
 		m.log.WarnContext(ctx, "cannot check whether a sandbox is idle", "sandbox", s.id, "error", err)
 		return
@@ -73,7 +73,8 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		m.touch(ctx, s)
 		return
 	}
-	// The guest was asked without a lock: only a session that nobody used meanwhile is idle.
+	// Busy is called without a lock, so the session may have been used since. It is idle only if its last use is
+	// unchanged.
 	if !s.control.BeginClose(func(use sandbox.Use) bool {
 		s.expired = use.Calls == 0 && use.Last.Equal(used)
 		return s.expired
@@ -89,7 +90,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}
 }
 
-// idleFor reports whether the session was idle for its idle timeout, and since when.
+// idleFor reports whether the session has been idle for its idle timeout, and since when.
 func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +98,7 @@ func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	return use.Last, !use.Closing && use.Calls == 0 && s.idle >= 0 && now.Sub(use.Last) >= s.idle
 }
 
-// touch notes in the store when a session was last used.
+// touch records the session's last use in the store.
 func (m *Manager) touch(ctx context.Context, s *Session) {
 	expires := s.expiry()
 	used, use := s.lastUse(), s.control.Use()
@@ -114,7 +115,7 @@ func (m *Manager) touch(ctx context.Context, s *Session) {
 	}
 }
 
-// prune forgets closed scopes and records after a while.
+// prune deletes old closed scopes and records.
 func (m *Manager) prune(ctx context.Context) {
 	now := m.now()
 	m.mu.Lock()
@@ -124,7 +125,7 @@ func (m *Manager) prune(ctx context.Context) {
 		}
 	}
 	m.mu.Unlock()
-	recs, err := m.store.List(ctx, record.Closed, "lost") // which earlier versions wrote
+	recs, err := m.store.List(ctx, record.Closed, "lost") // earlier versions wrote "lost"
 	if err != nil {
 		if ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)

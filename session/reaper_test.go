@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// clock is a manager's time, moved by hand.
+// clock is a manager's clock that tests advance.
 type clock struct {
 	mu  sync.Mutex // guards now
 	now time.Time
@@ -65,7 +65,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 		t.Errorf("Lookup of a touched one = %v", err)
 	}
 	must(t, touched.Close(t.Context()))
-	touched.Touch() // does nothing
+	touched.Touch() // has no effect
 	if _, err := m.Lookup(t.Context(), idle.Key().Scope(), idle.ID()); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Lookup of a reaped id = %v, want ErrClosed", err)
 	}
@@ -85,7 +85,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	if e.count() != 1 || never.Info().State != session.StateReady {
 		t.Errorf("%d sandboxes, the one without idle timeout is %s", e.count(), never.Info().State)
 	}
-	// Closed ids are remembered for a while, then forgotten.
+	// Closed ids are remembered for a while and then deleted.
 	clock.add(2 * session.RememberFor)
 	m.Reap(t.Context())
 	if recs, err := store.List(t.Context(), record.Closed); err != nil || len(recs) != 0 {
@@ -93,7 +93,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	}
 }
 
-// TestBusySessionsAreNotReaped lets every kind of work go on while the clock runs far ahead.
+// TestBusySessionsAreNotReaped verifies that running work of every kind prevents the idle timeout.
 func TestBusySessionsAreNotReaped(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]func(ctx context.Context, s *session.Session) error{
@@ -105,7 +105,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 			r, w := io.Pipe()
 			go func() {
 				for ctx.Err() == nil {
-					if s.Active() > 0 { // the stream is: without it this would be a use that begins and ends
+					if s.Active() > 0 { // the stream is running; without it, this StatFile would count as the use
 						if _, err := s.StatFile(ctx, "stop"); err == nil {
 							break
 						}
@@ -163,8 +163,8 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 	}
 }
 
-// TestReaperAgainstStarts races the reaper with commands that start just then: a command either runs or says that the
-// session is closed, and the reaper never closes a session in which one runs.
+// TestReaperAgainstStarts runs the reaper concurrently with new commands. It verifies that a command runs or returns
+// ErrClosed, and that the reaper never closes a session with a running command.
 func TestReaperAgainstStarts(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -199,7 +199,7 @@ func TestReaperAgainstStarts(t *testing.T) {
 	reaping.Wait()
 }
 
-// TestReapLoop: the manager's own goroutine reaps.
+// TestReapLoop verifies that the manager's goroutine reaps sessions.
 func TestReapLoop(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -208,7 +208,7 @@ func TestReapLoop(t *testing.T) {
 	eventually(t, "the idle session is gone", func() bool { return e.count() == 0 && m.Used() == 0 })
 }
 
-// TestLateCreation: an engine that is slow makes what nobody waits for any more. It goes.
+// TestLateCreation verifies that a sandbox is removed if a slow engine creates it after all callers were canceled.
 func TestLateCreation(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -232,16 +232,16 @@ func TestLateCreation(t *testing.T) {
 	}
 }
 
-// setClock returns a time as the system would have told it had somebody set its clock: the hour differs, the monotonic
-// reading beside it does not. No call of the standard library makes one, so its seconds are changed in place.
+// setClock returns a time as after a change of the system clock: the wall time differs, but the monotonic reading does
+// not. The standard library cannot create such a time, so setClock changes the seconds in memory.
 func setClock(t time.Time, by time.Duration) time.Time {
 	const nanosecondBits = 30
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(by/time.Second) << nanosecondBits
 	return t
 }
 
-// TestClockJumps sets the clock under sessions of two processes. Nobody's idle time is over by that, neither by its own
-// process's reckoning nor by the other's, and it still is once the time has really passed.
+// TestClockJumps changes the clock while two processes have sessions. It verifies that no session expires because of
+// the change, in either process, and that sessions do expire after the real time has passed.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -270,7 +270,7 @@ func TestClockJumps(t *testing.T) {
 			}
 		}
 	}
-	jump.Store(int64(-time.Hour)) // a clock that was set back keeps nobody
+	jump.Store(int64(-time.Hour)) // setting the clock back does not keep sandboxes
 	passed.Store(int64(11 * time.Minute))
 	for _, m := range managers {
 		m.Reap(t.Context())

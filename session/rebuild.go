@@ -14,13 +14,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
-// notes that between the two (Record.KeepWorkspace), so that the next opener of the key resumes with it after a crash.
+// A rebuild removes a sandbox and creates a new one with the same id and the kept workspace. In between, the record has
+// Record.KeepWorkspace set. If the process crashes then, the next opener of the key resumes with the workspace.
 
-// errBusy: commands run in a sandbox that was to be rebuilt.
+// errBusy means that commands are running in a sandbox that has to be rebuilt.
 var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox", Err: backend.ErrExists}
 
-// releaseIdle lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
+// releaseIdle releases an idle session of this manager, so that its sandbox can be adopted and rebuilt.
 func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
 	switch busy, err := s.control.Busy(ctx); {
 	case err != nil:
@@ -37,19 +37,19 @@ func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
 	return errBusy
 }
 
-// rebuild rebuilds a sandbox whose record is this manager's as req asks; without a session and an error it is what req
-// asks for already.
+// rebuild rebuilds a sandbox for req. The sandbox's record must belong to this manager. If the sandbox already matches
+// req, rebuild returns neither a session nor an error.
 func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backend.Info, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engine.ID)
 	if err != nil {
 		return nil, engineError(err)
 	}
 	same := engine.Hash == req.shape().hash()
-	if custody.IsPooled(engine) { // its hash is that of what it was before it was anybody's
+	if custody.IsPooled(engine) { // the engine has the hash of the pool's request
 		had, known := decodeShape(rec.Request)
 		same = known && had.differences(req.shape()) == nil
 	}
-	current := func() bool { // where the engine cannot tell, the sandbox is rebuilt
+	current := func() bool { // if the engine does not know the image's ID, the sandbox is rebuilt
 		id, known, err := m.imageID(ctx, req.Image)
 		return same && known && err == nil && id == engine.ImageID
 	}
@@ -71,7 +71,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backen
 			return nil, errBusy
 		}
 	}
-	// The removal and the making that follows it must not be left half done.
+	// The removal and the following creation must both complete, so they do not depend on ctx.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*custody.Lifetimes.Removal)
 	defer cancel()
 	rec.KeepWorkspace, rec.Expires = true, time.Time{}
@@ -79,14 +79,14 @@ func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backen
 		return nil, err
 	}
 	if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{}); err != nil {
-		rec.KeepWorkspace = false // the old one is there, most likely, and may be idle
+		rec.KeepWorkspace = false // the old sandbox probably still exists and may be idle
 		custody.NoteUse(rec, m.now())
 		return nil, engineError(err)
 	}
 	return m.createOver(ctx, *rec, req)
 }
 
-// checkWorkspace fails unless a sandbox like trial can have the workspace that another one had.
+// checkWorkspace returns an error if a sandbox like trial cannot use the workspace of a sandbox like had.
 func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
@@ -95,7 +95,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	case wanted != limit:
 		return fmt.Errorf("%w: a rebuild cannot change the workspace limit from %d to %d bytes", backend.ErrUnsupported, limit, wanted)
 	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
-		// What is watched is a directory, which any sandbox can have.
+		// A monitored workspace is a plain directory, which every sandbox can use.
 		return fmt.Errorf("%w: a rebuild cannot change the enforcement of the workspace limit from %q to %q",
 			backend.ErrUnsupported, had.Workspace, trial.Workspace)
 	case !m.keeper.KeepsFiles(had.Limits, had.Workspace):
@@ -104,8 +104,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	return nil
 }
 
-// probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they
-// must be. If this process dies, a sweep removes the sandbox by its record.
+// probe creates a sandbox for req, waits until its guest answers, and removes it. This verifies image, limits, and
+// engine. If this process dies, a sweep removes the sandbox because of its record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
 	rec := s.recordAs(record.Removing, s.created.Add(2*custody.Lifetimes.Removal))
@@ -126,9 +126,9 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 	return info, err
 }
 
-// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a
-// run's, is. It must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is
-// left.
+// recreate creates a sandbox that the engine no longer has. It reuses the workspace. A named sandbox's workspace may be
+// missing, a run's workspace is known to exist. The configuration must be unchanged, unless req requests a rebuild. If
+// no part of the sandbox is left, recreate returns neither a session nor an error.
 func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	named := rec.Key.Namespace == record.NamespaceUser
 	if !named && !rec.WorkspaceOnly() {
@@ -137,7 +137,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	conflict := gone(rec, req)
 	req, beyond := asWas(rec, req)
 	was, known := decodeShape(rec.Request)
-	was.Env = req.shape().Env // which the engine does not have
+	was.Env = req.shape().Env // the engine does not have the environment variables
 	same := known && was.differences(req.shape()) == nil
 	if !same || rec.WorkspaceOnly() {
 		there, known, err := m.keeper.LookForWorkspace(ctx, rec.ID)
@@ -151,11 +151,11 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	if beyond != nil {
 		return nil, &ConflictError{Key: rec.Key, Fields: beyond, Gone: true}
 	}
-	if err := m.permit(&req); err != nil { // a record may have any image and user
+	if err := m.permit(&req); err != nil { // a record may contain any image and user
 		return nil, refusedOpen(ctx, rec.Key, req, err)
 	}
 	if !named {
-		req.Prepare = nil // its files are there
+		req.Prepare = nil // its files already exist
 	}
 	if !named || !rec.WorkspaceOnly() {
 		m.log.WarnContext(ctx, "recreating a missing sandbox: its workspace is unchanged, processes and other files are lost",
@@ -170,14 +170,14 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	return m.createOver(ctx, rec, req)
 }
 
-// createOver creates the sandbox of a record of this manager upon the workspace that is there, and leaves the record
-// and the workspace as they are when it fails.
+// createOver creates the sandbox of one of this manager's records with the existing workspace. If it fails, record and
+// workspace are unchanged.
 func (m *Manager) createOver(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
 	if had, known := decodeShape(rec.Request); known && req.Mode == OpenAsIs {
 		made := req.shape()
-		made.Env = had.Env // whose values come with a full request
+		made.Env = had.Env // the values come with a full request
 		s.made, s.asIs = made.encode(), true
 	}
 	info, err := m.make(ctx, s, req)

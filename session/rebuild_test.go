@@ -15,9 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record
-// says so: no sweep forgets it, it is listed, and it can be opened. One that ends before that leaves the old sandbox as
-// it was.
+// TestBrokenRebuild verifies that an interrupted rebuild keeps the workspace. If the old sandbox was already removed,
+// the record notes the kept workspace: no sweep deletes it, it is listed, and it can be opened. If the rebuild is
+// interrupted earlier, the old sandbox is unchanged.
 func TestBrokenRebuild(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
@@ -30,7 +30,7 @@ func TestBrokenRebuild(t *testing.T) {
 			m := newManager(t, e, opts)
 			e.setHooks(func(_ context.Context, spec backend.Spec) error {
 				if spec.ID == s.ID() {
-					return backend.ErrUnavailable // the trial before it went well
+					return backend.ErrUnavailable // the test sandbox before it succeeded
 				}
 				return nil
 			}, func(id string) error {
@@ -66,7 +66,7 @@ func TestBrokenRebuild(t *testing.T) {
 	}
 }
 
-// limiting is an engine that keeps the limits of workspaces by what the runtime allows.
+// limiting is an engine whose enforcement of workspace limits depends on the runtime.
 type limiting struct{ *engine }
 
 func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
@@ -82,8 +82,8 @@ func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	return b.info, nil
 }
 
-// TestOnlyWhatFits: a sandbox that the workspace is not fit for is neither made in the place of one that is there nor
-// of one that the engine has lost, and nothing is touched; without a rebuild every difference is a conflict.
+// TestOnlyWhatFits verifies that a sandbox that cannot use the workspace does not replace an existing or lost sandbox,
+// and that the workspace is unchanged. Without OpenRebuild, every difference is a conflict.
 func TestOnlyWhatFits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -131,8 +131,8 @@ func TestOnlyWhatFits(t *testing.T) {
 	}
 }
 
-// TestDurableRequests: what only named sandboxes of managers with a common store can have is refused elsewhere, and a
-// policy does not change under those who have the sandbox.
+// TestDurableRequests verifies that settings for named sandboxes with a shared store are refused otherwise, and that
+// the policy of an open sandbox does not change.
 func TestDurableRequests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -162,7 +162,8 @@ func TestDurableRequests(t *testing.T) {
 	}
 }
 
-// TestBusySandboxIsNotStopped: neither the process that has it nor a sweep stops a sandbox in which a command runs.
+// TestBusySandboxIsNotStopped verifies that neither the owner nor a sweep stops a sandbox in which a command is
+// running.
 func TestBusySandboxIsNotStopped(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -187,7 +188,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	if b.process().state() != backend.StateRunning {
 		t.Fatal("a sweep stopped a busy sandbox")
 	}
-	third := newManager(t, e, opts) // comes after all that, and finds nothing running
+	third := newManager(t, e, opts) // starts after the command has ended
 	late := newClock(third)
 	late.add(4000 * time.Hour)
 	v, err := third.Connect(t.Context(), s.ID())
@@ -204,7 +205,8 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	}
 }
 
-// TestStoppedWhileConnecting: a sandbox that a sweep stops between a look at it and the connection is started again.
+// TestStoppedWhileConnecting verifies that Connect starts a sandbox again if a sweep stops it between lookup and
+// connection.
 func TestStoppedWhileConnecting(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -13,11 +13,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// maxImageRef bounds an image reference in bytes.
+// maxImageRef is the maximum size of an image reference in bytes.
 const maxImageRef = 1024
 
-// prepare checks a request against form and policy and returns it with its defaults filled in and nothing shared with
-// the caller.
+// prepare validates a request and applies policy and defaults. The result shares no memory with the caller's request.
 func (m *Manager) prepare(req Request) (Request, error) {
 	if req.DefaultImage {
 		req.Image = cmp.Or(m.opts.Defaults.Images[req.Language], req.Image)
@@ -48,7 +47,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
-	if req.fork == nil { // a fork has its origin's, these included
+	if req.fork == nil { // a fork has its origin's mounts, which include the defaults
 		req.Mounts = slices.Concat(m.opts.Defaults.Mounts, req.Mounts)
 	}
 	if req.Caches, err = m.checkCaches(req.Caches); err != nil {
@@ -61,7 +60,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		fit := l.Fit(req.asked)
 		l.TmpBytes, l.ShmBytes = min(l.TmpBytes, fit.TmpBytes), min(l.ShmBytes, fit.ShmBytes)
 	}
-	for _, row := range backend.LimitTable() { // what is too small or too large is the driver's to refuse
+	for _, row := range backend.LimitTable() { // the driver refuses values that are too small or too large
 		if value := *row.Of(&req.Limits); value < 0 {
 			return req, &backend.LimitError{Limit: row, Value: value}
 		}
@@ -78,7 +77,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	return req, nil
 }
 
-// permit checks image and user against form and policy.
+// permit validates image and user and applies the policy.
 func (m *Manager) permit(req *Request) error {
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
 		return fmt.Errorf("%w: the image reference has %d bytes, must have 1 to %d and no spaces", backend.ErrInvalid, len(req.Image), maxImageRef)
@@ -88,7 +87,7 @@ func (m *Manager) permit(req *Request) error {
 			return err
 		}
 	}
-	// What is no reference may be an address with a password in it, and must not get into spans.
+	// An invalid reference may be a URL with a password, which must not appear in spans.
 	if _, err := backend.NormalizeImage(req.Image); err != nil {
 		return err
 	}

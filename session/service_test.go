@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
-// TestService runs on processes what the conformance suite runs on every engine.
+// TestService runs the conformance suite's service tests with local processes.
 func TestService(t *testing.T) {
 	t.Parallel()
 	e, opts := newEngine(t), shared()
@@ -26,7 +26,7 @@ func TestService(t *testing.T) {
 	})
 }
 
-// python is a command that connects to an address, sends a word, and prints what comes back.
+// python is a command that connects to an address, sends a word, and prints the reply.
 func python(addr, word string) sandbox.ExecRequest {
 	return sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import socket, sys
@@ -35,7 +35,7 @@ s.sendall(sys.argv[2].encode()); s.shutdown(socket.SHUT_WR); print(s.makefile().
 		Services: []sandbox.ServiceGrant{{Name: "tools", Value: "granted"}}}
 }
 
-// TestServiceSurvivesBrokenLink: connections end with the link, and those that come afterwards are served as before.
+// TestServiceSurvivesBrokenLink verifies that connections end with the link and that later connections work.
 func TestServiceSurvivesBrokenLink(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -70,7 +70,7 @@ func TestServiceSurvivesBrokenLink(t *testing.T) {
 	<-began
 	for range 3 {
 		e.all()[0].process().cut()
-		_, err := s.Commands(t.Context()) // which reaches the sandbox again
+		_, err := s.Commands(t.Context()) // reconnects to the sandbox
 		must(t, err)
 		wantStdout(t, run(t, s, python(addr, "next")), "next\n")
 	}
@@ -79,7 +79,7 @@ func TestServiceSurvivesBrokenLink(t *testing.T) {
 	}
 }
 
-// TestServiceEndsWithSession: nothing of a service is left when the session has closed.
+// TestServiceEndsWithSession verifies that no part of a service remains after the session is closed.
 func TestServiceEndsWithSession(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
@@ -97,7 +97,7 @@ func TestServiceEndsWithSession(t *testing.T) {
 	stop()
 	select {
 	case <-ended:
-	default: // it was never accepted
+	default: // never accepted
 	}
 	if _, _, err := s.Serve(t.Context(), sandbox.Service{Name: "tools", Handle: func(context.Context, *sandbox.ServiceConn) {}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("a service of a closed session: %v", err)

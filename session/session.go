@@ -17,9 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Session is a sandbox that a Manager opened for a key. All methods may be called concurrently. After Close every
-// call fails with backend.ErrClosed, calls under way too; once the sandbox died every call fails with
-// backend.ErrLost.
+// Session is a sandbox that a Manager opened for a key. It is safe for concurrent use. After Close, all calls return
+// backend.ErrClosed; pending calls are canceled. After the sandbox died, all calls return backend.ErrLost.
 type Session struct {
 	*sandbox.Sandbox
 	control sandbox.Control
@@ -27,39 +26,39 @@ type Session struct {
 	m         *Manager
 	id        string
 	key       Key
-	req       Request // prepared; only its shape for sandboxes of other processes
+	req       Request // prepared; for sandboxes of other processes only the fields of its shape
 	engine    backend.Info
-	made      string            // what the sandbox was made for, Record.Request
-	asIs      bool              // adopted with OpenAsIs, so that req has only what could be found out
-	building  bool              // an environment is installed in it, and nobody gets it
+	made      string            // recorded request of the sandbox, Record.Request
+	asIs      bool              // adopted with OpenAsIs, so that req has only the known fields
+	building  bool              // an environment is being installed; no caller receives the session
 	owned     bool              // this manager removes the sandbox; false for Connect
-	joined    bool              // it is another process's and open here all the same (Options.Join)
-	keepFresh bool              // from Connect, with uses that are recorded
-	policy    record.IdlePolicy // what becomes of it when it is idle; never empty for an owned one
+	joined    bool              // another process owns it, and it is open here (Options.Join)
+	keepFresh bool              // from Connect, and its uses are recorded
+	policy    record.IdlePolicy // action after the idle timeout; never empty if owned
 	created   time.Time
 
 	settled atomic.Bool // the store has it as ready
 
 	mu       sync.Mutex    // guards the fields below; never held across a call to the engine or the guest
-	recorded time.Time     // last use as it was last recorded
-	idle     time.Duration // negative is never
-	taken    bool          // another process has the sandbox now
-	why      owner.Event   // for which it closes, Record.Reason; empty before
+	recorded time.Time     // last use in the store
+	idle     time.Duration // idle timeout; negative means none
+	taken    bool          // another process took over the sandbox
+	why      owner.Event   // reason for closing, Record.Reason; empty before
 
-	lossRecorded chan struct{} // closed when the store has the loss
-	disowned     record.Record // as given up by giveUpLost; to be read when lossRecorded is closed
-	expired      bool          // it closes because nobody used it; set when Close begins
-	closing      chan struct{} // closed when Close ended
-	closeErr     error         // result of Close, set before closing is closed
+	lossRecorded chan struct{} // closed when the loss is in the store
+	disowned     record.Record // record from giveUpLost; read it after lossRecorded is closed
+	expired      bool          // closed because it was idle; set when Close begins
+	closing      chan struct{} // closed when Close has returned
+	closeErr     error         // result of Close; set before closing is closed
 }
 
-// errSessionClosed is the answer of a session that was closed.
+// errSessionClosed is the error of calls on a closed session.
 var errSessionClosed error = &sanitize.Error{Text: "the sandbox is closed", Err: backend.ErrClosed}
 
-// Key returns the key that the sandbox belongs to.
+// Key returns the sandbox's key.
 func (s *Session) Key() Key { return s.key }
 
-// Info describes the sandbox. The result shares nothing with the session.
+// Info describes the sandbox. The result shares no memory with the session.
 func (s *Session) Info() Info {
 	info := s.m.describe(s.engine, s.key)
 	info.Workdir, info.Programs = s.Workdir(), s.Programs()
@@ -80,18 +79,18 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// Touch counts as use: the session's idle time starts again. It does nothing to a session that is closing.
+// Touch counts as a use and restarts the idle timeout. If the session is closing, Touch does nothing.
 func (s *Session) Touch() { _ = s.control.Do(func() error { return nil }) }
 
-// Close closes the sandbox: calls under way end with backend.ErrClosed and the sandbox is removed with its workspace.
-// For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
+// Close removes the sandbox and its workspace. Pending calls return backend.ErrClosed. For a session from Connect,
+// Close only closes the connection. ctx does not limit the removal. Calling Close again has no effect.
 func (s *Session) Close(ctx context.Context) error {
 	return s.m.closeSession(ctx, s, owner.Gone, owner.Removed)
 }
 
-// Discard closes the sandbox as Close does. Where sandboxes are kept ready (Options.Pool), which is where it matters,
-// it does not wait for the removal, which the manager does, Close of it included; a failure is logged then, and the
-// reaper tries again.
+// Discard closes the sandbox as Close does. If the manager has a pool (Options.Pool), Discard does not wait for the
+// removal. The manager removes the sandbox in the background, logs a failure, and lets the reaper try again.
+// Manager.Close waits for the removal.
 func (s *Session) Discard(ctx context.Context) error {
 	if s.m.pool == nil || !s.owned {
 		return s.Close(ctx)
@@ -110,26 +109,26 @@ func (s *Session) Discard(ctx context.Context) error {
 func always(sandbox.Use) bool       { return true }
 func uncalled(use sandbox.Use) bool { return use.Calls == 0 }
 
-// isClosing reports whether the session closes or is closed.
+// isClosing reports whether the session is closing or closed.
 func (s *Session) isClosing() bool { return s.control.Use().Closing }
 
-// wasLost reports whether the session was lost before it was closed, or is.
+// wasLost reports whether the sandbox was lost.
 func (s *Session) wasLost() bool { return s.control.Use().Lost }
 
-// noteLost records that the sandbox was lost.
+// noteLost records the loss of the sandbox.
 func (s *Session) noteLost(reason string) {
 	defer close(s.lossRecorded)
 	s.m.noteLost(s, reason)
 }
 
-// start begins the span of a call.
+// start starts the span of a call.
 func (s *Session) start(ctx context.Context, name string) (context.Context, trace.Span) {
 	attrs := append(s.m.keyAttributes(s.key),
 		telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))
 	return telemetry.StartWith(ctx, s.m.tracers, name, attrs...)
 }
 
-// wrapError wraps the error of a call.
+// wrapError wraps a call's error.
 func (s *Session) wrapError(op string, err error) error {
 	return sandbox.WrapError(op, s.m.driver, s.id, err)
 }

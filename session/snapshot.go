@@ -12,12 +12,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// forksTogether bounds how many sandboxes are forked at once: they read the same files.
+// forksTogether is the maximum number of concurrent forks. Forks read the same files.
 const forksTogether = 4
 
-// Fork makes n new sandboxes that have the files of a snapshot, and for the rest are what this one was opened as.
-// Each has a key of its own in the scope of this one's, or, for a named sandbox, a name of its own. When one cannot
-// be made, all are removed.
+// Fork creates n new sandboxes with the files of a snapshot and otherwise with this sandbox's request. Each fork gets a
+// new key in this sandbox's scope, or a new name if this sandbox is named. If one fork cannot be created, Fork removes
+// all of them.
 func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Session, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanFork)
 	defer func() {
@@ -47,8 +47,8 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	return forks, nil
 }
 
-// ForkAs is Fork of one sandbox, with a key that the caller chooses. When that is open already it is returned as Open
-// does it, whatever its files are; created reports whether the sandbox is new.
+// ForkAs creates one fork with the specified key. If the key is already open, ForkAs returns its session like Open,
+// whatever files it has. created reports whether the sandbox is new.
 func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *Session, created bool, err error) {
 	err = s.control.Do(func() error {
 		if err := backend.CheckSnapshotName(snapshot); err != nil {
@@ -59,7 +59,7 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 			return err
 		}
 		req.fork = &backend.ForkOf{SessionID: s.ID(), Snapshot: snapshot}
-		if req.Pull == backend.PullAlways { // it is to be what this one is
+		if req.Pull == backend.PullAlways { // a fork must have this sandbox's image
 			req.Pull = backend.PullMissing
 		}
 		fork, created, err = s.m.Open(ctx, key, req)
@@ -68,9 +68,10 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 	return fork, created, s.wrapError("Fork", err)
 }
 
-// AdoptFiles makes the files of the work directory those of another session of the same scope, as Rollback to a
-// snapshot of it would, which both have then under that name. The other session stays as it is. Once this one has the
-// snapshot, a Rollback does the rest.
+// AdoptFiles replaces the files of the working directory with the files of another session in the same scope. It
+// creates a snapshot of the other session, copies it to this session, and rolls back to it. Both sandboxes then have a
+// snapshot with this name. The other session's files do not change. If AdoptFiles fails after the copy, a Rollback
+// completes it.
 func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) error {
 	if from.m != s.m || from.key.Scope() != s.key.Scope() {
 		return s.wrapError("AdoptFiles", fmt.Errorf("%w: the sandbox belongs to another scope", backend.ErrInvalid))
@@ -94,7 +95,7 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	if s.owned && !s.asIs {
 		return req, nil
 	}
-	rec, err := s.m.store.Get(ctx, s.id) // which knows more of it than its engine
+	rec, err := s.m.store.Get(ctx, s.id) // the record has fields that the engine does not report
 	if errors.Is(err, backend.ErrNotFound) {
 		return req, nil
 	}
@@ -102,7 +103,7 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	if had, known := decodeShape(rec.Request); known && within(had.Mounts, s.m.opts.Defaults.Mounts) {
 		req.Mounts = had.Mounts
 	}
-	req.Match = []string{"mounts", "network"} // else the engine's, and hosts that the record alone names
+	req.Match = []string{"mounts", "network"} // otherwise the record alone would decide about mounts and hosts
 	req, beyond := asWas(rec, req)
 	if beyond != nil {
 		return req, &ConflictError{Key: s.key, Fields: beyond}
@@ -111,7 +112,7 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	return req, engineError(err)
 }
 
-// forkKey returns a key for a fork, which nobody has.
+// forkKey returns an unused key for a fork.
 func forkKey(k Key) Key {
 	part := &k.Name
 	if k.Namespace == record.NamespaceUser && k.Name == record.DefaultName {

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// brokenStore fails where it is set to.
+// brokenStore fails the operations that its fields select.
 type brokenStore struct {
 	record.Store
 	insert, update, read atomic.Bool
@@ -45,7 +45,8 @@ func (b *brokenStore) Get(ctx context.Context, id string) (record.Record, error)
 	return b.Store.Get(ctx, id)
 }
 
-// TestStoreFails: a sandbox that cannot be recorded is not given out, one that is open can still be closed.
+// TestStoreFails verifies that a sandbox that cannot be recorded is not returned, and that an open sandbox can still be
+// closed.
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -62,7 +63,7 @@ func TestStoreFails(t *testing.T) {
 		t.Errorf("Open = %v, %d sandboxes left", err, e.count())
 	}
 	store.update.Store(false)
-	m.Reap(t.Context()) // the record, which still holds the key, is mended
+	m.Reap(t.Context()) // corrects the record, which still occupies the key
 	mustOpen(t, m, key)
 	s := mustOpen(t, m, session.WorkflowKey("run_2", "default"))
 	store.update.Store(true)
@@ -76,7 +77,7 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestRecords follows a sandbox through its records.
+// TestRecords verifies the records of a sandbox from creation to removal.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -113,7 +114,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestPullProgress: all who wait hear of it, those who left do not.
+// TestPullProgress verifies that all waiting openers receive pull progress, and that canceled openers do not.
 func TestPullProgress(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -159,7 +160,7 @@ func TestPullProgress(t *testing.T) {
 	}
 }
 
-// ownerless is a store that takes its owner for dead, for a while or for good.
+// ownerless is a store that treats its owner as dead while dead is true.
 type ownerless struct {
 	record.Store
 	dead atomic.Bool
@@ -186,8 +187,8 @@ func (o *ownerless) Take(ctx context.Context, id, from, to string) (record.Recor
 	return o.Store.Take(ctx, id, from, to)
 }
 
-// TestOwnerLost: who was taken for dead opens nothing, says so, and leaves what it had; when it turns out to live, the
-// next round removes that.
+// TestOwnerLost verifies that a manager whose owner is treated as dead opens nothing, returns that error, and keeps its
+// sandboxes. If the owner turns out to be alive, the next round removes them.
 func TestOwnerLost(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

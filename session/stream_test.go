@@ -10,8 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestStreamStarted: with the id that it is given, a streamed command can be ended from outside, and Stream returns how
-// it ended.
+// TestStreamStarted verifies that a streamed command can be killed with the id that Stream reports, and that Stream
+// returns the cause.
 func TestStreamStarted(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)
@@ -37,7 +37,7 @@ func TestStreamStarted(t *testing.T) {
 	}
 }
 
-// onFirst calls do when something is written.
+// onFirst calls do on the first write.
 type onFirst struct {
 	once sync.Once
 	do   func()

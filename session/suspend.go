@@ -13,13 +13,14 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record,
-// which belongs to nobody then, does not expire.
+// An idle named sandbox with IdleStop is suspended: its processes are killed and its files are kept. Its record then
+// has no owner and does not expire.
 
-// differs reports whether a request wants another policy than the one there is. Empty wants none.
+// differs reports whether a request specifies a policy that differs from the existing one. An empty policy never
+// differs.
 func differs(p, have record.IdlePolicy) bool { return p != "" && p != have }
 
-// policyField names the difference for a ConflictError.
+// policyField returns the differing field for a ConflictError.
 func policyField(p, have record.IdlePolicy) []string {
 	if differs(p, have) {
 		return []string{"idle policy"}
@@ -27,7 +28,7 @@ func policyField(p, have record.IdlePolicy) []string {
 	return nil
 }
 
-// byDefault sets the idle policy of a new sandbox if req has none. Defaults.IdlePolicy is for named sandboxes whose
+// byDefault sets the idle policy of a new sandbox if req has none. Defaults.IdlePolicy applies to named sandboxes whose
 // files survive a stop.
 func (s *Session) byDefault(req Request, engine backend.Info) {
 	named := s.key.Namespace == record.NamespaceUser && s.key.User() == "" && s.m.shared
@@ -36,7 +37,7 @@ func (s *Session) byDefault(req Request, engine backend.Info) {
 	}
 }
 
-// checkDurable checks what a request asks of the life of a sandbox beyond this manager's.
+// checkDurable validates the settings of a request for sandboxes that outlive this manager.
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {
 	case "", record.IdleRemove:
@@ -58,14 +59,14 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 		return fmt.Errorf("%w: %s requires a manager with an Instance and a Store", backend.ErrInvalid, what)
 	}
 	var enforcement backend.Enforcement
-	if req.Limits.WorkspaceBytes > 0 { // it may take a driver a while to find out
+	if req.Limits.WorkspaceBytes > 0 { // the driver may need a while to find out
 		enforcement = m.b.Capabilities().Workspace
 	}
 	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its
-// limit.
+// canStop returns an error if a sandbox with these limits does not support the policy. enforcement is the mechanism
+// that limits the workspace.
 func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
 	if policy != record.IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
 		return nil
@@ -73,8 +74,8 @@ func (m *Manager) canStop(policy record.IdlePolicy, limits backend.Limits, enfor
 	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops", backend.ErrUnsupported)
 }
 
-// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox
-// that is only suspended when it is idle. s.mu is held, or nobody else has s yet.
+// extendIdle sets the idle timeout to the longest timeout of all openers. If the sandbox is only suspended when idle,
+// an opener without a policy changes nothing. The caller must hold s.mu, or be the only user of s.
 func (s *Session) extendIdle(req Request) {
 	switch {
 	case s.policy == record.IdleStop && req.IdlePolicy == "":
@@ -85,14 +86,15 @@ func (s *Session) extendIdle(req Request) {
 	}
 }
 
-// follow returns a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
+// follow copies the previous session's idle policy and idle timeout to a session that no caller has yet. req may
+// override them.
 func (s *Session) follow(rec record.Record, req Request) {
 	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, record.IdleRemove), rec.Idle
 	s.extendIdle(req)
 }
 
-// giveUpLost gives up the sandbox of a lost session whose files are kept. The next process that opens its key starts
-// the sandbox again, or creates it on its workspace.
+// giveUpLost gives up a lost sandbox whose files are kept. The next process that opens its key starts the sandbox or
+// recreates it with its workspace.
 func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	rec := s.recordAs(record.Ready, s.expiry())
 	if to == owner.WorkspaceOnly {
@@ -101,7 +103,7 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 		}
 		rec.KeepWorkspace, rec.Reason = true, string(owner.EngineLost)
 	}
-	rec.Owner, rec.LastUsed = "", rec.LastUsed.Truncate(time.Microsecond) // stores keep no less
+	rec.Owner, rec.LastUsed = "", rec.LastUsed.Truncate(time.Microsecond) // stores have microseconds
 	ctx, cancel := context.WithTimeout(context.Background(), custody.StoreTimeout)
 	defer cancel()
 	if m.store.Update(ctx, rec) == nil {
@@ -111,8 +113,8 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	m.keeper.Save(rec) // logs the failure, and the reaper tries again
 }
 
-// holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up
-// is only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
+// holds reports whether this manager may remove the sandbox of a closing session. If the sandbox was lost and given up,
+// holds takes it back, but only if it was not used since. If that is unknown, holds returns false.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
 	s.mu.Lock()
 	taken := s.taken
@@ -125,10 +127,10 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	case to == owner.Ready || to == owner.Suspended:
 		return false, nil
 	}
-	<-s.lossRecorded // so that s.disowned may be read
+	<-s.lossRecorded // then s.disowned may be read
 	from := ""
 	if s.disowned.ID == "" {
-		from = m.owner // it could not be given up
+		from = m.owner // giving it up failed
 	}
 	rec, err := m.store.Take(ctx, s.id, from, m.owner)
 	switch {
@@ -145,16 +147,16 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	return false, err
 }
 
-// UsedElsewhere reports whether another process used the sandbox since this one last recorded its own use.
+// UsedElsewhere reports whether another process has used the sandbox since this process last recorded a use.
 func (s *Session) UsedElsewhere(ctx context.Context) bool { return s.m.usedElsewhere(ctx, s) }
 
-// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and
-// counts that as a use now. When it was, only the other's clock knows, and clocks differ and are set.
+// usedElsewhere reports whether another process has recorded a use since this process last recorded one. It counts such
+// a use as happening now, because clocks of different processes may differ or may be changed.
 func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	rec, err := m.store.Get(ctx, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil || rec.LastUsed.UnixMicro() == s.recorded.UnixMicro() { // stores keep no less
+	if err != nil || rec.LastUsed.UnixMicro() == s.recorded.UnixMicro() { // stores have microseconds
 		return false
 	}
 	s.control.Touch()

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Sweep is admin.Sweep.
+// Sweep implements admin.Sweep.
 func (m operations) Sweep(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -23,14 +23,14 @@ func (m operations) Sweep(ctx context.Context) error {
 	return sandbox.WrapError("Sweep", m.driver, "", m.trySweep(ctx))
 }
 
-// sweep is Sweep for the manager's goroutine.
+// sweep sweeps for the manager's goroutine and logs a failure.
 func (m *Manager) sweep(ctx context.Context) {
 	if err := m.trySweep(ctx); err != nil && ctx.Err() == nil {
 		m.log.WarnContext(ctx, "cannot find sandboxes left by other processes", "error", err)
 	}
 }
 
-// trySweep sweeps, and makes records of sandboxes that have none.
+// trySweep sweeps and creates records for sandboxes without a record.
 func (m *Manager) trySweep(ctx context.Context) error {
 	ctx, cancel := m.sweepContext(ctx)
 	defer cancel()
@@ -71,7 +71,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	return nil
 }
 
-// sweepContext returns the context of a sweep. It keeps drivers from making traces of what nobody asked for.
+// sweepContext returns the context of a sweep. It disables the drivers' traces, because no caller requested the sweep.
 func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	late, cancel := context.WithCancel(untraced(context.WithoutCancel(ctx)))
 	stop := context.AfterFunc(ctx, func() {
@@ -84,12 +84,12 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// untraced returns a context in which drivers make no traces.
+// untraced returns a context in which drivers create no traces.
 func untraced(ctx context.Context) context.Context {
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}})) // not sampled
 }
 
-// reclaim takes a record that nobody has and applies a rule, unless its sandbox turns out to be used.
+// reclaim takes an ownerless record and applies a rule, unless the sandbox turns out to be in use.
 func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rule) error {
 	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if custody.IsOvertaken(err) {
@@ -101,7 +101,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 	use := unused
 	switch {
 	case taken.State != rec.State:
-		taken.Owner = rec.Owner // a later sweep's
+		taken.Owner = rec.Owner // a later sweep decides
 		m.keeper.Save(taken)
 		return nil
 	case rule.While == owner.NotBusy:
@@ -110,11 +110,11 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 		use = m.connectedTo(ctx, taken)
 	}
 	switch now, err := m.store.Get(ctx, rec.ID); {
-	case err != nil: // so it may have been used, or be another's by now
+	case err != nil: // another process may have used or taken it
 		taken.Owner = rec.Owner
 		m.keeper.Save(taken)
 		return err
-	case !now.Expires.Equal(taken.Expires): // used just now
+	case !now.Expires.Equal(taken.Expires): // it was just used
 		taken, use = now, used
 	}
 	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+custody.Lifetimes.Silent)) {
@@ -124,7 +124,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 		m.putBack(ctx, taken, use)
 		return nil
 	}
-	if decided := taken.State == record.Removing || taken.State == record.Closed; !decided || taken.Reason == "" { // else this is late only
+	if decided := taken.State == record.Removing || taken.State == record.Closed; !decided || taken.Reason == "" { // else only the removal is late
 		taken.Reason = string(rule.On)
 	}
 	if rule.Do == owner.Stop {
@@ -134,7 +134,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 			m.keeper.Save(taken)
 			return err
 		}
-		return m.keeper.Suspend(ctx, taken, engine.ID) // where the engine has none, its workspace may be there
+		return m.keeper.Suspend(ctx, taken, engine.ID) // without a container, its workspace may still exist
 	}
 	m.log.InfoContext(ctx, "removing a sandbox without an owner, and its processes",
 		"sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State), "reason", taken.Reason)
@@ -145,7 +145,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 	return nil
 }
 
-// putBack gives up a record that was taken to be reclaimed.
+// putBack gives up a record that reclaim has taken.
 func (m *Manager) putBack(ctx context.Context, rec record.Record, use use) {
 	rec.Owner = m.keeper.NoOwner()
 	if now := m.now(); rec.Expired(now) && ctx.Err() == nil {
@@ -157,16 +157,16 @@ func (m *Manager) putBack(ctx context.Context, rec record.Record, use use) {
 	m.keeper.Save(rec)
 }
 
-// use is what is known of the use of a sandbox.
+// use is whether a sandbox is known to be used.
 type use int
 
 const (
 	unused use = iota
 	used
-	silent // it is there, and neither it nor the engine answers
+	silent // it exists, but neither it nor the engine answers
 )
 
-// useOf returns whether a sandbox that is due was used since, or something runs in it.
+// useOf returns whether an expired sandbox was used since, or whether a process runs in it.
 func (m *Manager) useOf(ctx context.Context, rec record.Record) use {
 	if _, _, err := m.keeper.Find(ctx, rec.ID); err == nil && !rec.Expired(m.now()) {
 		return used
@@ -176,10 +176,10 @@ func (m *Manager) useOf(ctx context.Context, rec record.Record) use {
 
 // connectedTo returns whether a process is connected to a sandbox without an owner.
 func (m *Manager) connectedTo(ctx context.Context, rec record.Record) use {
-	return m.useByGuest(ctx, rec, func(h sandbox.Health) bool { return h.Hosts > 1 }) // one of them asks
+	return m.useByGuest(ctx, rec, func(h sandbox.Health) bool { return h.Hosts > 1 }) // this process is one of them
 }
 
-// useByGuest asks the guest of a sandbox whether that is used.
+// useByGuest queries the guest of a sandbox and returns whether uses reports true.
 func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(sandbox.Health) bool) use {
 	engine, _, err := m.keeper.Find(ctx, rec.ID)
 	switch {
@@ -193,7 +193,7 @@ func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(s
 	health, err := sandbox.CheckHealth(ctx, m.b, engine.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrLost):
-		return unused // it ended just now
+		return unused // it has just exited
 	case err != nil:
 		return silent
 	case uses(health):
@@ -202,11 +202,11 @@ func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(s
 	return unused
 }
 
-// A manager that was killed, or whose machine lost its power, cleans nothing up. So every guest ends itself when it was
-// alone for long enough, and what has ended is removed by the sweep of the instance, or of anybody where the instance
-// was this manager's alone.
+// A killed manager, or a manager whose host lost power, cleans up nothing. Therefore every guest agent exits if it has
+// had no connection for long enough. The instance's sweep removes exited sandboxes. If the instance belonged to one
+// manager only, any manager's sweep removes them.
 
-// orphanTimeout returns how long the guest of a session's sandbox goes on alone; zero is for ever.
+// orphanTimeout returns how long a sandbox keeps running without a connection. Zero means forever.
 func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0

@@ -20,12 +20,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// shared are the options of processes of one instance with one store.
+// shared returns options for processes of one instance with one store.
 func shared() *session.Options {
 	return &session.Options{Instance: "shared", Store: record.NewMemoryStore(), ReapEvery: -1, IdleTimeout: 10 * time.Minute}
 }
 
-// dying makes a manager that the test ends with Die.
+// dying returns a manager that the test stops with Die.
 func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, opts)
@@ -33,7 +33,7 @@ func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *sessi
 	return m
 }
 
-// TestRecordOfAnother: a record cannot give a key the sandbox of another key, with and without a live owner.
+// TestRecordOfAnother verifies that a record cannot give a key another key's sandbox, with and without a live owner.
 func TestRecordOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*session.Options{"adopted": shared(), "joined": joining()} {
@@ -61,7 +61,8 @@ func TestRecordOfAnother(t *testing.T) {
 	}
 }
 
-// TestAdopt: the sandbox of a run whose process died is adopted with its files; one whose process lives is not.
+// TestAdopt verifies that a run's sandbox is adopted with its files if its process died, but not if its process is
+// alive.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -88,7 +89,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestHandover: a named sandbox that another process has only for a moment is waited for.
+// TestHandover verifies that Open waits for a named sandbox that another process has only for a moment.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -126,7 +127,7 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestAdoptAsIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
+// TestAdoptAsIs verifies that a command and an agent can both adopt a sandbox as a dead process's agent created it.
 func TestAdoptAsIs(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -159,7 +160,7 @@ func TestAdoptAsIs(t *testing.T) {
 	wantOutput(t, adopted, "echo $TOKEN", "secret\n")
 }
 
-// plant makes a sandbox on the engine, as another process would, and a record with it.
+// plant creates a sandbox and its record on the engine as another process would.
 func plant(t *testing.T, e *engine, store record.Store, rec record.Record) record.Record {
 	t.Helper()
 	if rec.ID == "" {
@@ -178,7 +179,7 @@ func plant(t *testing.T, e *engine, store record.Store, rec record.Record) recor
 	return rec
 }
 
-// TestSweep: what becomes of every kind of sandbox that another process left.
+// TestSweep verifies the fate of every kind of sandbox that another process left.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -189,7 +190,7 @@ func TestSweep(t *testing.T) {
 	past, future := now.Add(-time.Minute), now.Add(time.Minute)
 	type want struct {
 		there bool
-		state record.State // empty: no record
+		state record.State // empty means no record
 	}
 	wants, got := map[string]want{}, map[string]want{}
 	names := map[string]string{}
@@ -234,7 +235,7 @@ func TestSweep(t *testing.T) {
 		must(t, err)
 	}
 	strangers = e.count() - strangers
-	for range 2 { // the second round finds nothing to do
+	for range 2 { // the second round has no effect
 		m.Reap(t.Context())
 	}
 	sandboxes := map[string]bool{}
@@ -261,8 +262,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestOrphans: the sandbox of an agent or of an MCP client whose process died does not wait for its idle time, whatever
-// runs in it, but for who uses it.
+// TestOrphans verifies that the sandbox of an agent or MCP client is removed after the death of its process. The idle
+// timeout and running processes do not delay the removal, but a connected process does.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{record.NamespaceAgent, record.NamespaceMCP} {
@@ -305,7 +306,7 @@ func orphaned(t *testing.T, key session.Key) {
 	}
 }
 
-// TestSweepNeedsACommonStore: a manager that does not know whose sandboxes are whose touches none.
+// TestSweepNeedsACommonStore verifies that a manager without a shared store removes no sandbox of another process.
 func TestSweepNeedsACommonStore(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -321,8 +322,8 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 	}
 }
 
-// TestDeathWhileOpening: a process dies at every step of an open; the next one opens the key, and nothing else is
-// there.
+// TestDeathWhileOpening simulates the death of a process at every step of an open. It verifies that the next process
+// can open the key and that nothing else is left.
 func TestDeathWhileOpening(t *testing.T) {
 	t.Parallel()
 	for _, state := range []record.State{record.Creating, record.Ready, record.Removing} {
@@ -345,7 +346,7 @@ func TestDeathWhileOpening(t *testing.T) {
 	}
 }
 
-// TestDeliberateEndIsNoLoss: a sandbox that its holder closed is not missed; one that expired is.
+// TestDeliberateEndIsNoLoss verifies that Gone omits a sandbox that its owner closed and reports an expired one.
 func TestDeliberateEndIsNoLoss(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -364,7 +365,8 @@ func TestDeliberateEndIsNoLoss(t *testing.T) {
 	}
 }
 
-// TestRemoveScope removes what a dead process left of a run, and says what of another one's is gone.
+// TestRemoveScope verifies that RemoveScope removes a dead process's sandboxes of a run, and that Gone reports the
+// missing sandboxes of another run.
 func TestRemoveScope(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -379,7 +381,7 @@ func TestRemoveScope(t *testing.T) {
 	dead.Die()
 	e.remove(b.Info().EngineID)
 	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "sbx_" + record.NewID(), Key: session.WorkflowKey("run_1", "never"),
-		Engine: e.Name(), State: record.Closed})) // its process died before it was there
+		Engine: e.Name(), State: record.Closed})) // its process died before the sandbox existed
 	gone, err := m.Gone(t.Context(), a.Key().Scope())
 	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)
@@ -395,7 +397,7 @@ func TestRemoveScope(t *testing.T) {
 	}
 }
 
-// TestOrphanTimeout: a guest outlives its managers by more than they would have let it be idle.
+// TestOrphanTimeout verifies that a guest outlives its managers by more than its idle timeout.
 func TestOrphanTimeout(t *testing.T) {
 	for idle, least := range map[time.Duration]time.Duration{0: session.DefaultIdleTimeout, time.Second: 3 * time.Minute, time.Hour: time.Hour, -1: -1} {
 		e := newEngine(t)
@@ -411,8 +413,8 @@ func TestOrphanTimeout(t *testing.T) {
 	}
 }
 
-// TestEndedRemoved: what a process left that nobody else knew of is removed by any other process, once it has ended,
-// and nothing else.
+// TestEndedRemoved verifies that any process removes exited sandboxes that belonged to one dead process only, and no
+// other sandboxes.
 func TestEndedRemoved(t *testing.T) {
 	e := newEngine(t)
 	old := time.Now().Add(-2 * time.Hour)
@@ -453,7 +455,7 @@ func TestEndedRemoved(t *testing.T) {
 	}
 }
 
-// lapsing is a store whose owner is taken for dead, or that cannot be read any more, once a record was taken.
+// lapsing is a store that fails after a record was taken: its owner is treated as dead, or the store cannot be read.
 type lapsing struct {
 	record.Store
 	dead, blind, lapsed bool
@@ -479,8 +481,8 @@ func (s *lapsing) Get(ctx context.Context, id string) (record.Record, error) {
 	return s.Store.Get(ctx, id)
 }
 
-// TestSweepOvertaken: who may have been taken for dead since it took a record, so that the sandbox may be another's,
-// neither removes that nor stops it.
+// TestSweepOvertaken verifies that a sweep neither removes nor stops a sandbox if its manager may have been treated as
+// dead since it took the record. Another process may own the sandbox by then.
 func TestSweepOvertaken(t *testing.T) {
 	t.Parallel()
 	for name, lapse := range map[string]*lapsing{"dead": {dead: true}, "blind": {blind: true}} {

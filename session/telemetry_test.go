@@ -26,7 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// spanRecorder makes a provider that keeps its spans.
+// spanRecorder returns a provider and the exporter that keeps its spans.
 func spanRecorder(t testing.TB) (*tracetest.InMemoryExporter, *sdktrace.TracerProvider) {
 	exporter := tracetest.NewInMemoryExporter()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
@@ -154,7 +154,7 @@ func attributes(span tracetest.SpanStub) map[attribute.Key]string {
 	return attrs
 }
 
-// TestSpanEvents: what ended a command, and a sandbox, is an event of the span that saw it.
+// TestSpanEvents verifies that the span of a call has an event for the end of a command or sandbox.
 func TestSpanEvents(t *testing.T) {
 	t.Parallel()
 	exporter, tp := spanRecorder(t)
@@ -235,7 +235,7 @@ func TestTraceReachesCommands(t *testing.T) {
 	}
 }
 
-// TestSecretsStayInside puts a secret everywhere a user may and looks for it everywhere else: in spans, logs and
+// TestSecretsStayInside puts a secret everywhere a user may, and verifies that it does not appear in spans, logs, or
 // errors.
 func TestSecretsStayInside(t *testing.T) {
 	t.Parallel()

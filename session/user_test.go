@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestReasons: a record says why its sandbox is not ready any more, and no longer when it is again.
+// TestReasons verifies that a record contains the reason why its sandbox is not ready, and that the reason is cleared
+// when the sandbox is ready again.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()

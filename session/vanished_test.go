@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// left opens a named sandbox, puts a file into it and leaves it to other processes.
+// left opens a named sandbox, writes a file to it, and leaves it to other processes.
 func left(t *testing.T, e *engine, opts *session.Options, key session.Key, policy record.IdlePolicy) *session.Session {
 	t.Helper()
 	m := dying(t, e, opts)
@@ -50,7 +50,7 @@ func TestKeptWorkspaceOfUser(t *testing.T) {
 	reopen(t, m, key, req, s.ID())
 }
 
-// listed returns the state of a sandbox in a manager's list; empty when it is not there.
+// listed returns the state of a sandbox in a manager's list, or "" if the list does not contain it.
 func listed(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -63,7 +63,7 @@ func listed(t *testing.T, m *session.Manager, id string) session.State {
 	return ""
 }
 
-// hasFiles reports whether a session's workspace is there.
+// hasFiles reports whether a session's workspace exists.
 func (e *engine) hasFiles(t *testing.T, id string) bool {
 	t.Helper()
 	_, err := os.Stat(e.workspace(id))
@@ -73,8 +73,8 @@ func (e *engine) hasFiles(t *testing.T, id string) bool {
 	return err == nil
 }
 
-// TestVanished: a named sandbox whose container was removed behind our back, as `docker container prune` does, is made
-// again with the workspace that is still there.
+// TestVanished verifies that a named sandbox is recreated with its existing workspace if its container was removed by
+// another program, for example `docker container prune`.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []record.IdlePolicy{record.IdleRemove, record.IdleStop} {
@@ -102,7 +102,7 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestVanishedAltogether: of a named sandbox of which nothing is left, another one can be made under its name.
+// TestVanishedAltogether verifies that a new sandbox can be created with the name of a completely removed sandbox.
 func TestVanishedAltogether(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []session.OpenMode{session.OpenShared, session.OpenRebuild} {
@@ -124,7 +124,7 @@ func TestVanishedAltogether(t *testing.T) {
 	}
 }
 
-// TestVanishedWhileIdle: the files of one that is only stopped when it is idle stay for as long as nobody removes it.
+// TestVanishedWhileIdle verifies that the files of a sandbox with IdleStop are kept until they are removed explicitly.
 func TestVanishedWhileIdle(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -144,7 +144,7 @@ func TestVanishedWhileIdle(t *testing.T) {
 	}
 }
 
-// TestRemoveVanished: what is left of a sandbox that the engine has lost can be removed, with its workspace or without.
+// TestRemoveVanished verifies that the remains of a lost sandbox can be removed, with or without its workspace.
 func TestRemoveVanished(t *testing.T) {
 	t.Parallel()
 	for name, volumes := range map[string]bool{"all": true, "workspace kept": false} {
@@ -177,8 +177,8 @@ func TestRemoveVanished(t *testing.T) {
 	}
 }
 
-// TestKeptWorkspace: the workspace of a sandbox that was removed without it is listed, there for the next opener of the
-// key, and goes when its time is over or when somebody says so.
+// TestKeptWorkspace verifies that a kept workspace is listed and available to the next opener of the key. It is removed
+// when it expires or on request.
 func TestKeptWorkspace(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
@@ -226,7 +226,7 @@ func TestKeptWorkspace(t *testing.T) {
 			if list, err := admin.Abandoned(t.Context(), m); err != nil || len(list) != 1 || list[0].ID != s.ID() {
 				t.Errorf("Abandoned = %v, %v", list, err)
 			}
-			again, created, err := m.Open(t.Context(), key, session.Request{Image: "test:2"}) // nothing keeps it from being another one
+			again, created, err := m.Open(t.Context(), key, session.Request{Image: "test:2"}) // the request may differ
 			if err != nil || created || again.ID() != s.ID() || output(t, again, "cat file") != "kept\n" {
 				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
 			}
@@ -240,7 +240,7 @@ func TestKeptWorkspace(t *testing.T) {
 	}
 }
 
-// TestKeepNothing: what would end with the sandbox cannot be kept, and so nothing is removed.
+// TestKeepNothing verifies that Close removes nothing if the workspace cannot be kept without its sandbox.
 func TestKeepNothing(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -252,15 +252,15 @@ func TestKeepNothing(t *testing.T) {
 	output(t, s, "true")
 }
 
-// noWorkspaces is an engine that does not know workspaces.
+// noWorkspaces is an engine that does not support workspaces.
 type noWorkspaces struct{ backend.SandboxBackend }
 
 func (noWorkspaces) HasWorkspace(context.Context, string, string) (bool, error) {
 	return false, backend.ErrUnsupported
 }
 
-// TestRemoveSaysSoBefore: a removal is recorded before the engine is asked for it, so that the death of the process
-// leaves neither a sandbox nor takes a workspace that was to be kept; one that fails changes nothing.
+// TestRemoveSaysSoBefore verifies that a removal is recorded before the engine is called. If the process dies, no
+// sandbox is left and a workspace to be kept is not deleted. A failed removal changes nothing.
 func TestRemoveSaysSoBefore(t *testing.T) {
 	t.Parallel()
 	t.Run("all", func(t *testing.T) { t.Parallel(); removeSaysSoBefore(t, true) })
@@ -288,7 +288,7 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	if after := recordOf(t, opts.Store, s.ID()); after != before {
 		t.Errorf("record %+v, before %+v", after, before)
 	}
-	// The process died after the engine had removed it.
+	// The process died after the engine had removed the sandbox.
 	e.remove(s.Info().EngineID)
 	during.Owner = "gone"
 	must(t, opts.Store.Update(t.Context(), during))
@@ -302,15 +302,15 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	}
 }
 
-// unsure is an engine that starts sandboxes and says that it failed.
+// unsure is an engine that starts sandboxes but reports failure.
 type unsure struct{ *engine }
 
 func (e unsure) Start(ctx context.Context, id string) error {
 	return errors.Join(e.engine.Start(ctx, id), backend.ErrUnavailable)
 }
 
-// TestFailedStartSuspendsAgain: a sandbox that was resumed for an Open or a Connect which then failed is suspended
-// again.
+// TestFailedStartSuspendsAgain verifies that a sandbox is suspended again if it was resumed for an Open or a Connect
+// that failed.
 func TestFailedStartSuspendsAgain(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(e *engine, opts *session.Options, id string) error{
@@ -348,7 +348,7 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 			if b.process().state() != backend.StateRunning {
 				t.Fatal("it was not started")
 			}
-			eventually(t, "it is suspended again", func() bool { // a guest that has just begun may not answer at once
+			eventually(t, "it is suspended again", func() bool { // a guest that has just started may not answer at once
 				clock.add(time.Hour)
 				m.Reap(t.Context())
 				return b.process().state() == backend.StateStopped
@@ -357,14 +357,13 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 	}
 }
 
-// TestLostAndStarted: a sandbox that is only stopped when it is idle, and that was lost while a process had it, is
-// there for the next opener of its key, with its files; the process that lost it has no more say in it, unless nobody
-// took it.
+// TestLostAndStarted verifies that a lost sandbox with IdleStop is available to the next opener of its key, with its
+// files. The process that lost the sandbox may remove it only if no other process has taken it.
 func TestLostAndStarted(t *testing.T) {
 	t.Parallel()
 	reap := func(t *testing.T, m *session.Manager, _ *session.Session) { m.Reap(t.Context()) }
 	for name, test := range map[string]struct {
-		after func(*testing.T, *session.Manager, *session.Session) // of the process that lost it
+		after func(*testing.T, *session.Manager, *session.Session) // action of the process that lost it
 		other bool                                                 // another process opens the key
 	}{
 		"opened again":                     {nil, false},
@@ -405,7 +404,7 @@ func TestLostAndStarted(t *testing.T) {
 	}
 }
 
-// TestLostAndRemoved: the process that lost such a sandbox can remove it.
+// TestLostAndRemoved verifies that the process that lost such a sandbox can remove it.
 func TestLostAndRemoved(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -418,7 +417,7 @@ func TestLostAndRemoved(t *testing.T) {
 	}
 }
 
-// lost opens a named sandbox with a file, which then ends behind its manager's back.
+// lost opens a named sandbox with a file and kills it without its manager's involvement.
 func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, key session.Key) *session.Session {
 	t.Helper()
 	req := testImage()

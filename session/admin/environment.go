@@ -9,11 +9,12 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
-// Environment is an environment that the engine keeps.
+// Environment is an environment that is stored on the engine.
 type Environment struct {
 	backend.Environment
-	LastUsed time.Time // by a sandbox that was made; when it was installed where nothing else is known
-	// Superseded: there is a newer one of the same recipe, for what the image's name means by now.
+	LastUsed time.Time // when a sandbox was last created with it; if unknown, when it was installed
+	// Superseded reports that a newer environment of the same recipe exists, because the image's reference now means
+	// another image.
 	Superseded bool
 }
 
@@ -40,8 +41,8 @@ func Environments(ctx context.Context, m *session.Manager) ([]Environment, error
 	return out, nil
 }
 
-// RemoveEnvironment removes an environment by its name. If a sandbox has it, it stays, and the error wraps
-// backend.ErrExists.
+// RemoveEnvironment removes an environment by name. If a sandbox uses the environment, RemoveEnvironment keeps it and
+// returns an error wrapping backend.ErrExists.
 func RemoveEnvironment(ctx context.Context, m *session.Manager, name string) error {
 	return custody.Of(m).Error("RemoveEnvironment", m.Backend().RemoveEnvironment(ctx, m.Instance(), name))
 }

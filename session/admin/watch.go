@@ -12,48 +12,48 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// lookPause is the time between two looks of a watch.
+// lookPause is the polling interval of a watch.
 const lookPause = time.Second
 
-// EventType is what happened to a sandbox.
+// EventType is the type of a change.
 type EventType string
 
 // Event types.
 const (
-	EventPresent EventType = "present" // it was there when the watch began
+	EventPresent EventType = "present" // the sandbox existed when the watch began
 	EventAdded   EventType = "added"
-	EventChanged EventType = "changed" // its State, Reason, IdlePolicy or EngineID
+	EventChanged EventType = "changed" // State, Reason, IdlePolicy, or EngineID changed
 	EventRemoved EventType = "removed"
-	// EventGap means that the engine or the store could not be reached for a while. The next events report the differences
-	// since then. A sandbox that was created and removed in that time is not reported.
+	// EventGap means that the engine or the store was unavailable for a while. The next events report the differences. A
+	// sandbox that was created and removed during the gap is not reported.
 	EventGap EventType = "gap"
 )
 
-// Event is what Watch tells.
+// Event is an event of Watch.
 type Event struct {
 	Type  EventType
-	Time  time.Time // when it was noticed
-	Since time.Time // of EventGap: when it was last heard
-	// Info is the sandbox; that of a removed one is the last there was, with StateClosed or StateLost and the Reason
-	// if it is known. It is zero for EventGap.
+	Time  time.Time // when Watch noticed the change
+	Since time.Time // only for EventGap: time of the last successful poll
+	// Info is the sandbox's description. For EventRemoved, it is the last known description, with StateClosed or StateLost
+	// and the Reason, if known. For EventGap, it is zero.
 	Info session.Info
 }
 
-// WatchFilter chooses sandboxes; a field that is empty chooses all.
+// WatchFilter selects sandboxes. An empty field selects all.
 type WatchFilter struct {
 	ID   string
 	Run  string
-	User string // the person whose they are, Key.User
+	User string // owner of the sandboxes, Key.User
 }
 
 func (f WatchFilter) matches(i session.Info) bool {
 	return (f.ID == "" || f.ID == i.ID) && (f.Run == "" || f.Run == i.Run) && (f.User == "" || f.User == i.Key.User())
 }
 
-// Watch reports the sandboxes of this instance, of all processes: first the existing sandboxes, then each change.
-// It looks every second. A sandbox that exists for less than a second may not be reported, and several changes of a
-// sandbox within a second are one event. The sequence ends when the loop does, or with an error: that of ctx, ErrClosed
-// once the manager is closed, or, at the beginning only, the error of the first look.
+// Watch reports the sandboxes of all processes of this instance: first the existing sandboxes, then each change. It
+// polls every second. A sandbox that exists for less than a second may be missed, and several changes within a second
+// are one event. The sequence ends when the loop breaks or with an error: ctx's error, ErrClosed if the manager is
+// closed, or the error of the first poll. Later poll errors cause EventGap.
 func Watch(ctx context.Context, m *session.Manager, filter WatchFilter) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -67,17 +67,17 @@ func Watch(ctx context.Context, m *session.Manager, filter WatchFilter) iter.Seq
 	}
 }
 
-// watch is one watch.
+// watch is the state of one Watch call.
 type watch struct {
 	m       *session.Manager
 	records record.Store
 	filter  WatchFilter
 	known   map[string]session.Info
-	looked  time.Time // time of the last successful look
-	failed  bool      // the latest look failed
+	looked  time.Time // time of the last successful poll
+	failed  bool      // the latest poll failed
 }
 
-// run looks and tells until the consumer has enough, which is nil, or an error ends the watch.
+// run polls and yields events. It returns nil if the consumer stops, or the error that ends the watch.
 func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 	for {
 		list, err := w.m.List(ctx)
@@ -95,7 +95,7 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 	}
 }
 
-// tell tells what is different, and reports whether the consumer wants more.
+// tell yields the differences from the last poll. It reports whether the consumer wants more events.
 func (w *watch) tell(ctx context.Context, list []session.Info, yield func(Event, error) bool) bool {
 	now := time.Now()
 	if w.failed && !yield(Event{Type: EventGap, Time: now, Since: w.looked}, nil) {
@@ -131,7 +131,7 @@ func (w *watch) tell(ctx context.Context, list []session.Info, yield func(Event,
 	return true
 }
 
-// ended returns what is known of a sandbox that is gone.
+// ended returns the last known description of a removed sandbox.
 func (w *watch) ended(ctx context.Context, info session.Info) session.Info {
 	info.State = session.StateClosed
 	if rec, err := w.records.Get(ctx, info.ID); err == nil {

@@ -1,12 +1,13 @@
-// Package cache keeps what sandboxes would download again and again: directories of this machine, by name, which
-// sandboxes read and cannot write to. They are what session.Options.Caches takes; see docs/caches.md.
+// Package cache maintains caches, so that sandboxes do not download the same files again and again. A cache is a named
+// directory on the host. Sandboxes can read it but cannot write to it. Pass the caches to session.Options.Caches. See
+// docs/caches.md.
 //
 //	store, err := cache.Open(dir)
 //	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Caches: store.Caches()})
 //	_, err = store.Fill(ctx, manager, cache.FillOptions{Name: "pip", Request: image, Argv: []string{"pip", "download", "requests"}})
 //	s, _, err := manager.Open(ctx, key, session.Request{Image: "python:3.11-slim", Caches: []string{"pip"}})
 //
-// Only Fill changes a cache, and nothing that a sandbox does that reads one comes back into it.
+// Only Fill changes a cache. Sandboxes that read a cache cannot change it.
 package cache
 
 import (
@@ -27,30 +28,30 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// DefaultMaxBytes bounds a cache that says nothing else.
+// DefaultMaxBytes is the default maximum size of a cache.
 const DefaultMaxBytes = 2 << 30
 
-// Volume is a cache as data.
+// Volume is the definition of a cache.
 type Volume struct {
 	Name     string
-	Env      map[string]string // of commands that read it; a star stands for its directory
+	Env      map[string]string // variables of commands that read it; a star stands for its directory
 	Begin    string            // session.Cache.Begin
-	Fill     map[string]string // variables of the command that fills it, likewise
-	Keep     string            // what is kept of the directory that is filled; empty is all of it
-	Hosts    []string          // that filling reaches
+	Fill     map[string]string // variables of the command that fills it; a star stands for its directory
+	Keep     string            // path in the filled directory to keep; if empty, the whole directory
+	Hosts    []string          // hosts that the fill command may reach
 	MaxBytes int64
 }
 
-// Known returns the caches that there are without anybody's doing.
+// Known returns the predefined caches.
 func Known() []Volume {
 	return []Volume{{
-		// pip does not use a cache directory that it cannot write to; a directory of wheels it does.
+		// pip ignores a cache directory that it cannot write to, but it reads a directory of wheels.
 		Name: "pip", MaxBytes: DefaultMaxBytes, Hosts: []string{"registry:pypi"},
 		Env: map[string]string{"PIP_FIND_LINKS": "*"},
-		// Without wheels a setup.py would run, and could change what others get.
+		// Otherwise pip would run setup.py, which could change packages that other sandboxes use.
 		Fill: map[string]string{"PIP_DEST": "*", "PIP_WHEEL_DIR": "*", "PIP_FIND_LINKS": "*", "PIP_ONLY_BINARY": ":all:"},
 	}, {
-		// npm writes to its cache whatever it does: each sandbox gets its own index over the files of all.
+		// npm always writes to its cache, so each sandbox gets a private index that links to the shared files.
 		Name: "npm", MaxBytes: DefaultMaxBytes, Hosts: []string{"registry:npm"}, Keep: "_cacache",
 		Env: map[string]string{"npm_config_prefer_offline": "true"},
 		Begin: `to="${npm_config_cache:-$HOME/.npm}/_cacache"; [ -e "$to" ] || ! [ -e ` + npmFiles + ` ] || ` +
@@ -65,13 +66,13 @@ func Known() []Volume {
 
 const npmFiles = session.CacheDir + "/npm/_cacache"
 
-// Own returns a cache whose directory programs find by a variable.
+// Own returns a cache whose directory programs find through an environment variable.
 func Own(name, variable string) Volume {
 	env := map[string]string{variable: "*"}
 	return Volume{Name: name, Env: env, Fill: env, MaxBytes: DefaultMaxBytes}
 }
 
-// Store is the caches in a directory of this machine. Processes may share it.
+// Store manages the caches in a directory on the host. Several processes may share the directory.
 type Store struct {
 	dir     string
 	volumes []Volume
@@ -82,7 +83,7 @@ var (
 	variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Open returns the caches in dir, which need not be there: those of Known and own.
+// Open returns a Store for dir with the caches of Known and own. Fill creates dir if it does not exist.
 func Open(dir string, own ...Volume) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -108,7 +109,7 @@ func Open(dir string, own ...Volume) (*Store, error) {
 	return s, nil
 }
 
-// volume returns a cache by its name.
+// volume returns the definition of a cache by name.
 func (s *Store) volume(name string) (Volume, error) {
 	var known []string
 	for _, v := range s.volumes {
@@ -121,7 +122,7 @@ func (s *Store) volume(name string) (Volume, error) {
 		name, strings.Join(known, ", "), backend.ErrNotFound)
 }
 
-// Caches returns what sandboxes need to know.
+// Caches returns the caches for session.Options.Caches.
 func (s *Store) Caches() []session.Cache {
 	var list []session.Cache
 	for _, v := range s.volumes {
@@ -134,22 +135,22 @@ func (s *Store) cache(v Volume) session.Cache {
 	return session.Cache{Name: v.Name, Source: s.files(v.Name), Env: v.Env, Begin: v.Begin}
 }
 
-// A directory of a cache, named after it, has:
+// Each cache has a directory with its name, which contains:
 //
-//	files           what sandboxes read; it is replaced whole, under its name
-//	old-RANDOM      what it was before, for sandboxes that have it
-//	new-RANDOM      what it will be
-//	lock            held by who changes anything of this
+//	files           the directory that sandboxes read; it is replaced as a whole
+//	old-RANDOM      a replaced directory that sandboxes may still use
+//	new-RANDOM      a directory that is being filled
+//	lock            the lock file, held while a process changes the cache
 
 const (
 	oldPrefix, newPrefix = "old-", "new-"
-	// oldAge is how long what was replaced is left to sandboxes that have it.
+	// oldAge is how long a replaced directory is kept for sandboxes that still use it.
 	oldAge = 24 * time.Hour
 )
 
 func (s *Store) files(name string) string { return filepath.Join(s.dir, name, "files") }
 
-// lock makes this process the only one that changes a cache.
+// lock prevents other processes from changing a cache.
 func (s *Store) lock(name string) (unlock func(), err error) {
 	dir := filepath.Join(s.dir, name)
 	f := flock.New(filepath.Join(dir, "lock"), flock.SetPermissions(0o600))
@@ -163,17 +164,17 @@ func (s *Store) lock(name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cache: %w", err), f.Close())
 	}
-	return func() { _ = f.Unlock() }, nil // it ends with the process at the latest
+	return func() { _ = f.Unlock() }, nil // the lock ends at the latest when the process exits
 }
 
 // Info describes a cache.
 type Info struct {
 	Name     string    `json:"name"`
-	Dir      string    `json:"dir"` // in sandboxes
+	Dir      string    `json:"dir"` // path in sandboxes
 	Files    int64     `json:"files"`
 	Bytes    int64     `json:"bytes"`
 	MaxBytes int64     `json:"max_bytes"`
-	Filled   time.Time `json:"filled,omitzero"` // zero: it has nothing
+	Filled   time.Time `json:"filled,omitzero"` // zero means empty
 }
 
 // List describes all caches.
@@ -216,7 +217,7 @@ func (s *Store) info(v Volume) (Info, error) {
 	return in, err
 }
 
-// measure counts the files below a directory, and their bytes. What is removed meanwhile counts nothing.
+// measure returns the number and total size of the files below a directory. It skips files that are being removed.
 func measure(dir string) (files, bytes int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -233,7 +234,7 @@ func measure(dir string) (files, bytes int64, err error) {
 	return files, bytes, err
 }
 
-// Remove empties a cache. Sandboxes that have it go on with it for a day.
+// Remove empties a cache. Sandboxes that already use the cache can read its old files for a day.
 func (s *Store) Remove(name string) error {
 	v, err := s.volume(name)
 	if err != nil {
@@ -254,24 +255,24 @@ func (s *Store) Remove(name string) error {
 	return nil
 }
 
-// begin makes a directory for what a cache will be; the lock is held.
+// begin creates a directory for the new contents of a cache. The caller must hold the lock.
 func (s *Store) begin(name string) (dir string, err error) {
 	dir = filepath.Join(s.dir, name, newPrefix+rand.Text())
 	if err = os.Mkdir(dir, 0o700); err == nil {
-		err = os.Chmod(dir, 0o755) // #nosec G302 -- the users of sandboxes read it; what it lies in is this user's alone
+		err = os.Chmod(dir, 0o755) // #nosec G302 -- the users of sandboxes read it; only this user can read its parent directory
 	}
 	return dir, err
 }
 
-// publish has sandboxes read a directory from now on; the lock is held. One that was stopped finds it when it starts
-// again, so that there is always one. Leftovers go.
+// publish makes a directory the current contents of a cache and removes leftovers. A stopped sandbox mounts the new
+// directory when it starts again, so the path must always exist. The caller must hold the lock.
 func (s *Store) publish(name, dir string) error {
 	now, files := time.Now(), s.files(name)
 	err := os.Chtimes(dir, now, now)
 	if err == nil {
-		err = os.Chtimes(files, now, now) // what is replaced stays for a while from now on
+		err = os.Chtimes(files, now, now) // the replaced directory is kept for oldAge from now
 	}
-	if errors.Is(err, fs.ErrNotExist) { // the first one
+	if errors.Is(err, fs.ErrNotExist) { // first fill
 		err = os.Rename(dir, files)
 	} else if err == nil {
 		err = replace(dir, files, filepath.Join(s.dir, name, oldPrefix+rand.Text()))
@@ -286,8 +287,8 @@ func (s *Store) publish(name, dir string) error {
 	return err
 }
 
-// replace puts a directory in the place of files, which gets the name old. There is one at any moment where the system
-// can do that.
+// replace renames dir to files and the previous files to old. If the system supports it, the exchange is atomic, so
+// that files always exists.
 func replace(dir, files, old string) error {
 	if err := os.Rename(dir, old); err != nil {
 		return err
@@ -301,14 +302,14 @@ func replace(dir, files, old string) error {
 	return errors.Join(os.Rename(old, files), os.Rename(dir, old))
 }
 
-// Leftover is what nobody needs of a cache.
+// Leftover is a directory of a cache that is not needed anymore.
 type Leftover struct {
 	Cache string
-	Name  string    // of the directory
-	Since time.Time // when it was replaced, or given up
+	Name  string    // name of the directory
+	Since time.Time // when it was replaced, or when its fill was abandoned
 }
 
-// Leftovers returns directories that were replaced more than a day ago, and those of fills that did not end. It skips
+// Leftovers returns directories that were replaced more than a day ago and directories of unfinished fills. It skips
 // caches that another process is changing.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	var list []Leftover
@@ -316,7 +317,7 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, d := range dirs { // also of caches that are not configured any more
+	for _, d := range dirs { // includes caches that are not configured
 		if !namePattern.MatchString(d.Name()) {
 			continue
 		}
@@ -332,7 +333,7 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 	return list, err
 }
 
-// leftovers returns the leftovers of one cache; the lock is held.
+// leftovers returns the leftovers of one cache. The caller must hold the lock.
 func (s *Store) leftovers(name string) (list []Leftover, err error) {
 	found, err := os.ReadDir(filepath.Join(s.dir, name))
 	for _, f := range found {
@@ -348,8 +349,8 @@ func (s *Store) leftovers(name string) (list []Leftover, err error) {
 	return list, err
 }
 
-// RemoveLeftover deletes what Leftovers returned. While a process changes the cache that is backend.ErrExists, and
-// nothing is deleted.
+// RemoveLeftover deletes a directory that Leftovers returned. If a process is changing the cache, RemoveLeftover
+// deletes nothing and returns an error wrapping backend.ErrExists.
 func (s *Store) RemoveLeftover(l Leftover) error {
 	unlock, err := s.lock(l.Cache)
 	if err != nil {

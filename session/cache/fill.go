@@ -21,29 +21,29 @@ import (
 )
 
 const (
-	fillDir    = backend.Workdir + "/.cache/fill" // what a cache is filled in
-	hadDir     = session.CacheDir + "-had"        // where that sandbox finds what the cache had
-	maxEntries = 1 << 19                          // of a cache, directories included
-	maxPath    = 4096                             // bytes of a name with its directories, as the kernel takes it
+	fillDir    = backend.Workdir + "/.cache/fill" // directory in the sandbox that the command fills
+	hadDir     = session.CacheDir + "-had"        // directory in the sandbox with the cache's previous contents
+	maxEntries = 1 << 19                          // maximum number of files and directories in a cache
+	maxPath    = 4096                             // maximum length of a path in bytes, as in the kernel
 )
 
-// FillOptions say how a cache is filled.
+// FillOptions are options for Fill.
 type FillOptions struct {
 	Name string
-	// Request is the sandbox that the command runs in. Without a network and hosts of its own it reaches those of the
-	// cache, and without a size its workspace has twice that of the cache.
+	// Request describes the sandbox for the command. If Request has no network and no hosts, the command can reach the
+	// cache's hosts. If Request sets no workspace limit, the limit is twice the cache's maximum size.
 	Request session.Request
-	Argv    []string // the command; it finds variables of Volume.Fill, and the directory to fill in CACHE_DIR
-	// Fresh forgets what the cache had. Otherwise the command adds to that.
+	Argv    []string // command; it gets the variables of Volume.Fill and the directory to fill in CACHE_DIR
+	// Fresh discards the previous contents. Otherwise the command adds to them.
 	Fresh          bool
-	MaxBytes       int64 // of the cache; zero is the volume's own
+	MaxBytes       int64 // maximum size of the cache; if zero, the volume's
 	Stdout, Stderr io.Writer
 }
 
-// Fill runs a command in a sandbox of its own and takes what that leaves into a cache, all of it or nothing: plain
-// files and directories, of which sandboxes can read every one, and no symbolic links. The image needs sh, cp and tar.
-// While another process fills the cache Fill returns backend.ErrExists; more than the cache's size is
-// backend.ErrTooLarge.
+// Fill runs a command in a temporary sandbox and adds the files that it leaves to a cache. Fill is atomic: if it fails,
+// the cache does not change. It takes regular files and directories and makes them readable for all sandboxes. It
+// refuses symbolic links. The image needs sh, cp, and tar. If another process is filling the cache, Fill returns an
+// error wrapping backend.ErrExists. If the cache exceeds its maximum size, the error wraps backend.ErrTooLarge.
 func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in Info, err error) {
 	v, err := s.volume(o.Name)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in
 		if err = v.collect(ctx, box, dir); err == nil {
 			err = s.publish(v.Name, dir)
 		}
-		err = errors.Join(err, os.RemoveAll(dir)) // it is not there any more when all went well
+		err = errors.Join(err, os.RemoveAll(dir)) // does nothing after success, because publish has renamed the directory
 	}
 	if err != nil {
 		return in, err
@@ -79,7 +79,7 @@ func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in
 	return s.info(v)
 }
 
-// request returns the sandbox that fills a cache.
+// request returns the request for the sandbox that fills a cache.
 func (s *Store) request(v Volume, o FillOptions) session.Request {
 	req := o.Request
 	env := session.Cache{Env: v.Fill}.Variables(fillDir)
@@ -99,7 +99,7 @@ func (s *Store) request(v Volume, o FillOptions) session.Request {
 	return req
 }
 
-// run runs the command over what the cache has.
+// run runs the command on a copy of the cache's previous contents.
 func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) error {
 	out := sandbox.Streams{Stdout: o.Stdout, Stderr: o.Stderr}
 	const copyOld = "mkdir -p " + fillDir + "; [ ! -d " + hadDir + " ] || cp -R " + hadDir + "/. " + fillDir
@@ -109,7 +109,7 @@ func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) er
 	return succeed(ctx, box, out, o.Argv...)
 }
 
-// succeed runs a command. A nonzero exit code is an error.
+// succeed runs a command and returns an error if its exit code is not zero.
 func succeed(ctx context.Context, box *session.Session, out sandbox.Streams, argv ...string) error {
 	res, err := box.Stream(ctx, sandbox.ExecRequest{Argv: argv, Timeout: sandbox.MaxExecTimeout}, out)
 	if err == nil && (res.Status != sandbox.ExecCompleted || res.ExitCode != 0) {
@@ -118,7 +118,7 @@ func succeed(ctx context.Context, box *session.Session, out sandbox.Streams, arg
 	return err
 }
 
-// collect takes over what the command left.
+// collect copies the files that the command left to the host.
 func (v Volume) collect(ctx context.Context, box *session.Session, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -126,13 +126,13 @@ func (v Volume) collect(ctx context.Context, box *session.Session, dir string) e
 	}
 	r, w := io.Pipe()
 	extracted := make(chan error, 1)
-	go func() { // ends with the stream, or breaks it off
+	go func() { // returns when the stream ends; after an error, it stops the stream
 		err := extract(root, r, v.MaxBytes, maxEntries)
 		r.CloseWithError(err)
 		extracted <- err
 	}()
 	err = succeed(ctx, box, sandbox.Streams{Stdout: w}, "tar", "-C", fillDir, "-cf", "-", cmp.Or(v.Keep, "."))
-	w.CloseWithError(err) // nil is its end
+	w.CloseWithError(err) // nil means end of file
 	if extractErr := <-extracted; extractErr != nil && (err == nil || errors.Is(err, extractErr)) {
 		err = fmt.Errorf("cache: %s: %w", v.Name, extractErr)
 	}
@@ -142,7 +142,7 @@ func (v Volume) collect(ctx context.Context, box *session.Session, dir string) e
 	return errors.Join(err, root.Close())
 }
 
-// readable lets everybody read what is below a directory, whatever this process's mask of modes is.
+// readable makes all directories below root readable for all users, independently of the umask.
 func readable(root *os.Root) error {
 	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
@@ -152,15 +152,15 @@ func readable(root *os.Root) error {
 	})
 }
 
-// extract writes the files and directories of an untrusted archive below root, and nothing else: at most that many
-// bytes and entries.
+// extract writes only the files and directories of an untrusted archive below root. most is the maximum number of
+// bytes, and files is the maximum number of entries.
 func extract(root *os.Root, r io.Reader, most, files int64) error {
 	var entries, bytes int64
 	in := tar.NewReader(r)
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // the padding, which tar could not get rid of
+			_, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // the padding, which tar must be able to write
 			return err
 		}
 		if err != nil {
@@ -171,7 +171,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 			return fmt.Errorf("a file name has more than %d bytes: %w", maxPath, backend.ErrTooLarge)
 		}
 		entries++
-		if _, err := root.Lstat(filepath.Dir(name)); err != nil { // its directories are made, too
+		if _, err := root.Lstat(filepath.Dir(name)); err != nil { // its parent directories are created and count as well
 			entries += int64(strings.Count(name, "/"))
 		}
 		if entries > files {
@@ -188,7 +188,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 				return fmt.Errorf("more than %d MiB: %w", most>>20, backend.ErrTooLarge)
 			}
 			err = write(root, name, in, h.FileInfo().Mode())
-		case tar.TypeLink: // another name of a file that came before
+		case tar.TypeLink: // another name of an earlier file
 			err = root.Link(filepath.Clean(filepath.FromSlash(h.Linkname)), name)
 		}
 		if err != nil {
@@ -197,7 +197,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 	}
 }
 
-// write makes a file that everybody can read.
+// write creates a file that all users can read.
 func write(root *os.Root, name string, r io.Reader, mode fs.FileMode) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err

@@ -20,22 +20,22 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// DefaultMaxConns is how many connections of all ports are open at once; a sandbox takes 128, from all who connect.
+// DefaultMaxConns is the maximum number of open connections of all ports. A sandbox accepts 128 from all clients.
 const DefaultMaxConns = 100
 
-// bufferSize is how much is passed on at a time.
+// bufferSize is the maximum number of bytes per copy.
 const bufferSize = 60 << 10
 
-// acceptPause is how long nothing is accepted when the host has no memory or descriptors for it.
+// acceptPause is how long the forwarder waits if the host has no memory or descriptors for a connection.
 const acceptPause = 50 * time.Millisecond
 
-// Port is a port of the host that leads to one of the sandbox.
+// Port maps a host port to a sandbox port.
 type Port struct {
 	Host    uint16 // 0 is any that is free
 	Sandbox uint16
 }
 
-// ParsePort reads PORT, the same on both sides, or HOST:SANDBOX. An empty HOST is any free port.
+// ParsePort parses PORT (the same port on both sides) or HOST:SANDBOX. An empty HOST means any free port.
 func ParsePort(text string) (Port, error) {
 	host, inside, two := strings.Cut(text, ":")
 	if !two {
@@ -55,27 +55,28 @@ func ParsePort(text string) (Port, error) {
 	return Port{Host: uint16(h), Sandbox: uint16(s)}, nil
 }
 
-// Options refine Listen. The zero value is good.
+// Options are options for Listen. The zero value is valid.
 type Options struct {
-	// Address is where the host listens; the zero value is 127.0.0.1. On any address that is not of the loopback, whoever
-	// reaches the host reaches the ports.
+	// Address is the host address to listen on. If it is the zero value, it is 127.0.0.1. If it is not a loopback address,
+	// any machine that can connect to the host can use the ports.
 	Address netip.Addr
-	// MaxConns is how many connections of all ports are open at once, further ones wait; zero is DefaultMaxConns.
+	// MaxConns is the maximum number of open connections of all ports. Further connections wait. If zero, it is
+	// DefaultMaxConns.
 	MaxConns int
-	// Log gets a line for each connection that the sandbox does not take; nil is none.
+	// Log receives a message for each connection that the sandbox refuses. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
-// Forwarder listens on the host for a sandbox. Its methods may be called concurrently.
+// Forwarder listens on host ports for a sandbox. It is safe for concurrent use.
 type Forwarder struct {
 	s     *sandbox.Sandbox
-	ports []Port // as they are listened on
+	ports []Port // with the chosen host ports
 	lns   []*net.TCPListener
-	slots chan struct{} // held by open connections
+	slots chan struct{} // one slot per open connection
 	log   *slog.Logger
 }
 
-// Listen begins to listen; connections wait for Serve. It fails when one of the ports is taken.
+// Listen starts to listen. Connections wait for Serve. If a port is in use, Listen returns an error.
 func Listen(s *sandbox.Sandbox, ports []Port, opts *Options) (_ *Forwarder, err error) {
 	var o Options
 	if opts != nil {
@@ -101,13 +102,13 @@ func Listen(s *sandbox.Sandbox, ports []Port, opts *Options) (_ *Forwarder, err 
 		if err != nil {
 			return nil, fmt.Errorf("port %d of the host: %w", p.Host, err)
 		}
-		p.Host = ln.Addr().(*net.TCPAddr).AddrPort().Port() // what a TCP listener has
+		p.Host = ln.Addr().(*net.TCPAddr).AddrPort().Port() // Addr of a TCP listener is always a *net.TCPAddr
 		f.lns, f.ports = append(f.lns, ln), append(f.ports, p)
 	}
 	return f, nil
 }
 
-// Addrs returns the host's addresses, in the order of the ports, with the ports that were chosen.
+// Addrs returns the host addresses in the order of the ports, with the chosen ports.
 func (f *Forwarder) Addrs() []net.Addr {
 	var list []net.Addr
 	for _, ln := range f.lns {
@@ -116,7 +117,7 @@ func (f *Forwarder) Addrs() []net.Addr {
 	return list
 }
 
-// Close ends listening, and with that Serve. Idempotent.
+// Close stops listening and ends Serve. Calling Close again has no effect.
 func (f *Forwarder) Close() error {
 	var errs []error
 	for _, ln := range f.lns {
@@ -127,17 +128,18 @@ func (f *Forwarder) Close() error {
 	return errors.Join(errs...)
 }
 
-// Serve passes connections on until ctx ends or Close is called, which is no error, or the sandbox is gone. It closes
-// the Forwarder, resets the connections that are open, and waits for their goroutines.
+// Serve forwards connections until ctx ends or Close is called, and then returns nil. If the sandbox is lost or closed,
+// it returns an error. Before Serve returns, it closes the Forwarder, resets the open connections, and waits for their
+// goroutines.
 func (f *Forwarder) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // frees Accept
+	stop := context.AfterFunc(ctx, func() { _ = f.Close() }) // unblocks Accept
 	defer stop()
 	var tasks sync.WaitGroup
 	for i, ln := range f.lns {
 		tasks.Go(func() {
-			defer cancel(nil) // when one is closed, so are the others
+			defer cancel(nil) // if one listener is closed, close all
 			f.accept(ctx, cancel, ln, f.ports[i], &tasks)
 		})
 	}
@@ -149,7 +151,7 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 	return nil
 }
 
-// accept passes the connections of one port on.
+// accept forwards the connections of one port.
 func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln *net.TCPListener, p Port, tasks *sync.WaitGroup) {
 	for {
 		conn, err := ln.AcceptTCP()
@@ -159,7 +161,7 @@ func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln
 			}
 			continue
 		}
-		select { // not before there is a connection: ports that nobody uses hold no slot
+		select { // after accepting, so that unused ports hold no slot
 		case f.slots <- struct{}{}:
 		case <-ctx.Done():
 			l := &link{host: conn}
@@ -186,7 +188,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serve passes one connection on. It returns an error when the sandbox is gone.
+// serve forwards one connection. If the sandbox is lost or closed, it returns an error.
 func (f *Forwarder) serve(ctx context.Context, host *net.TCPConn, p Port) error {
 	l := &link{host: host}
 	defer l.close()
@@ -202,7 +204,7 @@ func (f *Forwarder) serve(ctx context.Context, host *net.TCPConn, p Port) error 
 		}
 		return nil
 	}
-	l.inside = inside.(duplex) // what DialContext promises
+	l.inside = inside.(duplex) // documented by DialContext
 	stop := context.AfterFunc(ctx, func() { l.reset.Do(l.resetBoth) })
 	defer stop()
 	var tasks sync.WaitGroup
@@ -212,24 +214,24 @@ func (f *Forwarder) serve(ctx context.Context, host *net.TCPConn, p Port) error 
 	return nil
 }
 
-// duplex is a connection of which each direction ends by itself.
+// duplex is a connection whose directions can be closed separately.
 type duplex interface {
 	net.Conn
 	CloseWrite() error
 	SetLinger(sec int) error
 }
 
-// link is a connection on the host and its continuation inside.
+// link is a host connection and the matching connection in the sandbox.
 type link struct {
 	host, inside duplex
 	reset        sync.Once
 }
 
-// resetBoth ends the connections so that neither side takes that for the end of what the other one sent.
+// resetBoth resets both connections, so that neither side sees a normal end of the other side's data.
 func (l *link) resetBoth() {
 	for _, c := range []duplex{l.host, l.inside} {
 		if c != nil {
-			_ = c.SetLinger(0) // fails for one that is closed
+			_ = c.SetLinger(0) // fails if the connection is closed
 		}
 	}
 	l.close()
@@ -238,12 +240,13 @@ func (l *link) resetBoth() {
 func (l *link) close() {
 	for _, c := range []duplex{l.host, l.inside} {
 		if c != nil {
-			_ = c.Close() // what was written was taken or never will be
+			_ = c.Close() // the data was either delivered or never will be
 		}
 	}
 }
 
-// pass passes one direction on, and its end. What breaks breaks both: a part must not be taken for the whole.
+// pass copies one direction and closes it at the end. After an error it resets both connections, so that a part of the
+// data is not mistaken for all of it.
 func (l *link) pass(dst, src duplex) {
 	buf := make([]byte, bufferSize)
 	for {

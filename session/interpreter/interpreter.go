@@ -1,8 +1,8 @@
-// Package interpreter runs programs in a process of a sandbox that keeps their variables from one to the next, as a
-// notebook does.
+// Package interpreter runs programs in a process of a sandbox. Like a notebook, the process keeps variables from one
+// program to the next.
 //
-// The process is a command of the sandbox: it outlives the program of the host, and ends with the sandbox, when nobody
-// used it for half an hour, or when a program that was to end did not.
+// The process is a command of the sandbox. It outlives the host program. It exits with the sandbox, after half an hour
+// without use, or if a program does not stop after its timeout.
 package interpreter
 
 import (
@@ -34,51 +34,52 @@ var driverPython string
 var driverNode string
 
 const (
-	// dir holds what interpreters and their clients find each other by. It is below /tmp, as nothing of it is the
-	// workspace's.
+	// dir contains the files through which interpreters and their clients find each other. It is below /tmp because these
+	// files are not part of the workspace.
 	dir = "/tmp/.workcell-interpreter"
-	// idle is how long an interpreter lives without a call, as the drivers have it.
+	// idle is how long an interpreter runs without a call. The drivers have the same value.
 	idle       = 30 * time.Minute
 	startTime  = 30 * time.Second
-	probeTime  = 15 * time.Second // more than the drivers' GRACE
-	endTime    = time.Second      // for the guest to notice that the interpreter ended
-	maxResult  = 96 << 20         // of a result: eight images in base64
+	probeTime  = 15 * time.Second // more than GRACE in the drivers
+	endTime    = time.Second      // time for the guest to notice that the interpreter exited
+	maxResult  = 96 << 20         // maximum size of a result: eight images in base64
 	maxExecID  = 256
-	unanswered = 69 // exit code of workcell-guest interpret when no interpreter answers, or it ended
+	unanswered = 69 // exit code of workcell-guest interpret if no interpreter answers or it exited
 )
 
-// Request is a program.
+// Request describes a program.
 type Request struct {
 	Language string // Python or Node
 	Code     string
-	// Name tells interpreters of one language apart, by letters, digits, - and _. Empty is one.
+	// Name identifies one of several interpreters of a language. It may contain letters, digits, "-", and "_". It may be
+	// empty.
 	Name string
-	// Exec bounds the program: Timeout, Yield and Background, HeadBytes, TailBytes. Env, EnvBefore and Services are those
-	// of the interpreter, when this program is the first. The other fields must be zero.
+	// Exec contains the limits of the program: Timeout, Yield, Background, HeadBytes, and TailBytes. If the program starts
+	// the interpreter, Env, EnvBefore, and Services apply to the interpreter. The other fields must be zero.
 	Exec sandbox.ExecRequest
 }
 
-// Result is what became of a program. It printed Stdout and Stderr; its exit code is 1 after an exception, which is in
-// Stderr.
+// Result is the result of a program. Stdout and Stderr contain its output. After an exception, the exit code is 1 and
+// Stderr contains the exception.
 type Result struct {
 	sandbox.ExecResult
 	Value
-	// Started: this program is the first of the interpreter.
+	// Started reports that this program started the interpreter.
 	Started bool
-	// Lost: there are no variables of earlier programs any more: this one started another interpreter, or ended the one
-	// there was.
+	// Lost reports that the variables of earlier programs are lost, because this program restarted the interpreter or
+	// caused its exit.
 	Lost bool
 }
 
-// Value is what the last expression of a program was.
+// Value is the value of a program's last expression.
 type Value struct {
-	Text   string // as the language writes it; empty when it was none
+	Text   string // formatted by the language; empty without a value
 	Images [][]byte
 }
 
-// Run runs a program after those that the interpreter has. A program that reaches its timeout is interrupted, and the
-// interpreter keeps its variables if the program then ends within three seconds. An image without the language is
-// backend.ErrUnsupported.
+// Run runs a program in an interpreter with the variables of its earlier programs. If the program reaches its timeout,
+// it is interrupted. The interpreter keeps its variables if the program then stops within three seconds. If the image
+// does not have the language, Run returns an error wrapping backend.ErrUnsupported.
 func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	i, err := open(s, req)
 	if err != nil {
@@ -106,7 +107,7 @@ func Run(ctx context.Context, s *sandbox.Sandbox, req Request) (Result, error) {
 	return res, err
 }
 
-// Take returns the value of a program that has ended, once.
+// Take returns the value of an exited program. It returns the value only once.
 func Take(ctx context.Context, s *sandbox.Sandbox, execID string) (Value, error) {
 	file := path.Join(dir, "result-"+path.Base(execID))
 	data, _, err := s.ReadFileBytes(ctx, file, sandbox.ReadFileOptions{Limit: maxResult})
@@ -124,13 +125,13 @@ func Take(ctx context.Context, s *sandbox.Sandbox, execID string) (Value, error)
 		Images [][]byte `json:"images"`
 	}
 	if json.Unmarshal(data, &result) != nil {
-		return Value{}, nil // a program of the sandbox wrote over it
+		return Value{}, nil // a program of the sandbox has overwritten the file
 	}
 	return Value{result.Value, result.Images}, nil
 }
 
-// Running returns the ids of the commands that a sandbox's interpreters are, or were, as far as the sandbox lets it
-// find out.
+// Running returns the exec ids of a sandbox's interpreters, including exited ones. It skips interpreters whose files
+// cannot be read.
 func Running(ctx context.Context, s *sandbox.Sandbox) (ids []string, err error) {
 	list, err := s.ListFiles(ctx, dir, sandbox.ListFilesOptions{Recursive: true})
 	if isTheirs(err) {
@@ -152,13 +153,13 @@ func Running(ctx context.Context, s *sandbox.Sandbox) (ids []string, err error) 
 	return ids, err
 }
 
-// isTheirs reports whether a file cannot be read because of what a program of the sandbox made of it.
+// isTheirs reports whether a file cannot be read because a program of the sandbox changed it.
 func isTheirs(err error) bool {
 	return slices.ContainsFunc([]error{backend.ErrNotFound, backend.ErrPermission, backend.ErrInvalid, backend.ErrTooLarge, backend.ErrUnsupported},
 		func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// interpreter is one of a sandbox.
+// interpreter is one interpreter of a sandbox.
 type interpreter struct {
 	s    *sandbox.Sandbox
 	lang string
@@ -185,23 +186,24 @@ func open(s *sandbox.Sandbox, req Request) (*interpreter, error) {
 	return i, nil
 }
 
-// ensure starts the interpreter unless it runs. before reports whether there was one earlier.
+// ensure starts the interpreter if it is not running. before reports whether an earlier interpreter existed.
 func (i *interpreter) ensure(ctx context.Context, exec sandbox.ExecRequest) (started, before bool, err error) {
 	id, err := i.running(ctx)
 	switch {
 	case err != nil:
 		return false, false, err
 	case id.lives:
-		// It must outlive this program. One that has had all the time that a command can have ends at its timeout, as any.
+		// The interpreter must outlive this program. The command's maximum timeout still applies: after it, the interpreter
+		// is killed like any command.
 		_ = i.s.Command(id.exec).Extend(ctx, idle)
 		return false, true, nil
 	}
 	return true, id.exec != "", i.start(ctx, exec)
 }
 
-// known is the interpreter that the sandbox has, or had.
+// known describes the sandbox's current or previous interpreter.
 type known struct {
-	exec  string // empty when there was none
+	exec  string // empty without an interpreter
 	lives bool
 }
 
@@ -215,7 +217,7 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 	}
 	k := known{exec: string(data)}
 	st, err := i.s.Command(k.exec).Wait(ctx, 0)
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrInvalid) { // of an earlier guest, or whatever a program wrote there
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrInvalid) { // belongs to an earlier guest, or a program wrote an invalid id
 		return k, nil
 	}
 	k.lives = err == nil && !st.Done()
@@ -241,27 +243,27 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 	switch {
 	case err != nil:
 		return err
-	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // or another one serves already
+	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // or another interpreter is already serving
 		return nil
 	}
 	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)
 }
 
-// ended returns how the interpreter ended, if it has ended or is about to.
+// ended returns the exit status of the interpreter if it has exited or is about to.
 func (i *interpreter) ended(ctx context.Context) (st sandbox.ExecStatus, over bool) {
-	k, _ := i.running(ctx) // without one, Wait fails
+	k, _ := i.running(ctx) // without an interpreter, Wait fails
 	res, err := i.s.Command(k.exec).Wait(ctx, endTime)
 	return res.ExecStatus, err == nil && res.Done()
 }
 
-// end kills an interpreter that does not answer, and all processes of its programs, which may hold its socket.
+// end kills an interpreter that does not answer, and all processes of its programs, because they may hold its socket.
 func (i *interpreter) end(ctx context.Context) {
 	if k, err := i.running(ctx); err == nil && k.exec != "" {
-		_, _ = i.s.Command(k.exec).Signal(ctx, "") // the next program meets what is wrong
+		_, _ = i.s.Command(k.exec).Signal(ctx, "") // the next program reports a failure
 	}
 }
 
-// call has the interpreter run a program.
+// call makes the interpreter run a program.
 func (i *interpreter) call(ctx context.Context, code string, exec sandbox.ExecRequest) (sandbox.ExecResult, error) {
 	return i.s.Exec(ctx, sandbox.ExecRequest{
 		Argv: []string{embed.Path, "interpret", i.dir, i.lang}, Stdin: []byte(code), Timeout: exec.Timeout, Yield: exec.Yield,
@@ -269,7 +271,7 @@ func (i *interpreter) call(ctx context.Context, code string, exec sandbox.ExecRe
 	})
 }
 
-// answers reports whether the interpreter takes another program.
+// answers reports whether the interpreter accepts another program.
 func (i *interpreter) answers(ctx context.Context) bool {
 	res, err := i.call(ctx, "", sandbox.ExecRequest{Timeout: probeTime})
 	return err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0

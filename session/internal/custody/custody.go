@@ -1,5 +1,5 @@
-// Package custody keeps records of sandboxes and changes on the engine what they name. The table of package owner
-// decides what happens to a sandbox; this package provides its facts.
+// Package custody maintains the records of sandboxes and changes the recorded sandboxes on the engine. The table of
+// package owner decides the next state of a sandbox; this package provides the facts for that decision.
 package custody
 
 import (
@@ -10,13 +10,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Lifetimes are how long what is left of a sandbox stays.
+// Lifetimes are the retention periods and timeouts of sandboxes.
 var Lifetimes = owner.Lifetimes()
 
-// TouchEvery is the default time between two rounds in which a process notes its use of sandboxes.
+// TouchEvery is the default interval at which a process records its use of sandboxes.
 const TouchEvery = time.Minute
 
-// Kind returns what kind of keys a scope has.
+// Kind returns the kind of a scope's keys.
 func Kind(s record.Scope) owner.Kind {
 	switch s.Namespace {
 	case record.NamespaceUser:
@@ -29,7 +29,7 @@ func Kind(s record.Scope) owner.Kind {
 	return owner.Foreign
 }
 
-// State returns where a record's sandbox is in its life.
+// State returns the lifecycle state of a record's sandbox.
 func State(r record.Record) owner.State {
 	switch {
 	case r.State == record.Creating:
@@ -48,7 +48,7 @@ func State(r record.Record) owner.State {
 	return owner.Gone
 }
 
-// used is when a record's sandbox was last used, calls under way included.
+// used returns the time of a sandbox's last use according to its record. Running calls count as a use.
 func used(r record.Record) time.Time {
 	if r.Idle > 0 && !r.Expires.IsZero() {
 		return r.Expires.Add(-r.Idle)
@@ -56,7 +56,8 @@ func used(r record.Record) time.Time {
 	return r.LastUsed
 }
 
-// Facts returns what the table asks about a record's sandbox; on is its state on the engine, empty when it has none.
+// Facts returns the facts about a record's sandbox. on is the state of the sandbox on the engine, or empty if the
+// engine does not have the sandbox.
 func Facts(r record.Record, on backend.State) owner.Facts {
 	return owner.Facts{
 		State: State(r), Kind: Kind(r.Key.Scope()), Owned: r.Owner != "" || r.State == record.Creating, OnEngine: on != "",
@@ -65,22 +66,22 @@ func Facts(r record.Record, on backend.State) owner.Facts {
 	}
 }
 
-// Due returns what time has brought about by now for a record that belongs to nobody.
+// Due returns the rule that is due for an ownerless record at time now.
 func Due(r record.Record, now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(Facts(r, on), Lifetimes, now)
 }
 
-// inTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or
-// removes it or a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands
-// of one.
+// inTransition reports whether a living process with this record is about to release it, because the process is
+// creating or removing the sandbox or a part of it. A sandbox that has been unused for so long that a sweep would take
+// it is probably being removed.
 func inTransition(r record.Record, now time.Time) bool {
 	_, due := Due(r, now, backend.StateRunning)
 	state := State(r)
 	return due || state != owner.Ready && state != owner.Suspended
 }
 
-// Identify returns what the engine says of a sandbox with whose it is by its record. The engine's labels cannot be
-// changed: of one that was ready they say that it belongs to nobody.
+// Identify returns the engine's description of a sandbox with the key from its record. The labels of a pooled sandbox
+// still name the pool after assignment, because labels cannot be changed.
 func Identify(r record.Record, engine backend.Info) backend.Info {
 	if r.ID == engine.SessionID && IsPooled(engine) {
 		engine.Key, engine.Run, engine.Created = r.Key.String(), r.Key.Run(), r.Created
@@ -88,14 +89,14 @@ func Identify(r record.Record, engine backend.Info) backend.Info {
 	return engine
 }
 
-// IsPooled reports whether a sandbox was made for nobody, by its labels.
+// IsPooled reports whether a sandbox was created for the pool, according to its labels.
 func IsPooled(engine backend.Info) bool {
 	key, err := record.ParseKey(engine.Key)
 	return err == nil && key.Namespace == record.NamespacePool
 }
 
-// SecondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a
-// while.
+// SecondaryIdle returns the idle timeout of a sandbox with secondary connections. The timeout is longer because these
+// connections record their use only at intervals.
 func SecondaryIdle(rec record.Record) time.Duration {
 	if rec.Idle < 0 {
 		return rec.Idle
@@ -103,7 +104,7 @@ func SecondaryIdle(rec record.Record) time.Duration {
 	return max(rec.Idle, 2*TouchEvery)
 }
 
-// NoteUse counts as a use of a sandbox that belongs to no session.
+// NoteUse records a use of a sandbox that has no session.
 func NoteUse(r *record.Record, now time.Time) {
 	r.LastUsed, r.Expires = now, time.Time{}
 	if idle := SecondaryIdle(*r); idle >= 0 {
@@ -111,12 +112,12 @@ func NoteUse(r *record.Record, now time.Time) {
 	}
 }
 
-// SetWorkspace notes what a sandbox with the same workspace must have, too.
+// SetWorkspace records the fields that another sandbox needs to use the same workspace.
 func SetWorkspace(r *record.Record, engine backend.Info) {
 	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
 }
 
-// Workspace returns what SetWorkspace noted.
+// Workspace returns the fields that SetWorkspace recorded.
 func Workspace(r record.Record) backend.Info {
 	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }

@@ -16,26 +16,26 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// StoreTimeout bounds bookkeeping that must not depend on a caller's context.
+// StoreTimeout is the timeout of store calls that must not depend on a caller's context.
 const StoreTimeout = 30 * time.Second
 
-// Keeper keeps the records of one manager, and changes on the engine what they name. All methods may be called
-// concurrently.
+// Keeper maintains the records of one manager and changes the recorded sandboxes on the engine. It is safe for
+// concurrent use.
 type Keeper struct {
 	Backend  backend.SandboxBackend
 	Store    record.Store
-	Owner    string // whose records are the manager's
+	Owner    string // owner id in the manager's records
 	Instance string
 	Engine   string // name of the engine in the store
-	Shared   bool   // other processes of the instance have the same store
+	Shared   bool   // other processes of the instance use the same store
 	Now      func() time.Time
 	Log      *slog.Logger
 
 	mu      sync.Mutex               // guards unsaved; no other lock is taken while it is held
-	unsaved map[string]record.Record // what the store did not take, by session id
+	unsaved map[string]record.Record // records that could not be written, by session id
 }
 
-// Unsaved reports whether the store did not take the latest record of a sandbox.
+// Unsaved reports whether the latest record of a sandbox could not be written.
 func (k *Keeper) Unsaved(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -43,16 +43,16 @@ func (k *Keeper) Unsaved(id string) bool {
 	return ok
 }
 
-// Save updates a record. The store's failure must not keep a sandbox from being closed, so it is logged, and the
-// reaper tries again. Only states that hold no key come here, so a late one does no harm. It reports whether the
-// sandbox may be another owner's by now. One that was taken for dead is refused for good, one that only may have been
-// is not.
+// Save updates a record. If the store fails, Save logs the failure and the reaper tries again, because the sandbox must
+// still be closed. Save is only used for states that hold no key, so a late update does no harm. overtaken reports
+// whether the sandbox may have another owner by now. The record of an owner that was treated as dead is discarded; if
+// it only may have been treated as dead, Save tries again later.
 func (k *Keeper) Save(rec record.Record) (overtaken bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
 	err := k.Store.Update(ctx, rec)
 	if errors.Is(err, backend.ErrNotFound) {
-		err = nil // somebody deleted it: there is nothing to update
+		err = nil // another process deleted it, so nothing needs to be updated
 	}
 	overtaken = errors.Is(err, backend.ErrExists)
 	k.mu.Lock()
@@ -71,13 +71,14 @@ func (k *Keeper) Save(rec record.Record) (overtaken bool) {
 	return overtaken
 }
 
-// SaveClosed updates the record of a sandbox that is gone.
+// SaveClosed updates the record of a removed sandbox.
 func (k *Keeper) SaveClosed(rec record.Record) {
 	rec.State, rec.Expires = record.Closed, k.Now().Add(Lifetimes.Remembered)
 	k.Save(rec)
 }
 
-// SaveAgain tries to save what the store did not take. Where it refuses one for the sake of the owner, it does all.
+// SaveAgain retries the records that could not be written. It stops if the store refuses one because of the owner,
+// because the store would refuse all of them.
 func (k *Keeper) SaveAgain() {
 	k.mu.Lock()
 	unsaved := slices.Collect(maps.Values(k.unsaved))
@@ -89,8 +90,8 @@ func (k *Keeper) SaveAgain() {
 	}
 }
 
-// TakenOver reports whether another process made the record of a sandbox its own, as one does that removes all but the
-// workspace, or ended it.
+// TakenOver reports whether another process has taken or ended the sandbox of a record. A process also takes a record
+// to remove the sandbox and keep its workspace.
 func (k *Keeper) TakenOver(id string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
@@ -99,7 +100,7 @@ func (k *Keeper) TakenOver(id string) bool {
 	return err == nil && (rec.Owner != k.Owner || removed)
 }
 
-// NoOwner is the owner of what this manager has no use for any more: itself where no other process knows of it.
+// NoOwner returns the owner of records that this manager gives up. Without a shared store, the manager stays the owner.
 func (k *Keeper) NoOwner() string {
 	if k.Shared {
 		return ""
@@ -107,7 +108,7 @@ func (k *Keeper) NoOwner() string {
 	return k.Owner
 }
 
-// isFree returns ErrInTransition or ErrHeld for a record that a living process has.
+// isFree returns ErrInTransition or ErrHeld if a living process owns the record.
 func (k *Keeper) isFree(ctx context.Context, rec record.Record) error {
 	lives, err := k.Store.Lives(ctx, rec.Owner)
 	switch {
@@ -119,7 +120,7 @@ func (k *Keeper) isFree(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// TakeUnowned makes a record that no living process has this manager's.
+// TakeUnowned makes this manager the owner of a record that no living process owns.
 func (k *Keeper) TakeUnowned(ctx context.Context, rec record.Record) (record.Record, error) {
 	if err := k.isFree(ctx, rec); err != nil {
 		return rec, err
@@ -131,12 +132,13 @@ func (k *Keeper) TakeUnowned(ctx context.Context, rec record.Record) (record.Rec
 	return rec, err
 }
 
-// IsOvertaken reports whether another process was faster at a record: took, removed or made it.
+// IsOvertaken reports whether another process has taken, removed, or created the record first.
 func IsOvertaken(err error) bool {
 	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) && !errors.Is(err, record.ErrOwnerLost)
 }
 
-// Holder returns the live record of a key on this manager's engine, or backend.ErrNotFound.
+// Holder returns the live record of a key on this manager's engine. If the key has none, Holder returns an error
+// wrapping backend.ErrNotFound.
 func (k *Keeper) Holder(ctx context.Context, key record.Key) (record.Record, error) {
 	live, err := k.Store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
@@ -153,8 +155,8 @@ func (k *Keeper) Holder(ctx context.Context, key record.Key) (record.Record, err
 	return record.Record{}, ErrNoSandbox
 }
 
-// Find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One
-// whose key cannot be read comes with errUnreadable: the sandbox exists.
+// Find returns the sandbox of this instance with the specified id. It accepts neither engine ids nor prefixes of ids.
+// If the sandbox exists but its key is unreadable, Find returns errUnreadable with the sandbox.
 func (k *Keeper) Find(ctx context.Context, id string) (backend.Info, record.Key, error) {
 	if !record.ValidSandboxID(id) {
 		return backend.Info{}, record.Key{}, ErrNoSandbox
@@ -183,10 +185,11 @@ func (k *Keeper) Find(ctx context.Context, id string) (backend.Info, record.Key,
 	return backend.Info{}, record.Key{}, ErrNoSandbox
 }
 
-// FindRecorded is Find for a record. Others may write to the store, so the sandbox must have the key of the record.
+// FindRecorded returns the sandbox of a record. Other programs may write to the store, so the sandbox must have the
+// record's key.
 func (k *Keeper) FindRecorded(ctx context.Context, rec record.Record) (backend.Info, error) {
 	engine, key, err := k.Find(ctx, rec.ID)
-	if err == nil && key != rec.Key && !IsPooled(engine) { // whose a pooled one is, the record alone says
+	if err == nil && key != rec.Key && !IsPooled(engine) { // only the record knows the key of a pooled sandbox
 		err = fmt.Errorf("%w: the record contains the ID of another sandbox; delete the record", backend.ErrInvalid)
 	}
 	return engine, err
@@ -201,15 +204,15 @@ func (k *Keeper) Forged(ctx context.Context, id string) bool {
 	return err != nil
 }
 
-// RecordFound makes records of the sandboxes in a scope that have none: their process had another store, or none. If
-// labels can be forged, it only logs them.
+// RecordFound creates records for the sandboxes in a scope that have none because their process used another store. If
+// labels can be forged, RecordFound only logs these sandboxes.
 func (k *Keeper) RecordFound(ctx context.Context, filter backend.Filter, scope record.Scope) error {
 	filter.Instance = k.Instance
 	found, err := k.Backend.List(ctx, filter)
 	if err != nil {
 		return sanitize.EngineError(err)
 	}
-	for _, engine := range slices.Backward(found) { // the newest first: the others find the key taken
+	for _, engine := range slices.Backward(found) { // newest first, so that the newest gets the key
 		key, err := record.ParseKey(engine.Key)
 		if err != nil || key.Scope() != scope || engine.Instance != k.Instance || !record.ValidSandboxID(engine.SessionID) {
 			continue
@@ -226,7 +229,8 @@ func (k *Keeper) RecordFound(ctx context.Context, filter backend.Filter, scope r
 	return nil
 }
 
-// recordOf makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
+// recordOf creates the record of a sandbox from its labels. Settings that the labels do not contain get the values that
+// keep the sandbox longest.
 func (k *Keeper) recordOf(engine backend.Info, key record.Key) record.Record {
 	now := k.Now()
 	rec := record.Record{
@@ -238,13 +242,13 @@ func (k *Keeper) recordOf(engine backend.Info, key record.Key) record.Record {
 	case key.Namespace != record.NamespaceUser:
 		rec.Idle = Lifetimes.Unrecorded
 		rec.Expires = now.Add(rec.Idle)
-	case !k.Shared: // this manager is all who will know of it
+	case !k.Shared: // no other process will ever know the sandbox
 		rec.Idle = 0
 	}
 	return rec
 }
 
-// LeavesWorkspace reports whether Open finds the workspace of a record without an owner also when the engine has no
+// LeavesWorkspace reports whether Open can find the workspace of an ownerless record if the engine does not have the
 // sandbox.
 func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 	facts := Facts(rec, "")
@@ -253,21 +257,21 @@ func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 	return lost.To == owner.WorkspaceOnly && rec.Engine == k.Engine
 }
 
-// ErrNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
+// ErrNoSandbox is the error for every id that the caller may not know, whether the id exists or not.
 var ErrNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
 
-// ErrHeld: the key's sandbox belongs to a process that lives.
+// ErrHeld means that a living process owns the key's sandbox.
 var ErrHeld error = &sanitize.Error{Text: "the sandbox is open in another process", Err: record.ErrHeld}
 
-// ErrInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
+// ErrInTransition means that a living process is creating or removing the key's sandbox.
 var ErrInTransition error = &sanitize.Error{
 	Text: "another process is opening or removing the sandbox", Err: record.ErrHeld,
 }
 
-// ErrOvertaken: this process was taken for dead, or may have been, and another one may have the sandbox.
+// ErrOvertaken means that this process may have been treated as dead, and that another process may own the sandbox.
 var ErrOvertaken error = &sanitize.Error{
 	Text: "not removing the sandbox, which may have another owner by now", Err: backend.ErrExists,
 }
 
-// errUnreadable: the engine has a sandbox of that id with damaged labels.
+// errUnreadable means that the engine has a sandbox with this id but with damaged labels.
 var errUnreadable error = &sanitize.Error{Text: "the engine's data of the sandbox is damaged", Err: backend.ErrLost}

@@ -13,12 +13,12 @@ type Operations interface {
 	RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error)
 	Abandoned(ctx context.Context) ([]record.Record, error)
 	RemoveAbandoned(ctx context.Context, rec record.Record) error
-	// EnvironmentUsed returns when a sandbox last had the environment of a recipe. The time is zero if that is unknown.
+	// EnvironmentUsed returns when a sandbox last used the environment with the recipe. If unknown, it returns zero.
 	EnvironmentUsed(recipe string) time.Time
 	Store() record.Store
-	// AfterClose calls f with the error of a closed manager when the manager is closed, unless stop is called before.
+	// AfterClose calls f with the closed manager's error when the manager is closed, unless stop is called first.
 	AfterClose(f func(error)) (stop func() bool)
-	// Error returns the error of an operation in the form that the manager's methods use.
+	// Error wraps an operation's error as the manager's methods do.
 	Error(op string, err error) error
 }
 

@@ -10,24 +10,24 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Plan is what a look at engine and store found to be done.
+// Plan is the work of a sweep, according to the engine and the store.
 type Plan struct {
-	Unrecorded []record.Record // of sandboxes that the store does not know
-	// Strays are sandboxes without a record: labels may be forged, or the only owner is gone. If one is used, it stays.
+	Unrecorded []record.Record // records for sandboxes that the store does not know
+	// Strays are sandboxes without a record that are removed unless they are in use. Their labels may be forged.
 	Strays  []backend.Info
 	Reclaim []Reclaimable // sandboxes without an owner
 }
 
-// Reclaimable is a record that belongs to nobody, and what time has brought about for its sandbox.
+// Reclaimable is an ownerless record and the rule that is due for its sandbox.
 type Reclaimable struct {
 	record.Record
 	Rule owner.Rule
 }
 
-// Plan looks at engine and store. open reports whether the manager has the session of a sandbox open.
+// Plan lists the engine and the store. open reports whether the manager has a sandbox open.
 func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, error) {
 	var plan Plan
-	// The engine first: a sandbox that is made meanwhile has its record before the store is read.
+	// List the engine first: then the record of every listed sandbox is in the store before the store is read.
 	found, err := k.Backend.List(ctx, backend.Filter{})
 	if err != nil {
 		return plan, sanitize.EngineError(err)
@@ -36,7 +36,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	if err != nil {
 		return plan, err
 	}
-	slices.Reverse(found) // the newest of a key is the one that was used last
+	slices.Reverse(found) // the newest sandbox of a key was used last
 	known := map[string]bool{}
 	for _, rec := range recs {
 		known[rec.ID] = true
@@ -47,10 +47,10 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		age := now.Sub(engine.Created)
 		others := engine.Instance != k.Instance || !k.Shared && !known[engine.SessionID]
 		if others && Ended(engine) && age >= Lifetimes.Ended {
-			plan.Strays = append(plan.Strays, engine) // no other process looks for it
+			plan.Strays = append(plan.Strays, engine) // no other process removes it
 		}
 		if !record.ValidSandboxID(engine.SessionID) || engine.Instance != k.Instance {
-			continue // looks like ours and is not
+			continue // has this instance's labels but is not a sandbox
 		}
 		key, err := record.ParseKey(engine.Key)
 		if err != nil {
@@ -65,7 +65,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		case !k.Forged(ctx, engine.SessionID):
 			plan.Unrecorded = append(plan.Unrecorded, k.recordOf(engine, key))
 		case key.Namespace != record.NamespaceUser && age > Lifetimes.Unrecorded:
-			// If records were lost, users remove named sandboxes.
+			// If records were lost, users must remove named sandboxes.
 			plan.Strays = append(plan.Strays, engine)
 		}
 	}
@@ -73,7 +73,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		engine, onEngine := there[rec.ID]
 		switch {
 		case rec.Engine != k.Engine && !onEngine, unreadable[rec.ID]:
-			continue // another engine's, or for somebody to look at
+			continue // on another engine, or unreadable and left to the user
 		case !k.Shared && rec.Owner != k.Owner && rec.Owner != "":
 			continue // its owner is unknown
 		}
@@ -92,11 +92,11 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 	return plan, nil
 }
 
-// Ended reports whether a sandbox that only its creator looks for has stopped.
+// Ended reports whether an ephemeral sandbox, which only its creator looks for, has stopped.
 func Ended(engine backend.Info) bool { return engine.Ephemeral && engine.State == backend.StateStopped }
 
-// held reports whether a living process has what a record is about. This one has what it makes or has open, not what it
-// lost, or could not remove, and closed.
+// held reports whether a living process has the sandbox of a record. This process has the sandboxes that it is creating
+// or has open. It does not have sandboxes that it lost, or closed but could not remove.
 func (k *Keeper) held(ctx context.Context, rec record.Record, open func(id string) bool) (bool, error) {
 	if rec.Owner == k.Owner {
 		return rec.State.Live() || open(rec.ID), nil

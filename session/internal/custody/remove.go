@@ -13,11 +13,11 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Delete removes all that the engine has of a record that is this manager's, and closes the record. What cannot be
-// removed before ctx ends belongs to nobody again, for the next round or another process.
+// Delete removes the sandbox and workspace of one of this manager's records and closes the record. If the removal does
+// not finish before ctx ends, the record becomes ownerless, so that the next round or another process can complete it.
 func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	ready := rec.State == record.Ready
-	rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
+	rec.KeepWorkspace = false // the key will have no next sandbox
 	missed := !rec.Ended && rec.Key.Namespace == record.NamespaceWorkflow && rec.EngineID != ""
 	if rec.State.Live() {
 		rec.Expires = k.Now()
@@ -25,15 +25,15 @@ func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	if rec.State != record.Closed {
 		rec.State = record.Removing
 	}
-	if k.Save(rec) { // else the key is free, and nobody adopts it
+	if k.Save(rec) { // otherwise the key is free and the sandbox cannot be adopted
 		return ErrOvertaken
 	}
 	there, err := k.removeAll(ctx, rec)
 	rec.Owner = k.NoOwner()
 	switch {
-	case err == nil && missed: // who resumes the run must hear of it
+	case err == nil && missed: // Gone must report it when the run is resumed
 		rec.State, rec.Expires = record.Closed, k.Now().Add(Lifetimes.Missed)
-	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
+	case err == nil && ready && !there: // if it reappears, it is found as a sandbox without a record
 		return k.Store.Delete(ctx, rec.ID)
 	case err == nil:
 		rec.State, rec.Expires = record.Closed, k.Now().Add(Lifetimes.Remembered)
@@ -42,7 +42,7 @@ func (k *Keeper) Delete(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// removeAll removes whatever the engine has under a record's id, and reports whether there was anything.
+// removeAll removes everything that the engine has under a record's id. It reports whether anything existed.
 func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Lifetimes.Removal)
 	defer cancel()
@@ -68,7 +68,7 @@ func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, 
 	return there, err
 }
 
-// RemoveRemains removes what the engine may have of a sandbox that it does not list, because something else removed it.
+// RemoveRemains removes the remains of a sandbox that the engine does not list because another program removed it.
 func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes bool) error {
 	if rec.EngineID == "" {
 		return nil
@@ -80,8 +80,8 @@ func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes b
 	return sanitize.EngineError(k.Backend.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// RemoveWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the
-// rest was gone, or the workspace was kept for another sandbox that was never made.
+// RemoveWorkspace removes the workspace of a session without a sandbox. Either the process that removed the sandbox
+// died before it removed the workspace, or the workspace was kept for a sandbox that was never created.
 func (k *Keeper) RemoveWorkspace(ctx context.Context, id string) error {
 	err := k.Backend.RemoveWorkspace(ctx, k.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
@@ -97,8 +97,8 @@ func (k *Keeper) RemoveEngine(ctx context.Context, engineID string, volumes bool
 	return sanitize.EngineError(k.Backend.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// KeepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the
-// key.
+// KeepWorkspace removes a sandbox but keeps its workspace. The record then has no owner, and the next opener of the key
+// gets the workspace.
 func (k *Keeper) KeepWorkspace(ctx context.Context, rec record.Record, engineID string) error {
 	kept := rec
 	kept.LastUsed, kept.Expires, kept.Reason = k.Now(), k.Now().Add(Lifetimes.Workspace), string(owner.Removed)
@@ -117,7 +117,7 @@ func (k *Keeper) KeepWorkspace(ctx context.Context, rec record.Record, engineID 
 	return err
 }
 
-// CanKeep refuses to keep a workspace that would end with its sandbox, or that nobody could find again.
+// CanKeep returns an error if the workspace would be lost with its sandbox or could not be found again.
 func (k *Keeper) CanKeep(ctx context.Context, engine backend.Info) error {
 	_, known, err := k.LookForWorkspace(ctx, engine.SessionID)
 	if err == nil && (!known || !k.KeepsFiles(engine.Limits, engine.Workspace)) {
@@ -126,13 +126,13 @@ func (k *Keeper) CanKeep(ctx context.Context, engine backend.Info) error {
 	return err
 }
 
-// KeepsFiles reports whether the files of such a sandbox survive its processes.
+// KeepsFiles reports whether the files of a sandbox with these limits survive its processes.
 func (k *Keeper) KeepsFiles(limits backend.Limits, enforcement backend.Enforcement) bool {
 	return k.Backend.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
-// LookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where
-// nobody knows.
+// LookForWorkspace reports whether the workspace of a removed sandbox exists. If the engine cannot tell, known is
+// false.
 func (k *Keeper) LookForWorkspace(ctx context.Context, id string) (there, known bool, err error) {
 	there, err = k.Backend.HasWorkspace(ctx, k.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
@@ -141,8 +141,8 @@ func (k *Keeper) LookForWorkspace(ctx context.Context, id string) (there, known 
 	return there, err == nil, sanitize.EngineError(err)
 }
 
-// RemoveScope removes the sandboxes of a scope that no running process has, and returns their ids. While a process is
-// about to release a sandbox, it tries again.
+// RemoveScope removes the sandboxes of a scope that no running process has, and returns their ids. If a process is
+// about to release a sandbox, RemoveScope tries again.
 func (k *Keeper) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	if err := k.RecordFound(ctx, backend.Filter{}, scope); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (k *Keeper) RemoveScope(ctx context.Context, scope record.Scope) (removed [
 	}
 }
 
-// EndUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
+// EndUnowned handles an event for the sandbox of a record that no living process owns, as the sandbox's session would.
 func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
 	rec, err := k.TakeUnowned(ctx, rec)
 	if err != nil {
@@ -222,7 +222,7 @@ func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) err
 func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
 	id := engine.SessionID
 	before, err := k.Store.Get(ctx, id)
-	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
+	rec, known := before, err == nil // a store failure does not prevent the removal
 	marked := known && before.State == record.Ready
 	if marked {
 		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = record.Removing, k.Now(), false, string(why)
@@ -240,7 +240,7 @@ func (k *Keeper) removeRecorded(ctx context.Context, engine backend.Info, why ow
 	return nil
 }
 
-// removeButWorkspace removes a sandbox that is not this manager's and keeps its workspace.
+// removeButWorkspace removes a sandbox that this manager does not own and keeps its workspace.
 func (k *Keeper) removeButWorkspace(ctx context.Context, engine backend.Info, key record.Key) error {
 	if err := k.CanKeep(ctx, engine); err != nil {
 		return err
@@ -258,7 +258,8 @@ func (k *Keeper) removeButWorkspace(ctx context.Context, engine backend.Info, ke
 	return k.KeepWorkspace(ctx, rec, engine.ID)
 }
 
-// removeVanished removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
+// removeVanished removes the remains of a sandbox that the engine does not have. If volumes is false, it keeps the
+// workspace.
 func (k *Keeper) removeVanished(ctx context.Context, id string, volumes bool) error {
 	rec, err := k.Store.Get(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !k.LeavesWorkspace(rec) {

@@ -13,12 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// HandoverPause is the time between two looks at a sandbox that another process has.
+// HandoverPause is the polling interval for a sandbox that another process has.
 const HandoverPause = 50 * time.Millisecond
 
-// Suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped
-// now, or whose record cannot be written, so that it may be another's, is found by the next sweep; without an
-// engineID there is none to stop.
+// Suspend stops the sandbox of one of this manager's records and makes the record ownerless. Without an engineID, it
+// only updates the record. If the sandbox cannot be stopped, the next sweep tries again. If the record cannot be
+// written, the sandbox may have another owner, so Suspend does not stop it.
 func (k *Keeper) Suspend(ctx context.Context, rec record.Record, engineID string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, Lifetimes.Removal)
 	defer cancel()
@@ -36,8 +36,8 @@ func (k *Keeper) Suspend(ctx context.Context, rec record.Record, engineID string
 	return err
 }
 
-// Resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
-// follows, the end of this process too, it is suspended again.
+// Resume starts the sandbox of one of this manager's records. It first updates the record to that of a running sandbox.
+// Therefore the sandbox is suspended again even if this process dies.
 func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string) error {
 	NoteUse(rec, k.Now())
 	if err := k.Store.Update(ctx, *rec); err != nil {
@@ -46,9 +46,9 @@ func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string
 	return sanitize.EngineError(k.Backend.Start(ctx, engineID))
 }
 
-// EnsureRunning prepares a sandbox for a new connection, so that it runs and no sweep removes it at this moment. It
-// starts a stopped named sandbox that no running process has. While a running process has the sandbox, it waits for a
-// while.
+// EnsureRunning prepares a sandbox for a new connection: it makes sure that the sandbox runs and that no sweep removes
+// it at this moment. It starts a stopped named sandbox that no running process has. If a running process has the
+// sandbox, EnsureRunning waits for a limited time.
 func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key record.Key) (backend.Info, error) {
 	for began := time.Now(); ; {
 		if engine.State == backend.StatePaused {
@@ -82,14 +82,15 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 	}
 }
 
-// resumeUnowned starts a sandbox that nobody has and restarts its idle time. Meanwhile its record is this manager's,
-// so that nobody sweeps or adopts it; backend.ErrExists when somebody was faster.
+// resumeUnowned starts an ownerless sandbox and restarts its idle timeout. During that time, this manager owns the
+// record, so that the sandbox is neither swept nor adopted. If another process takes the record first, resumeUnowned
+// returns an error wrapping backend.ErrExists.
 func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine backend.Info) (backend.Info, error) {
 	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
 	if err != nil {
 		return engine, err
 	}
-	engine, _, err = k.Find(ctx, rec.ID) // it may have been stopped just before
+	engine, _, err = k.Find(ctx, rec.ID) // a sweep may have just stopped it
 	if err == nil && engine.State != backend.StateRunning {
 		err = k.Resume(ctx, &rec, engine.ID)
 	}
@@ -102,7 +103,7 @@ func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine ba
 	return engine, err
 }
 
-// runs is backend.ErrLost for a sandbox that does not run.
+// runs returns an error wrapping backend.ErrLost if the sandbox is not running.
 func runs(engine backend.Info) error {
 	if engine.State != backend.StateRunning {
 		return fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)

@@ -1,39 +1,39 @@
-// Package owner is the life of a sandbox as one table: what becomes of it, and what its engine has to do for that, when
-// something happens to it or to the process that has it.
+// Package owner defines the lifecycle of a sandbox as a table of rules. Each rule gives the next state and the engine's
+// action after an event that concerns the sandbox or its owner.
 package owner
 
 import "time"
 
-// State is where a sandbox is in its life, by its record.
+// State is the lifecycle state of a sandbox, according to its record.
 type State string
 
 // States.
 const (
 	Creating      State = "creating"       // the engine may or may not have it yet
-	Ready         State = "ready"          // it runs, or can be reached by starting it
-	Suspended     State = "suspended"      // its processes ended, its files are kept, and no process has it
-	WorkspaceOnly State = "workspace only" // of its files only the workspace is kept
-	Retained      State = "retained"       // its run is over, and it stays for somebody to look at
-	Removing      State = "removing"       // the engine may still have something of it
-	Gone          State = "gone"           // its id is remembered
+	Ready         State = "ready"          // it is running, or a start makes it available
+	Suspended     State = "suspended"      // its processes have exited, its files are kept, and it has no owner
+	WorkspaceOnly State = "workspace only" // only its workspace is kept
+	Retained      State = "retained"       // its run has ended, and it is kept for inspection
+	Removing      State = "removing"       // the engine may still have parts of it
+	Gone          State = "gone"           // only its id is remembered
 )
 
-// Event is what happens to a sandbox.
+// Event is an event in the lifecycle of a sandbox.
 type Event string
 
 // Events.
 const (
-	Created    Event = "created"     // the engine has made it
-	Used       Event = "used"        // by a call, a command or a connection
-	Idle       Event = "idle"        // for its idle time, or its time is over
-	OwnerDied  Event = "owner died"  // the process that had it is gone
-	RunEnded   Event = "run ended"   // by itself, or closed
-	EngineLost Event = "engine lost" // it ended or was removed behind our back
-	Opened     Event = "opened"      // its key was
-	Removed    Event = "removed"     // by hand
+	Created    Event = "created"     // the engine created it
+	Used       Event = "used"        // a call, a command, or a connection used it
+	Idle       Event = "idle"        // its idle timeout or retention period has passed
+	OwnerDied  Event = "owner died"  // its owner process has died
+	RunEnded   Event = "run ended"   // its run ended or was closed
+	EngineLost Event = "engine lost" // it exited or was removed by another program
+	Opened     Event = "opened"      // its key was opened
+	Removed    Event = "removed"     // it was removed on request
 )
 
-// Action is what the engine is to do.
+// Action is the action of the engine.
 type Action string
 
 // Actions.
@@ -46,20 +46,20 @@ const (
 	KeepWorkspace Action = "removes all except its workspace"
 )
 
-// Kind is the kind of key that a sandbox has; a rule may be for several.
+// Kind is a bit set of key kinds. A rule may apply to several kinds.
 type Kind uint8
 
 // Kinds of keys.
 const (
-	Named   Kind = 1 << iota // by a person, for everybody
-	Run                      // a workflow's run, which can be resumed
-	Process                  // an agent or an MCP client, which cannot
-	Foreign                  // of a namespace that nothing is known of
+	Named   Kind = 1 << iota // a named sandbox, which all processes may open
+	Run                      // a workflow run, which can be resumed
+	Process                  // an agent or an MCP client, which cannot be resumed
+	Foreign                  // an unknown namespace
 
 	Anyone = Named | Run | Process | Foreign
 )
 
-// Condition is what else must be so for a rule.
+// Condition is an additional condition of a rule.
 type Condition string
 
 // Conditions.
@@ -69,21 +69,21 @@ const (
 	StopIdle  Condition = "idle policy stop"
 	Retention Condition = "with a retention"
 	Keep      Condition = "with its workspace kept"
-	AfterAll  Condition = "after its process died" // the engine finished what that had begun
+	AfterAll  Condition = "after its process died" // the engine finished creating it after its process died
 )
 
-// Wait is when a rule that time brings about is due.
+// Wait is the time at which a timed rule is due.
 type Wait string
 
 // Waits.
 const (
-	Never     Wait = ""                      // time does not bring it about
-	AtOnce    Wait = "at once"               // from its creation on
+	Never     Wait = ""                      // not a timed rule
+	AtOnce    Wait = "at once"               // when it is created
 	Orphaned  Wait = "unused for 2 minutes"  // Times.Orphaned
 	AtItsTime Wait = "when its time is over" // Facts.Expires
 )
 
-// Use is what must be so for a rule that time brings about, which only the guest knows.
+// Use is an additional condition of a timed rule that only the guest can check.
 type Use string
 
 // Uses.
@@ -101,10 +101,10 @@ type Rule struct {
 	To    State
 	Do    Action
 	When  Wait
-	While Use // and only then
+	While Use // the rule applies only under this condition
 }
 
-// Table returns the rules. Of several that hold, the first does.
+// Table returns the rules. If several rules match, the first one applies.
 func Table() []Rule {
 	return []Rule{
 		{Creating, Created, Anyone, Always, Ready, Create, Never, ""},
@@ -150,21 +150,21 @@ func Table() []Rule {
 	}
 }
 
-// Facts are what the rules ask about a sandbox.
+// Facts are the facts about a sandbox that rules use.
 type Facts struct {
 	State     State
 	Kind      Kind
-	Owned     bool // a process has it, or had when it died
+	Owned     bool // a process owns it, or owned it and has died
 	OnEngine  bool // the engine has it
-	StopIdle  bool // its idle policy
-	Keep      bool // its workspace is to be kept
+	StopIdle  bool // its idle policy is stop
+	Keep      bool // its workspace has to be kept
 	Retention time.Duration
 	Created   time.Time
-	Used      time.Time // last
-	Expires   time.Time // when its time is over; zero is never
+	Used      time.Time // time of last use
+	Expires   time.Time // expiry time; zero means never
 }
 
-// holds reports whether a rule is about the facts.
+// holds reports whether a rule matches the facts.
 func (r Rule) holds(f Facts) bool {
 	if r.From != f.State || r.Kind&f.Kind == 0 || r.On == OwnerDied && !f.Owned {
 		return false
@@ -184,7 +184,7 @@ func (r Rule) holds(f Facts) bool {
 	return true
 }
 
-// at returns when time brings a rule about.
+// at returns when a timed rule is due.
 func (r Rule) at(f Facts, t Times) (at time.Time, ok bool) {
 	switch r.When {
 	case AtOnce:
@@ -197,7 +197,7 @@ func (r Rule) at(f Facts, t Times) (at time.Time, ok bool) {
 	return at, false
 }
 
-// On returns the rule for an event; false when nothing comes of that.
+// On returns the rule for an event. If no rule matches, it returns false.
 func On(f Facts, e Event) (Rule, bool) {
 	for _, r := range Table() {
 		if r.On == e && r.holds(f) {
@@ -207,8 +207,8 @@ func On(f Facts, e Event) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Due returns the rule that time has brought about by now for a sandbox that no living process has; false when it is
-// none.
+// Due returns the timed rule that is due now for a sandbox that no living process owns. If no rule is due, it returns
+// false.
 func Due(f Facts, t Times, now time.Time) (Rule, bool) {
 	for _, r := range Table() {
 		if at, ok := r.at(f, t); ok && r.holds(f) && !now.Before(at) {
@@ -218,7 +218,7 @@ func Due(f Facts, t Times, now time.Time) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Next returns when time brings the next rule about; false when it never does.
+// Next returns when the next timed rule is due. If no timed rule matches, it returns false.
 func Next(f Facts, t Times) (next time.Time, ok bool) {
 	for _, r := range Table() {
 		if at, timed := r.at(f, t); timed && r.holds(f) && (!ok || at.Before(next)) {

@@ -2,42 +2,42 @@ package owner
 
 import "time"
 
-// Times are how long what is left of a sandbox stays, and how long processes wait for each other.
+// Times are the retention periods of sandboxes and the timeouts of processes that wait for each other.
 type Times struct {
-	// CreationGrace keeps what was made just now, and has no record yet, from being looked at.
+	// CreationGrace is how long a new sandbox without a record is ignored, because its record may not be written yet.
 	CreationGrace time.Duration
-	// Unrecorded is how long a run's sandbox without a record is kept for somebody to look after it. Only a store that was
-	// lost explains such a sandbox, so nobody knows what it is worth.
+	// Unrecorded is how long a run's sandbox without a record is kept for inspection. Such a sandbox exists only if a
+	// store was lost, so Workcell cannot know whether its files are still needed.
 	Unrecorded time.Duration
-	// Orphaned is how long an agent's sandbox stays unused when the agent's process is gone: nobody can resume that.
+	// Orphaned is how long an agent's sandbox stays unused after the agent's process has died. An agent cannot be resumed.
 	Orphaned time.Duration
-	// Workspace is how long a workspace is kept whose sandbox was removed without it.
+	// Workspace is how long a workspace is kept after its sandbox was removed without it.
 	Workspace time.Duration
-	// Missed is how long it is remembered that a run had a sandbox which was lost, or expired when the run was
-	// interrupted: who resumes the run must hear of it.
+	// Missed is how long the record of a run's lost sandbox is kept, so that a resumed run learns about the loss. It also
+	// applies to sandboxes that expired while the run was interrupted.
 	Missed time.Duration
-	// Silent is how long, after its time, a sandbox is kept that is there and does not report whether it is used: it may
-	// be at work while its engine or its guest hangs.
+	// Silent is how long an expired sandbox is kept if it does not report whether it is in use. It may be in use while its
+	// engine or its guest hangs.
 	Silent time.Duration
 	// Remembered is how long the id of a closed sandbox, or the end of a run, is remembered.
 	Remembered time.Duration
 
-	// OrphanMargin is how much longer a guest that is alone waits before it ends than the managers and sweeps that should
-	// come.
+	// OrphanMargin is how much longer a disconnected guest waits before it exits than managers and sweeps need to connect
+	// to it.
 	OrphanMargin time.Duration
-	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to find out why
-	// it was lost.
+	// Ended is the minimum age of an exited sandbox before another instance removes it. The sandbox's manager may still be
+	// finding out why it was lost.
 	Ended time.Duration
 
-	// Removal bounds one removal; engines wait for a container's processes. Transition is how long to wait for a process
-	// that is about to let go of a sandbox, Handover for one that has a named one.
+	// Removal is the timeout of one removal; engines wait for a container's processes. Transition is how long to wait for
+	// a process that is about to release a sandbox. Handover is how long to wait for a process that has a named sandbox.
 	Removal, Transition, Handover time.Duration
-	// SweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are
-	// over at once sweep, too, and nobody should have to wait for them.
+	// SweepGrace is how long a sweep, including a running removal, may continue after its manager is closed. Short
+	// commands also sweep, and users should not have to wait for them.
 	SweepGrace time.Duration
 }
 
-// Lifetimes returns the times that hold.
+// Lifetimes returns the values in use.
 func Lifetimes() Times {
 	const day = 24 * time.Hour
 	return Times{

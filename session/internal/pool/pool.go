@@ -1,5 +1,5 @@
-// Package pool keeps things ready that take long to make: so many of each kind, made one at a time beside those who
-// take them.
+// Package pool creates things in advance if creating them takes long. It keeps a number of things of each kind and
+// creates them one at a time, concurrently with the callers that take them.
 package pool
 
 import (
@@ -9,61 +9,61 @@ import (
 	"time"
 )
 
-// Times of a pool.
+// Timing of a pool.
 const (
-	// Quiet is how long nobody must have taken anything before another one is made, so that who takes many at once, and
-	// what they do first, has the machine; Busy is how long that may last.
+	// Quiet is how long the pool waits after the last Take before it creates a thing, so that callers that take many
+	// things have the CPU for their first work. Busy is the maximum total wait.
 	Quiet, Busy = 100 * time.Millisecond, 2 * time.Second
-	// Rest is how much longer than the making of one thing the pause after it is.
+	// Rest is the pause after creating a thing, as a multiple of the creation time.
 	Rest = 3
-	// Check is how often what is ready is looked over.
+	// Check is the interval between reviews of the things in the pool.
 	Check = 10 * time.Second
-	// FirstPause and LongestPause are between tries to make a kind that fails.
+	// FirstPause and LongestPause are the limits of the pause between failed attempts.
 	FirstPause, LongestPause = time.Second, time.Minute
 )
 
-// ErrLater is the failure of a Source's Make that has no capacity now.
+// ErrLater is the error of Source.Make if it has no capacity now.
 var ErrLater = errors.New("no capacity now")
 
-// Source makes things of kind K. Pool.Run calls its methods one after the other.
+// Source creates things of kind K. Pool.Run calls its methods sequentially.
 type Source[K comparable, T any] interface {
-	// Make must leave nothing behind when it fails; who reads the log should know of it, unless it is ErrLater.
+	// Make must leave nothing behind if it fails. It should log the failure, unless it returns ErrLater.
 	Make(ctx context.Context, kind K) (T, error)
-	// Usable must return what tells whether a thing of a kind can still be handed out.
+	// Usable must return a function that reports whether a thing of a kind can still be used.
 	Usable(ctx context.Context, kind K) func(T) bool
-	// Drop ends a thing that nobody took.
+	// Drop removes an unused thing.
 	Drop(ctx context.Context, thing T)
 }
 
-// Kind is how many things of a kind are to be ready.
+// Kind is the target size of the pool for one kind.
 type Kind[K comparable] struct {
 	Of   K
 	Size int
-	Idle time.Duration // after which nothing of it is, until somebody asks for one again; negative is never
+	Idle time.Duration // time without a Take after which the pool keeps no things of this kind until the next Take; negative means never
 }
 
-// Pool keeps things ready. Its methods may be called concurrently, Run once.
+// Pool keeps things of several kinds ready. It is safe for concurrent use, but Run must be called only once.
 type Pool[K comparable, T any] struct {
 	source Source[K, T]
-	wake   chan struct{} // has room for one: something changed
+	wake   chan struct{} // has capacity 1 and signals a change
 
 	mu      sync.Mutex // guards the fields below; never held across a call of the source
 	shelves map[K]*shelf[T]
-	order   []K // of the kinds
+	order   []K // order of the kinds
 	taken   time.Time
-	waiting time.Time // when something was first missing since nothing was
+	waiting time.Time // since when the pool has not been full
 	closed  bool
 }
 
-// shelf is what is ready of one kind.
+// shelf contains the things of one kind.
 type shelf[T any] struct {
 	size   int
 	idle   time.Duration
-	ready  []T // the newest last
+	ready  []T // newest last
 	asked  time.Time
-	asleep bool // nobody asks for any
+	asleep bool // no Take for the idle time
 	retry  time.Time
-	pause  time.Duration // before retry, doubled by each failure
+	pause  time.Duration // pause before retry; each failure doubles it
 }
 
 // New returns a pool that Run fills. Kinds must be distinct.
@@ -76,7 +76,7 @@ func New[K comparable, T any](source Source[K, T], kinds []Kind[K]) *Pool[K, T] 
 	return p
 }
 
-// Take returns the newest thing of a kind, which is the caller's then.
+// Take removes the newest thing of a kind from the pool and returns it.
 func (p *Pool[K, T]) Take(kind K) (thing T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func (p *Pool[K, T]) Take(kind K) (thing T, ok bool) {
 	return s.pop()
 }
 
-// pop takes the newest thing off the shelf.
+// pop removes the newest thing from the shelf and returns it.
 func (s *shelf[T]) pop() (thing T, ok bool) {
 	if len(s.ready) == 0 {
 		return thing, false
@@ -102,7 +102,7 @@ func (s *shelf[T]) pop() (thing T, ok bool) {
 	return thing, ok
 }
 
-// Evict returns a thing of any kind, which is the caller's then, to make room for something else.
+// Evict removes a thing of any kind from the pool and returns it, to make room for other uses.
 func (p *Pool[K, T]) Evict() (thing T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *Pool[K, T]) Evict() (thing T, ok bool) {
 	return thing, false
 }
 
-// changed wakes Run; mu is held.
+// changed wakes Run. The caller must hold mu.
 func (p *Pool[K, T]) changed() {
 	select {
 	case p.wake <- struct{}{}:
@@ -122,7 +122,7 @@ func (p *Pool[K, T]) changed() {
 	}
 }
 
-// Run fills the pool until ctx ends, and returns the things left. Take and Evict find nothing then.
+// Run fills the pool until ctx ends, and returns the remaining things. Afterwards Take and Evict return nothing.
 func (p *Pool[K, T]) Run(ctx context.Context) []T {
 	check := time.NewTicker(Check)
 	defer check.Stop()
@@ -145,7 +145,7 @@ func (p *Pool[K, T]) Run(ctx context.Context) []T {
 	return p.close()
 }
 
-// next returns the kind of which something is to be made now, or how long to wait for that.
+// next returns the kind of the next thing to create, or how long to wait.
 func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,8 +173,8 @@ func (p *Pool[K, T]) next(now time.Time) (kind K, wait time.Duration) {
 	return kind, 0
 }
 
-// fill makes one thing, and then lets three times as long pass as that took: whatever it costs, the pool takes a
-// quarter of it.
+// fill creates one thing and then pauses for three times the creation time. Therefore the pool uses at most a quarter
+// of the time, whatever a thing costs.
 func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 	began := time.Now()
 	thing, err := p.source.Make(ctx, kind)
@@ -198,7 +198,7 @@ func (p *Pool[K, T]) fill(ctx context.Context, kind K) {
 	}
 }
 
-// Review drops what cannot be handed out any more, and all of a kind that nobody asked for. Run does it now and then.
+// Review drops unusable things and things of kinds that are not in demand. Run calls it periodically.
 func (p *Pool[K, T]) Review(ctx context.Context) {
 	for _, kind := range p.order {
 		for _, thing := range p.unusable(kind, p.source.Usable(ctx, kind)) {
@@ -210,7 +210,7 @@ func (p *Pool[K, T]) Review(ctx context.Context) {
 	p.changed()
 }
 
-// unusable takes what is to be dropped off the shelf.
+// unusable removes the things to drop from the shelf and returns them.
 func (p *Pool[K, T]) unusable(kind K, usable func(T) bool) (drop []T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,7 +228,7 @@ func (p *Pool[K, T]) unusable(kind K, usable func(T) bool) (drop []T) {
 	return drop
 }
 
-// close ends the pool and returns what is in it.
+// close closes the pool and returns the remaining things.
 func (p *Pool[K, T]) close() (left []T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
