@@ -34,7 +34,7 @@ func TestLostIsNotOurs(t *testing.T) {
 	key := session.UserKey("lab")
 	for name, test := range map[string]struct {
 		other func(t *testing.T, m *session.Manager, id string) // action of another process after the loss
-		full  bool                                              // the store cannot be written when the first manager is closed
+		full  bool                                              // the store is full when the first manager is closed
 	}{
 		"open elsewhere, disk full": {func(t *testing.T, m *session.Manager, _ string) { mustOpen(t, m, key) }, true},
 		"open elsewhere":            {func(t *testing.T, m *session.Manager, _ string) { mustOpen(t, m, key) }, false},
@@ -261,8 +261,8 @@ func TestLostRun(t *testing.T) {
 	}
 }
 
-// TestLostIsMissed verifies that Gone reports a lost sandbox of a resumed run for a month, whatever was left of the
-// sandbox and even if it could not be removed at once.
+// TestLostIsMissed verifies that Gone reports a lost sandbox of a resumed run for a month. It makes no difference which
+// files the engine kept or whether the sandbox could be removed at once.
 func TestLostIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]func(e *engine, engineID string){

@@ -259,7 +259,7 @@ func (s *Store) Remove(name string) error {
 func (s *Store) begin(name string) (dir string, err error) {
 	dir = filepath.Join(s.dir, name, newPrefix+rand.Text())
 	if err = os.Mkdir(dir, 0o700); err == nil {
-		err = os.Chmod(dir, 0o755) // #nosec G302 -- the users of sandboxes read it; only this user can read its parent directory
+		err = os.Chmod(dir, 0o755) // #nosec G302 -- users of sandboxes read it; its parent is private
 	}
 	return dir, err
 }
@@ -302,7 +302,7 @@ func replace(dir, files, old string) error {
 	return errors.Join(os.Rename(old, files), os.Rename(dir, old))
 }
 
-// Leftover is a directory of a cache that is not needed anymore.
+// Leftover is an unused directory of a cache.
 type Leftover struct {
 	Cache string
 	Name  string    // name of the directory

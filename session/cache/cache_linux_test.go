@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestAlwaysThere: who mounts a cache finds it while it is replaced, and a process that dies then leaves one.
+// TestAlwaysThere verifies that the cache's directory exists at every moment of a replacement, even if the process
+// dies.
 func TestAlwaysThere(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.TempDir())

@@ -14,7 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// How sandboxes fill and read caches is tested on every engine, in e2e/conformance; here is what needs none.
+// The conformance suite in e2e/conformance tests on every engine how sandboxes fill and read caches. The tests here
+// need no engine.
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -48,8 +49,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestLeftovers: what was replaced stays for a day, what a dead process left goes at once, and what a living one is at
-// stays.
+// TestLeftovers verifies that a replaced directory is kept for a day. An unfinished directory is a leftover at once if
+// its process is dead, but not if its process is alive.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,13 +97,13 @@ func TestLeftovers(t *testing.T) {
 	}
 	_, err = s.begin("pip")
 	must(t, err)
-	must(t, s.Remove("pip")) // takes with it what is left
+	must(t, s.Remove("pip")) // also removes the leftovers
 	if st, err := os.Stat(s.files("pip")); names() != nil || err != nil || !st.IsDir() {
 		t.Errorf("left: %v; %v", names(), err)
 	}
 }
 
-// archive returns an archive of entries with the same text.
+// archive returns an archive of entries with the same contents.
 func archive(t testing.TB, list ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -123,7 +124,7 @@ func archive(t testing.TB, list ...tar.Header) []byte {
 
 const maxFiles = 8
 
-// extracted returns what an archive leaves in a directory, and checks that it leaves nothing beside it.
+// extracted extracts an archive and returns the resulting files. It verifies that no file is outside the directory.
 func extracted(t testing.TB, data []byte, most int64) (names []string, err error) {
 	t.Helper()
 	outer := t.TempDir()
@@ -171,7 +172,7 @@ func TestExtract(t *testing.T) {
 		"plain":           {[]tar.Header{{Name: "./", Typeflag: tar.TypeDir}, file("./a/b"), {Name: "c", Typeflag: tar.TypeDir}}, "a a/b c", true},
 		"up":              {[]tar.Header{file("a"), file("../b")}, "a", false},
 		"absolute":        {[]tar.Header{file("/b")}, "", false},
-		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // a directory of its own
+		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // creates a separate directory
 		"hard link":       {[]tar.Header{file("a"), link(tar.TypeLink, "b", "a")}, "a b", true},
 		"hard link out":   {[]tar.Header{link(tar.TypeLink, "b", "../../../../../etc/passwd")}, "", false},
 		"hard link up":    {[]tar.Header{link(tar.TypeLink, "../b", "a")}, "", false},
@@ -193,7 +194,7 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// FuzzExtract: no archive leads out of its directory or past its size.
+// FuzzExtract verifies that an archive cannot write outside its directory or exceed its maximum size.
 func FuzzExtract(f *testing.F) {
 	f.Add(archive(f, tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Mode: 0o644}, tar.Header{Name: "c", Typeflag: tar.TypeLink, Linkname: "a/b"}))
 	f.Add(archive(f, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"}, tar.Header{Name: "l/../../x", Typeflag: tar.TypeReg, Mode: 0o644}))

@@ -1,5 +1,6 @@
-// Package forward has ports of a sandbox listen on the host. The sandbox needs no network for that: connections go the
-// way of its commands, [sandbox.Sandbox.DialContext]. Nothing inside learns of the host's ports, or reaches them.
+// Package forward listens on host ports and forwards connections to ports of a sandbox. The sandbox needs no network:
+// connections use the same stream as its commands, [sandbox.Sandbox.DialContext]. Programs in the sandbox cannot see or
+// reach the host's ports.
 package forward
 
 import (
@@ -31,7 +32,7 @@ const acceptPause = 50 * time.Millisecond
 
 // Port maps a host port to a sandbox port.
 type Port struct {
-	Host    uint16 // 0 is any that is free
+	Host    uint16 // 0 means any free port
 	Sandbox uint16
 }
 

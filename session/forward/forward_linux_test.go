@@ -16,9 +16,9 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// What is forwarded is tested on every engine, in e2e/forward; here is what needs none.
+// The tests in e2e/forward test forwarded connections on every engine. The tests here need no engine.
 
-// TestMorePortsThanConnections: ports that nobody uses keep no other one from its connections.
+// TestMorePortsThanConnections verifies that unused ports do not prevent connections to other ports.
 func TestMorePortsThanConnections(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -50,9 +50,9 @@ func TestMorePortsThanConnections(t *testing.T) {
 	served := make(chan error)
 	go func() { served <- f.Serve(ctx) }()
 	for range 2 {
-		for _, addr := range f.Addrs() { // of a port where nothing listens inside the end comes at once
+		for _, addr := range f.Addrs() { // if no program listens inside, the connection is closed at once
 			conn, err := net.Dial("tcp", addr.String())
-			if errors.Is(err, syscall.ECONNRESET) { // somebody took it, and was faster than Dial
+			if errors.Is(err, syscall.ECONNRESET) { // accepted and closed before Dial returned
 				continue
 			}
 			if err != nil {

@@ -217,7 +217,7 @@ func (i *interpreter) running(ctx context.Context) (known, error) {
 	}
 	k := known{exec: string(data)}
 	st, err := i.s.Command(k.exec).Wait(ctx, 0)
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrInvalid) { // belongs to an earlier guest, or a program wrote an invalid id
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrInvalid) { // of an earlier guest, or invalid
 		return k, nil
 	}
 	k.lives = err == nil && !st.Done()
@@ -243,7 +243,7 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 	switch {
 	case err != nil:
 		return err
-	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // or another interpreter is already serving
+	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // or another is serving
 		return nil
 	}
 	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)

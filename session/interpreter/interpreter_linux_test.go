@@ -15,10 +15,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// What interpreters do is tested on every engine, in e2e/interpreter; here is what needs none.
+// The tests in e2e/interpreter test interpreters on every engine. The tests here need no engine.
 
-// TestRunningAmongRubbish: whatever programs of the sandbox make of the files by which interpreters are found, the
-// others are found.
+// TestRunningAmongRubbish verifies that Running finds interpreters even if programs of the sandbox have damaged the
+// files of other interpreters.
 func TestRunningAmongRubbish(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

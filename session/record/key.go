@@ -13,59 +13,59 @@ import (
 
 // Namespaces of keys.
 const (
-	NamespaceWorkflow = "workflow" // the sandboxes of a workflow run
-	NamespaceAgent    = "agent"    // the sandboxes of an agent that runs on its own
-	NamespaceMCP      = "mcp"      // the sandboxes of a client of an MCP server
-	NamespaceReplica  = "replica"  // as mcp, of servers that share sandboxes: they outlive the process that opened them
+	NamespaceWorkflow = "workflow" // sandboxes of a workflow run
+	NamespaceAgent    = "agent"    // sandboxes of an agent that runs without a workflow
+	NamespaceMCP      = "mcp"      // sandboxes of an MCP server's client
+	NamespaceReplica  = "replica"  // like mcp, for servers that share sandboxes; the sandboxes outlive the process that opened them
 	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
-	NamespacePool     = "pool"     // sandboxes that are ready and belong to nobody yet
+	NamespacePool     = "pool"     // pooled sandboxes without a user
 )
 
 // DefaultName is the name of a run's shared sandbox.
 const DefaultName = "default"
 
-// MaxPart is the longest part of a key, in bytes.
+// MaxPart is the maximum length of a key's part in bytes.
 const MaxPart = 128
 
-// Key names a sandbox. Parts are 1 to 128 characters of A-Z, a-z, 0-9, '_', '-' and '.', and begin with a letter, a
-// digit or '_'. So the text form, the parts joined by colons, is injective.
+// Key names a sandbox. A part has 1 to 128 characters from A-Z, a-z, 0-9, '_', '-', and '.', and starts with a letter,
+// a digit, or '_'. Therefore the text form, the parts joined by colons, is unambiguous.
 type Key struct {
 	Namespace string // NamespaceWorkflow, NamespaceAgent, …
 	ID        string // run id, or the user's name for the sandbox
-	Name      string // which of the run's sandboxes
+	Name      string // name of the sandbox within the run
 }
 
-// WorkflowKey names a sandbox of a workflow run.
+// WorkflowKey returns the key of a workflow run's sandbox.
 func WorkflowKey(runID, name string) Key {
 	return Key{Namespace: NamespaceWorkflow, ID: runID, Name: name}
 }
 
-// AgentKey names a sandbox of a lone agent run.
+// AgentKey returns the key of a sandbox of an agent that runs without a workflow.
 func AgentKey(runID, name string) Key { return Key{Namespace: NamespaceAgent, ID: runID, Name: name} }
 
-// UserKey names a sandbox that belongs to no run.
+// UserKey returns the key of a named sandbox, which does not belong to a run.
 func UserKey(name string) Key {
 	return Key{Namespace: NamespaceUser, ID: name, Name: DefaultName}
 }
 
-// Scope is the set of keys of one run, or of one named sandbox: all keys with this Namespace and ID. It decides which
-// sandboxes a tool call may name.
+// Scope is the set of keys of one run or one named sandbox: all keys with this Namespace and ID. A tool call can only
+// use sandboxes of its scope.
 type Scope struct {
 	Namespace string
 	ID        string
 }
 
-// Key returns the key of a sandbox in the scope.
+// Key returns the key of the scope's sandbox with the specified name.
 func (s Scope) Key(name string) Key { return Key{Namespace: s.Namespace, ID: s.ID, Name: name} }
 
 // String returns "namespace:id".
 func (s Scope) String() string { return s.Namespace + ":" + s.ID }
 
-// userName is the name of the sandbox that a person has.
+// userName is the name in the keys of end users' sandboxes.
 const userName = "user"
 
-// UserScope returns the scope of the sandboxes that belong to a person, whatever runs they use. The name is any text;
-// in keys what may not stand there is written as "_" and two hexadecimal digits.
+// UserScope returns the scope of an end user's sandboxes, which outlive runs. The name may be any text. UserScope
+// replaces bytes that are not allowed in keys by "_" and two hexadecimal digits.
 func UserScope(user string) Scope {
 	var id strings.Builder
 	for i, c := range []byte(user) {
@@ -78,8 +78,8 @@ func UserScope(user string) Scope {
 	return Scope{Namespace: NamespaceUser, ID: id.String()}
 }
 
-// User returns the name of the person whose sandbox this is (UserScope); empty for other keys, those of UserKey
-// included.
+// User returns the end user's name if the key is from UserScope. For other keys, including keys from UserKey, it
+// returns "".
 func (k Key) User() string {
 	if k.Namespace != NamespaceUser || k.Name != userName {
 		return ""
@@ -91,13 +91,13 @@ func (k Key) User() string {
 	return name
 }
 
-// String returns the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.
+// String returns the text form, "workflow:<run>:<name>". ParseKey is the inverse for every valid key.
 func (k Key) String() string { return k.Namespace + ":" + k.ID + ":" + k.Name }
 
 // MarshalText returns the text form, so that a key is a string in JSON.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads the text form.
+// UnmarshalText parses the text form.
 func (k *Key) UnmarshalText(text []byte) error {
 	key, err := ParseKey(string(text))
 	if err != nil {
@@ -107,10 +107,10 @@ func (k *Key) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Scope returns the scope that the key lies in.
+// Scope returns the scope that contains the key.
 func (k Key) Scope() Scope { return Scope{Namespace: k.Namespace, ID: k.ID} }
 
-// Run returns the id of the run that owns the key; it is empty for named sandboxes.
+// Run returns the id of the run that owns the key. For a named sandbox, it returns "".
 func (k Key) Run() string {
 	if k.Namespace == NamespaceUser {
 		return ""
@@ -118,7 +118,7 @@ func (k Key) Run() string {
 	return k.ID
 }
 
-// Validate reports the first part that breaks the rules; the error wraps backend.ErrInvalid.
+// Validate returns an error for the first invalid part. The error wraps backend.ErrInvalid.
 func (k Key) Validate() error {
 	if err := ValidatePart("namespace", k.Namespace); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (k Key) Validate() error {
 	return ValidatePart("name", k.Name)
 }
 
-// ParseKey reads the text form of a key.
+// ParseKey parses the text form of a key.
 func ParseKey(text string) (Key, error) {
 	if len(text) > 3*MaxPart+2 {
 		return Key{}, fmt.Errorf("%w: the sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, len(text), 3*MaxPart+2)
@@ -145,7 +145,7 @@ func ParseKey(text string) (Key, error) {
 	return k, nil
 }
 
-// ValidatePart checks one part of a key.
+// ValidatePart validates one part of a key.
 func ValidatePart(what, part string) error {
 	if part == "" {
 		return fmt.Errorf("%w: sandbox key without %s", backend.ErrInvalid, what)
@@ -161,7 +161,7 @@ func ValidatePart(what, part string) error {
 	return nil
 }
 
-// keyByte reports whether c may be in a part of a key.
+// keyByte reports whether c is allowed in a part of a key.
 func keyByte(c byte) bool {
 	switch {
 	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
@@ -170,7 +170,7 @@ func keyByte(c byte) bool {
 	return c == '_' || c == '-' || c == '.'
 }
 
-// Prefixes of ids, so that people can distinguish them.
+// Prefixes of ids, so that users can distinguish them.
 const (
 	SandboxPrefix = "sbx_"
 	runPrefix     = "run_"
@@ -179,7 +179,7 @@ const (
 // idBytes is the entropy of an id: 128 bits.
 const idBytes = 16
 
-// NewID returns 128 random bits as 26 characters of lower-case base32. It holds no time and no counter.
+// NewID returns 128 random bits as 26 characters of lower-case base32. It contains no time and no counter.
 func NewID() string {
 	var b [idBytes]byte
 	rand.Read(b[:]) // never fails
@@ -191,5 +191,5 @@ func NewRunID() string { return runPrefix + NewID() }
 
 var sandboxID = regexp.MustCompile(`\A` + SandboxPrefix + `[a-z2-7]{26}\z`) // idBytes in base32
 
-// ValidSandboxID reports whether id has the form of a sandbox's id.
+// ValidSandboxID reports whether id has the format of a sandbox id.
 func ValidSandboxID(id string) bool { return sandboxID.MatchString(id) }

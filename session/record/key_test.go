@@ -77,7 +77,7 @@ func TestBadKeys(t *testing.T) {
 	}
 }
 
-// FuzzKey checks that the encoding is injective: text and key determine each other.
+// FuzzKey verifies that the text form is unambiguous: text and key determine each other.
 func FuzzKey(f *testing.F) {
 	f.Add("workflow", "run_1", "default", "workflow:run_1:default")
 	f.Add("a", "b:c", "d", "a:b:c:d")
@@ -120,7 +120,7 @@ func TestNewID(t *testing.T) {
 			ones[i][id[i]] = true
 		}
 	}
-	// 128 bits are 25 whole characters and 3 bits: no place may be a counter's or a clock's constant digit.
+	// 128 bits are 25 whole characters and 3 bits. No position may be constant, as a counter's or clock's digit would be.
 	for i, values := range ones {
 		want := 32
 		if i == 25 {
@@ -132,8 +132,8 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// FuzzUserScope: whatever a person is called, the key is valid unless it is too long, has the name again, and is nobody
-// else's.
+// FuzzUserScope verifies that a user name yields a valid key unless it is too long. The key must return the same name,
+// and no other name may have the same key.
 func FuzzUserScope(f *testing.F) {
 	for _, name := range []string{"alice", "alice@example.com", "a_b", "_5f", "-x", ".", "Jürgen", "a:b", "\x00", "_", "__", "a_5fb"} {
 		f.Add(name, name+"_")
@@ -155,7 +155,7 @@ func FuzzUserScope(f *testing.F) {
 	})
 }
 
-// TestUserKeys: a person's sandbox is not one that was given the person's name, and only it is the person's.
+// TestUserKeys verifies that an end user's sandbox differs from a named sandbox with the same name.
 func TestUserKeys(t *testing.T) {
 	t.Parallel()
 	own, named := record.UserScope("alice").Key("user"), record.UserKey("alice")

@@ -10,19 +10,19 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// memoryStore is a Store that ends with the process.
+// memoryStore is a Store in memory, which is lost when the process exits.
 type memoryStore struct {
 	mu      sync.Mutex // guards the maps
 	records map[string]Record
 	owners  map[string]struct{}
 }
 
-// NewMemoryStore returns an empty store that ends with the process.
+// NewMemoryStore returns an empty store in memory. Its records are lost when the process exits.
 func NewMemoryStore() Store {
 	return &memoryStore{records: map[string]Record{}, owners: map[string]struct{}{}}
 }
 
-// Join makes an owner.
+// Join creates an owner.
 func (s *memoryStore) Join(ctx context.Context) (string, func() error, error) {
 	if err := ctx.Err(); err != nil {
 		return "", nil, err
@@ -39,7 +39,7 @@ func (s *memoryStore) Join(ctx context.Context) (string, func() error, error) {
 	}, nil
 }
 
-// Lives reports whether an owner lives.
+// Lives reports whether an owner is alive.
 func (s *memoryStore) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -63,7 +63,7 @@ func (s *memoryStore) Insert(ctx context.Context, rec Record) error {
 	return s.put(rec)
 }
 
-// put stores rec, unless another live record holds its key; mu is held.
+// put stores rec, unless another live record has its key. The caller must hold mu.
 func (s *memoryStore) put(rec Record) error {
 	for _, other := range s.records {
 		if rec.State.Live() && other.State.Live() && other.ID != rec.ID && other.Key == rec.Key && other.Engine == rec.Engine {
@@ -74,7 +74,7 @@ func (s *memoryStore) put(rec Record) error {
 	return nil
 }
 
-// change replaces a record by what fn makes of it, and returns that.
+// change calls fn with a copy of a record, stores the result, and returns it.
 func (s *memoryStore) change(ctx context.Context, id string, fn func(*Record) error) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
@@ -107,7 +107,7 @@ func (s *memoryStore) Update(ctx context.Context, rec Record) error {
 	return err
 }
 
-// Take passes a record to another owner.
+// Take changes the owner of a record.
 func (s *memoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
 	return s.change(ctx, id, func(rec *Record) error {
 		if rec.Owner != from {
@@ -118,7 +118,7 @@ func (s *memoryStore) Take(ctx context.Context, id, from, to string) (Record, er
 	})
 }
 
-// Touch notes the use of a live record.
+// Touch records the use of a live record.
 func (s *memoryStore) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
 	_, err := s.change(ctx, id, func(rec *Record) error {
 		if !rec.State.Live() {
@@ -135,7 +135,7 @@ func (s *memoryStore) Get(ctx context.Context, id string) (Record, error) {
 	return s.change(ctx, id, func(*Record) error { return nil })
 }
 
-// List returns the records in the given states.
+// List returns the records in the specified states.
 func (s *memoryStore) List(ctx context.Context, states ...State) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (s *memoryStore) List(ctx context.Context, states ...State) ([]Record, erro
 	return recs, nil
 }
 
-// Delete forgets a record.
+// Delete deletes a record.
 func (s *memoryStore) Delete(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (s *memoryStore) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// noRecord is the error for an unknown id.
+// noRecord returns the error for an unknown id.
 func noRecord(id string) error {
 	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }

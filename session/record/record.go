@@ -1,5 +1,5 @@
-// Package record names sandboxes and stores their owners and states, so that they survive the process that opened
-// them. The processes of an installation share one [Store]. Packages sqlite and postgres implement it.
+// Package record names sandboxes and stores their owners and states, so that they survive the process that opened them.
+// The processes of an installation share one [Store]. Packages sqlite and postgres implement it.
 package record
 
 import (
@@ -15,54 +15,54 @@ import (
 // State is the state of a recorded sandbox.
 type State string
 
-// States of records. Creating and ready records are live: they hold their key.
+// States of records. Records in states Creating and Ready are live: they occupy their key.
 const (
 	Creating State = "creating" // the engine may or may not have it yet
 	Ready    State = "ready"
 	Removing State = "removing" // to be removed at Expires, or lost; the engine may still have it
-	Closed   State = "closed"   // gone, its id is remembered
+	Closed   State = "closed"   // removed; its id is remembered
 )
 
-// Live reports whether a record in that state holds its key.
+// Live reports whether a record in this state occupies its key.
 func (s State) Live() bool { return s == Creating || s == Ready }
 
-// IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
+// IdlePolicy is the action for a sandbox whose idle timeout has passed.
 type IdlePolicy string
 
 // Idle policies.
 const (
-	IdleRemove IdlePolicy = "remove" // it is removed with its workspace
-	IdleStop   IdlePolicy = "stop"   // its processes end and its files stay; Open and Connect start it again
+	IdleRemove IdlePolicy = "remove" // remove the sandbox and its workspace
+	IdleStop   IdlePolicy = "stop"   // stop its processes and keep its files; Open and Connect start it again
 )
 
-// Record is what is kept of one sandbox besides the labels on the engine. It holds no value of a variable and no
-// secret.
+// Record is the stored state of one sandbox in addition to the labels on the engine. It contains no values of
+// environment variables and no secrets.
 type Record struct {
 	ID       string // session id
 	Key      Key
-	Engine   string // Options.Engine of the manager that made it
-	EngineID string // empty while creating
-	Owner    string // who has it; nobody has what belongs to no owner or to one that died
-	Request  string // what it was made for, as JSON; empty when only the engine's description of it is known
+	Engine   string // Options.Engine of the manager that created it
+	EngineID string // empty while the sandbox is being created
+	Owner    string // owner id; if empty or of a dead owner, the sandbox has no owner
+	Request  string // request that created it, as JSON; empty if only the engine's description is known
 	State    State
 	Created  time.Time
 	LastUsed time.Time
-	Expires  time.Time // when it may be reaped, or removed in Removing; zero is never
-	// Idle is how long it may be idle; negative is for ever.
+	Expires  time.Time // expiry time, or removal time in state Removing; zero means never
+	// Idle is the idle timeout. A negative value means that there is no timeout.
 	Idle       time.Duration
-	IdlePolicy IdlePolicy    // empty is IdleRemove
+	IdlePolicy IdlePolicy    // if empty, IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in Ready: when the engine has no such sandbox, its workspace is kept for the next opener of the
-	// key. The sandbox is being rebuilt (OpenRebuild), was removed without its workspace
+	// KeepWorkspace in state Ready means that the workspace is kept for the next opener of the key even if the engine does
+	// not have the sandbox. The sandbox is being rebuilt (OpenRebuild), was removed without its workspace
 	// (CloseOptions.KeepWorkspace), or was lost by its engine.
 	KeepWorkspace bool
-	// Reason is why the sandbox is not ready any more: "removed" by hand, "idle", "run ended", by itself or closed,
-	// "owner died", "engine lost". It is empty for one that is.
+	// Reason is the reason why the sandbox is not ready: "removed" (on request), "idle", "run ended" (ended or closed),
+	// "owner died", or "engine lost". For a ready sandbox, it is empty.
 	Reason string `json:",omitempty"`
-	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).
+	// Ended means that its owner closed the session. Manager.Gone does not report such a sandbox.
 	Ended bool
-	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace
-	// may have otherwise. All are empty while it is made.
+	// User, WorkspaceBytes, and Workspace are the sandbox's values from backend.Info. Another sandbox with the same
+	// workspace must have the same values. They are empty while the sandbox is being created.
 	User           string
 	WorkspaceBytes int64
 	Workspace      backend.Enforcement
@@ -73,49 +73,50 @@ func (r Record) Compare(other Record) int {
 	return cmp.Or(r.Created.Compare(other.Created), strings.Compare(r.ID, other.ID))
 }
 
-// WorkspaceOnly reports whether the engine has only the workspace of the record's sandbox, or will in a moment.
+// WorkspaceOnly reports whether the engine has only the workspace of the record's sandbox, or soon will.
 func (r Record) WorkspaceOnly() bool { return r.State == Ready && r.KeepWorkspace }
 
-// Expired reports whether the record's time is over.
+// Expired reports whether the record has expired.
 func (r Record) Expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
 
 // ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
 var ErrHeld error = &sanitize.Error{Text: "another process is using the sandbox", Err: backend.ErrExists}
 
-// ErrOwnerLost means that a store refuses a change because an owner of this process was taken for dead, or may have
-// been.
+// ErrOwnerLost means that a store refuses a change because other processes treat an owner of this process as dead, or
+// may do so.
 var ErrOwnerLost error = &sanitize.Error{Text: "another process may own the sandbox by now", Err: ErrHeld}
 
-// Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision
-// below a microsecond. Package storetest holds the suite that every implementation must pass.
+// Store stores records. It must be safe for concurrent use. Times may lose their monotonic reading and precision below
+// a microsecond. Package storetest contains the tests that every implementation must pass.
 type Store interface {
-	// Join must make a new owner. It lives until leave is called, which may be done twice, or the process ends, however
-	// that happens.
+	// Join must create a new owner. The owner lives until leave is called or the process exits in any way. leave may be
+	// called twice.
 	Join(ctx context.Context) (owner string, leave func() error, err error)
-	// Lives must report whether an owner lives. It must be sure: what a living one has is never touched by others,
-	// and what it had is free for all when it is dead. The empty owner never lives.
+	// Lives must report whether an owner is alive. The result must be reliable: other processes never touch the sandboxes
+	// of a living owner, and any process may take the sandboxes of a dead owner. The empty owner is never alive.
 	Lives(ctx context.Context, owner string) (bool, error)
 
-	// A store whose owners live by leases must refuse every change, with ErrOwnerLost, once one of its own owners was
-	// taken for dead, and while that is possible because it cannot be asked.
+	// If owners live by leases, the store must refuse every change with ErrOwnerLost after one of this process's owners
+	// was treated as dead. It must also refuse changes while that is possible because the server cannot be reached.
 
-	// Insert must add rec. It must fail with backend.ErrExists when the id is known or a live record holds the key on the
-	// same engine, so that two processes cannot both make the sandbox of one key.
+	// Insert must add rec. If the id exists or a live record has the same key and engine, Insert must return an error
+	// wrapping backend.ErrExists. Therefore two processes cannot both create the sandbox of one key.
 	Insert(ctx context.Context, rec Record) error
-	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none. A live rec must fail with
-	// backend.ErrExists when the record is closed, because its update is late, and when another live record
-	// holds the key on the same engine.
+	// Update must replace the record with rec.ID. If no such record exists, the error must wrap backend.ErrNotFound. If
+	// rec is live and the stored record is closed, the update is late, and the error must wrap backend.ErrExists. The same
+	// applies if another live record has the same key and engine.
 	Update(ctx context.Context, rec Record) error
-	// Take must pass the record of owner from to owner to and return it as it is then; backend.ErrNotFound
-	// when there is none, backend.ErrExists when it does not belong to from. Of several that take a record at once, one
-	// gets it.
+	// Take must change the owner of a record from from to to and return the changed record. If the record does not exist,
+	// the error must wrap backend.ErrNotFound. If its owner is not from, the error must wrap backend.ErrExists. Of several
+	// concurrent calls, only one may succeed.
 	Take(ctx context.Context, id, from, to string) (Record, error)
-	// Touch must set LastUsed and Expires of a live record; backend.ErrNotFound when there is none.
+	// Touch must set LastUsed and Expires of a live record. Without one, the error must wrap backend.ErrNotFound.
 	Touch(ctx context.Context, id string, lastUsed, expires time.Time) error
-	// Get must return the record, or backend.ErrNotFound.
+	// Get must return the record. If it does not exist, the error must wrap backend.ErrNotFound.
 	Get(ctx context.Context, id string) (Record, error)
-	// List must return the records in one of states (all when none is given), in the order of Record.Compare.
+	// List must return the records in one of the states in the order of Record.Compare. Without states, it must return all
+	// records.
 	List(ctx context.Context, states ...State) ([]Record, error)
-	// Delete must forget a record; an unknown id is no error.
+	// Delete must delete a record. If the id is unknown, Delete must do nothing.
 	Delete(ctx context.Context, id string) error
 }

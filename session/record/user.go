@@ -9,11 +9,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxUID is the largest user or group id: engines keep it in a signed 32-bit number.
+// maxUID is the maximum user or group id, because engines store ids as signed 32-bit numbers.
 const maxUID = 1<<31 - 1
 
-// ParseUser returns the user of a sandbox as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as
-// its group, "root" is 0:0; other names would need the image's own user list, which nobody vouches for.
+// ParseUser returns the user of a sandbox as "uid:gid". A single uid is also the gid, and "root" is 0:0. For any other
+// name, ParseUser returns an error wrapping backend.ErrInvalid, because it would need the image's user list, which is
+// untrusted.
 func ParseUser(user string) (string, error) {
 	switch user {
 	case "":
@@ -34,10 +35,10 @@ func ParseUser(user string) (string, error) {
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }
 
-// IsRoot reports whether a result of ParseUser is root, by user or group.
+// IsRoot reports whether a result of ParseUser has user 0 or group 0.
 func IsRoot(user string) bool { return strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0") }
 
-// parseID reads a plain decimal user or group id.
+// parseID parses a decimal user or group id without a sign.
 func parseID(text string) (int64, error) {
 	if strings.ContainsAny(text, "+-") {
 		return 0, strconv.ErrSyntax

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Diff checks what is read back of a work directory, in a session that nothing was done in.
+// Diff verifies Session.Diff. The session must be new.
 func Diff(t *testing.T, s *session.Session) {
 	t.Helper()
 	base := patch.Tree{}

@@ -13,12 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// ExecRequest asks for the session that Exec needs.
+// ExecRequest returns the request for a session that Exec needs.
 func ExecRequest(image string) session.Request {
 	return session.Request{Image: image, Env: map[string]string{"FROM_SESSION": "session", "BOTH": "session"}}
 }
 
-// Exec checks commands in a session of ExecRequest, in parallel.
+// Exec verifies commands in a session from ExecRequest. The tests run in parallel.
 func Exec(t *testing.T, s *session.Session) {
 	t.Helper()
 	runCases(t, s, []sessionCase{

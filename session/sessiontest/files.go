@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// FileLimit is the MaxFileBytes of the manager whose sessions Files takes.
+// FileLimit is the required MaxFileBytes of the manager for Files.
 const FileLimit = 16<<20 + 1
 
-// Files checks files in a session of a manager with a MaxFileBytes of FileLimit, in parallel.
+// Files verifies files in a session of a manager with MaxFileBytes = FileLimit. The tests run in parallel.
 func Files(t *testing.T, s *session.Session) {
 	t.Helper()
 	runCases(t, s, []sessionCase{
@@ -75,7 +75,7 @@ func fileSizes(t *testing.T, s *session.Session) {
 	}
 }
 
-// fileAtomic breaks writes off in every way; the old file stays, and nothing else appears.
+// fileAtomic interrupts writes in every way. It verifies that the old file stays and that no other file appears.
 func fileAtomic(t *testing.T, s *session.Session) {
 	write(t, s, "atomic/file", []byte("old"), sandbox.WriteFileOptions{})
 	broken := errors.New("the host's disk failed")
@@ -110,7 +110,7 @@ func fileAtomic(t *testing.T, s *session.Session) {
 	}
 }
 
-// cancels is a reader that calls a function and returns nothing.
+// cancels is a reader that calls a function and returns io.EOF.
 type cancels func()
 
 func (c cancels) Read([]byte) (int, error) { c(); return 0, io.EOF }
@@ -203,7 +203,7 @@ func fileErrors(t *testing.T, s *session.Session) {
 	}
 }
 
-// fileEdit edits a file that others edit and write to: nothing of theirs is lost.
+// fileEdit edits a file concurrently with other writers and verifies that no change is lost.
 func fileEdit(t *testing.T, s *session.Session) {
 	write(t, s, "edit/shared", nil, sandbox.WriteFileOptions{Mode: 0o640})
 	const writers, edits = 4, 5
@@ -217,7 +217,7 @@ func fileEdit(t *testing.T, s *session.Session) {
 				switch {
 				case err == nil:
 					n++
-				case !errors.Is(err, backend.ErrTimeout): // all attempts lost against the others'
+				case !errors.Is(err, backend.ErrTimeout): // all attempts lost against other writers
 					t.Error(err)
 					return
 				}

@@ -38,7 +38,7 @@ func yielding(t *testing.T, s *session.Session) {
 	if err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 7 {
 		t.Errorf("wait: %+v, %v", status, err)
 	}
-	for range 2 { // reads consume nothing
+	for range 2 { // reads do not consume the output
 		all, err := command.Read(t.Context(), sandbox.ReadRequest{})
 		if err != nil || !all.Done || len(all.Chunks) != 2 || string(all.Chunks[1].Data) != "two\n" {
 			t.Errorf("read of all: %+v, %v", all, err)

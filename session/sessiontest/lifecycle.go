@@ -12,18 +12,18 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// life is a number of processes, one after the other, of one instance on an engine.
+// life is a sequence of processes of one instance on an engine.
 type life struct {
 	b        backend.SandboxBackend
 	instance string
 	store    record.Store
-	req      session.Request // for a sandbox that has a shell
-	other    string          // another image that has one
+	req      session.Request // for a sandbox with a shell
+	other    string          // another image with a shell
 }
 
-// Lifecycle checks what becomes of named sandboxes: they are suspended when they are idle, resumed by the next who
-// needs them, and recreated with their files. It leaves nothing of the instance on the engine. other is an image
-// besides that of req; both have a shell.
+// Lifecycle verifies the lifecycle of named sandboxes: they are suspended when they are idle, resumed on the next use,
+// and recreated with their files. It removes all sandboxes of the instance. other is an image that differs from the
+// image of req. Both images must have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
 		"suspend": suspending, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
@@ -35,7 +35,7 @@ func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req sess
 	}
 }
 
-// process returns a manager as another process has it. It looks after nothing by itself unless every says how often.
+// process returns the manager of a new process. The manager only sweeps if every is positive.
 func (l *life) process(t *testing.T, every time.Duration) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: every})
@@ -44,13 +44,13 @@ func (l *life) process(t *testing.T, every time.Duration) *session.Manager {
 	return m
 }
 
-// ended ends a process that leaves its sandboxes.
+// ended ends a process but keeps its sandboxes.
 func ended(t *testing.T, m *session.Manager) {
 	t.Helper()
 	must(t, m.Detach(context.Background()))
 }
 
-// open opens a key that must be there already, or not.
+// open opens a key and verifies whether the sandbox is new.
 func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req session.Request, wantNew bool) *session.Session {
 	t.Helper()
 	s, created, err := m.Open(t.Context(), key, req)
@@ -60,7 +60,7 @@ func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req sessi
 	return s
 }
 
-// state returns the state of a sandbox as `sandbox ls` shows it; empty when there is none.
+// state returns the state of a sandbox as `sandbox ls` shows it. If the sandbox is not listed, it returns "".
 func (l *life) state(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -84,15 +84,15 @@ func (l *life) remove(t *testing.T, id string) {
 	ended(t, m)
 }
 
-// idle returns a request for a sandbox that is idle at once, and then stopped.
+// idle returns a request for a sandbox that is idle at once and is then stopped.
 func (l *life) idle() session.Request {
 	req := l.req
 	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, record.IdleStop
 	return req
 }
 
-// suspending: a sandbox that nobody has and that is idle is stopped by the next process, and started by one that opens
-// it or connects to it. A process that comes after the death of the one that made it knows what to do.
+// suspending verifies that the next process stops an idle sandbox without an owner, and that opening or connecting
+// starts it. A later process uses the recorded idle policy.
 func suspending(t *testing.T, l *life) {
 	key := session.UserKey("suspending")
 	first := l.process(t, -1)
@@ -105,7 +105,7 @@ func suspending(t *testing.T, l *life) {
 		if _, _, err := first.Open(t.Context(), key, sized); !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("a sandbox in memory that is to be stopped: %v, want ErrUnsupported", err)
 		}
-	default: // a workspace with a size is kept, too
+	default: // a workspace with a size limit is also kept
 		plain.Limits.WorkspaceBytes, req.Limits.WorkspaceBytes = 16<<20, 16<<20
 	}
 	s := l.open(t, first, key, req, true)
@@ -116,7 +116,7 @@ func suspending(t *testing.T, l *life) {
 	ended(t, first)
 	l.sweep(t, s.ID())
 	second := l.process(t, -1)
-	again := l.open(t, second, key, plain, false) // who says nothing of the policy leaves it as it is
+	again := l.open(t, second, key, plain, false) // a request without a policy keeps the existing policy
 	if again.ID() != s.ID() || again.Info().IdlePolicy != record.IdleStop || l.state(t, second, s.ID()) != session.StateReady {
 		t.Errorf("opened again: %+v", again.Info())
 	}
@@ -136,15 +136,15 @@ func suspending(t *testing.T, l *life) {
 	l.remove(t, s.ID())
 }
 
-// sweep has a process stop a sandbox that is idle.
+// sweep starts a process that stops an idle sandbox.
 func (l *life) sweep(t *testing.T, id string) {
 	t.Helper()
-	m := l.process(t, time.Hour) // and once when it begins
+	m := l.process(t, time.Hour) // a manager also sweeps when it starts
 	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, id) == session.StateStopped })
 	ended(t, m)
 }
 
-// gone checks that a sandbox is removed.
+// gone verifies that a sandbox was removed.
 func (l *life) gone(t *testing.T, id string) {
 	t.Helper()
 	if got := l.state(t, l.process(t, -1), id); got != "" {
@@ -152,7 +152,7 @@ func (l *life) gone(t *testing.T, id string) {
 	}
 }
 
-// rebuilding: an image or a limit changes, the files of the workspace stay.
+// rebuilding verifies that the workspace's files are kept if the image or a limit changes.
 func rebuilding(t *testing.T, l *life) {
 	key := session.UserKey("rebuilt")
 	first := l.process(t, -1)
@@ -179,7 +179,7 @@ func rebuilding(t *testing.T, l *life) {
 	if after := output(t, again, "stat -c '%a %u:%g %F' dir dir/file link"); after != before {
 		t.Errorf("files:\n%s, before:\n%s", after, before)
 	}
-	// What commands run in is not rebuilt, what nobody uses is.
+	// A sandbox with a running command is not rebuilt. An unused sandbox is rebuilt.
 	back := l.req
 	back.Mode = session.OpenRebuild
 	command := run(t, again, sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
@@ -201,7 +201,7 @@ func rebuilding(t *testing.T, l *life) {
 	l.gone(t, s.ID())
 }
 
-// refusedRebuilds: whatever cannot be made leaves the sandbox as it was.
+// refusedRebuilds verifies that a failed rebuild does not change the sandbox.
 func refusedRebuilds(t *testing.T, l *life) {
 	key := session.UserKey("refused")
 	m := l.process(t, -1)

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Pool checks pooled sandboxes on an engine: they become sessions without the engine, and none is left at the end. req
-// is for a sandbox that has a shell.
+// Pool verifies that pooled sandboxes become sessions without calls to the engine, and that none is left at the end.
+// req must be for a sandbox with a shell.
 func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.Request) {
 	const size = 3
 	store := record.NewMemoryStore()
@@ -66,13 +66,13 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	if !errors.Is(err, backend.ErrNotFound) || beside.Key().Namespace != record.NamespaceAgent {
 		t.Errorf("Connect to a pooled sandbox: %v; key of a used sandbox: %s", err, beside.Key())
 	}
-	must(t, m.Remove(t.Context(), next[0], true)) // as somebody might
+	must(t, m.Remove(t.Context(), next[0], true)) // as another process might
 	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)
 	must(t, err)
 	output(t, s, "true")
 }
 
-// fullPool waits until n sandboxes are ready, and returns their ids.
+// fullPool waits until n sandboxes are ready and returns their ids.
 func fullPool(t *testing.T, m *session.Manager, n int) (ids []string) {
 	t.Helper()
 	eventually(t, "the pool is full", func() bool {

@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Service checks connections of commands to services of the host. The sandbox of s must have Python 3; connect returns
-// a session of another process on it.
+// Service verifies connections from commands to host services. The sandbox of s must have Python 3. connect must return
+// a session of another process on the same sandbox.
 func Service(t *testing.T, s *session.Session, connect func() *session.Session) {
 	t.Run("refused", func(t *testing.T) { serviceRefused(t, s) })
 	served := serve(t, s)
@@ -33,7 +33,7 @@ func Service(t *testing.T, s *session.Session, connect func() *session.Session) 
 	t.Run("take-over", func(t *testing.T) { served.takeOver(t, s, connect()) })
 }
 
-// connectTools is the beginning of a program that connects to the tools.
+// connectTools is the beginning of a Python program that connects to the service "tools".
 const connectTools = `
 import os, select, socket
 def connect():
@@ -45,7 +45,7 @@ def rest(s):
 	return s.makefile().read()
 `
 
-// tools is a service of a test, which has a handler for each command by its grant.
+// tools is a test service. Each command's grant is the handler for its connections.
 type tools struct {
 	addr string
 	stop func()
@@ -53,7 +53,7 @@ type tools struct {
 
 type handler func(context.Context, *sandbox.ServiceConn)
 
-// serve serves tools until the test's end.
+// serve serves tools until the end of the test.
 func serve(t *testing.T, s *session.Session) *tools {
 	t.Helper()
 	service := sandbox.Service{Name: "tools", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
@@ -69,13 +69,13 @@ func serve(t *testing.T, s *session.Session) *tools {
 	return &tools{addr, stop}
 }
 
-// program is a request to run a Python program that may connect to handle.
+// program returns a request to run a Python program whose connections are handled by handle.
 func (s *tools) program(text string, handle handler) sandbox.ExecRequest {
 	return sandbox.ExecRequest{Argv: []string{"python3", "-c", connectTools + text}, Env: map[string]string{"WORKCELL_TOOLS": s.addr},
 		Services: []sandbox.ServiceGrant{{Name: "tools", Value: handle}}}
 }
 
-// call runs a program that must succeed, and returns its output.
+// call runs a program that must succeed and returns its output.
 func (s *tools) call(t *testing.T, on *session.Session, text string, handle handler) string {
 	t.Helper()
 	res := run(t, on, s.program(text, handle))
@@ -85,10 +85,10 @@ func (s *tools) call(t *testing.T, on *session.Session, text string, handle hand
 	return strings.TrimSpace(string(res.Stdout.Bytes()))
 }
 
-// echo sends back what comes.
+// echo sends received data back.
 func echo(_ context.Context, c *sandbox.ServiceConn) {
 	if _, err := io.Copy(c, c); err == nil {
-		_ = c.CloseWrite() // a command that is gone needs no end
+		_ = c.CloseWrite() // an exited command needs no end of stream
 	}
 }
 
@@ -116,7 +116,7 @@ func serviceRefused(t *testing.T, s *session.Session) {
 	}
 }
 
-// grants: each command's connections come with its own grant.
+// grants verifies that each command's connections have the command's grant.
 func (s *tools) grants(t *testing.T, on *session.Session) {
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -143,7 +143,7 @@ func (s *tools) grants(t *testing.T, on *session.Session) {
 	all.Wait()
 }
 
-// ungranted: a command without a grant reaches nothing.
+// ungranted verifies that a command without a grant cannot connect.
 func (s *tools) ungranted(t *testing.T, on *session.Session) {
 	req := s.program(`
 try: print(repr(connect().recv(1)))
@@ -154,7 +154,8 @@ except ConnectionError as e: print(repr(b""))`, nil)
 	}
 }
 
-// grandchild checks that a process without its command's session, parents and environment still belongs to the command.
+// grandchild verifies that a process still belongs to its command after it has left the command's session, parents, and
+// environment.
 func (s *tools) grandchild(t *testing.T, on *session.Session) {
 	from := make(chan string, 1)
 	req := s.program(`
@@ -177,7 +178,7 @@ os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *sandbox.Ser
 	}
 }
 
-// halfClose ends the host's direction. The other direction continues.
+// halfClose closes the host's direction and verifies that the other direction stays open.
 func (s *tools) halfClose(t *testing.T, on *session.Session) {
 	late := make(chan string, 1)
 	const program = `s = connect(); print(s.makefile().read()); s.sendall(b"late"); s.close()`
@@ -197,7 +198,7 @@ func (s *tools) halfClose(t *testing.T, on *session.Session) {
 	}
 }
 
-// bytes sends 64 MiB each way at once. A host that does not read stops the command.
+// bytes sends 64 MiB in each direction concurrently. It verifies that a host that does not read blocks the command.
 func (s *tools) bytes(t *testing.T, on *session.Session) {
 	data := noise(64 << 20)
 	held, sent := make(chan struct{}), make(chan struct{})
@@ -221,7 +222,7 @@ sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`,
 		what := make([]byte, 1)
 		_, _ = c.Read(what)
 		switch what[0] {
-		case 'h': // hold the command back until it has noticed
+		case 'h': // block the command until it has noticed
 			<-held
 			_, _ = io.Copy(io.Discard, c)
 		case 'g':
@@ -229,7 +230,7 @@ sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`,
 		case 't':
 			transfer(t, c, data)
 			close(sent)
-		default: // the command stays until its last byte is here: its end ends its connections
+		default: // the command must run until its last byte has arrived, because its exit closes its connections
 			<-sent
 		}
 	})
@@ -238,14 +239,14 @@ sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`,
 	}
 }
 
-// transfer sends data and reads 64 MiB at the same time.
+// transfer sends data and reads 64 MiB concurrently.
 func transfer(t *testing.T, c *sandbox.ServiceConn, data []byte) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		if _, err := io.Copy(c, bytes.NewReader(data)); err != nil {
 			t.Errorf("sending: %v", err)
 		}
-		_ = c.CloseWrite() // the copy reports errors
+		_ = c.CloseWrite() // the other copy reports errors
 	})
 	if n, err := io.Copy(io.Discard, c); n != 64<<20 || err != nil {
 		t.Errorf("%d bytes came: %v", n, err)
@@ -253,7 +254,7 @@ func transfer(t *testing.T, c *sandbox.ServiceConn, data []byte) {
 	sending.Wait()
 }
 
-// commandEnds: with a command, its connections end and their contexts do.
+// commandEnds verifies that a command's exit closes its connections and cancels their contexts.
 func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	began, ended := make(chan bool), make(chan error, 1)
 	req := s.program("s = connect(); s.sendall(b'x'); s.recv(1)", func(ctx context.Context, c *sandbox.ServiceConn) {
@@ -261,7 +262,7 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 		close(began)
 		<-ctx.Done()
 		var err error
-		for err == nil { // it is closed beside this
+		for err == nil { // closed asynchronously
 			_, err = c.Write([]byte("x"))
 		}
 		ended <- err
@@ -271,10 +272,10 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	<-began
 	_, err := on.Command(res.ExecID).Signal(t.Context(), "")
 	must(t, err)
-	<-ended //nolint:errcheck // the end alone is waited for
+	<-ended //nolint:errcheck // only wait for the end
 }
 
-// extendExec gives a command more time. It runs for that time and no longer.
+// extendExec extends the timeout of commands. It verifies that a command runs for exactly that time.
 func extendExec(t *testing.T, s *session.Session) {
 	for command, by := range map[string]time.Duration{"sleep 10": 90 * time.Second, "sleep 600": time.Second} {
 		const limit = 8 * time.Second // time to extend it
@@ -295,7 +296,7 @@ func extendExec(t *testing.T, s *session.Session) {
 	}
 }
 
-// model: the service on TCP is every process's, and its connections are nobody's.
+// model verifies that all processes can use the TCP service and that its connections belong to no command.
 func model(t *testing.T, s *session.Session) {
 	addr, stop, err := s.Serve(t.Context(), sandbox.Service{Name: "model", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
 		if c.ExecID != "" || c.Grant != nil {
@@ -315,8 +316,8 @@ s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, ad
 	}
 }
 
-// takeOver: another process takes the tools over. It knows nothing of the commands of the first one, which gets them
-// back by serving again.
+// takeOver verifies that another process can take over the service. It does not serve commands of the first process,
+// which gets them back by serving again.
 func (s *tools) takeOver(t *testing.T, on, other *session.Session) {
 	taken := serve(t, other)
 	const hello = `
@@ -329,7 +330,7 @@ except ConnectionError: print("")`
 	if got := taken.call(t, other, hello, echo); got != "hello" {
 		t.Errorf("a command of the second process got %q", got)
 	}
-	s.stop() // the name is free when it returns
+	s.stop() // after stop, the name is available
 	if got := serve(t, on).call(t, on, hello, echo); got != "hello" {
 		t.Errorf("a command of the first process, which serves again, got %q", got)
 	}

@@ -1,6 +1,6 @@
-// Package sessiontest holds what is true of a session on every backend. The tests of package session run it on a
-// backend of plain processes, e2e/conformance on every engine. What the guest does by itself, such as ending trees of
-// processes and keeping every byte, is tested with its client.
+// Package sessiontest contains tests that a session must pass on every backend. The tests of package session run them
+// with local processes, and e2e/conformance runs them on every engine. The client of the guest has separate tests of
+// the guest's behavior, for example killing process trees and keeping every byte.
 package sessiontest
 
 import (
@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// patience is how long what must happen may take; machines that run tests may be very busy.
+	// patience is how long tests wait for an event. Test machines may be very busy.
 	patience = 3 * time.Minute
-	// timeout is that of commands which must reach it, and must have done something before.
+	// timeout is the timeout of commands that must time out after they have done something.
 	timeout = 8 * time.Second
 )
 
-// sessionCase is one check of a session that it shares with others.
+// sessionCase is one test. Several tests share a session.
 type sessionCase struct {
 	name string
 	run  func(*testing.T, *session.Session)
@@ -43,7 +43,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// run executes and wants a result.
+// run runs a command and fails the test on an error.
 func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.ExecResult {
 	t.Helper()
 	res, err := s.Exec(t.Context(), req)
@@ -53,7 +53,7 @@ func run(t *testing.T, s *session.Session, req sandbox.ExecRequest) sandbox.Exec
 	return res
 }
 
-// output runs a shell command that must succeed, and returns its output.
+// output runs a shell command that must succeed and returns its output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
@@ -66,7 +66,7 @@ func output(t testing.TB, s *session.Session, command string) string {
 	return string(res.Stdout.Bytes())
 }
 
-// eventually waits until what is true.
+// eventually waits until is returns true.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// RunSnapshots runs what is true of snapshots on every backend that has them. m is a manager of the test's own.
+// RunSnapshots runs the snapshot tests that every backend with snapshots must pass. No other test may use m.
 func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 	t.Helper()
 	req.Env = map[string]string{"GREETING": "hello"}
@@ -33,7 +33,7 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 	output(t, s, "echo two > f; rm -r d; echo away > /tmp/kept")
 
 	t.Run("rollback", func(t *testing.T) {
-		// A command that is under way ends, and its caller hears of it.
+		// A running command is killed, and its caller gets the result.
 		ended := make(chan sandbox.ExecResult, 1)
 		go func() {
 			res, _ := s.Exec(t.Context(), sandbox.ExecRequest{Command: "touch began; exec sleep 1000"})

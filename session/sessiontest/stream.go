@@ -33,7 +33,7 @@ func streaming(t *testing.T, s *session.Session) {
 	}
 }
 
-// failing fails after its data.
+// failing returns an error after its data.
 type failing struct {
 	data io.Reader
 	err  error

@@ -11,13 +11,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// atTerminal is one's stay at a terminal.
+// atTerminal is one connection to a terminal.
 type atTerminal struct {
 	t     *testing.T
 	shown buffertest.Buffer
 	keys  *io.PipeWriter
 	sizes chan sandbox.TerminalSize
-	over  chan struct{} // closed at its end
+	over  chan struct{} // closed when the connection ends
 	res   sandbox.ExecResult
 	err   error
 }
@@ -29,9 +29,9 @@ func goTo(t *testing.T, call func(sandbox.TerminalStreams) (sandbox.ExecResult, 
 	go func() {
 		defer close(a.over)
 		a.res, a.err = call(sandbox.TerminalStreams{Stdin: typed, Stdout: &a.shown, Resize: a.sizes})
-		_ = typed.Close() // ends the typing
+		_ = typed.Close() // stops the typing
 	}()
-	t.Cleanup(func() { _ = keys.Close(); <-a.over }) // unless it has ended already
+	t.Cleanup(func() { _ = keys.Close(); <-a.over }) // if it has not ended already
 	return a
 }
 
@@ -48,7 +48,7 @@ func (a *atTerminal) ends() (sandbox.ExecResult, error) {
 	return a.res, a.err
 }
 
-// terminals works at one, leaves it and comes back.
+// terminals starts a terminal, disconnects, and connects again.
 func terminals(t *testing.T, s *session.Session) {
 	ctx := t.Context()
 	req := sandbox.TerminalRequest{Size: sandbox.TerminalSize{Rows: 24, Cols: 80}, Env: map[string]string{"TERM": "xterm"}}
@@ -75,7 +75,7 @@ func terminals(t *testing.T, s *session.Session) {
 		return s.Command(left.ExecID).Attach(ctx, req.Size, at)
 	})
 	b.enter("", "status 130\r\n")                     // shown again
-	_, _ = io.WriteString(b.keys, "exit 7\nexit 7\n") // the second one where the terminal is gone already
+	_, _ = io.WriteString(b.keys, "exit 7\nexit 7\n") // the terminal may have exited before the second one
 	if res, err := b.ends(); err != nil || res.ExitCode != 7 || res.Status != sandbox.ExecCompleted {
 		t.Errorf("%+v, %v\n%q", res.ExecStatus, err, b.shown.String())
 	}
@@ -84,7 +84,7 @@ func terminals(t *testing.T, s *session.Session) {
 	}
 }
 
-// status finds a command in the list.
+// status returns the status of a command from the list.
 func status(t *testing.T, s *session.Session, execID string) sandbox.ExecStatus {
 	t.Helper()
 	list, err := s.Commands(t.Context())

@@ -16,25 +16,25 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// collectTimeout bounds Collect, which the end of a run waits for: 256 MiB twice, at a few MB/s.
+// collectTimeout is the timeout of Collect at the end of a run: 256 MiB twice at a few MB/s.
 const collectTimeout = 3 * time.Minute
 
-// Made is what was made in a sandbox.
+// Made is the result of a run in a sandbox.
 type Made struct {
-	Outputs patch.Tree   // by path below the work directory
-	Missing []string     // outputs that may be missing, and are
-	Special []string     // pipes, sockets, devices, and leased files that match an output: they are not collected
-	Patch   *patch.Patch // what changed since the sandbox began; nil when it began with no directory
+	Outputs patch.Tree   // by path below the working directory
+	Missing []string     // missing optional outputs
+	Special []string     // pipes, sockets, devices, and leased files that match an output; they are not collected
+	Patch   *patch.Patch // changes since the sandbox began; nil if it began without a directory
 }
 
-// MissingError reports outputs that are not there.
+// MissingError reports missing required outputs.
 type MissingError struct {
-	First     int      // index of the first of them
-	Outputs   []string // all of them
-	NoSandbox bool     // the run has no sandbox that its steps share
+	First     int      // index of the first missing output
+	Outputs   []string // all missing outputs
+	NoSandbox bool     // the run has no shared sandbox
 }
 
-// Error returns one line.
+// Error returns a one-line message.
 func (e *MissingError) Error() string {
 	if e.NoSandbox {
 		return "the run has no shared sandbox, so these outputs are missing: " + strings.Join(e.Outputs, ", ")
@@ -42,9 +42,9 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("missing outputs: %s not found in the workspace (add ? at the end for optional outputs)", strings.Join(e.Outputs, ", "))
 }
 
-// Collect reads from a sandbox the files that match want, the patterns of `outputs:`, and the changes since began,
-// which may be nil. Without a sandbox (box is nil) every required output is missing. The result is valid even with an
-// error, which is a [*MissingError] or has the names of the outputs that cannot be read.
+// Collect reads the files that match the patterns in want (`outputs:`) and the changes since began from a sandbox.
+// began may be nil. If box is nil, every required output is missing. The result is valid even if Collect returns an
+// error. The error is a [*MissingError] or names the unreadable outputs.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
@@ -84,8 +84,8 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 	return m, err
 }
 
-// Shared returns the sandbox that the steps and agents of a run share, else the only one that it has; nil when it has
-// none, or several others.
+// Shared returns the sandbox that the steps and agents of a run share. If the run has no such sandbox but exactly one
+// other sandbox, Shared returns that sandbox. Otherwise it returns nil.
 func Shared(m *session.Manager, run session.Run) *session.Session {
 	if s, err := m.Get(run.Key(record.DefaultName)); err == nil {
 		return s

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// openSource returns a file or directory of this machine, or standard input, as a source.
+// openSource returns a source for a host file, a host directory, or standard input.
 func openSource(stdin io.Reader, arg string) (source, error) {
 	if arg == "-" {
 		return &inputSource{stdin}, nil
@@ -44,11 +44,11 @@ func (s *inputSource) open(context.Context, entry) (io.ReadCloser, error) {
 	return io.NopCloser(s.r), nil
 }
 
-// hostSource is a file or directory of this machine.
+// hostSource is a file or directory of the host.
 type hostSource struct {
 	arg  string
 	info fs.FileInfo
-	root *os.Root // of a directory, else nil
+	root *os.Root // only for a directory
 }
 
 func (s *hostSource) place() place {
@@ -84,8 +84,8 @@ func (s *hostSource) list(ctx context.Context) ([]entry, error) {
 	return list, err
 }
 
-// walk calls visit for all that is below a directory, parents first, links not followed. A directory that cannot be
-// read is visited again, with the reason; so is ".", but then only.
+// walk calls visit for everything below a directory, parents first, without following links. If a directory cannot be
+// read, walk visits it again with the error. It visits "." only in that case.
 func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -104,7 +104,7 @@ func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
 	})
 }
 
-// tooMany returns the error for a directory that has too much below it.
+// tooMany returns the error for a directory with too many entries.
 func tooMany(n int64) error {
 	return hint.New(hint.Failed, fmt.Errorf("it contains %d or more files and directories, the limit of one copy is %d", n, maxEntries),
 		"copy its subdirectories separately")
@@ -144,7 +144,7 @@ func hostEntry(name string, info fs.FileInfo) entry {
 	return e
 }
 
-// openTarget returns a path of this machine, or standard output, as a destination.
+// openTarget returns a destination for a host path or standard output.
 func openTarget(stdout io.Writer, arg string) (target, error) {
 	if arg == "-" {
 		return &outputTarget{stdout}, nil
@@ -160,7 +160,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "use - for stdout")
 	case err == nil:
 		t.at.kind = sandbox.TypeFile
-		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
+		resolved, err := filepath.EvalSymlinks(arg) // replace the file, not a link to it
 		if err != nil {
 			return nil, copyError(arg, err)
 		}
@@ -197,18 +197,18 @@ func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) 
 	return err
 }
 
-// hostTarget is a file or directory of this machine. All names are looked up below root, which lets no link lead out of
-// it: what comes from a sandbox can choose them.
+// hostTarget is a file or directory of the host. All names are resolved below root, and no link can lead outside root,
+// because a sandbox may choose the names.
 type hostTarget struct {
 	at   place
-	base string // name of the destination in root when that is the directory above it
+	base string // name of the destination in root if root is its parent directory
 	root *os.Root
 
 	mu   sync.Mutex // guards made
 	made []madeDir
 }
 
-// madeDir is a directory that gets its mode at the end, when all is in it.
+// madeDir is a created directory. It gets its mode at the end, when it is complete.
 type madeDir struct {
 	name string
 	mode fs.FileMode
@@ -250,7 +250,7 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	}
 	st, there := t.root.Stat(name)
 	if there != nil {
-		return there // a link that leads out, or nowhere
+		return there // a link that leads outside or is broken
 	}
 	if !st.IsDir() {
 		return err
@@ -258,7 +258,7 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	return nil
 }
 
-// write makes a temp file beside its place and renames it when it is whole.
+// write writes a temp file in the destination's directory and renames it when it is complete.
 func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reader) (err error) {
 	name = filepath.Join(t.base, filepath.FromSlash(name))
 	st, err := t.root.Lstat(name)
@@ -272,7 +272,7 @@ func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reade
 	}
 	defer func() {
 		if err != nil {
-			_ = t.root.Remove(temp) // the error that matters is the first
+			_ = t.root.Remove(temp) // the first error is the important one
 		}
 	}()
 	_, err = io.Copy(f, r)
@@ -285,7 +285,7 @@ func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reade
 	return t.root.Rename(temp, name)
 }
 
-// close sets the modes of the directories that were made, the inner ones first, since a mode may forbid more.
+// close sets the modes of the created directories, inner directories first, because an outer mode may prevent access.
 func (t *hostTarget) close() error {
 	var errs []error
 	for i := len(t.made) - 1; i >= 0; i-- {

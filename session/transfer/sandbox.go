@@ -15,16 +15,16 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// privateDir holds what Workcell itself keeps in a workspace; see patch.IsPrivate.
+// privateDir contains Workcell's own files in a workspace. See patch.IsPrivate.
 const privateDir = ".workcell"
 
-// scratchDir is the other directory of a sandbox that can be copied from and to.
+// scratchDir is the other directory of a sandbox that users can copy from and to.
 const scratchDir = "/tmp"
 
-// workspacePath returns the path below the work directory that a user means, "." for itself; an absolute one below
-// scratchDir stays as it is.
+// workspacePath returns the user's path relative to the working directory. The working directory itself is ".". An
+// absolute path below scratchDir is returned unchanged.
 func workspacePath(workdir, p string) (string, error) {
-	below, ok := path.Clean(p), true // "." for an empty one
+	below, ok := path.Clean(p), true // an empty path becomes "."
 	switch {
 	case below == workdir:
 		below = "."
@@ -40,7 +40,7 @@ func workspacePath(workdir, p string) (string, error) {
 	return below, nil
 }
 
-// cutDir returns p below dir, "." being the directory that all is in.
+// cutDir returns p relative to dir. Every path is below ".".
 func cutDir(p, dir string) (below string, ok bool) {
 	if dir == "." {
 		return p, true
@@ -48,7 +48,7 @@ func cutDir(p, dir string) (below string, ok bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// statWorkspace describes what is at a path, what a link leads to inside the workspace included.
+// statWorkspace describes the file at a path. If the path is a link within the workspace, it describes the target.
 func statWorkspace(ctx context.Context, s *session.Session, at string) (sandbox.FileInfo, error) {
 	info, err := s.StatFile(ctx, at)
 	if err != nil || info.Type != sandbox.TypeSymlink {
@@ -57,25 +57,25 @@ func statWorkspace(ctx context.Context, s *session.Session, at string) (sandbox.
 	if _, err := s.ListFiles(ctx, at, sandbox.ListFilesOptions{Limit: 1}); err == nil {
 		return sandbox.FileInfo{Path: at, Type: sandbox.TypeDir, Mode: 0o755}, nil
 	}
-	return s.ReadFile(ctx, at, io.Discard, sandbox.ReadFileOptions{Limit: 1}) // describes the file that it opened
+	return s.ReadFile(ctx, at, io.Discard, sandbox.ReadFileOptions{Limit: 1}) // describes the opened file
 }
 
-// Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is
-// asked for, and of many small files that is most of its work.
+// For files smaller than smallFile, the read limit is the size plus smallGrowth. A guest allocates memory for the
+// limit, and for many small files the allocation is most of the guest's work.
 const (
 	smallFile   = 48 << 10
 	smallGrowth = 1 << 10
 )
 
-// errGrown: the file is no longer as small as it was.
+// errGrown means that the file has grown beyond the read limit.
 var errGrown = errors.New("the file grew during the copy")
 
 // sandboxSource is a file or directory of a workspace.
 type sandboxSource struct {
 	s    *session.Session
 	arg  string // as the user wrote it
-	raw  string // the path in it
-	at   string // below the work directory
+	raw  string // the path in arg
+	at   string // relative to the working directory
 	info sandbox.FileInfo
 }
 
@@ -95,7 +95,7 @@ func (s *sandboxSource) place() place {
 	_, contents := pathEnd(s.raw)
 	p := place{name: s.arg, base: path.Base(s.at), contents: contents || s.raw == ""}
 	if s.at == "." {
-		p.base = path.Base(backend.Workdir) // not what the sandbox calls it
+		p.base = path.Base(backend.Workdir) // fixed, because the sandbox must not choose it
 	}
 	return p
 }
@@ -139,11 +139,11 @@ func sandboxEntry(name string, info sandbox.FileInfo) entry {
 
 func (s *sandboxSource) open(ctx context.Context, e entry) (io.ReadCloser, error) {
 	var opts sandbox.ReadFileOptions
-	if e.path != "" && e.size >= 0 && e.size < smallFile { // below a directory, and tried again when that is too little
+	if e.path != "" && e.size >= 0 && e.size < smallFile { // only below a directory; retried if the limit is too small
 		opts.Limit = e.size + smallGrowth
 	}
 	r, w := io.Pipe()
-	go func() { // ends with the file, or when the reader is closed
+	go func() { // returns at the end of the file, or when the reader is closed
 		info, err := s.s.ReadFile(ctx, path.Join(s.at, e.path), w, opts)
 		if err == nil && opts.Limit > 0 && info.Size > opts.Limit {
 			err = errGrown
@@ -157,7 +157,7 @@ func (s *sandboxSource) open(ctx context.Context, e entry) (io.ReadCloser, error
 type sandboxTarget struct {
 	s   *session.Session
 	as  place
-	dir string // as workspacePath has it; names are relative to it
+	dir string // from workspacePath; names are relative to it
 }
 
 func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) (target, error) {
@@ -199,7 +199,7 @@ func (t *sandboxTarget) enter(ctx context.Context, name string, mode fs.FileMode
 	return t.mkdir(ctx, "", mode)
 }
 
-// mkdir makes a directory whose owner can use it whatever its mode was: there must be a way to put files into it.
+// mkdir creates a directory that its owner can always use, so that files can be written into it.
 func (t *sandboxTarget) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	_, err := t.s.MakeDir(ctx, path.Join(t.dir, name), mode|0o700)
 	return err
@@ -207,7 +207,7 @@ func (t *sandboxTarget) mkdir(ctx context.Context, name string, mode fs.FileMode
 
 func (t *sandboxTarget) write(ctx context.Context, name string, e entry, r io.Reader) error {
 	mode := e.mode
-	if mode == 0 { // which would stand for the default
+	if mode == 0 { // zero would mean the default mode
 		mode = 0o400
 	}
 	_, err := t.s.WriteFile(ctx, path.Join(t.dir, name), r, sandbox.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})

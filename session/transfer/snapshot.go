@@ -18,29 +18,28 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Snapshot is a directory of the host as the sandboxes of a run begin with it. It is taken with the first sandbox, and
-// all copies are made from it: they are alike, and what a sandbox became can be compared with what it was. Its methods
-// may be called concurrently.
+// Snapshot is a copy of a host directory at the beginning of a run. It is taken for the first sandbox, and all
+// sandboxes of the run get the same copy. Diff compares a sandbox with it. A Snapshot is safe for concurrent use.
 type Snapshot struct {
 	at   Place
-	dir  string // of at, without links
-	file string // the zip archive; empty until a temp file is made
+	dir  string // path of at without links
+	file string // the zip archive; empty until a temp file is created
 	temp bool
 
-	mu     sync.Mutex      // guards what follows, and is held while the archive is written
-	taken  bool            // there is an archive
-	copies map[string]bool // ids of the sandboxes that began with it; nil for an archive of an earlier process
+	mu     sync.Mutex      // guards the fields below; held while the archive is written
+	taken  bool            // the archive exists
+	copies map[string]bool // ids of sandboxes that began with it; nil for an archive of an earlier process
 }
 
-// NewSnapshot returns a snapshot of a directory, which is kept in file; in a temp file for an empty one. A file that is
-// there already is the snapshot that an earlier process of the run took. The error wraps backend.ErrTooLarge when the
-// directory passes a bound, and backend.ErrInvalid when it is none.
+// NewSnapshot returns a snapshot of a directory. file is the path of the archive; if empty, the snapshot uses a temp
+// file. If file exists, it is the snapshot of an earlier process of the run. If the directory exceeds a limit, the
+// error wraps backend.ErrTooLarge. If at is not a directory, the error wraps backend.ErrInvalid.
 func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) {
 	s := &Snapshot{at: at, file: file, temp: file == ""}
 	if file != "" {
 		if _, err := os.Stat(file); err == nil {
 			dir, err := os.ReadFile(file + dirSuffix)
-			if errors.Is(err, fs.ErrNotExist) { // another machine took it
+			if errors.Is(err, fs.ErrNotExist) { // taken on another host
 				err = nil
 			}
 			s.taken, s.dir = true, string(dir)
@@ -56,13 +55,14 @@ func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) 
 	return s, w.root.Close()
 }
 
-// dirSuffix names the file beside the archive that has the path of the directory: a link may have replaced it since.
+// dirSuffix is the suffix of the file that contains the directory's path. A link may have replaced the directory since.
 const dirSuffix = "-dir"
 
-// Dir returns the absolute path of the directory, without links; empty if another machine took the snapshot.
+// Dir returns the absolute path of the directory without links. If the snapshot was taken on another host, Dir returns
+// "".
 func (s *Snapshot) Dir() string { return s.dir }
 
-// Into makes every sandbox that is based on req begin with a copy, behind what req has them begin with.
+// Into returns req with a Prepare function that calls the existing one and then copies the snapshot.
 func (s *Snapshot) Into(req session.Request) session.Request {
 	before := req.Prepare
 	req.Prepare = func(ctx context.Context, box *session.Session) error {
@@ -76,12 +76,12 @@ func (s *Snapshot) Into(req session.Request) session.Request {
 	return req
 }
 
-// Take takes the snapshot now, where the first copy would.
+// Take takes the snapshot now instead of at the first copy.
 func (s *Snapshot) Take(ctx context.Context) error {
 	return s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes)
 }
 
-// CopyTo copies the snapshot to the work directory of a sandbox. Files that are there are replaced, others stay.
+// CopyTo copies the snapshot to a sandbox's working directory. It overwrites existing files and keeps other files.
 func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
 	if err := s.copyTo(ctx, box); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (s *Snapshot) copyTo(ctx context.Context, dst destination) error {
 	})
 }
 
-// open opens the file, which may be another machine's.
+// open opens the archive, which may be from another host.
 func (s *Snapshot) open() (*zip.ReadCloser, error) {
 	archive, err := zip.OpenReader(s.file)
 	if err != nil {
@@ -155,7 +155,7 @@ func copyEntry(ctx context.Context, dst destination, e entry, f *zip.File) error
 	return err
 }
 
-// take writes the archive unless it was written before.
+// take writes the archive if it does not exist yet.
 func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	if w.dir != s.dir {
 		return fmt.Errorf("%w: the directory to copy into the sandbox was replaced", backend.ErrInvalid)
 	}
-	dir, name := "", "workcell-workspace" // of a temp file
+	dir, name := "", "workcell-workspace" // for a temp file
 	if !s.temp {
 		dir, name = filepath.Split(s.file)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -189,7 +189,7 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	if s.temp {
 		err = errors.Join(w.archive(ctx, f), f.Close())
 		s.file = f.Name()
-	} else { // a later process of the run trusts what has the name
+	} else { // a later process of the run trusts the file with this name
 		err = errors.Join(w.archive(ctx, f), f.Sync(), f.Close(), os.WriteFile(s.file+dirSuffix, []byte(w.dir), 0o600))
 		if err == nil {
 			err = os.Rename(f.Name(), s.file)
@@ -202,7 +202,7 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	return nil
 }
 
-// archive writes the workspace as a zip archive, not compressed: it is read right after, and goes with the run.
+// archive writes the workspace as an uncompressed zip archive. It is read at once and deleted with the run.
 func (w *workspace) archive(ctx context.Context, f io.Writer) error {
 	z := zip.NewWriter(f)
 	for _, e := range w.entries {
@@ -234,13 +234,13 @@ func (w *workspace) write(z *zip.Writer, e entry) error {
 	if err != nil {
 		return err
 	}
-	// What was listed was bounded; what was appended since is not copied.
+	// The list has a size limit, so data appended since then is not copied.
 	_, err = io.Copy(dst, io.LimitReader(src, e.size))
 	return err
 }
 
-// Untouched returns the empty patch of a directory that was copied to no sandbox; nil when it was, or there is no
-// snapshot.
+// Untouched returns an empty patch if the directory was copied to no sandbox. If it was copied, or without a snapshot,
+// Untouched returns nil.
 func (s *Snapshot) Untouched() *patch.Patch {
 	if s == nil {
 		return nil
@@ -253,7 +253,7 @@ func (s *Snapshot) Untouched() *patch.Patch {
 	return &patch.Patch{}
 }
 
-// Diff returns what a sandbox changed in its copy; nil when it did not begin with one.
+// Diff returns a sandbox's changes to its copy. If the sandbox did not begin with a copy, Diff returns nil.
 func (s *Snapshot) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
 	s.mu.Lock()
 	began := s.taken && (s.copies == nil || s.copies[box.ID()])
@@ -294,8 +294,8 @@ func (s *Snapshot) tree() (patch.Tree, error) {
 	return tree, nil
 }
 
-// Remove deletes the snapshot, and the directory of its file when nothing else is there; it must not be used after
-// that.
+// Remove deletes the snapshot. It also deletes the parent directory of its file if the directory is empty. Do not use
+// the snapshot afterwards.
 func (s *Snapshot) Remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,8 +307,8 @@ func (s *Snapshot) Remove() error {
 		return err
 	}
 	if !s.temp {
-		_ = os.Remove(s.file + dirSuffix)   // may not be there
-		_ = os.Remove(filepath.Dir(s.file)) // fails when there is more
+		_ = os.Remove(s.file + dirSuffix)   // may not exist
+		_ = os.Remove(filepath.Dir(s.file)) // fails if the directory is not empty
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
-// Package transfer copies files and directories between the host and a sandbox, both ways.
+// Package transfer copies files and directories between the host and a sandbox, in both directions.
 //
-// Neither side is trusted to be what it was when it was listed: what is copied is bounded, names from a sandbox cannot
-// lead out of the destination, and a file appears whole or not at all.
+// Either side may change after it was listed. Therefore all copies are bounded, names from a sandbox cannot lead
+// outside the destination, and a file is written completely or not at all.
 package transfer
 
 import (
@@ -25,28 +25,29 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of one copy.
+// Limits of one copy.
 const (
 	maxEntries = sandbox.MaxListEntries
 	maxFile    = sandbox.DefaultMaxFileBytes
 	maxBytes   = 16 << 30
-	parallel   = 16 // files that are under way at a time
+	parallel   = 16 // number of concurrent file copies
 )
 
-// Event is how far a copy has come.
+// Event is the progress of a copy.
 type Event struct {
-	Path           string // what is being copied, relative to the source
-	Entry, Entries int    // of a directory; zero for one large file
-	Bytes, Size    int64  // of all that was copied, or of the one file; Size may be unknown, not positive
+	Path           string // path of the current file, relative to the source
+	Entry, Entries int    // current entry and number of entries of a directory; zero for one large file
+	Bytes, Size    int64  // bytes copied so far and file size; Size is not positive if unknown
 }
 
-// Observer is told of a copy. Both functions are required and may be called concurrently.
+// Observer receives the events of a copy. Both functions are required and may be called concurrently.
 type Observer struct {
 	Progress func(Event)
-	Failed   func(path string, reason error) // path was not copied, the rest is
+	Failed   func(path string, reason error) // path could not be copied; other entries are still copied
 }
 
-// Out copies a path of a sandbox, which the user wrote as arg, to a path of this machine, or to stdout for "-".
+// Out copies a sandbox path to a host path. arg is the sandbox path as the user wrote it. If dst is "-", Out writes to
+// stdout.
 func Out(ctx context.Context, s *session.Session, arg, path, dst string, stdout io.Writer, see Observer) error {
 	from, err := newSandboxSource(ctx, s, arg, path)
 	if err != nil {
@@ -59,7 +60,7 @@ func Out(ctx context.Context, s *session.Session, arg, path, dst string, stdout 
 	return (&copying{from: from, to: to, see: see}).run(ctx)
 }
 
-// In copies a path of this machine, or stdin for "-", to a path of a sandbox, which the user wrote as arg.
+// In copies a host path to a sandbox path. arg is the sandbox path as the user wrote it. If src is "-", In reads stdin.
 func In(ctx context.Context, s *session.Session, src string, stdin io.Reader, arg, path string, see Observer) error {
 	from, err := openSource(stdin, src)
 	if err != nil {
@@ -72,56 +73,56 @@ func In(ctx context.Context, s *session.Session, src string, stdin io.Reader, ar
 	return (&copying{from: from, to: to, see: see}).run(ctx)
 }
 
-// entry is a file or directory to copy. Path is slash-separated and relative to the source.
+// entry is a file or directory to copy. path is relative to the source and uses slashes.
 type entry struct {
 	path string
 	kind sandbox.FileType
 	mode fs.FileMode
-	size int64 // negative is unknown
+	size int64 // negative if unknown
 
-	unreadable error // why it cannot be copied, when that is known
+	unreadable error // reason why it cannot be copied, if known
 }
 
-// place is one end of a copy, as the user named it.
+// place is the source or destination of a copy, as the user specified it.
 type place struct {
 	name     string           // as the user wrote it
-	base     string           // of a source, its name in a directory; empty for what has none of its own
-	kind     sandbox.FileType // of a target that exists, else empty
-	dirOnly  bool             // its name says that it is a directory
-	contents bool             // it stands for what is in a directory
+	base     string           // name of a source in its directory; empty if it has none
+	kind     sandbox.FileType // type of an existing destination, else empty
+	dirOnly  bool             // the name can only be a directory
+	contents bool             // the name means the contents of a directory
 }
 
-// source is where files come from.
+// source provides files.
 type source interface {
 	place() place
-	self() entry                                                    // the source itself, a link followed
-	list(ctx context.Context) ([]entry, error)                      // what is below a directory, parents first
-	open(ctx context.Context, e entry) (r io.ReadCloser, err error) // a file; path empty is the source itself
+	self() entry                                                    // the source itself; links are followed
+	list(ctx context.Context) ([]entry, error)                      // everything below a directory, parents first
+	open(ctx context.Context, e entry) (r io.ReadCloser, err error) // a file; an empty path means the source itself
 	close() error
 }
 
-// target is where files go. Names are relative to the destination; empty is the destination itself.
+// target receives files. Names are relative to the destination. An empty name means the destination itself.
 type target interface {
 	place() place
-	// enter makes a directory where there is none; later names are relative to it.
+	// enter creates a directory if it does not exist. Later names are relative to it.
 	enter(ctx context.Context, name string, mode fs.FileMode) error
 	mkdir(ctx context.Context, name string, mode fs.FileMode) error
-	// write makes or replaces a file, whole or not at all.
+	// write creates or replaces a file, completely or not at all.
 	write(ctx context.Context, name string, e entry, r io.Reader) error
 	close() error
 }
 
-// copying is one copy under way.
+// copying is a running copy.
 type copying struct {
 	from source
 	to   target
 	see  Observer
 
-	copied atomic.Int64 // bytes; a read that was given up may still count
+	copied atomic.Int64 // bytes; canceled reads may still count
 	failed int
 }
 
-// run applies the rules about directories and copies.
+// run applies the rules for directories and copies.
 func (c *copying) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, c.to.close(), c.from.close()) }()
 	switch self := c.from.self(); self.kind {
@@ -148,7 +149,7 @@ func (c *copying) file(ctx context.Context, self entry) error {
 	return copyError(from.name, c.one(ctx, self, name))
 }
 
-// tree copies a directory. What cannot be copied is named and passed over.
+// tree copies a directory. It reports entries that cannot be copied and continues.
 func (c *copying) tree(ctx context.Context, self entry) error {
 	from, to := c.from.place(), c.to.place()
 	if to.kind == sandbox.TypeFile {
@@ -182,8 +183,7 @@ func (c *copying) tree(ctx context.Context, self entry) error {
 	return nil
 }
 
-// below copies what is below a directory. Reasons why something was not copied come at the end, in the order of the
-// entries.
+// below copies everything below a directory. After the last copy, it reports the failed entries in order.
 func (c *copying) below(ctx context.Context, entries []entry) error {
 	reasons := make([]error, len(entries))
 	var begun atomic.Int64
@@ -206,8 +206,8 @@ func (c *copying) below(ctx context.Context, entries []entry) error {
 	return err
 }
 
-// inWaves calls fn with the index of each entry, many at a time: most files are so small that the way to the sandbox
-// takes longer than they do. A directory comes before anything that goes into it. The first error ends it.
+// inWaves calls fn concurrently with the index of each entry. Most files are so small that latency dominates. A
+// directory is copied before its contents. inWaves stops at the first error.
 func inWaves(ctx context.Context, entries []entry, fn func(ctx context.Context, i int) error) error {
 	for _, wave := range waves(entries) {
 		g, gctx := errgroup.WithContext(ctx)
@@ -227,7 +227,8 @@ func inWaves(ctx context.Context, entries []entry, fn func(ctx context.Context, 
 	return nil
 }
 
-// waves returns the indices of entries that can be copied together: the directories of each depth, then all else.
+// waves groups the indices of entries that can be copied concurrently: the directories of each depth, then all other
+// entries.
 func waves(entries []entry) [][]int {
 	depths := map[int][]int{}
 	var rest []int
@@ -246,9 +247,9 @@ func waves(entries []entry) [][]int {
 	return append(all, rest)
 }
 
-// entry copies what is below a directory.
+// entry copies one entry below a directory.
 func (c *copying) entry(ctx context.Context, e entry) error {
-	if !filepath.IsLocal(filepath.FromSlash(e.path)) { // a sandbox may send anything
+	if !filepath.IsLocal(filepath.FromSlash(e.path)) { // a sandbox may send any name
 		return fmt.Errorf("%w: the name leads outside the directory", backend.ErrPermission)
 	}
 	if e.unreadable != nil {
@@ -283,16 +284,16 @@ func (c *copying) one(ctx context.Context, e entry, name string) error {
 	return err
 }
 
-// meter counts what is copied and bounds it: a sandbox may send more than it listed.
+// meter counts and limits the copied bytes, because a sandbox may send more than it listed.
 type meter struct {
 	c    *copying
 	r    io.Reader
 	name string
 	size int64
-	seen int64 // of this file
+	seen int64 // bytes of this file
 }
 
-// showEvery is how many bytes of a file pass between two looks at the progress.
+// showEvery is how many bytes of a file are copied between two progress events.
 const showEvery = 4 << 20
 
 func (m *meter) Read(p []byte) (int, error) {
@@ -308,13 +309,13 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isFatal reports whether nothing more can be copied after err.
+// isFatal reports whether the copy cannot continue after err.
 func isFatal(err error) bool {
 	return hint.Of(err) != nil || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) ||
 		errors.Is(err, backend.ErrUnavailable)
 }
 
-// copyError names what could not be copied. A missing file must not look like a missing sandbox.
+// copyError adds the name of the failed entry. A missing file must not look like a missing sandbox.
 func copyError(name string, err error) error {
 	if err == nil || isFatal(err) || errors.Is(err, context.Canceled) {
 		return err
@@ -322,7 +323,7 @@ func copyError(name string, err error) error {
 	return hint.New(hint.Failed, fmt.Errorf("%s: %s", name, cause(err)), "")
 }
 
-// cause returns why something failed without the operation and the place, which the user knows.
+// cause returns the cause of an error without the operation and the path, which the user knows.
 func cause(err error) error {
 	var op *backend.Error
 	var path *fs.PathError
@@ -338,7 +339,7 @@ func cause(err error) error {
 	return err
 }
 
-// pathEnd reports what the end of a path means: that it can only be a directory, or what is in one.
+// pathEnd reports whether the end of a path means a directory, or the contents of a directory.
 func pathEnd(p string) (dir, contents bool) {
 	slash := func(r rune) bool { return r < 0x80 && os.IsPathSeparator(uint8(r)) }
 	last := p[strings.LastIndexFunc(p, slash)+1:]

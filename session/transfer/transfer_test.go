@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// liar is a source as a sandbox might pretend to be one.
+// liar is a source with arbitrary entries, like a hostile sandbox.
 type liar struct {
 	inputSource
 	entries []entry
@@ -44,7 +44,7 @@ func (l *liar) open(_ context.Context, e entry) (io.ReadCloser, error) {
 
 func say(path string) io.Reader { return strings.NewReader("from " + path) }
 
-// below lists what a directory holds, links not followed.
+// below returns the contents of a directory without following links.
 func below(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -80,8 +80,8 @@ func copyFrom(t *testing.T, from source, dst string) (failed string, err error) 
 	return out.String(), err
 }
 
-// TestCopyOfHostileNames copies names that a sandbox could make up: none is written outside of the destination, and the
-// good ones arrive.
+// TestCopyOfHostileNames copies names that a sandbox could invent. It verifies that no file is written outside the
+// destination and that valid names are copied.
 func TestCopyOfHostileNames(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
@@ -118,7 +118,7 @@ func TestCopyOfHostileNames(t *testing.T) {
 	}
 }
 
-// TestBrokenCopyLeavesTheOldFile breaks the contents off.
+// TestBrokenCopyLeavesTheOldFile verifies that an interrupted copy keeps the old file.
 func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	t.Parallel()
 	dst := t.TempDir()
@@ -141,8 +141,8 @@ func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	}
 }
 
-// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is
-// listed first.
+// TestCopyTogether verifies that files are copied concurrently: they can only be read at the same time. An inner
+// directory is listed before its parent.
 func TestCopyTogether(t *testing.T) {
 	t.Parallel()
 	dst := t.TempDir()
@@ -173,7 +173,7 @@ func TestCopyTogether(t *testing.T) {
 	}
 }
 
-// TestCopyEndsAtOnce: when nothing more can be copied, what is under way ends and nothing else begins.
+// TestCopyEndsAtOnce verifies that a fatal error ends running copies and starts no new ones.
 func TestCopyEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	dst := t.TempDir()
@@ -194,7 +194,7 @@ func TestCopyEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestWorkspaceName: the workspace itself is copied under a name that the sandbox has no say in.
+// TestWorkspaceName verifies that a sandbox cannot choose the name of the copied workspace.
 func TestWorkspaceName(t *testing.T) {
 	t.Parallel()
 	if got := (&sandboxSource{at: "."}).place().base; got != "workspace" {

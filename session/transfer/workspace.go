@@ -16,39 +16,40 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Bounds of a workspace.
+// Limits of a workspace.
 const (
 	maxWorkspaceFiles = 10_000
 	maxWorkspaceBytes = 256 << 20
 )
 
-// destination is where the files of a workspace go: a *session.Session.
+// destination is the target of a workspace's files, a *session.Session.
 type destination interface {
 	WriteFile(ctx context.Context, path string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error)
 	MakeDir(ctx context.Context, path string, mode fs.FileMode) (sandbox.FileInfo, error)
 }
 
-// workspace is a directory of the host that sandboxes begin with a copy of. What is copied is known before the first
-// byte goes over: a directory that is too large is refused as a whole. Symbolic links are neither followed nor copied,
-// so nothing outside the directory gets into the sandbox; nor are version control's own directories, sockets, devices
-// and pipes.
+// workspace is a host directory that is copied to new sandboxes. It is listed completely before the first byte is
+// copied, so that a directory that is too large is refused as a whole. Symbolic links are neither followed nor copied,
+// so no file outside the directory is copied. Version control directories, sockets, devices, and pipes are not copied
+// either.
 type workspace struct {
 	root    *os.Root
-	dir     string // of root, without links
+	dir     string // path of root without links
 	entries []entry
 	bytes   int64
-	skipped []string // links and special files, by their path below the directory
+	skipped []string // links and special files, relative to the directory
 }
 
-// Place is a directory of the host. The zero value is none.
+// Place is a directory of the host. The zero value means no directory.
 type Place struct {
 	Dir string
-	// Within, if set, is a directory that Dir must be below, with all links resolved. It is set if an
-	// untrusted file names Dir.
+	// Within, if set, is a directory that must contain Dir after all links are resolved. It is set if an untrusted file
+	// specifies Dir.
 	Within string
 }
 
-// open opens the directory, and returns its path without links. The error has no path of the host: a model may see it.
+// open opens the directory and returns its path without links. The error contains no host path, because a model may see
+// it.
 func (p Place) open() (root *os.Root, dir string, err error) {
 	if p.Dir == "" {
 		return nil, "", fs.ErrNotExist
@@ -71,7 +72,7 @@ func (p Place) open() (root *os.Root, dir string, err error) {
 	return nil, dir, fmt.Errorf("%w: the directory to copy into the sandbox: %v", backend.ErrInvalid, err)
 }
 
-// exactPath returns the path without links of the directory that was opened.
+// exactPath returns the path of the opened directory without links.
 func exactPath(root *os.Root, dir string) (string, error) {
 	exact, err := filepath.EvalSymlinks(dir)
 	opened, openedErr := root.Stat(".")
@@ -105,8 +106,8 @@ func (p Place) openAt(dir string) (*os.Root, error) {
 	return parent.OpenRoot(below)
 }
 
-// CheckWorkspace fails as [NewSnapshot] would, and returns the links and special files that are not copied,
-// by their path below the directory.
+// CheckWorkspace returns the same errors as [NewSnapshot]. It also returns the links and special files that are not
+// copied, relative to the directory.
 func CheckWorkspace(ctx context.Context, dir Place) (skipped []string, err error) {
 	w, err := openWorkspace(ctx, dir, maxWorkspaceFiles, maxWorkspaceBytes)
 	if err != nil {
@@ -115,8 +116,8 @@ func CheckWorkspace(ctx context.Context, dir Place) (skipped []string, err error
 	return w.skipped, w.root.Close()
 }
 
-// openWorkspace lists the directory without opening a file, and refuses it when it passes a bound. The caller must
-// close the root.
+// openWorkspace lists the directory without opening a file. If the directory exceeds a limit, openWorkspace returns an
+// error. The caller must close the root.
 func openWorkspace(ctx context.Context, at Place, maxFiles int, maxBytes int64) (*workspace, error) {
 	root, dir, err := at.open()
 	if err != nil {

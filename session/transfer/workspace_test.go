@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// memory is a destination that keeps what it gets.
+// memory is a destination that stores files in memory.
 type memory struct {
 	mu    sync.Mutex // guards files
 	files map[string]string
@@ -44,7 +44,7 @@ func write(t *testing.T, dir, name, content string, mode fs.FileMode) {
 	path := filepath.Join(dir, name)
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(content), mode))
-	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+	if err := os.Chmod(path, mode); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 }
@@ -64,7 +64,7 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	write(t, dir, "empty.txt", "", 0o644)
 	write(t, dir, ".git/config", "[core]", 0o644)
 	write(t, dir, "vendor/.git/config", "[core]", 0o644)
-	write(t, dir, "bin/.git", "gitdir: ../.git/modules/bin", 0o644) // of a submodule
+	write(t, dir, "bin/.git", "gitdir: ../.git/modules/bin", 0o644) // from a submodule
 	write(t, dir, ".workcell/output/x", "x", 0o644)
 	must(t, os.Mkdir(filepath.Join(dir, "hollow"), 0o555))
 	for link, target := range map[string]string{
@@ -112,12 +112,13 @@ func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 	}
 }
 
-// TestSnapshotStaysAsItWas: all sandboxes of a run begin alike, also those that an earlier process of it did not make.
+// TestSnapshotStaysAsItWas verifies that all sandboxes of a run begin with the same files, even in a later process of
+// the run.
 func TestSnapshotStaysAsItWas(t *testing.T) {
 	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "runs", "run_1", "base.zip")
 	write(t, dir, "a", "as it was", 0o755)
-	defer func() { // for the user alone
+	defer func() { // private to the user
 		for name, want := range map[string]fs.FileMode{file: 0o600, filepath.Dir(file): fs.ModeDir | 0o700, filepath.Dir(filepath.Dir(file)): fs.ModeDir | 0o700} {
 			info, err := os.Stat(name)
 			must(t, err)
@@ -134,12 +135,12 @@ func TestSnapshotStaysAsItWas(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{"a": "-rwxr-xr-x as it was"}, dst.files); diff != "" {
 			t.Errorf("copied (-want +got):\n%s", diff)
 		}
-		must(t, os.RemoveAll(dir)) // the second snapshot does not even need it
+		must(t, os.RemoveAll(dir)) // the second snapshot does not need it
 	}
 }
 
-// TestPlaceWithin: a directory that a file names is below the file's own, whichever way it is written and wherever
-// links lead.
+// TestPlaceWithin verifies that a directory from an untrusted file must be below Within, however its path is written
+// and even through links.
 func TestPlaceWithin(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -165,15 +166,15 @@ func TestPlaceWithin(t *testing.T) {
 		if err := snapshot.Take(t.Context()); (err == nil) != inside {
 			t.Errorf("%s: taken: %v", dir, err)
 		}
-		// The run continues with the files that an earlier process took, in the same place.
+		// The run continues with the files of an earlier process, in the same directory.
 		if again, err := NewSnapshot(t.Context(), at, file); inside && (err != nil || again.Dir() != snapshot.Dir()) {
 			t.Errorf("%s again: %q, %v", dir, again.Dir(), err)
 		}
 	}
 }
 
-// TestReplacedDirectory: the directory of a snapshot stays the one that was copied, when a link replaces it meanwhile,
-// and does not exist if another machine took the snapshot.
+// TestReplacedDirectory verifies that Dir returns the copied directory even if a link replaces it later. Dir returns ""
+// if another host took the snapshot.
 func TestReplacedDirectory(t *testing.T) {
 	t.Parallel()
 	above, err := filepath.EvalSymlinks(t.TempDir())

@@ -36,8 +36,8 @@ func (k *Keeper) Suspend(ctx context.Context, rec record.Record, engineID string
 	return err
 }
 
-// Resume starts the sandbox of one of this manager's records. It first updates the record to that of a running sandbox.
-// Therefore the sandbox is suspended again even if this process dies.
+// Resume starts the sandbox of one of this manager's records. It first gives the record a new expiry, so that the
+// sandbox is suspended again even if this process dies.
 func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string) error {
 	NoteUse(rec, k.Now())
 	if err := k.Store.Update(ctx, *rec); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// TestTableInDocs: the documentation shows the table that the program goes by.
+// TestTableInDocs verifies that the documentation contains the current table.
 func TestTableInDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/cli.md")
@@ -23,7 +23,7 @@ func TestTableInDocs(t *testing.T) {
 	}
 }
 
-// markdown returns the table as the documentation shows it.
+// markdown returns the table in the documentation's format.
 func markdown() string {
 	kinds := map[owner.Kind]string{
 		owner.Anyone: "", owner.Named: "named", owner.Run: "a run's", owner.Process: "an agent's or MCP client's",
@@ -42,8 +42,8 @@ func markdown() string {
 	return text
 }
 
-// TestTableIsSound: every rule can come to hold, every state is left by a removal and, where an engine may have
-// something, in the end by time; the waits that are named in words are those that hold.
+// TestTableIsSound verifies three properties of the table. Every rule can apply. Every state has a removal rule, and
+// every state in which the engine may have files also has a timed rule. The texts of waits contain the actual times.
 func TestTableIsSound(t *testing.T) {
 	t.Parallel()
 	table := owner.Table()
@@ -74,7 +74,7 @@ func TestTableIsSound(t *testing.T) {
 	}
 }
 
-// TestDue: what time brings about, and when, if no living process has the sandbox.
+// TestDue verifies which timed rules are due, and when, for a sandbox that no living process owns.
 func TestDue(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -82,7 +82,7 @@ func TestDue(t *testing.T) {
 	times := owner.Lifetimes()
 	for name, test := range map[string]struct {
 		facts owner.Facts
-		after time.Duration // when it is due; negative is never
+		after time.Duration // when it is due; negative means never
 		do    owner.Action
 	}{
 		"creating":                  {owner.Facts{State: owner.Creating, Owned: true, Created: now}, 0, owner.Remove},
@@ -120,7 +120,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestOn: what becomes of a sandbox when something else than time happens to it.
+// TestOn verifies the rules for events.
 func TestOn(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -39,7 +39,7 @@ type Source[K comparable, T any] interface {
 type Kind[K comparable] struct {
 	Of   K
 	Size int
-	Idle time.Duration // time without a Take after which the pool keeps no things of this kind until the next Take; negative means never
+	Idle time.Duration // idle time after which the kind is not kept; negative means never
 }
 
 // Pool keeps things of several kinds ready. It is safe for concurrent use, but Run must be called only once.

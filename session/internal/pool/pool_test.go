@@ -12,11 +12,11 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/pool"
 )
 
-// works makes numbers.
+// works is a source that creates numbers.
 type works struct {
-	takes time.Duration // to make one
+	takes time.Duration // time to create a number
 
-	sync.Mutex // guards what is below; synctest.Wait orders nothing that comes after it
+	sync.Mutex // guards the fields below; synctest.Wait does not order later accesses
 	fails      error
 	made       []time.Time
 	last       int
@@ -54,14 +54,14 @@ func (w *works) Drop(_ context.Context, n int) {
 	w.dropped = append(w.dropped, n)
 }
 
-// record returns when things were made, and what was dropped.
+// record returns the creation times and the dropped numbers.
 func (w *works) record() (made []time.Time, dropped []int) {
 	w.Lock()
 	defer w.Unlock()
 	return slices.Clone(w.made), slices.Clone(w.dropped)
 }
 
-// start runs a pool of things of which it makes size; end returns what was left.
+// start starts a pool with the specified size. end stops the pool and returns the remaining numbers.
 func start(t *testing.T, w *works, size int, idle time.Duration) (p *pool.Pool[string, int], end func() []int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -74,7 +74,7 @@ func start(t *testing.T, w *works, size int, idle time.Duration) (p *pool.Pool[s
 	}
 }
 
-// take takes one, which must be there or not.
+// take takes a number and verifies whether one is available.
 func take(t *testing.T, p *pool.Pool[string, int], want bool) int {
 	t.Helper()
 	n, ok := p.Take("a")
@@ -84,8 +84,8 @@ func take(t *testing.T, p *pool.Pool[string, int], want bool) int {
 	return n
 }
 
-// TestFill: one is made at a time, a quarter of the time; what was taken is made again, but not while more are being
-// taken.
+// TestFill verifies that the pool creates one number at a time, for a quarter of the time. It replaces taken numbers,
+// but not while callers are still taking.
 func TestFill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{takes: time.Second}
@@ -116,7 +116,7 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// TestBusy: what is taken all the time is made all the same.
+// TestBusy verifies that the pool is filled even if callers take numbers all the time.
 func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{}
@@ -134,7 +134,7 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// TestFailures: a kind that cannot be made is tried again, ever more rarely.
+// TestFailures verifies that failed creations are retried with increasing pauses.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{fails: errors.New("no engine")}
@@ -154,7 +154,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestIdle: what nobody asks for goes, and comes again after somebody did.
+// TestIdle verifies that a kind without demand is dropped and that it is created again after a Take.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{}
@@ -171,7 +171,7 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestReview: what is unfit is dropped and made again.
+// TestReview verifies that unusable numbers are dropped and replaced.
 func TestReview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{}

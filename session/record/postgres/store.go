@@ -1,8 +1,8 @@
-// Package postgres keeps session records in a PostgreSQL database, so that processes of several machines share them.
+// Package postgres stores session records in a PostgreSQL database, so that processes on several hosts share them.
 //
-// An owner lives as long as it renews its lease, by the clock of the server. A process that did not reach the server
-// for longer may have been taken for dead; then all that its store is asked to write fails with record.ErrOwnerLost. A
-// program that serves ends then, or opens another store and manager: see Store.Lost.
+// An owner lives as long as it renews its lease, according to the server's clock. If a process cannot reach the server
+// for longer, other processes may treat it as dead. Then all writes to its store fail with record.ErrOwnerLost. A
+// long-running program should then exit, or open another store and manager. See Store.Lost.
 package postgres
 
 import (
@@ -25,9 +25,9 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// component is what this package has in the database: records as JSON, beside what is searched for. The index makes the
-// database itself refuse a second live record of a key, whichever process asks. JSON is text: jsonb would not take
-// every string.
+// component defines the package's tables. A record is stored as JSON, with additional columns for queries. A unique
+// index prevents a second live record of a key, whichever process inserts it. The JSON has type text because jsonb does
+// not accept every string.
 func component() postgres.Component {
 	return postgres.Component{Name: "sessions", Migrations: []string{`
 CREATE TABLE workcell.session (
@@ -45,7 +45,7 @@ CREATE TABLE workcell.instance (one boolean PRIMARY KEY DEFAULT true CHECK (one)
 `}}
 }
 
-// Store is a [record.Store] in a database. It is safe for concurrent use, also by several processes.
+// Store is a [record.Store] in a database. It is safe for concurrent use, and several processes may use the database.
 type Store struct {
 	db *postgres.DB
 
@@ -54,9 +54,9 @@ type Store struct {
 	closed bool
 }
 
-// Open connects to the database of a URL, as in postgres://user@host/database, and makes or updates the tables, which
-// are in the schema "workcell". Its errors, and those of all calls, say whether the server cannot be reached, refuses,
-// or has tables of a newer version.
+// Open connects to a database URL, for example postgres://user@host/database. It creates or updates the tables in the
+// schema "workcell". The errors of Open and of all methods distinguish an unreachable server, a refusal, and tables of
+// a newer version.
 func Open(ctx context.Context, url string) (*Store, error) {
 	db, err := postgres.Open(ctx, url, component())
 	if err != nil {
@@ -65,7 +65,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	return &Store{db: db, owners: map[string]*postgres.Owner{}}, nil
 }
 
-// Close ends the owners that have not left, and lets go of the database.
+// Close ends the remaining owners and closes the connections.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -83,7 +83,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Join makes an owner, which lives until it leaves or its lease is over. This process renews that lease.
+// Join creates an owner, which lives until leave is called or its lease expires. This process renews the lease.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
 	o, err := s.db.Join(ctx)
 	if err != nil {
@@ -100,9 +100,9 @@ func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err
 	}, nil
 }
 
-// Lost is closed when an owner of this store was taken for dead, because the server was not reached for too long, and a
-// little before that can be: who has it ends what others may go on with. It is nil for an owner that is not of this
-// store.
+// Lost returns a channel that is closed shortly before other processes may treat an owner of this store as dead,
+// because the server could not be reached. The owner must then stop all work that another process may continue. If the
+// owner does not belong to this store, Lost returns nil.
 func (s *Store) Lost(owner string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,11 +112,11 @@ func (s *Store) Lost(owner string) <-chan struct{} {
 	return nil
 }
 
-// Lives reports whether an owner lives, in whichever process of whichever machine.
+// Lives reports whether an owner is alive, in any process on any host.
 func (s *Store) Lives(ctx context.Context, owner string) (bool, error) { return s.db.Lives(ctx, owner) }
 
-// write runs a transaction of this store's owners, all of whom must live until it is done. again: an earlier call may
-// have been done, also with other owners.
+// write runs a transaction in which all owners of this store must be alive. If again is true, an earlier attempt may
+// have succeeded, possibly with other owners.
 func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, again bool) error) error {
 	for retried := false; ; {
 		owners := s.joined()
@@ -138,11 +138,11 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx pgx.T
 		case slices.Equal(owners, s.joined()):
 			return fmt.Errorf("%w: %w", record.ErrOwnerLost, err)
 		}
-		// One of them left meanwhile, which is no death.
+		// One of the owners has left since, but it is not dead.
 	}
 }
 
-// overdue returns an error when an owner may be taken for dead by now, as far as can be known here.
+// overdue returns an error if other processes may treat an owner as dead by now, as judged by the local clock.
 func (s *Store) overdue() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *Store) joined() []string {
 	return slices.Sorted(maps.Keys(s.owners))
 }
 
-// row is what a record is in the table.
+// row returns the column values of a record.
 func row(rec record.Record) (args []any, err error) {
 	raw, err := json.Marshal(rec)
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 	retried := false
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		retried = again
-		// A conflict is normal, and must not fill the server's log with errors.
+		// A conflict is normal and must not fill the server's log with errors.
 		tag, err := tx.Exec(ctx, `INSERT INTO workcell.session (id, engine, key, state, owner, record)
 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, args...)
 		if err == nil && tag.RowsAffected() == 0 {
@@ -188,7 +188,7 @@ VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, args...)
 		}
 		return err
 	})
-	if retried && errors.Is(err, backend.ErrExists) { // perhaps an earlier attempt inserted it
+	if retried && errors.Is(err, backend.ErrExists) { // an earlier attempt may have inserted it
 		there, err := s.has(ctx, rec.ID, args[len(args)-1])
 		if there || err != nil {
 			return err
@@ -197,7 +197,7 @@ VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, args...)
 	return err
 }
 
-// has reports whether a record is there just like that.
+// has reports whether a record exists with exactly these contents.
 func (s *Store) has(ctx context.Context, id string, record any) (there bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
 		return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.session WHERE id = $1 AND record = $2)`, id, record).Scan(&there)
@@ -231,11 +231,11 @@ func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
 		case rec.State.Live() && there.State == record.Closed:
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
-		// It was inserted between the two statements and is locked now.
+		// The record was inserted between the two statements and is locked now.
 	}
 }
 
-// conflict is backend.ErrExists for a record that the database refuses.
+// conflict returns an error wrapping backend.ErrExists if err is a conflict.
 func conflict(rec record.Record, err error) error {
 	if postgres.IsConflict(err) {
 		return taken(rec)
@@ -247,7 +247,7 @@ func taken(rec record.Record) error {
 	return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
 }
 
-// Take passes a record to another owner.
+// Take changes the owner of a record.
 func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, error) {
 	return s.change(ctx, id, func(rec *record.Record, again bool) error {
 		if rec.Owner != from && (!again || rec.Owner != to) {
@@ -258,7 +258,7 @@ func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, e
 	})
 }
 
-// Touch notes the use of a live record.
+// Touch records the use of a live record.
 func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
 	_, err := s.change(ctx, id, func(rec *record.Record, _ bool) error {
 		if !rec.State.Live() {
@@ -270,7 +270,7 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 	return err
 }
 
-// change replaces a record by what fn makes of it, and returns that.
+// change calls fn with a copy of a record, stores the result, and returns it.
 func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Record, again bool) error) (rec record.Record, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) (err error) {
 		if rec, err = scan(id, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, id)); err != nil {
@@ -289,7 +289,7 @@ func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Recor
 
 const recordOf = `SELECT record FROM workcell.session WHERE id = $1`
 
-// scan returns the record of a row; backend.ErrNotFound when there is none.
+// scan returns the record of a row. Without a row, it returns an error wrapping backend.ErrNotFound.
 func scan(id string, r pgx.Row) (rec record.Record, _ error) {
 	var raw []byte
 	err := r.Scan(&raw)
@@ -322,7 +322,7 @@ func (s *Store) Get(ctx context.Context, id string) (rec record.Record, err erro
 	return rec, err
 }
 
-// List returns the records in the given states.
+// List returns the records in the specified states.
 func (s *Store) List(ctx context.Context, states ...record.State) (recs []record.Record, err error) {
 	query, args := `SELECT record FROM workcell.session`, []any(nil)
 	if len(states) > 0 {
@@ -351,7 +351,7 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 	return recs, nil
 }
 
-// decode reads records, many of them on all processors: it takes longer than to fetch them.
+// decode decodes records. It uses all CPUs for many records, because decoding takes longer than the query.
 func decode(raw [][]byte) ([]record.Record, error) {
 	const chunk = 500
 	if len(raw) == 0 {
@@ -373,7 +373,7 @@ func decode(raw [][]byte) ([]record.Record, error) {
 	return recs, group.Wait()
 }
 
-// Delete forgets a record.
+// Delete deletes a record.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		_, err := tx.Exec(ctx, `DELETE FROM workcell.session WHERE id = $1`, id)
@@ -381,7 +381,7 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 	})
 }
 
-// Instance returns the instance whose sandboxes the records are about, empty when it is not set.
+// Instance returns the instance of the records. If it is not set, Instance returns "".
 func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
 		err := q.QueryRow(ctx, `SELECT id FROM workcell.instance`).Scan(&id)
@@ -393,14 +393,14 @@ func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// SetInstance sets the instance whose sandboxes the records are about, unless it is set.
+// SetInstance sets the instance of the records. If it is already set, SetInstance has no effect.
 func (s *Store) SetInstance(ctx context.Context, id string) error {
 	_, err := s.db.Exec(ctx, `INSERT INTO workcell.instance (id) VALUES ($1) ON CONFLICT DO NOTHING`, id)
 	return err
 }
 
-// AddEnv adds to the variables that are kept for the commands in a sandbox, for as long as its record is a live one. No
-// Record holds them.
+// AddEnv adds environment variables for commands in a sandbox. They are kept as long as the sandbox's record is live.
+// They are not part of Record.
 func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) error {
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		kept, err := scanEnv(id, tx.QueryRow(ctx, envOf+` FOR UPDATE`, id))
@@ -420,7 +420,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 	})
 }
 
-// Env returns what AddEnv was given; empty for a sandbox without a record.
+// Env returns the variables from AddEnv. For a sandbox without a record, it returns an empty map.
 func (s *Store) Env(ctx context.Context, id string) (env map[string]string, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) (err error) {
 		env, err = scanEnv(id, q.QueryRow(ctx, envOf, id))

@@ -40,7 +40,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// TestEnv: the variables of a sandbox go with it, and with nothing else that becomes of its record.
+// TestEnv verifies that a sandbox's variables are deleted with the sandbox and not by other changes of its record.
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -67,7 +67,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// TestInstance: the first of those who name the instance names it for all.
+// TestInstance verifies that the first SetInstance applies to all stores of the database.
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -83,7 +83,7 @@ func TestInstance(t *testing.T) {
 	}
 }
 
-// TestTakenForDead: a manager whose owner is dead opens nothing, and says why at once.
+// TestTakenForDead verifies that a manager with a dead owner opens no sandbox and immediately returns the reason.
 func TestTakenForDead(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

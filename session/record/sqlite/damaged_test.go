@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
-// TestDamagedRecord: one flipped bit in a record is reported as a damaged file, and nothing is taken for gone.
+// TestDamagedRecord verifies that one flipped bit in a record is reported as a damaged file, and that the sandbox is
+// not treated as removed.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")

@@ -1,5 +1,5 @@
-// Package sqlite keeps session records in a SQLite file, so that they outlive the process and several processes
-// share them.
+// Package sqlite stores session records in a SQLite file, so that they outlive the process and several processes share
+// them.
 package sqlite
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// component is what this package has in the file: records as JSON. The index makes the file itself refuse a second live
-// record of a key, whichever process asks.
+// component defines the package's tables. A record is stored as JSON. A unique index prevents a second live record of a
+// key, whichever process inserts it.
 func component() sqlitefile.Component {
 	return sqlitefile.Component{Name: "sessions", Migrations: []string{`
 CREATE TABLE session (
@@ -37,11 +37,11 @@ CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL
 `}}
 }
 
-// Store is a [record.Store] in a file. It is safe for concurrent use, also by several processes.
+// Store is a [record.Store] in a file. It is safe for concurrent use, and several processes may use the file.
 type Store struct{ f *sqlitefile.File }
 
-// Open opens the file at path, which is made when there is none. Its errors, and those of all calls, wrap the errors
-// that package documentation names: a damaged file, one of a newer version, one that cannot be written, a full disk.
+// Open opens the file at path and creates it if it does not exist. The errors of Open and of all methods distinguish a
+// damaged file, a file of a newer version, a read-only file, and a full disk.
 func Open(ctx context.Context, path string) (*Store, error) {
 	f, err := sqlitefile.Open(ctx, path, component())
 	if err != nil {
@@ -50,7 +50,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	return &Store{f}, nil
 }
 
-// Instance returns the instance whose sandboxes the records are about, empty when it is not set.
+// Instance returns the instance of the records. If it is not set, Instance returns "".
 func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	err = s.f.DB().QueryRowContext(ctx, `SELECT id FROM instance`).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -59,14 +59,14 @@ func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	return id, s.f.Error(err)
 }
 
-// SetInstance sets the instance whose sandboxes the records are about, unless it is set.
+// SetInstance sets the instance of the records. If it is already set, SetInstance has no effect.
 func (s *Store) SetInstance(ctx context.Context, id string) error {
 	_, err := s.f.Exec(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
 	return err
 }
 
-// AddEnv adds to the variables that are kept for the commands in a sandbox, for as long as its record is a live one. No
-// Record holds them.
+// AddEnv adds environment variables for commands in a sandbox. They are kept as long as the sandbox's record is live.
+// They are not part of Record.
 func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) error {
 	return s.f.Tx(ctx, func(tx *sql.Tx) error {
 		kept, err := scanEnv(id, tx.QueryRowContext(ctx, envOf, id))
@@ -86,7 +86,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 	})
 }
 
-// Env returns what AddEnv was given; empty for a sandbox without a record.
+// Env returns the variables from AddEnv. For a sandbox without a record, it returns an empty map.
 func (s *Store) Env(ctx context.Context, id string) (map[string]string, error) {
 	env, err := scanEnv(id, s.f.DB().QueryRowContext(ctx, envOf, id))
 	if errors.Is(err, backend.ErrNotFound) {
@@ -110,10 +110,10 @@ func scanEnv(id string, row *sql.Row) (map[string]string, error) {
 	return env, json.Unmarshal(raw, &env)
 }
 
-// Close lets go of the file.
+// Close closes the file.
 func (s *Store) Close() error { return s.f.Close() }
 
-// Join makes an owner: a file next to the store that is locked for as long as the owner lives.
+// Join creates an owner: a file next to the store that is locked as long as the owner lives.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", nil, err
@@ -121,7 +121,7 @@ func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err
 	return s.f.Join()
 }
 
-// Lives reports whether an owner lives, in whichever process of this machine.
+// Lives reports whether an owner is alive, in any process on this host.
 func (s *Store) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -151,7 +151,7 @@ func (s *Store) Update(ctx context.Context, rec record.Record) error {
 	return conflict(rec, err)
 }
 
-// conflict is backend.ErrExists for a record that the file refuses.
+// conflict returns an error wrapping backend.ErrExists if err is a conflict.
 func conflict(rec record.Record, err error) error {
 	if sqlitefile.IsConflict(err) {
 		return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
@@ -159,7 +159,7 @@ func conflict(rec record.Record, err error) error {
 	return err
 }
 
-// Take passes a record to another owner.
+// Take changes the owner of a record.
 func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, error) {
 	return s.change(ctx, id, func(rec *record.Record) error {
 		if rec.Owner != from {
@@ -170,7 +170,7 @@ func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, e
 	})
 }
 
-// Touch notes the use of a live record.
+// Touch records the use of a live record.
 func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
 	_, err := s.change(ctx, id, func(rec *record.Record) error {
 		if !rec.State.Live() {
@@ -182,7 +182,7 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 	return err
 }
 
-// change replaces a record by what fn makes of it, and returns that.
+// change calls fn with a copy of a record, stores the result, and returns it.
 func (s *Store) change(ctx context.Context, id string, fn func(*record.Record) error) (record.Record, error) {
 	var rec record.Record
 	err := s.f.Tx(ctx, func(tx *sql.Tx) error {
@@ -208,7 +208,8 @@ func (s *Store) change(ctx context.Context, id string, fn func(*record.Record) e
 
 const recordOf = `SELECT record FROM session WHERE id = ?`
 
-// decode returns a record that was read; backend.ErrNotFound when there was none.
+// decode decodes a record from the result of a query. If the query found no row, decode returns an error wrapping
+// backend.ErrNotFound.
 func decode(id string, raw []byte, err error) (rec record.Record, _ error) {
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -233,7 +234,7 @@ func (s *Store) Get(ctx context.Context, id string) (record.Record, error) {
 	return decode(id, raw, s.f.Error(err))
 }
 
-// List returns the records in the given states.
+// List returns the records in the specified states.
 func (s *Store) List(ctx context.Context, states ...record.State) (recs []record.Record, err error) {
 	query, args := `SELECT record FROM session`, []any(nil)
 	if len(states) > 0 {
@@ -256,7 +257,7 @@ func (s *Store) List(ctx context.Context, states ...record.State) (recs []record
 	return recs, nil
 }
 
-// Delete forgets a record.
+// Delete deletes a record.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	_, err := s.f.Exec(ctx, `DELETE FROM session WHERE id = ?`, id)
 	return err

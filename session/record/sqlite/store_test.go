@@ -20,7 +20,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestEnv: the variables of a sandbox go with it, and with nothing else that becomes of its record.
+// TestEnv verifies that a sandbox's variables are deleted with the sandbox and not by other changes of its record.
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -1,4 +1,4 @@
-// Package storetest is the suite that every record.Store must pass.
+// Package storetest contains the tests that every record.Store must pass.
 package storetest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Run runs the suite. open must return a new, empty store for each call and clean it up by t.Cleanup.
+// Run runs the tests. open must return a new, empty store for each call and clean it up with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) record.Store) {
 	for _, test := range []struct {
 		name string
@@ -41,10 +41,10 @@ func Run(t *testing.T, open func(t *testing.T) record.Store) {
 	}
 }
 
-// base is a time without more precision than stores must keep.
+// base returns a time with microsecond precision, which stores must keep.
 func base() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC) }
 
-// newRecord makes a record that is different from others in every field.
+// newRecord returns a record that differs from other records in every field.
 func newRecord(n int) record.Record {
 	return record.Record{
 		ID: fmt.Sprintf("sbx_%026d", n), Key: record.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
@@ -76,7 +76,7 @@ func wantRecord(t *testing.T, s record.Store, want record.Record) {
 	}
 }
 
-// sameInstant compares times as stores may keep them: by the microsecond, in any zone, zero as zero.
+// sameInstant compares times with microsecond precision in any time zone. A zero time equals only a zero time.
 func sameInstant() cmp.Option {
 	return cmp.Comparer(func(a, b time.Time) bool {
 		if a.IsZero() || b.IsZero() {
@@ -146,7 +146,7 @@ func oneLivePerKey(t *testing.T, s record.Store) {
 			}
 			continue
 		}
-		late := s.Update(t.Context(), first) // of a process that has not heard of the end
+		late := s.Update(t.Context(), first) // from a process that has not noticed the end
 		wantError(t, "Update of what has ended to "+string(first.State), late, backend.ErrExists)
 		if got, err := s.Get(t.Context(), first.ID); err != nil || got.State != state {
 			t.Errorf("after a late update: %+v, %v", got, err)
@@ -159,7 +159,7 @@ func oneLivePerKey(t *testing.T, s record.Store) {
 	dead, elsewhere := newRecord(3), newRecord(4)
 	dead.Key, dead.State = first.Key, record.Closed
 	elsewhere.Key, elsewhere.Engine = first.Key, "another"
-	mustInsert(t, s, dead, elsewhere) // any number of dead records may share a key, and each engine has a live one
+	mustInsert(t, s, dead, elsewhere) // dead records may share a key, and each engine may have one live record
 	wantRecord(t, s, elsewhere)
 	elsewhere.Engine = first.Engine
 	wantError(t, "Update to a second live record", s.Update(t.Context(), elsewhere), backend.ErrExists)
@@ -217,7 +217,7 @@ func take(t *testing.T, s record.Store) {
 	wantRecord(t, s, rec)
 }
 
-// oneWins: of many that take one record, or insert one key, one does.
+// oneWins verifies that only one of many concurrent calls takes a record or inserts a key.
 func oneWins(t *testing.T, s record.Store) {
 	rec := newRecord(100)
 	rec.Owner = ""
@@ -270,7 +270,7 @@ func touch(t *testing.T, s record.Store) {
 func list(t *testing.T, s record.Store) {
 	recs := []record.Record{newRecord(3), newRecord(1), newRecord(2), newRecord(4)}
 	recs[0].State, recs[3].State = record.Closed, record.Removing
-	recs[3].Created = recs[0].Created // then the id decides
+	recs[3].Created = recs[0].Created // so that the order depends on the id
 	mustInsert(t, s, recs...)
 	for _, test := range []struct {
 		states []record.State
@@ -301,7 +301,7 @@ func deleteRecord(t *testing.T, s record.Store) {
 	}
 	_, err := s.Get(t.Context(), rec.ID)
 	wantError(t, "Get of a deleted record", err, backend.ErrNotFound)
-	mustInsert(t, s, rec) // neither the id nor the key is held any more
+	mustInsert(t, s, rec) // neither the id nor the key is in use
 }
 
 func oddText(t *testing.T, s record.Store) {
