@@ -22,7 +22,7 @@ type Command struct {
 	id string
 }
 
-// Start starts a command and returns at once. Yield and Background of the request have no effect.
+// Start starts a command and returns at once. It ignores Yield and Background of the request.
 func (s *Sandbox) Start(ctx context.Context, req ExecRequest) (*Command, error) {
 	req.Background = true
 	res, err := s.Exec(ctx, req)
@@ -32,16 +32,17 @@ func (s *Sandbox) Start(ctx context.Context, req ExecRequest) (*Command, error) 
 	return s.Command(res.ExecID), nil
 }
 
-// Command returns a handle to the command with an ID, such as one that another process started. If the sandbox does not
-// know the command, the methods of the handle return backend.ErrNotFound.
+// Command returns a handle to the command with the ID, for example a command of another process. If the sandbox does
+// not know the command, the handle's methods return backend.ErrNotFound.
 func (s *Sandbox) Command(id string) *Command { return &Command{s, id} }
 
-// ID returns the ID of the command, which is ExecStatus.ExecID.
+// ID returns the ID of the command, which is also ExecStatus.ExecID.
 func (c *Command) ID() string { return c.id }
 
-// Wait waits for the end of the command, at most d; negative waits without limit. A command that still runs then is
-// a status, not an error. The output is what Exec would have returned, within its HeadBytes and TailBytes; all of it is
-// omitted when Exec returned it already, or when that was long ago.
+// Wait waits until the command ends, at most for d. If d is negative, Wait has no time limit. If the command is still
+// running after d, Wait returns its status and no error. The output is the output that Exec would have returned,
+// limited by Exec's HeadBytes and TailBytes. The output is omitted if Exec has already returned it, or if that was long
+// ago.
 func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanWaitExec)
 	defer func() { c.s.end(span, "Wait", &err) }()
@@ -61,7 +62,7 @@ func (c *Command) Wait(ctx context.Context, d time.Duration) (res ExecResult, er
 	return res, nil
 }
 
-// Read reads recorded output. It consumes nothing: the same read returns the same chunks.
+// Read reads recorded output. It does not consume the output: the same read returns the same chunks.
 func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanReadExec)
 	defer func() { c.s.end(span, "Read", &err) }()
@@ -87,8 +88,8 @@ func (c *Command) Read(ctx context.Context, req ReadRequest) (res ReadResult, er
 	return res, nil
 }
 
-// Write writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When
-// it fails midway, how much arrived is unknown.
+// Write writes to the standard input of a command that was started with StdinOpen. If eof is true, Write then closes
+// the input. If Write fails midway, the number of written bytes is unknown.
 func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) {
 	ctx, span := c.start(ctx, telemetry.SpanWriteExec)
 	defer func() { c.s.end(span, "Write", &err) }()
@@ -105,8 +106,8 @@ func (c *Command) Write(ctx context.Context, data []byte, eof bool) (err error) 
 	return err
 }
 
-// Signal ends the command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
-// or "INT") to the tree. If the command has ended, Signal does nothing.
+// Signal signals the command's whole process tree. If signal is empty, Signal sends TERM and, after a grace period,
+// KILL. Otherwise it sends signal, for example "SIGINT" or "INT". If the command has ended, Signal does nothing.
 func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanKillExec)
 	defer func() { c.s.end(span, "Signal", &err) }()
@@ -116,7 +117,7 @@ func (c *Command) Signal(ctx context.Context, signal string) (status ExecStatus,
 	return status, err
 }
 
-// signal is Signal without a span.
+// signal implements Signal without a span.
 func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error) {
 	answer, err := askExec(ctx, c.s, c.id, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
 		return conn.Kill(ctx, wire.KillRequest{ExecID: c.id, Signal: signal})
@@ -127,8 +128,8 @@ func (c *Command) signal(ctx context.Context, signal string) (ExecStatus, error)
 	return c.s.execStatus(answer), nil
 }
 
-// Extend gives a running command more time, at most 24 hours over all. A command without a timeout, and one that has
-// ended, stay as they are.
+// Extend extends the timeout of a running command, by at most 24 hours in total. If the command has no timeout or has
+// ended, Extend does nothing.
 func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 	defer func() { err = WrapError("Extend", c.s.b.Name(), c.s.o.ID, err) }()
 	if by <= 0 {
@@ -140,7 +141,7 @@ func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 	for by > 0 && err == nil {
 		step := min(max(by, time.Millisecond), maxExtension)
 		by -= step
-		c.s.waitLonger(c.id, step) // before the guest, which may do it and not be heard
+		c.s.waitLonger(c.id, step) // first, because the guest may extend it even if the call fails
 		_, err = ask(ctx, c.s, false, answerMargin, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
 			return conn.Extend(ctx, wire.DeadlineRequest{ExecID: c.id, AddMillis: step.Milliseconds()})
 		})
@@ -148,9 +149,9 @@ func (c *Command) Extend(ctx context.Context, by time.Duration) (err error) {
 	return err
 }
 
-// Attach connects to the terminal of a command that Terminal started, in this process or another, until the command
-// ends or the client leaves, as Terminal does. It sets the size and shows the latest output again. The client that
-// was connected before gets ErrTakenOver.
+// Attach connects to the terminal of a command that Terminal started in any process. Like Terminal, it returns when the
+// command ends or the client disconnects. Attach sets the size and shows the latest output again. If another client was
+// connected, that client gets ErrTakenOver.
 func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := c.start(ctx, telemetry.SpanJoinTerminal)
 	defer func() { c.s.end(span, "Attach", &err) }()
@@ -164,7 +165,7 @@ func (c *Command) Attach(ctx context.Context, size TerminalSize, at TerminalStre
 	return c.s.atTerminal(ctx, c.id, at, join)
 }
 
-// start begins the span of a call about the command and links it to the span that started the command.
+// start starts the span of a call about the command and links it to the span that started the command.
 func (c *Command) start(ctx context.Context, name string) (context.Context, trace.Span) {
 	ctx, span := c.s.start(ctx, name, telemetry.Text(telemetry.KeyExecID, c.id))
 	c.s.mu.Lock()
@@ -176,14 +177,14 @@ func (c *Command) start(ctx context.Context, name string) (context.Context, trac
 	return ctx, span
 }
 
-// Commands describes the commands that the sandbox knows, those of other processes too, in the order of their starts:
-// all that run, and the latest of those that ended. Looking changes nothing.
+// Commands describes the sandbox's known commands, including commands of other processes, in order of their start.
+// These are all running commands and the latest ended commands. Commands does not change any state.
 func (s *Sandbox) Commands(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "Commands", (*client.Conn).Execs)
 }
 
-// KillCommands ends the trees of several commands, as Command.Signal does without a signal, under one span. It
-// returns an error for each, in their order.
+// KillCommands ends the process trees of several commands, as Command.Signal does without a signal, with one span. It
+// returns one error per command, in order.
 func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
 	errs := bound.Each(killsAtOnce, execIDs, func(id string) error {
@@ -195,13 +196,13 @@ func (s *Sandbox) KillCommands(ctx context.Context, execIDs []string) []error {
 	return errs
 }
 
-// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It
-// returns the commands that it ended.
+// KillAll ends all commands of the sandbox with TERM and, after a grace period, KILL. It also ends processes that
+// earlier commands left running. It returns the commands that it ended.
 func (s *Sandbox) KillAll(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
 }
 
-// statuses returns the guest's answer to a question about all commands.
+// statuses calls the guest with question and returns the statuses of all commands.
 func (s *Sandbox) statuses(ctx context.Context, op string,
 	question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
 	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {

@@ -14,28 +14,28 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Bounds of the work on a connection.
+// Limits of the work on a connection.
 const (
-	dialTimeout    = 20 * time.Second       // engine's stream and the guest's hello
+	dialTimeout    = 20 * time.Second       // for the engine's stream and the guest's hello
 	healthTimeout  = 15 * time.Second       // for a guest to report whether it is busy
-	verifyTimeout  = 10 * time.Second       // to learn what became of a sandbox whose stream broke
-	redialFirst    = 100 * time.Millisecond // pause between tries to reach a sandbox again, at first
-	redialLongest  = 5 * time.Second        // and at most
-	awayBefore     = time.Minute            // how long an engine may be away before a command starts
-	awayAfter      = 10 * time.Minute       // and while it runs
-	settleTime     = 5 * time.Second        // how late an engine may be to see that a sandbox ended
-	settlePause    = 50 * time.Millisecond  // between tries in that time
-	maxStrays      = 256                    // commands that a handle keeps to end them
+	verifyTimeout  = 10 * time.Second       // to find out the state of a sandbox whose stream broke
+	redialFirst    = 100 * time.Millisecond // first pause between attempts to reconnect
+	redialLongest  = 5 * time.Second        // longest pause between attempts to reconnect
+	awayBefore     = time.Minute            // how long an engine may be unavailable before a command starts
+	awayAfter      = 10 * time.Minute       // how long an engine may be unavailable while a command runs
+	settleTime     = 5 * time.Second        // how long an engine may take to notice that a sandbox has exited
+	settlePause    = 50 * time.Millisecond  // pause between attempts during settleTime
+	maxStrays      = 256                    // maximum number of commands that a handle remembers to end
 	connectionGone = "the connection to the sandbox was lost; the result is unknown"
 )
 
-// redial is one attempt to reach the guest, shared by all who wait for it.
+// redial is one attempt to reconnect to the guest. All waiting calls share it.
 type redial struct {
 	done chan struct{}
 	err  error // set before done is closed
 }
 
-// connection returns a living connection, and makes one when the last one broke.
+// connection returns a live connection. If the last connection broke, it reconnects.
 func (s *Sandbox) connection(ctx context.Context) (*client.Conn, error) {
 	for {
 		s.mu.Lock()
@@ -69,7 +69,7 @@ func (s *Sandbox) connection(ctx context.Context) (*client.Conn, error) {
 	}
 }
 
-// redial reaches the guest again, or finds that the sandbox is lost.
+// redial reconnects to the guest, or finds out that the sandbox is lost.
 func (s *Sandbox) redial(attempt *redial) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
@@ -85,7 +85,7 @@ func (s *Sandbox) redial(attempt *redial) {
 	case s.isLost():
 		err = s.lost
 	case err == nil && s.ctx.Err() != nil:
-		err = errClosed // it closed meanwhile
+		err = errClosed // closed since then
 	}
 	if err == nil {
 		s.conn = conn
@@ -98,8 +98,9 @@ func (s *Sandbox) redial(attempt *redial) {
 	close(attempt.done)
 }
 
-// giveUp ends a command whose call failed, because it may run and its caller may repeat it. If the call was made on the
-// current connection alone, the guest has ended the command already, or the next connection does before other calls.
+// giveUp ends a command whose call failed, because the command may be running and its caller may repeat it. If the call
+// used only the current connection, giveUp only remembers the command: the guest has already ended it, or the next
+// connection ends it before other calls.
 func (s *Sandbox) giveUp(ctx context.Context, execID string, asked []*client.Conn) {
 	s.mu.Lock()
 	s.strays = append(s.strays, execID)
@@ -111,10 +112,10 @@ func (s *Sandbox) giveUp(ctx context.Context, execID string, asked []*client.Con
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
 	defer cancel()
-	_ = s.endStrays(ctx, conn) // the next connection tries again
+	_ = s.endStrays(ctx, conn) // if it fails, the next connection tries again
 }
 
-// endStrays ends the commands whose calls were given up. A refusal means that the guest does not know the command.
+// endStrays ends the commands of failed calls. If the guest refuses, it does not know the command.
 func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
 	s.mu.Lock()
 	strays := slices.Clone(s.strays)
@@ -133,10 +134,10 @@ func (s *Sandbox) endStrays(ctx context.Context, conn *client.Conn) error {
 	return err
 }
 
-// reach makes a connection to the guest that we knew. It marks the sandbox as lost if that guest is gone.
+// reach connects to the known guest. If that guest no longer runs, reach marks the sandbox as lost.
 func (s *Sandbox) reach(ctx context.Context) (*client.Conn, error) {
-	// An engine may take a moment to notice that a main process ended, longer than its stream takes to end: a sandbox
-	// whose stream ends at once although it is said to run is tried again for a while.
+	// An engine may notice the exit of a main process later than its stream ends. Therefore, if the stream ends at once
+	// but the engine reports a running sandbox, reach tries again for settleTime.
 	deadline := time.Now().Add(settleTime)
 	for {
 		conn, err := attach(ctx, s.b, s.engine.ID)
@@ -154,7 +155,7 @@ func (s *Sandbox) reach(ctx context.Context) (*client.Conn, error) {
 	}
 }
 
-// diagnose distinguishes a sandbox that is gone from an engine that does not answer.
+// diagnose distinguishes a removed or stopped sandbox from an unavailable engine.
 func (s *Sandbox) diagnose(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, backend.ErrBusy):
@@ -174,17 +175,17 @@ func (s *Sandbox) diagnose(ctx context.Context, err error) error {
 	case info.OOMKilled:
 		s.lose("its main process was killed: out of memory")
 	case info.State != backend.StateRunning || errors.Is(err, backend.ErrLost):
-		s.lose("it was stopped") // and may have been started again since it was dialled
+		s.lose("it was stopped") // it may have been started again since the dial
 	default:
 		return fmt.Errorf("%w: the sandbox does not respond: %v", backend.ErrUnavailable, sanitize.EngineError(err))
 	}
 	return err
 }
 
-// isLost reports whether calls fail because the sandbox was lost; s.mu is held.
+// isLost reports whether calls fail because the sandbox was lost. The caller must hold s.mu.
 func (s *Sandbox) isLost() bool { return s.lost != nil && !s.ended }
 
-// lose marks the sandbox as lost; the first reason stays.
+// lose marks the sandbox as lost. Only the first reason is kept.
 func (s *Sandbox) lose(reason string) {
 	s.mu.Lock()
 	if s.ended || s.lost != nil {
@@ -198,8 +199,8 @@ func (s *Sandbox) lose(reason string) {
 	}
 }
 
-// watch reaches the guest again when the connection breaks: the guest ends its commands when no host is there for
-// long, and callers should learn of a lost sandbox early.
+// watch reconnects when the connection breaks, for two reasons: the guest ends its commands if no host is connected for
+// long, and callers should learn about a lost sandbox early.
 func (s *Sandbox) watch(conn *client.Conn) {
 	select {
 	case <-conn.Done():
@@ -214,8 +215,8 @@ func (s *Sandbox) watch(conn *client.Conn) {
 	}
 }
 
-// verify returns the error of a call whose connection broke: lost when the sandbox is, else the engine's or guest's
-// silence. It never means that the call had no effect.
+// verify returns the error of a call whose connection broke. It returns ErrLost if the sandbox is lost, and
+// ErrUnavailable otherwise. The error never means that the call had no effect.
 func (s *Sandbox) verify(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
@@ -225,7 +226,7 @@ func (s *Sandbox) verify(ctx context.Context, cause error) error {
 	return &sanitize.Error{Text: connectionGone, Err: errors.Join(backend.ErrUnavailable, cause)}
 }
 
-// attach opens a stream to the guest of a sandbox and greets it.
+// attach opens a stream to the guest of a sandbox and completes the handshake.
 func attach(ctx context.Context, b backend.SandboxBackend, engineID string) (*client.Conn, error) {
 	stream, err := b.Dial(ctx, engineID)
 	if err != nil {
@@ -239,7 +240,7 @@ func broken(conn *client.Conn, err error) bool {
 	return errors.Is(err, client.ErrConnLost) || ended(conn)
 }
 
-// ended reports whether a connection is over.
+// ended reports whether a connection has ended.
 func ended(conn *client.Conn) bool {
 	select {
 	case <-conn.Done():

@@ -15,21 +15,21 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Control is the side of a Sandbox that its owner has, such as package session: it connects the handle, watches how
-// it is used, and closes it. Programs that use a sandbox do not need it.
+// Control is the owner's interface to a Sandbox. The owner, for example package session, connects the handle, observes
+// its use, and closes it. Programs that only use a sandbox do not need it.
 type Control struct{ s *Sandbox }
 
-// Use is how a handle is used.
+// Use describes the use of a handle.
 type Use struct {
-	Calls   int           // in progress
+	Calls   int           // number of running calls
 	Last    time.Time     // when the last call began or ended
-	Timeout time.Duration // of commands that name none
-	Hosts   Egress        // that commands can reach
-	Closing bool          // closed, or about to be
-	Lost    bool          // the sandbox was lost, before the handle was closed if it was
+	Timeout time.Duration // default timeout of commands
+	Hosts   Egress        // hosts that commands can reach
+	Closing bool          // closing or closed
+	Lost    bool          // the sandbox was lost before the handle was closed
 }
 
-// Connect makes the first connection to the sandbox that engine describes. image are the variables of its image.
+// Connect opens the first connection to the sandbox. image contains the variables of its image.
 func (c Control) Connect(ctx context.Context, engine backend.Info, image []string) error {
 	if err := c.Greet(ctx, engine); err != nil {
 		return err
@@ -39,7 +39,8 @@ func (c Control) Connect(ctx context.Context, engine backend.Info, image []strin
 }
 
 // Explain adds a likely cause to the error of Connect: if the commands use all processes of the sandbox, neither the
-// engine nor the guest can start another one. It waits first, because an engine may notice the end of a sandbox late.
+// engine nor the guest can start a process. Explain waits first, because an engine may notice the exit of a sandbox
+// late.
 func (c Control) Explain(ctx context.Context, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
 	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
@@ -57,8 +58,8 @@ func (c Control) Explain(ctx context.Context, err error) error {
 	}
 }
 
-// Greet connects to a sandbox that is not in use yet, when a rollback or snapshot of it has ended. If the connection
-// breaks, the handle does not reconnect.
+// Greet connects to a sandbox that is not in use yet. If a rollback or snapshot of the sandbox is running, Greet waits.
+// If the connection breaks, the handle does not reconnect.
 func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	c.s.engine = engine
 	for {
@@ -71,7 +72,7 @@ func (c Control) Greet(ctx context.Context, engine backend.Info) (err error) {
 	}
 }
 
-// Take makes the handle use the connection that Greet made for another handle.
+// Take makes the handle use the connection that Greet opened for another handle.
 func (c Control) Take(from Control, engine backend.Info, image []string) {
 	s, conn := c.s, from.s.conn
 	s.engine, s.image, s.conn, s.hello = engine, image, conn, cleanHello(conn.Hello())
@@ -79,11 +80,11 @@ func (c Control) Take(from Control, engine backend.Info, image []string) {
 	s.wg.Go(func() { s.watch(conn) })
 }
 
-// Greeted reports whether the connection that Greet made is alive.
+// Greeted reports whether the connection from Greet is alive.
 func (c Control) Greeted() bool { return !ended(c.s.conn) }
 
-// Claim resets the guest of a greeted sandbox before its first use. orphan is how long the guest waits for a host
-// before it ends the sandbox; zero means no limit.
+// Claim resets the guest of a greeted sandbox before its first use. orphan is how long the guest waits without a host
+// before it ends the sandbox. Zero means no limit.
 func (c Control) Claim(ctx context.Context, orphan time.Duration) error {
 	return c.s.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: orphan.Milliseconds()})
 }
@@ -110,36 +111,36 @@ func (c Control) Warm(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// OpenEgress makes the hosts of the sandbox available before its first command.
+// OpenEgress makes the allowed hosts available before the first command.
 func (c Control) OpenEgress(ctx context.Context) error { return c.s.openEgress(ctx) }
 
-// SetHosts replaces the hosts that commands can reach, unless they were opened already.
+// SetHosts replaces the hosts that commands can reach. It has no effect on hosts that are already available.
 func (c Control) SetHosts(hosts Egress) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.s.hosts = hosts
 }
 
-// SetDefaults replaces what Options say of commands.
+// SetDefaults replaces the variables, timeout, and hosts from Options.
 func (c Control) SetDefaults(env map[string]string, timeout time.Duration, hosts Egress) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.s.base, c.s.timeout, c.s.hosts = baseEnv(c.s.hello, c.s.image, env), timeout, hosts
 }
 
-// Use returns how the handle is used.
+// Use returns the use of the handle.
 func (c Control) Use() Use {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return c.s.use()
 }
 
-// use is Use; s.mu is held.
+// use implements Use. The caller must hold s.mu.
 func (s *Sandbox) use() Use {
 	return Use{Calls: s.active, Last: s.lastUsed, Timeout: s.timeout, Hosts: s.hosts, Closing: s.closing, Lost: s.lost != nil}
 }
 
-// Touch counts as use now. It reports whether the handle is open.
+// Touch counts as a use. It reports whether the handle is open.
 func (c Control) Touch() bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -149,7 +150,8 @@ func (c Control) Touch() bool {
 	return !c.s.closing
 }
 
-// Do runs f as a call of the handle. It fails without running f if the handle is closed or the sandbox is lost.
+// Do runs f as a call of the handle. If the handle is closed or the sandbox is lost, Do returns an error and does not
+// run f.
 func (c Control) Do(f func() error) error {
 	if err := c.s.enter(); err != nil {
 		return err
@@ -158,7 +160,7 @@ func (c Control) Do(f func() error) error {
 	return f()
 }
 
-// Busy asks the guest whether commands are under way. Asking is no use of the sandbox.
+// Busy reports whether the guest has running commands. Calling Busy does not count as use of the sandbox.
 func (c Control) Busy(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -170,11 +172,12 @@ func (c Control) Busy(ctx context.Context) (bool, error) {
 	return health.Running > 0, err
 }
 
-// Lose marks the sandbox as lost; the first reason stays.
+// Lose marks the sandbox as lost. Only the first reason is kept.
 func (c Control) Lose(reason string) { c.s.lose(reason) }
 
-// BeginClose makes the handle refuse calls and ends those under way, unless it closes already or the condition does not
-// hold. No call can begin meanwhile. It reports whether the caller is to finish the close.
+// BeginClose makes the handle refuse new calls and cancels running calls. It does nothing if the handle is already
+// closing or if the condition returns false. No call can begin while the condition is evaluated. BeginClose reports
+// whether the caller has to complete the close.
 func (c Control) BeginClose(condition func(Use) bool) bool {
 	s := c.s
 	s.mu.Lock()
@@ -187,7 +190,7 @@ func (c Control) BeginClose(condition func(Use) bool) bool {
 	return true
 }
 
-// Close ends the handle's calls, connection, and goroutines. The sandbox stays as it is.
+// Close ends the handle's calls, connection, and goroutines. It does not change the sandbox.
 func (c Control) Close() {
 	s := c.s
 	s.cancel(errClosed)
@@ -196,18 +199,18 @@ func (c Control) Close() {
 	conn := s.conn
 	s.mu.Unlock()
 	if conn != nil {
-		conn.Close() // its error has no meaning for a sandbox that goes
+		conn.Close() // errors do not matter, because the connection is not used again
 	}
-	s.wg.Wait() // no redial sets a connection after s.ctx ended
+	s.wg.Wait() // after s.ctx has ended, no redial sets a connection
 }
 
-// Health is what the guest of a sandbox reports of its use.
+// Health is the guest's report about the use of a sandbox.
 type Health struct {
-	Running int // commands
-	Hosts   int // processes that are connected
+	Running int // running commands
+	Hosts   int // connected processes
 }
 
-// CheckHealth asks the guest of a sandbox to which there is no handle.
+// CheckHealth queries the guest of a sandbox that has no handle.
 func CheckHealth(ctx context.Context, b backend.SandboxBackend, engineID string) (Health, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
 	defer cancel()
@@ -215,7 +218,7 @@ func CheckHealth(ctx context.Context, b backend.SandboxBackend, engineID string)
 	if err != nil {
 		return Health{}, noAnswer(ctx, err)
 	}
-	defer conn.Close() // nothing was asked of it but a question
+	defer conn.Close() // errors do not matter after a query
 	health, err := conn.Health(ctx)
 	return Health{Running: health.Running, Hosts: health.Hosts}, noAnswer(ctx, err)
 }

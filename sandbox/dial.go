@@ -15,15 +15,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// DialContext connects to a TCP port that a process of the sandbox listens on, whatever network the sandbox has: the
-// bytes go the way of its commands. It has the form of net.Dialer's, for http.Transport and its like. network is "tcp",
-// address "127.0.0.1:8080" or any other of the sandbox's loopback; nothing else is reached, backend.ErrPermission. A
-// port that nothing listens on is backend.ErrNotFound, more than 128 connections to a sandbox at once are
-// backend.ErrCapacity.
+// DialContext connects to a TCP port of a process in the sandbox, even if the sandbox has no network. The connection
+// uses the same stream as the sandbox's commands. It has the signature of net.Dialer.DialContext, for example for
+// http.Transport. network must be "tcp". address must be a loopback address of the sandbox, for example
+// "127.0.0.1:8080"; for any other address, the error wraps backend.ErrPermission. If no process listens on the port,
+// the error wraps backend.ErrNotFound. If the sandbox has 128 connections, the error wraps backend.ErrCapacity.
 //
-// ctx bounds the making of the connection alone. An open connection counts as use of the sandbox. It has CloseWrite;
-// reading one that the server reset is io.ErrUnexpectedEOF, and one that outlives its sandbox or handle fails with
-// backend.ErrLost, backend.ErrUnavailable or backend.ErrClosed. A Write that runs out of time ends its direction.
+// ctx only limits the time to connect. An open connection counts as use of the sandbox. The connection has a CloseWrite
+// method. If the server resets the connection, Read returns io.ErrUnexpectedEOF. After the sandbox or handle has ended,
+// Read and Write return an error wrapping backend.ErrLost, backend.ErrUnavailable, or backend.ErrClosed. If a Write
+// times out, no further writes are possible.
 func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	defer func() { err = WrapError("DialContext", s.b.Name(), s.o.ID, err) }()
 	if network != "tcp" {
@@ -37,14 +38,14 @@ func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c n
 	if err != nil {
 		return nil, err
 	}
-	if err := s.enter(); err != nil { // it closed meanwhile
+	if err := s.enter(); err != nil { // closed since then
 		_ = d.Close()
 		return nil, err
 	}
 	return &dialedConn{Dialed: d, s: s, leave: sync.OnceFunc(s.leave)}, nil
 }
 
-// dialedConn is a connection to a port of the sandbox, with the errors of a net.Conn and of a Sandbox.
+// dialedConn is a connection to a port of the sandbox. Its errors match those of net.Conn and Sandbox.
 type dialedConn struct {
 	*client.Dialed
 	s     *Sandbox
@@ -69,7 +70,7 @@ func (c *dialedConn) Close() error {
 	return c.Dialed.Close()
 }
 
-// explain returns the reason that matters most for a failed read or write.
+// explain returns the most important reason for a failed read or write.
 func (c *dialedConn) explain(op string, err error) error {
 	var timeout net.Error
 	switch {
@@ -80,7 +81,7 @@ func (c *dialedConn) explain(op string, err error) error {
 	case c.s.ctx.Err() != nil:
 		err = errClosed
 	case errors.Is(err, client.ErrConnLost):
-		err = c.s.verify(c.s.ctx, err) // the sandbox may be gone, or only the way to it
+		err = c.s.verify(c.s.ctx, err) // either the sandbox or only the connection is lost
 	}
 	return WrapError(op, c.s.b.Name(), c.s.o.ID, err)
 }

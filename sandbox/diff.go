@@ -19,13 +19,13 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// Bounds of ReadTree and Diff.
+// Limits of ReadTree and Diff.
 const (
-	maxTreeBytes   = 256 << 20 // of contents that are read in all; as much as a workspace may begin with
-	maxTreeEntries = 100_000   // files, directories and links that are looked at
-	maxTreeNames   = 32 << 20  // bytes of their paths
-	maxTreeDepth   = 100       // directories in each other
-	readTogether   = 16        // files, or directories, at a time: most are so small that the way takes longer
+	maxTreeBytes   = 256 << 20 // total size of file contents; also the limit of a copied workspace
+	maxTreeEntries = 100_000   // files, directories, and links
+	maxTreeNames   = 32 << 20  // total size of their paths in bytes
+	maxTreeDepth   = 100       // depth of nested directories
+	readTogether   = 16        // concurrent files or directories; most are so small that latency dominates
 )
 
 // toolLeftovers are rules, as of a .gitignore file, for files that tools leave behind in a work directory. Diff omits
@@ -38,9 +38,9 @@ const SpecialFile = "neither a file nor a link"
 // LeasedFile is the reason why ReadTree and Diff omit files on which a process has a lease.
 const LeasedFile = "a process has a lease on the file"
 
-// ReadTree reads the files below the work directory whose path want reports true for, with the targets of such links.
-// Directories that enter reports false for are not looked into; version control's and Workcell's own never are. What
-// cannot be read, or is too much, is omitted, with the reason.
+// ReadTree reads the files and links in the workspace for whose paths want returns true. It skips directories for which
+// enter returns false, and always skips directories of version control and of Workcell. omitted lists unreadable files
+// and files above the limits, with the reasons.
 func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bool) (tree patch.Tree, omitted []patch.Conflict, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadTree)
 	defer func() { s.end(span, "ReadTree", &err) }()
@@ -64,9 +64,9 @@ func (s *Sandbox) ReadTree(ctx context.Context, enter, want func(path string) bo
 	return r.tree, r.omitted, err
 }
 
-// Diff returns what differs in the work directory from a tree that it began as. Files that base has not are left out
-// where .gitignore files of the work directory say so, and by toolLeftovers, unless those take them in again. What
-// cannot be read, or is too much, is in Patch.Omitted and never looks deleted.
+// Diff returns the differences between the workspace and base, the tree that it began as. It omits new files that match
+// .gitignore files of the workspace or toolLeftovers. A .gitignore file can override toolLeftovers. Patch.Omitted lists
+// unreadable files and files above the limits; Diff never reports them as deleted.
 func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
 	defer func() { s.end(span, "Diff", &err) }()
@@ -89,15 +89,15 @@ func (s *Sandbox) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, er
 	return p, nil
 }
 
-// treeReader reads files of a work directory into a tree.
+// treeReader reads files of a workspace into a tree.
 type treeReader struct {
 	s       *Sandbox
-	left    int64 // bytes that may still be read
+	left    int64 // remaining bytes
 	tree    patch.Tree
 	omitted []patch.Conflict
-	unread  map[string]bool // directories that were not looked into, or not in full
-	entries int             // that were listed
-	names   int             // bytes of their paths
+	unread  map[string]bool // directories that were not listed completely
+	entries int             // number of listed entries
+	names   int             // total size of their paths in bytes
 }
 
 func (s *Sandbox) treeReader() treeReader {
@@ -108,8 +108,8 @@ func (r *treeReader) omit(name, reason string) {
 	r.omitted = append(r.omitted, patch.Conflict{Path: name, Reason: reason})
 }
 
-// walk lists the work directory level by level, a few directories at a time. visit gets what a directory holds, and
-// returns the directories among that to list next.
+// walk lists the workspace level by level, several directories concurrently. visit receives a directory's entries and
+// returns the subdirectories to list next.
 func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string, error)) error {
 	for level := []string{"."}; len(level) > 0; {
 		var next []string
@@ -136,16 +136,16 @@ func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string,
 	return nil
 }
 
-// listed returns what a directory holds that a tree can have.
+// listed returns the entries of a directory that can be part of a tree.
 func (r *treeReader) listed(ctx context.Context, dir string, list FileList, err error) ([]FileInfo, error) {
 	switch {
-	case ctx.Err() != nil: // listing may have ended before, and sorting takes its time
+	case ctx.Err() != nil: // the listing may have succeeded first, and sorting takes time
 		return nil, ctx.Err()
 	case err == nil:
 	case unreadable(err) && dir != ".":
 		r.skipDir(dir, reason(err))
 		return nil, nil
-	case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed meanwhile
+	case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed since its parent was listed
 		return nil, nil
 	default:
 		return nil, err
@@ -170,7 +170,7 @@ func (r *treeReader) skipDir(dir, why string) {
 	r.omit(dir, why)
 }
 
-// isUnread reports whether a path may be there without having been seen.
+// isUnread reports whether a path may exist although it was not listed.
 func (r *treeReader) isUnread(name string) bool {
 	for dir := path.Dir(name); !r.unread[dir]; dir = path.Dir(dir) {
 		if dir == "." {
@@ -180,14 +180,14 @@ func (r *treeReader) isUnread(name string) bool {
 	return true
 }
 
-// usable returns the entries of a directory that a tree can have.
+// usable returns the entries of a directory that can be part of a tree.
 func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 	list := entries[:0]
 	for _, e := range entries {
 		switch {
 		case len(e.RawPath) > 0:
 			r.omit(e.Path, "its name is not UTF-8")
-		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may answer anything
+		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may send any name
 		case patch.IsPrivate(e.Path):
 		case e.Type == TypeDir && strings.Count(e.Path, "/") >= maxTreeDepth:
 			r.skipDir(e.Path, fmt.Sprintf("the path has more than %d directories", maxTreeDepth))
@@ -223,7 +223,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		switch err := errs[i]; {
 		case err == nil:
 			r.tree[e.Path] = patch.Entry{Mode: e.Mode.Perm(), Content: contents[i]}
-		case errors.Is(err, backend.ErrNotFound): // removed meanwhile
+		case errors.Is(err, backend.ErrNotFound): // removed since it was listed
 		case unreadable(err):
 			r.omit(e.Path, reason(err))
 		default:
@@ -239,7 +239,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 	})
 }
 
-// digests calls fn with the digest of each entry. A guest of an earlier version has none: they are empty.
+// digests calls fn with the digest of each entry. A guest of an earlier version returns empty digests.
 func (r *treeReader) digests(ctx context.Context, list []FileInfo, fn func(FileInfo, wire.Digest)) error {
 	for len(list) > 0 {
 		batch := list[:min(len(list), wire.MaxDigests)]
@@ -264,7 +264,7 @@ func (r *treeReader) digests(ctx context.Context, list []FileInfo, fn func(FileI
 	return nil
 }
 
-// unreadable reports whether an error is about one path alone.
+// unreadable reports whether an error concerns only one path.
 func unreadable(err error) bool {
 	return errors.Is(err, backend.ErrPermission) || errors.Is(err, backend.ErrInvalid) ||
 		errors.Is(err, backend.ErrTooLarge) || errors.Is(err, backend.ErrBusy)
@@ -288,10 +288,10 @@ func indices[T any](list []T) []int {
 	return out
 }
 
-// content reads a file that has not grown since it was listed.
+// content reads a file. If the file has grown since it was listed, content returns an error.
 func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	var buf bytes.Buffer
-	buf.Grow(int(e.Size)) // which is part of what may be read in all
+	buf.Grow(int(e.Size)) // counts against the total size
 	dst := &cappedWriter{w: &buf, left: e.Size, limit: e.Size}
 	_, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: e.Path, Length: e.Size + 1}, dst)
@@ -302,18 +302,18 @@ func (s *Sandbox) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	return buf.Bytes(), publicError(err)
 }
 
-// differ compares a work directory with the tree that it began as.
+// differ compares a workspace with the tree that it began as.
 type differ struct {
 	treeReader
 	base    patch.Tree
-	dirs    map[string]bool // of base
-	seen    map[string]bool // paths of base that are there
+	dirs    map[string]bool // directories of base
+	seen    map[string]bool // existing paths of base
 	ignored patch.Ignorer
-	alike   []FileInfo // files of base's that have the size they had
-	changed []FileInfo // what is to be read
+	alike   []FileInfo // files of base with unchanged size
+	changed []FileInfo // files to read
 }
 
-// visit sorts what a directory holds.
+// visit classifies the entries of a directory.
 func (d *differ) visit(ctx context.Context, entries []FileInfo) (below []string, err error) {
 	for _, e := range entries {
 		if e.Type == TypeFile && path.Base(e.Path) == patch.IgnoreFile {
@@ -344,7 +344,7 @@ func (d *differ) visit(ctx context.Context, entries []FileInfo) (below []string,
 	return below, nil
 }
 
-// rules adds what a .gitignore file leaves out.
+// rules adds the rules of a .gitignore file.
 func (d *differ) rules(ctx context.Context, e FileInfo) error {
 	if e.Size > maxIgnoreFile {
 		return fmt.Errorf("%w: %s has %d bytes, the limit is %d", backend.ErrTooLarge, e.Path, e.Size, maxIgnoreFile)
@@ -357,7 +357,7 @@ func (d *differ) rules(ctx context.Context, e FileInfo) error {
 	return d.ignoring()
 }
 
-// ignoring returns an error when the rules of the work directory pass a bound.
+// ignoring returns an error if the rules of the workspace exceed a limit.
 func (d *differ) ignoring() error {
 	if err := d.ignored.Err(); err != nil {
 		return fmt.Errorf("%w: the workspace has %v", backend.ErrTooLarge, err)
@@ -365,10 +365,10 @@ func (d *differ) ignoring() error {
 	return nil
 }
 
-// maxIgnoreFile is the largest .gitignore file that is read; those of projects have some hundred bytes.
+// maxIgnoreFile is the maximum size of a .gitignore file. Typical files have a few hundred bytes.
 const maxIgnoreFile = 1 << 20
 
-// compare completes the tree: files that are as they were without reading them.
+// compare completes the tree. It does not read unchanged files.
 func (d *differ) compare(ctx context.Context) error {
 	err := d.digests(ctx, d.alike, func(e FileInfo, now wire.Digest) {
 		old := d.base[e.Path]
@@ -384,7 +384,7 @@ func (d *differ) compare(ctx context.Context) error {
 	if err := d.read(ctx, d.changed); err != nil {
 		return err
 	}
-	for _, o := range d.omitted { // what was not read is taken to be as it was
+	for _, o := range d.omitted { // unread files are treated as unchanged
 		if old, ok := d.base[o.Path]; ok {
 			d.tree[o.Path] = old
 		}

@@ -1,22 +1,23 @@
-// Package sandbox is a handle to one running sandbox: it runs commands, copies files, and connects to terminals,
-// ports, and services. Package session opens sandboxes and returns such handles; this package knows neither its
-// managers nor its records.
+// Package sandbox provides a handle to one running sandbox. The handle runs commands, copies files, and connects to
+// terminals, ports, and services. Package session opens sandboxes and returns handles. This package does not depend on
+// session managers or records.
 //
 //	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", "print(6*7)"}})
 //
 // # Services
 //
-// Commands reach the host by what [Sandbox.Serve] serves, and by nothing else where the network is off: each command
-// only what its [ExecRequest] grants it. [Command.Extend] gives a command the time that the host took to answer.
+// Commands connect to host services that [Sandbox.Serve] provides. If the network is off, they cannot reach the host in
+// any other way. Each command can only use the services that its [ExecRequest] grants. [Command.Extend] compensates a
+// command for the time that the host needed to answer.
 //
 // # Errors
 //
-// Every error is a [*backend.Error] that wraps a sentinel of package backend where one fits; a context's error stays
-// testable. A command's exit code is a result, never an error: an error means that the result is unknown. A program
-// that could not be started is a [*LaunchError].
+// Every error is a [*backend.Error]. If a sentinel of package backend fits, the error wraps it. Context errors can be
+// tested with errors.Is. A command's exit code is a result, never an error: an error means that the result is unknown.
+// If a program could not be started, the error is a [*LaunchError].
 //
-// # What the sandbox reports is untrusted
+// # Reports of the sandbox are untrusted
 //
-// The guest runs next to the commands, as the same user. Sizes, ids and states that it reports are checked, its texts
-// are cut and cleaned of control characters before they become part of an error.
+// The guest runs next to the commands, as the same user. The package validates sizes, ids, and states from the guest.
+// It shortens texts and removes control characters before they become part of an error.
 package sandbox

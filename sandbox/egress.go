@@ -8,7 +8,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// Egress lists the hosts that a sandbox reaches though it has no network; the zero value is none. See docs/network.md.
+// Egress lists the hosts that a sandbox without a network can reach. The zero value allows no host. See
+// docs/network.md.
 type Egress = rules.Hosts
 
 // ServiceUse is an HTTP service of the operator that a sandbox reaches as http://NAME.workcell. See docs/services.md.
@@ -16,23 +17,23 @@ type ServiceUse = rules.ServiceUse
 
 // EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
 type EgressGateway interface {
-	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its handle
-	// has ended, which may be after the sandbox was opened again.
+	// Open must return the service through which a sandbox reaches the hosts in list. end is called after the handle has
+	// been closed, possibly after the sandbox was opened again.
 	Open(sandbox string, list Egress) (svc Service, end func(), err error)
-	// Refused must return what the sandbox was refused since a time.
+	// Refused must return the sandbox's refused connections since the specified time.
 	Refused(sandbox string, since time.Time) []EgressRefusal
 }
 
-// EgressRefusal is a host that was not reached, and why.
+// EgressRefusal is a refused host and the reason.
 type EgressRefusal struct {
-	Host string // with its port
-	Rule string // that refused
-	Hint string // what to do about it
+	Host string // with port
+	Rule string // rule that refused the host
+	Hint string // suggested fix
 }
 
-// openEgress serves the hosts of the sandbox, unless they are served. A record alone names none, because others may
-// write to the store. Each command calls it: another process that joined may have served them, or no request named
-// them.
+// openEgress serves the sandbox's hosts, unless they are already served. The hosts must come from a request, not only
+// from the record, because other programs may write to the store. Each command calls openEgress, because another
+// process may have served the hosts before, or no earlier request had hosts.
 func (s *Sandbox) openEgress(ctx context.Context) error {
 	s.egress.Lock()
 	defer s.egress.Unlock()
@@ -51,7 +52,7 @@ func (s *Sandbox) openEgress(ctx context.Context) error {
 	return err
 }
 
-// answerTime is how long the guest's answer about a command may have been under way, by which its times are too late.
+// answerTime is the maximum latency of the guest's answer about a command, by which its times are too late.
 const answerTime = time.Second
 
 // refused returns the hosts that were refused since a command was started, and the attempts to connect without the

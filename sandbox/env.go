@@ -14,10 +14,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// traceParent is the variable that hands the trace on to commands.
+// traceParent is the variable that passes the trace context to commands.
 const traceParent = "TRACEPARENT"
 
-// DefaultPath is the PATH of commands whose image has none.
+// DefaultPath is the PATH of commands if the image has none.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // gitConfig is Git's system configuration in sandboxes. It includes the image's.
@@ -30,7 +30,7 @@ func defaultEnv(h wire.Hello) map[string]string {
 		"PATH": DefaultPath,
 		"HOME": cmp.Or(h.Home, h.Workdir), "USER": user, "LOGNAME": user,
 		"LANG": "C.UTF-8",
-		// Beside the modules of a read-only image nothing can be kept, and each start would compile them again.
+		// Python cannot write its cache into a read-only image, so each start would compile the modules again.
 		"PYTHONPYCACHEPREFIX": "/tmp/.pycache",
 	}
 	if h.Home != "" { // guests of earlier versions have no such file
@@ -98,15 +98,15 @@ func withLists(base, request, before map[string]string) map[string]string {
 	return env
 }
 
-// execMarker is the variable by which the guest finds the processes of a command.
+// execMarker is the variable by which the guest identifies the processes of a command.
 const execMarker = "WORKCELL_EXEC"
 
-// maxEnvBytes bounds the environment of a command: Linux allows arguments and environment a quarter of the stack's
-// limit together, 2 MiB usually.
+// maxEnvBytes is the maximum size of a command's environment. Linux limits arguments and environment together to a
+// quarter of the stack limit, usually 2 MiB.
 const maxEnvBytes = 1 << 20
 
-// ValidateEnv checks names and values. Which names change a program's loading (LD_PRELOAD, …) is not its business: the
-// sandbox is the boundary, not the environment.
+// ValidateEnv validates names and values. It allows names that change how programs load, for example LD_PRELOAD,
+// because the sandbox is the security boundary, not the environment.
 func ValidateEnv(env map[string]string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {

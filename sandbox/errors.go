@@ -14,30 +14,30 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// LaunchReason is why a program could not be started.
+// LaunchReason is the reason why a program could not be started.
 type LaunchReason string
 
 // Launch reasons.
 const (
-	LaunchNotFound      LaunchReason = "not_found"      // no such program; exit code 127 in shells
-	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; exit code 126 in shells
-	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or may not be entered
+	LaunchNotFound      LaunchReason = "not_found"      // program not found; exit code 127 in shells
+	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, or a foreign architecture; exit code 126
+	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or not accessible
 	LaunchTooLong       LaunchReason = "too_long"       // arguments and environment exceed the kernel's limit
-	LaunchNoResources   LaunchReason = "no_resources"   // no process could be made: the pids or memory limit
+	LaunchNoResources   LaunchReason = "no_resources"   // pids or memory limit reached
 )
 
 // LaunchError reports a program that could not be started. It wraps the sentinel that fits its reason.
 type LaunchError struct {
 	Reason  LaunchReason
-	Message string // the sandbox's words, cleaned
+	Message string // sanitized message from the sandbox
 }
 
-// Error returns one line.
+// Error returns a one-line message.
 func (e *LaunchError) Error() string {
 	return "cannot start the command: " + e.Message
 }
 
-// Unwrap returns the sentinel.
+// Unwrap returns the sentinel that fits the reason.
 func (e *LaunchError) Unwrap() error {
 	switch e.Reason {
 	case LaunchNotFound:
@@ -57,7 +57,7 @@ var ErrPaused error = &sanitize.Error{
 	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
 }
 
-// WrapError is the one place where a backend.Error is built. It keeps errors that are one already.
+// WrapError wraps err in a backend.Error. If err already is a backend.Error, WrapError returns err.
 func WrapError(op, driver, id string, err error) error {
 	if err == nil {
 		return nil
@@ -69,14 +69,14 @@ func WrapError(op, driver, id string, err error) error {
 	return &backend.Error{Op: op, Backend: driver, ID: id, Err: publicError(err)}
 }
 
-// publicError translates a guest's error into ours.
+// publicError converts a guest's error to an error of this package.
 func publicError(err error) error {
 	var fromGuest *wire.Error
 	if errors.As(err, &fromGuest) {
 		return guestError(fromGuest)
 	}
 	switch {
-	case errors.Is(err, client.ErrConnLost) && errors.Is(err, backend.ErrLost): // a driver's stream says so
+	case errors.Is(err, client.ErrConnLost) && errors.Is(err, backend.ErrLost): // reported by a driver's stream
 		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrLost}
 	case errors.Is(err, client.ErrTakenOver):
 		return ErrTakenOver
@@ -90,7 +90,7 @@ func publicError(err error) error {
 	return err
 }
 
-// guestError returns the error that a guest's code stands for.
+// guestError returns the error for a guest's error code.
 func guestError(e *wire.Error) error {
 	message := sanitize.Message(e.Message)
 	if e.Code == wire.CodeLaunch {
@@ -109,7 +109,7 @@ func guestError(e *wire.Error) error {
 	return &sanitize.Error{Text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), Err: sentinel}
 }
 
-// guestSentinels are the errors that codes of the wire stand for.
+// guestSentinels maps codes of the wire protocol to errors.
 var guestSentinels = map[wire.Code]error{
 	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
 	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
@@ -117,16 +117,16 @@ var guestSentinels = map[wire.Code]error{
 	wire.CodeBusy: backend.ErrBusy,
 }
 
-// maxPrograms bounds the programs that a guest reports.
+// maxPrograms is the maximum number of programs that a guest may report.
 const maxPrograms = 64
 
-// What names of interpreters and of signals look like.
+// Valid names of interpreters and signals.
 var (
 	programName = regexp.MustCompile(`\A[A-Za-z0-9_.+-]{1,32}\z`)
 	signalName  = regexp.MustCompile(`\ASIG[A-Z0-9+-]*\z`)
 )
 
-// cleanHello keeps of a guest's hello what may be shown to people and models.
+// cleanHello returns the parts of a guest's hello that are safe to show to users and models.
 func cleanHello(h wire.Hello) wire.Hello {
 	if !cleanPath(h.Workdir) {
 		h.Workdir = backend.Workdir
@@ -144,12 +144,12 @@ func cleanHello(h wire.Hello) wire.Hello {
 	return h
 }
 
-// cleanPath reports whether a guest's path is absolute, plain and of a sane length.
+// cleanPath reports whether a guest's path is absolute, clean, and not too long.
 func cleanPath(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPathBytes && sanitize.Message(p) == p
 }
 
-// cleanSignal returns a guest's name of a signal, empty when it is none.
+// cleanSignal returns a signal name from the guest. If the name is invalid, it returns "".
 func cleanSignal(name string) string {
 	if !signalName.MatchString(name) {
 		return ""
@@ -157,10 +157,10 @@ func cleanSignal(name string) string {
 	return name
 }
 
-// maxAge bounds what a guest may report as an age.
+// maxAge is the maximum age that a guest may report.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// execStatus converts what the guest reports of a command.
+// execStatus converts the guest's status of a command.
 func (s *Sandbox) execStatus(w wire.ExecStatus) ExecStatus {
 	st := ExecStatus{
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
@@ -175,7 +175,7 @@ func (s *Sandbox) execStatus(w wire.ExecStatus) ExecStatus {
 	return st
 }
 
-// limitOf returns which limits were reached while a command ran.
+// limitOf returns the limits that were reached while a command ran.
 func (s *Sandbox) limitOf(w wire.ExecStatus) string {
 	const mib = 1 << 20
 	l := s.engine.Limits
@@ -198,7 +198,7 @@ func (s *Sandbox) limitOf(w wire.ExecStatus) string {
 	return strings.Join(out, "; ")
 }
 
-// nameLimits adds the limits to the error of a command for which the sandbox had no process or memory left.
+// nameLimits adds the sandbox's limits to an error if a command failed to start because of them.
 func (s *Sandbox) nameLimits(err error) error {
 	var e *wire.Error
 	if l := s.engine.Limits; errors.As(err, &e) && e.Launch == string(LaunchNoResources) {
@@ -207,7 +207,7 @@ func (s *Sandbox) nameLimits(err error) error {
 	return err
 }
 
-// output converts one stream's part of an answer.
+// output converts one stream of an answer.
 func (s *Sandbox) output(o wire.Output) Output {
 	out := Output{Head: o.Head, Tail: o.Tail, Omitted: o.Omitted, Total: o.Total, PathCut: o.PathCut}
 	if cleanPath(o.Path) && strings.HasPrefix(o.Path, s.hello.Workdir+"/") {

@@ -67,7 +67,7 @@ func TestErrorTextFromTheSandbox(t *testing.T) {
 	}
 }
 
-// TestGuestsWord: what a hostile guest says of itself does not reach people and models as it is.
+// TestGuestsWord verifies that texts from a hostile guest's hello are sanitized before users and models see them.
 func TestGuestsWord(t *testing.T) {
 	t.Parallel()
 	got := sandbox.CleanHello(wire.Hello{Workdir: "/work\x1b[31m", Programs: []string{

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A command runs until it ends, and its handle waits for it. Another process gets the handle by the command's ID.
+// A handle waits for a background command. Any process can get the handle by the command's ID.
 func ExampleSandbox_Start() {
 	ctx := context.Background()
 	b, err := memory.New(nil)

@@ -24,36 +24,36 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// Defaults and bounds.
+// Defaults and limits.
 const (
 	DefaultExecTimeout  = 120 * time.Second
 	MinExecTimeout      = time.Millisecond
 	MaxExecTimeout      = bound.ExecTimeout
-	DefaultMaxFileBytes = 1 << 30 // of one file transfer
-	// MaxStdinBytes bounds ExecRequest.Stdin and one Command.Write; Stream takes any amount.
+	DefaultMaxFileBytes = 1 << 30 // maximum size of one file transfer
+	// MaxStdinBytes is the maximum size of ExecRequest.Stdin and of one Command.Write. Stream has no limit.
 	MaxStdinBytes = 64 << 20
-	// DefaultListEntries and MaxListEntries bound ListFiles.
+	// DefaultListEntries and MaxListEntries are the default and the maximum of ListFilesOptions.Limit.
 	DefaultListEntries = 1000
 	MaxListEntries     = 10_000
 )
 
-// Bounds and defaults of commands.
+// Limits and defaults of commands.
 const (
 	defaultHeadBytes = 6 << 10
 	defaultTailBytes = 24 << 10
-	maxTextBytes     = wire.MaxKeep // most of HeadBytes or TailBytes
+	maxTextBytes     = wire.MaxKeep // maximum of HeadBytes and TailBytes
 	maxPathBytes     = 4096
-	maxExecWait      = time.Minute      // longest ReadRequest.Wait
+	maxExecWait      = time.Minute      // maximum of ReadRequest.Wait
 	answerMargin     = 20 * time.Second // how much later than promised the guest may answer
-	streamMargin     = 10 * time.Minute // the same for Stream, whose writers may be slow
-	killsAtOnce      = 16               // calls to the guest that KillCommands makes at a time
-	rememberedExecs  = 1024             // execs whose spans later calls link to
+	streamMargin     = 10 * time.Minute // answerMargin for Stream, whose writers may be slow
+	killsAtOnce      = 16               // concurrent calls of KillCommands to the guest
+	rememberedExecs  = 1024             // number of execs whose spans later calls link to
 )
 
-// Exec runs a command, recorded, and waits until it ends or Yield has passed. When ctx ends before that, the command's
-// whole tree is ended. If the connection breaks, Exec reconnects and waits for the same command, as long as the
-// command may run, and at most ten minutes without a connection. If Exec gives up, the command ends before the next
-// call.
+// Exec runs a command, records its output, and waits until it ends. If req.Yield is positive, Exec returns after that
+// time with status ExecRunning. If ctx ends first, Exec kills the command's whole process tree. If the connection
+// breaks, Exec reconnects and waits for the same command until its timeout. Exec gives up after ten minutes without a
+// connection. The command is then killed before the next call.
 func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanExec, telemetry.KeyStdinBytes.Int(len(req.Stdin)))
 	defer func() { s.end(span, "Exec", &err) }()
@@ -72,7 +72,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 				answer, err := conn.Run(ctx, run)
 				if tries > 1 && refusedAs(err, wire.CodeExists) && len(run.Stdin) <= wire.InlineData {
 					joined, failed := conn.Wait(ctx, wire.WaitRequest{ExecID: run.ExecID, WaitMillis: run.YieldMillis})
-					if !refusedAs(failed, wire.CodeNotFound) { // else its start failed
+					if !refusedAs(failed, wire.CodeNotFound) { // else the command failed to start
 						return joined, failed
 					}
 				}
@@ -85,7 +85,7 @@ func (s *Sandbox) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	})
 }
 
-// runRecorded runs a command that must be on record before it starts.
+// runRecorded runs a command that must be recorded in the audit log before it starts.
 func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
 	req ExecRequest, call func() (wire.RunResult, error)) (res ExecResult, err error) {
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
@@ -115,7 +115,7 @@ func (s *Sandbox) runRecorded(ctx context.Context, span trace.Span, run wire.Run
 	return res, nil
 }
 
-// refusedAs reports whether the guest refused a request with this code: CodeExists if it has a command of that id.
+// refusedAs reports whether the guest refused a request with code. CodeExists means that the exec id exists.
 func refusedAs(err error, code wire.Code) bool {
 	var fromGuest *wire.Error
 	return errors.As(err, &fromGuest) && fromGuest.Code == code
@@ -143,10 +143,10 @@ func (s *Sandbox) onRecord(ctx context.Context, run wire.RunRequest, tools strin
 	}, err
 }
 
-// Stream runs a command with live, lossless streams: a slow writer slows the command down. It waits for the end; when
-// ctx ends before, the command's whole tree is ended, and so it is when Stdin or a writer fails, whose error is
-// returned. Stream may return while a Read of Stdin is still under way. HeadBytes, TailBytes, Stdin, StdinOpen, Yield
-// and Background do not apply and must be zero.
+// Stream runs a command and copies its output to streams as it is written. No output is dropped, so a slow writer
+// blocks the command. Stream waits until the command ends. If ctx ends first, Stream kills the command's whole process
+// tree. If Stdin or a writer fails, Stream also kills the tree and returns that error. Stream may return while a Read
+// of Stdin is still running. HeadBytes, TailBytes, Stdin, StdinOpen, Yield, and Background must be zero.
 func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()
@@ -173,7 +173,7 @@ func (s *Sandbox) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	})
 }
 
-// execResult converts an answer and notes it in the span.
+// execResult converts an answer and records it in the span.
 func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
 	status := s.execStatus(w.ExecStatus)
 	span.SetAttributes(statusAttributes(status)...)
@@ -188,14 +188,14 @@ func (s *Sandbox) execResult(span trace.Span, w wire.RunResult) ExecResult {
 	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
 
-// ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the
-// connection breaks.
+// ask calls the guest, which should answer within limit. If again is true, ask may repeat the call after a broken
+// connection.
 func ask[T any](ctx context.Context, s *Sandbox, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (T, error) {
 	return askWithin(ctx, s, again, 0, limit, fn)
 }
 
-// askWithin is ask that waits for an engine that is away.
+// askWithin is like ask, but waits for an unavailable engine for at most within.
 func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	err = s.callWithin(ctx, again, within, func(ctx context.Context, conn *client.Conn) (err error) {
@@ -207,8 +207,8 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 	return answer, err
 }
 
-// askRun is ask for the call that starts a command, which Command.Extend gives more time. If it fails without the
-// guest's answer, the command is ended.
+// askRun is like ask for a call that starts a command. Command.Extend extends its limit. If the call fails without the
+// guest's answer, askRun ends the command.
 func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
 	var asked []*client.Conn
@@ -225,7 +225,7 @@ func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, l
 	return answer, err
 }
 
-// askExec makes a repeatable call about a command that the guest should answer within wait.
+// askExec makes a repeatable call about a command. The guest should answer within wait.
 func askExec[T any](ctx context.Context, s *Sandbox, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validExecID(execID); err != nil {
 		return none, err
@@ -233,7 +233,7 @@ func askExec[T any](ctx context.Context, s *Sandbox, execID string, wait time.Du
 	return askWithin(ctx, s, true, wait+answerMargin, wait+answerMargin, fn)
 }
 
-// runRequest checks a command and returns it as the guest's request, with the timeout that holds.
+// runRequest validates a command and returns the request to the guest and the effective timeout.
 func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequest, time.Duration, error) {
 	var none wire.RunRequest
 	argv, err := arguments(req)
@@ -286,7 +286,7 @@ func (s *Sandbox) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}, timeout, nil
 }
 
-// defaultTimeout returns the timeout of commands that name none.
+// defaultTimeout returns the default timeout of commands.
 func (s *Sandbox) defaultTimeout() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,7 +336,7 @@ func arguments(req ExecRequest) ([]string, error) {
 	return req.Argv, nil
 }
 
-// yield returns a request's patience in the guest's words.
+// yield returns a request's maximum wait in the guest's units.
 func yield(req ExecRequest) int64 {
 	switch {
 	case req.Background:
@@ -347,10 +347,10 @@ func yield(req ExecRequest) int64 {
 	return max(1, req.Yield.Milliseconds())
 }
 
-// errNoAnswer ends a call that the guest should have answered long ago.
+// errNoAnswer ends a call that the guest has not answered in time.
 var errNoAnswer = fmt.Errorf("%w: the sandbox did not respond in time", backend.ErrUnavailable)
 
-// noAnswer replaces the error of a call that ran into its own deadline.
+// noAnswer replaces the error of a call that reached its own deadline.
 func noAnswer(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) && !errors.Is(err, backend.ErrBusy) {
 		return errNoAnswer
@@ -358,7 +358,7 @@ func noAnswer(ctx context.Context, err error) error {
 	return err
 }
 
-// answerLimit is how long the guest may take for a run.
+// answerLimit returns how long the guest may take to answer a run request.
 func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 	if run.YieldMillis >= 0 {
 		timeout = min(timeout, time.Duration(run.YieldMillis)*time.Millisecond)
@@ -366,7 +366,7 @@ func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 	return timeout + answerMargin
 }
 
-// validExecID checks the form of an exec's id; whether there is one only the guest knows.
+// validExecID validates the format of an exec id. Only the guest knows whether the exec exists.
 func validExecID(id string) error {
 	if !wire.ValidExecID(id) {
 		return fmt.Errorf("%w: exec ID not found", backend.ErrNotFound)
@@ -399,7 +399,7 @@ func (s *Sandbox) remember(ctx context.Context, execID, tools string) {
 	}
 }
 
-// statusAttributes describe how a command stands.
+// statusAttributes returns the span attributes for a command's status.
 func statusAttributes(st ExecStatus) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
 		telemetry.KeyExecStatus.String(string(st.Status)),
@@ -412,14 +412,14 @@ func statusAttributes(st ExecStatus) []attribute.KeyValue {
 	return attrs
 }
 
-// Signals returns the names of Linux signals in the order of their numbers, from SIGHUP, which is 1.
+// Signals returns the names of the Linux signals in numeric order, starting with SIGHUP, which is 1.
 func Signals() []string {
 	return strings.Fields(`SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV
 		SIGUSR2 SIGPIPE SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU
 		SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS`)
 }
 
-// ExecTimeout checks the timeout of a command; zero is fallback.
+// ExecTimeout validates the timeout of a command. If d is zero, it returns fallback.
 func ExecTimeout(d, fallback time.Duration) (time.Duration, error) {
 	if d == 0 {
 		return fallback, nil
@@ -433,8 +433,8 @@ func ExecTimeout(d, fallback time.Duration) (time.Duration, error) {
 
 type originKey struct{}
 
-// WithOrigin labels the commands that are started with ctx. ExecStatus.Origin is the result of origin at the
-// command's start.
+// WithOrigin sets the label of commands that are started with ctx. When a command starts, origin is called and the
+// result becomes ExecStatus.Origin.
 func WithOrigin(ctx context.Context, origin func() string) context.Context {
 	return context.WithValue(ctx, originKey{}, origin)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Internals that tests look at.
+// Internals that tests use.
 var (
 	BaseEnv       = baseEnv
 	ExecEnv       = execEnv
@@ -16,10 +16,10 @@ var (
 	AnswerOfGuest = func(e *wire.Error) error { return WrapError("Exec", "test", "sbx_x", e) }
 )
 
-// Patient returns a context that bounds a call which waits for a command, and WaitLonger moves its end.
+// Patient returns a context for a call that waits for a command. WaitLonger extends its deadline.
 func (s *Sandbox) Patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
 	return s.patient(ctx, execID, limit)
 }
 
-// WaitLonger is what Command.Extend does to the calls of this process.
+// WaitLonger does what Command.Extend does to the calls of this process.
 func (s *Sandbox) WaitLonger(execID string, by time.Duration) { s.waitLonger(execID, by) }

@@ -18,10 +18,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new
-// one, and a failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission.
-// Parent directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge. WriteFile may return while a Read
-// of r is still under way, when ctx or the handle ends during that.
+// WriteFile writes a whole file in the workspace or /tmp atomically: a reader sees either the old file or the new one.
+// If WriteFile fails, the old file is kept. If the sandbox's user may not write to the old file, the error wraps
+// backend.ErrPermission. Parent directories are created. If the file is larger than Options.MaxFileBytes, the error
+// wraps backend.ErrTooLarge. If ctx or the handle ends, WriteFile may return while a Read of r is still running.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()
@@ -49,7 +49,7 @@ func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 		}, body)
 	})
 	if err != nil && body != nil {
-		err = cmp.Or(body.failure(), err) // the guest only knows that the body broke off
+		err = cmp.Or(body.failure(), err) // the guest only knows that the body is incomplete
 	}
 	if err != nil {
 		return FileInfo{}, err
@@ -58,7 +58,7 @@ func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	return fileInfo(answer), nil
 }
 
-// putFile returns at the end of ctx even while the caller's reader holds the transfer up.
+// putFile transfers a file. If ctx ends, it returns even if body blocks.
 func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, body io.Reader) (wire.FileInfo, error) {
 	type result struct {
 		info wire.FileInfo
@@ -77,8 +77,8 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 	}
 }
 
-// ReadFile copies a regular file below the work directory or /tmp to w and returns its true size. When it fails, w may
-// have got a part.
+// ReadFile copies a regular file in the workspace or /tmp to w and returns its actual size. If ReadFile fails, w may
+// have received a part of the file.
 func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
 	defer func() { s.end(span, "ReadFile", &err) }()
@@ -94,10 +94,10 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return FileInfo{}, fileTooLarge(max)
 	}
 	if length == 0 {
-		length = max + 1 // one more than allowed shows that it is too much
+		length = max + 1 // one more byte shows that the file is too large
 	}
 	dst := &cappedWriter{w: w, left: max, limit: max}
-	// Once w got something the read cannot be repeated.
+	// After the first write to w, the read cannot be repeated.
 	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
 	})
@@ -111,7 +111,7 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 	return fileInfo(answer), nil
 }
 
-// ReadFileBytes is ReadFile into memory.
+// ReadFileBytes is like ReadFile, but returns the contents.
 func (s *Sandbox) ReadFileBytes(ctx context.Context, name string, opts ReadFileOptions) ([]byte, FileInfo, error) {
 	var buf bytes.Buffer
 	info, err := s.ReadFile(ctx, name, &buf, opts)
@@ -121,13 +121,14 @@ func (s *Sandbox) ReadFileBytes(ctx context.Context, name string, opts ReadFileO
 	return buf.Bytes(), info, nil
 }
 
-// editAttempts is how often an edit of a file that others write to is tried.
+// editAttempts is how often EditFile tries to edit a file that other programs write to.
 const editAttempts = 10
 
-// EditFile puts what edit makes of a file's contents in their place, atomically as WriteFile does; the file keeps its
-// mode, and a link is followed. What somebody else writes meanwhile is not lost: edit is then called again with the new
-// contents, and backend.ErrTimeout is returned when that happens over and over. An error of edit leaves the file as it
-// is and can be tested for. More than limit bytes before or after is backend.ErrTooLarge; zero is Options.MaxFileBytes.
+// EditFile replaces a file's contents with the result of edit, atomically like WriteFile. The file keeps its mode, and
+// links are followed. If another program changes the file in between, EditFile calls edit again with the new contents.
+// If that happens repeatedly, the error wraps backend.ErrTimeout. If edit fails, the file is unchanged and the returned
+// error wraps edit's error. If the contents before or after exceed limit bytes, the error wraps backend.ErrTooLarge. If
+// limit is zero, it is Options.MaxFileBytes.
 func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanEditFile)
 	defer func() { s.end(span, "EditFile", &err) }()
@@ -163,7 +164,7 @@ func (s *Sandbox) EditFile(ctx context.Context, name string, limit int64, edit f
 	return FileInfo{}, fmt.Errorf("%w: the file was changed by other processes in each of %d attempts", backend.ErrTimeout, editAttempts)
 }
 
-// ListFiles lists a directory below the work directory or /tmp.
+// ListFiles lists a directory in the workspace or /tmp.
 func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanListFiles)
 	defer func() { s.end(span, "ListFiles", &err) }()
@@ -178,7 +179,7 @@ func (s *Sandbox) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	return list, err
 }
 
-// list is ListFiles without its span, for those who list many directories under one of their own.
+// list implements ListFiles without a span, for callers that list many directories with one span.
 func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.ListResult, error) {
 		return conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
@@ -193,7 +194,7 @@ func (s *Sandbox) list(ctx context.Context, name string, opts ListFilesOptions) 
 	return list, nil
 }
 
-// StatFile describes an entry without following a symlink at its end.
+// StatFile describes an entry. If the last component of the path is a symlink, StatFile describes the link.
 func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
@@ -206,8 +207,8 @@ func (s *Sandbox) StatFile(ctx context.Context, name string) (info FileInfo, err
 	return fileInfo(answer), nil
 }
 
-// RemoveFile deletes an entry, or with recursive a whole directory, and returns how many entries were deleted. The work
-// directory itself is refused.
+// RemoveFile deletes an entry and returns the number of deleted entries. If recursive is true, it deletes whole
+// directories. It refuses to delete the workspace itself.
 func (s *Sandbox) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
 	defer func() { s.end(span, "RemoveFile", &err) }()
@@ -221,7 +222,7 @@ func (s *Sandbox) RemoveFile(ctx context.Context, name string, recursive bool) (
 	return answer.Deleted, nil
 }
 
-// MakeDir makes a directory and its parents; one that is there is no error. Mode zero is 0755.
+// MakeDir creates a directory and its parents. An existing directory is not an error. If mode is zero, it is 0755.
 func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanMakeDir)
 	defer func() { s.end(span, "MakeDir", &err) }()
@@ -237,7 +238,7 @@ func (s *Sandbox) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 	return fileInfo(answer), nil
 }
 
-// RenameFile moves an entry; an existing target is backend.ErrExists unless overwrite is set.
+// RenameFile moves an entry. If the target exists and overwrite is false, the error wraps backend.ErrExists.
 func (s *Sandbox) RenameFile(ctx context.Context, from, to string, overwrite bool) (err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRenameFile)
 	defer func() { s.end(span, "RenameFile", &err) }()
@@ -250,7 +251,7 @@ func (s *Sandbox) RenameFile(ctx context.Context, from, to string, overwrite boo
 	return err
 }
 
-// askFile makes a call about a path without a body, with a limit on the guest's time.
+// askFile makes a call about a path, without a body and with a time limit.
 func askFile[T any](ctx context.Context, s *Sandbox, again bool, name string, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validPath(name); err != nil {
 		return none, err
@@ -258,13 +259,13 @@ func askFile[T any](ctx context.Context, s *Sandbox, again bool, name string, fn
 	return ask(ctx, s, again, fileAnswerLimit, fn)
 }
 
-// fileAnswerLimit bounds calls that walk trees: a million entries take a while on a slow disk.
+// fileAnswerLimit is the timeout of calls that walk trees. A million entries take a while on a slow disk.
 const fileAnswerLimit = 5 * time.Minute
 
-// transferLimit bounds one transfer of a file: DefaultMaxFileBytes at 1 MB/s.
+// transferLimit is the timeout of one file transfer: DefaultMaxFileBytes at 1 MB/s.
 const transferLimit = 18 * time.Minute
 
-// validPath checks what can be said of a path before the guest resolves it.
+// validPath validates a path before the guest resolves it.
 func validPath(name string) error {
 	switch {
 	case name == "":
@@ -277,12 +278,12 @@ func validPath(name string) error {
 	return nil
 }
 
-// fileTooLarge names the limit that a file passed.
+// fileTooLarge returns the error for a file that exceeds a limit.
 func fileTooLarge(limit int64) error {
 	return fmt.Errorf("%w: the file limit is %d bytes", backend.ErrTooLarge, limit)
 }
 
-// fileInfo converts an entry. A type that we do not know is "other".
+// fileInfo converts an entry. An unknown type becomes "other".
 func fileInfo(w wire.FileInfo) FileInfo {
 	info := FileInfo{
 		Path: w.Path, Type: FileType(w.Type), Size: w.Size,
@@ -304,7 +305,7 @@ func fileInfo(w wire.FileInfo) FileInfo {
 	return info
 }
 
-// cappedWriter fails once more than left bytes came, and keeps the first failure.
+// cappedWriter fails after left bytes and keeps the first error.
 type cappedWriter struct {
 	w       io.Writer
 	left    int64

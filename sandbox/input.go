@@ -11,15 +11,15 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// exactReader fails a body that is longer than was said, before its last bytes are passed on: what came until then must
-// not be taken for all of it. A body that is too short is for the one who reads to notice.
+// exactReader returns an error if a body is longer than size. The error comes before the last bytes, so that a part is
+// not mistaken for the whole body. The caller must detect a body that is too short.
 type exactReader struct {
 	r    io.Reader
 	size int64
 	left int64
 }
 
-// Read reads on, and at the end of what was said makes sure that nothing follows.
+// Read reads the next bytes. After size bytes, it verifies that the body has ended.
 func (e *exactReader) Read(p []byte) (int, error) {
 	if e.left == 0 {
 		return 0, io.EOF
@@ -40,19 +40,19 @@ func (e *exactReader) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// cappedReader fails once more than left bytes came, or ctx has ended. The connection may still be reading when a call
-// has returned, so it is locked.
+// cappedReader fails after left bytes, or when ctx has ended. It has a lock because the connection may still be reading
+// after a call has returned.
 type cappedReader struct {
-	ctx   context.Context // of the call that reads
-	r     io.Reader       // only used by the one who reads
+	ctx   context.Context // context of the reading call
+	r     io.Reader       // only used by the reading goroutine
 	limit int64
 
 	mu   sync.Mutex // guards left and err
 	left int64
-	err  error // the first failure that is not the end
+	err  error // first error other than io.EOF
 }
 
-// Read reads on, one byte more than allowed at most.
+// Read reads at most one byte more than allowed.
 func (c *cappedReader) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left, err := c.left, c.err
@@ -80,7 +80,7 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failure returns what broke the body off, if anything did.
+// failure returns the error that interrupted the body, or nil.
 func (c *cappedReader) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,8 +97,9 @@ type guardedInput struct {
 	err error
 }
 
-// withInput calls fn with an input that reads r; nil is none. A command must not take a broken input for a whole one:
-// when r fails, fn is cancelled, the failure does not end the input before fn returns, and withInput returns it.
+// withInput calls fn with an input that reads r. If r is nil, the input is nil. A command must not mistake an
+// interrupted input for a complete one. Therefore, if r fails, withInput cancels fn, keeps the input open until fn
+// returns, and then returns r's error.
 func withInput[T any](ctx context.Context, r io.Reader, fn func(context.Context, io.Reader) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -29,21 +29,21 @@ import (
 //  2. Sandbox.mu. It is never held across a call to the engine, the guest, or a caller's function. The one exception is
 //     the condition of Control.BeginClose, which may take no lock.
 //
-// Options.OnUse and Options.OnLost are called without a lock, so the owner of a Control may hold its own locks when it
-// calls a method that takes Sandbox.mu alone. All other locks guard the fields of one small type.
+// Options.OnUse and Options.OnLost are called without a lock. Therefore the owner of a Control may hold its own locks
+// when it calls a method that takes only Sandbox.mu. All other locks guard the fields of one small type.
 
-// Sandbox is a handle to a running sandbox. All methods may be called concurrently. When the handle is closed, every
-// call fails with backend.ErrClosed, including calls in progress. When the sandbox ends unexpectedly, every call fails
-// with backend.ErrLost.
+// Sandbox is a handle to a running sandbox. It is safe for concurrent use. After the handle is closed, all calls return
+// backend.ErrClosed, including running calls. After the sandbox has exited unexpectedly, all calls return
+// backend.ErrLost.
 type Sandbox struct {
 	b      backend.SandboxBackend
 	o      Options
 	engine backend.Info
 	image  []string   // variables of the image
-	hello  wire.Hello // of the first connection
+	hello  wire.Hello // hello of the first connection
 	meters meters
 
-	// ctx ends when the handle closes. It is kept because it is the life of the handle, not of a call.
+	// ctx ends when the handle is closed. It is a field because it bounds the handle, not a call.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
@@ -52,36 +52,36 @@ type Sandbox struct {
 	egress  sync.Mutex // held while hosts are opened
 
 	mu        sync.Mutex        // guards the fields below
-	base      map[string]string // environment of every command, never changed, only replaced
-	hosts     Egress            // that commands can reach
-	closing   bool              // calls are refused
-	ended     bool              // the connection was closed for good
-	lost      error             // why the sandbox was lost
+	base      map[string]string // environment of every command; replaced but never modified
+	hosts     Egress            // hosts that commands can reach
+	closing   bool              // new calls are refused
+	ended     bool              // the connection is closed permanently
+	lost      error             // reason why the sandbox was lost
 	conn      *client.Conn
 	redialing *redial
-	active    int // calls under way
+	active    int // number of running calls
 	lastUsed  time.Time
-	timeout   time.Duration   // of commands that name none
-	latest    context.Context // of the call that started the latest command; it never ends. Nil before
+	timeout   time.Duration   // default timeout of commands
+	latest    context.Context // context of the latest command's starting call, never canceled; may be nil
 	execs     map[string]trace.SpanContext
 	execOrder []string                 // keys of execs, oldest first
-	services  map[string]servedService // served by this process, by name
-	grants    map[string]*grant        // of commands that this process started, by exec
-	waits     map[string]*patience     // of calls that wait for a command, by exec
-	strays    []string                 // commands that may run though their calls failed, to be ended
+	services  map[string]servedService // services of this process, by name
+	grants    map[string]*grant        // grants of commands that this process started, by exec
+	waits     map[string]*patience     // calls that wait for a command, by exec
+	strays    []string                 // commands of failed calls, which may be running and have to be ended
 }
 
 // Options configure a handle.
 type Options struct {
-	ID       string // of the sandbox, for errors, spans, and the audit log
+	ID       string // ID of the sandbox, for errors, spans, and the audit log
 	Key, Run string // names of the sandbox and its run, for spans and the audit log
 	// Limits are the limits of the sandbox. Commands get OpenFiles and FileBytes.
 	Limits backend.Limits
-	// Env are variables of every command, over those of the image.
+	// Env are environment variables of every command. They override the image's variables.
 	Env map[string]string
-	// ExecTimeout is the timeout of commands that name none.
+	// ExecTimeout is the default timeout of commands.
 	ExecTimeout time.Duration
-	// MaxFileBytes bounds one WriteFile, and one ReadFile without a limit of its own.
+	// MaxFileBytes is the maximum size of one WriteFile, and of one ReadFile without a limit.
 	MaxFileBytes int64
 	// Egress connects commands to Hosts.
 	Egress EgressGateway
@@ -94,19 +94,19 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 	Logger         *slog.Logger
 	Now            func() time.Time
-	// OnUse is called at the beginning of each call. May be nil.
+	// OnUse is called at the beginning of each call. It may be nil.
 	OnUse func(context.Context)
-	// OnLost is called once if the sandbox is lost. May be nil.
+	// OnLost is called once if the sandbox is lost. It may be nil.
 	OnLost func(reason string)
 }
 
-// meters are the instruments of commands.
+// meters are the metric instruments for commands.
 type meters struct {
 	exec metric.Float64Histogram
 	oom  metric.Int64Counter
 }
 
-// New returns a handle to a sandbox of an engine. It accepts calls when its Control has connected it.
+// New returns a handle to a sandbox of a backend. The handle accepts calls after its Control has connected it.
 func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
 	s := &Sandbox{
 		b: b, o: o, hosts: o.Hosts, lastUsed: o.Now(), timeout: o.ExecTimeout,
@@ -118,13 +118,13 @@ func New(b backend.SandboxBackend, o Options) (*Sandbox, Control) {
 	return s, Control{s}
 }
 
-// errClosed ends the calls of a handle that closes.
+// errClosed is the error of calls on a closed handle.
 var errClosed error = &sanitize.Error{Text: "the sandbox is closed", Err: backend.ErrClosed}
 
-// ID returns the ID of the sandbox. It cannot be guessed.
+// ID returns the ID of the sandbox. The ID cannot be guessed.
 func (s *Sandbox) ID() string { return s.o.ID }
 
-// Workdir returns the work directory of commands.
+// Workdir returns the default working directory of commands.
 func (s *Sandbox) Workdir() string { return s.hello.Workdir }
 
 // Home returns the home directory of commands. Lists, outputs, and patches do not contain it.
@@ -133,7 +133,7 @@ func (s *Sandbox) Home() string { return cmp.Or(s.hello.Home, s.hello.Workdir) }
 // Programs returns the interpreters that the guest found.
 func (s *Sandbox) Programs() []string { return slices.Clone(s.hello.Programs) }
 
-// enter counts a call in.
+// enter begins a call.
 func (s *Sandbox) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func (s *Sandbox) enter() error {
 	return nil
 }
 
-// leave counts a call out.
+// leave ends a call.
 func (s *Sandbox) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,13 +156,14 @@ func (s *Sandbox) leave() {
 	s.lastUsed = s.o.Now()
 }
 
-// call runs fn with a connection to the guest. When the connection breaks under fn and again is set, so that fn may be
-// repeated, it runs once more on a new connection.
+// call runs fn with a connection to the guest. If again is true and the connection breaks, call repeats fn once on a
+// new connection.
 func (s *Sandbox) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
 	return s.callWithin(parent, again, 0, fn)
 }
 
-// callWithin is call that waits for an engine that is away, and repeats fn on each new connection, for the given time.
+// callWithin is like call. It also waits for an unavailable engine and repeats fn on each new connection, until the
+// duration within has passed.
 func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Duration,
 	fn func(context.Context, *client.Conn) error) error {
 	if err := parent.Err(); err != nil {
@@ -205,7 +206,7 @@ func (s *Sandbox) callWithin(parent context.Context, again bool, within time.Dur
 	}
 }
 
-// explain returns the reason that matters most for a failed call: the caller's own context, then the end of the
+// explain returns the most important reason for a failed call: first the caller's context, then the closing of the
 // handle.
 func (s *Sandbox) explain(parent context.Context, err error) error {
 	switch {
@@ -221,14 +222,14 @@ func (s *Sandbox) explain(parent context.Context, err error) error {
 	return err
 }
 
-// start begins the span of a call.
+// start starts the span of a call.
 func (s *Sandbox) start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	attrs = append(append(attrs, telemetry.SandboxAttributes(s.b.Name(), s.o.Key, s.o.Run)...),
 		telemetry.KeySandboxID.String(s.o.ID), telemetry.Text(telemetry.KeyImage, s.engine.Image))
 	return telemetry.StartWith(ctx, s.o.TracerProvider, name, attrs...)
 }
 
-// measured are the attributes of a measurement: few values each, and no ids.
+// measured returns the attributes of a measurement. Attributes have few values and contain no ids.
 func (s *Sandbox) measured(attrs ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributes(append(attrs, telemetry.KeyBackend.String(s.b.Name()))...)
 }
@@ -239,7 +240,7 @@ func (s *Sandbox) end(span trace.Span, op string, err *error) {
 	telemetry.End(span, *err)
 }
 
-// Stats is what a sandbox uses now, as far as it is known.
+// Stats is the current resource usage of a sandbox. Fields may be unknown.
 type Stats struct {
 	Uptime      time.Duration // of its main process
 	Running     int           // commands that run, or ended and have background processes
@@ -252,8 +253,8 @@ type Stats struct {
 	WorkspaceMore  bool
 }
 
-// Stats asks what the sandbox uses. The question does not count as use: an idle sandbox stays idle. The numbers are the
-// guest's, which is untrusted.
+// Stats queries the sandbox's resource usage. The query does not count as use: an idle sandbox stays idle. The numbers
+// come from the guest, which is untrusted.
 func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
 	defer func() { err = WrapError("Stats", s.b.Name(), s.o.ID, err) }()
 	if (Control{s}).Use().Closing {
@@ -277,7 +278,7 @@ func (s *Sandbox) Stats(ctx context.Context) (st Stats, err error) {
 	return st, nil
 }
 
-// countFiles adds up the sizes of the files below the work directory.
+// countFiles adds the sizes of the files in the workspace.
 func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 	for _, dir := range []string{".", wire.PrivateDir} { // a list of the first does not contain the second
 		list, err := conn.List(ctx, wire.ListRequest{Path: dir, Recursive: true, Limit: MaxListEntries})

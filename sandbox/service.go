@@ -20,26 +20,27 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Times of services.
+// Timing of services.
 const (
-	connWait     = 30 * time.Second      // how long a connection waits for this process, over a broken link too
+	connWait     = 30 * time.Second      // how long a connection waits for this process, even over a broken link
 	grantLinger  = 30 * time.Second      // how long a grant outlives the last process of its command
-	refusedPause = 10 * time.Millisecond // after a connection that no grant is for: the guest passes on none of those
-	// maxExtension is the most that one message adds to a deadline, maxExtended what all of them do.
+	refusedPause = 10 * time.Millisecond // after a connection without a grant; the guest should pass none
+	// maxExtension is the maximum extension per message. maxExtended is the maximum of all extensions together.
 	maxExtension = wire.MaxExtension * time.Millisecond
 	maxExtended  = 24 * time.Hour
 )
 
-// Service is something of the host that commands of a sandbox may connect to.
+// Service is a host service that commands of a sandbox may connect to.
 type Service struct {
-	// Name is "tools", a Unix socket for commands that are granted it, or "model" or "egress", a TCP port of the sandbox's
-	// loopback that every process of the sandbox can reach.
+	// Name is "tools", "model", or "egress". "tools" is a Unix socket for commands with a grant. "model" and "egress" are
+	// TCP ports on the sandbox's loopback interface, which every process of the sandbox can reach.
 	Name string
-	// MaxConns bounds the connections that are open at once, 1 to 128. Zero is 128. A command has 16 at most.
+	// MaxConns is the maximum number of open connections, 1 to 128. If zero, it is 128. A command has at most 16
+	// connections.
 	MaxConns int
-	// Handle serves a connection, in a goroutine of its own. Its context ends with the command, Serve's stop, or the
-	// handle; the connection is closed when it returns. Of a TCP port, whose commands are not known, it has the values of
-	// the call that started the sandbox's latest command: its trace and its record.
+	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. Its context ends
+	// with the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown, so the context has
+	// the values of the call that started the sandbox's latest command, including its trace and audit record.
 	Handle func(context.Context, *ServiceConn)
 	// Env returns variables of every command that this process starts while it serves, from the address to connect to.
 	// Those of Request.Env and of the command go before them, except that JAVA_TOOL_OPTIONS contains the options of the
@@ -51,40 +52,40 @@ type Service struct {
 type ServiceConn struct {
 	net.Conn
 	ConnID string
-	// ExecID, Program and Grant are known of connections to "tools" alone: the command that the connecting process belongs
-	// to, the name of that process, which it chose itself, and the Value of the command's ServiceGrant.
+	// ExecID, Program, and Grant are only set for connections to "tools". ExecID is the connecting process's command.
+	// Program is the name of the process, which the process chooses. Grant is the Value of the command's ServiceGrant.
 	ExecID, Program string
 	Grant           any
-	Span            trace.SpanContext // of the call that started the command
+	Span            trace.SpanContext // span of the call that started the command
 
-	peer *client.Peer // the same as Conn
+	peer *client.Peer // same connection as Conn
 }
 
-// CloseWrite ends the direction to the command.
+// CloseWrite closes the direction to the command.
 func (c *ServiceConn) CloseWrite() error { return c.peer.CloseWrite() }
 
-// ServiceGrant permits a command to connect to the service Name. Value is for the service's Handle.
+// ServiceGrant allows a command to connect to the service Name. The service's Handle receives Value.
 type ServiceGrant struct {
 	Name  string
 	Value any
 }
 
-// grant is what a command may connect to, until nothing of it is left.
+// grant contains the services that a command may connect to. It ends when all processes of the command have exited.
 type grant struct {
 	services []ServiceGrant
 	span     trace.SpanContext
-	ctx      context.Context // the command's life as far as its connections go
+	ctx      context.Context // lifetime of the command's connections
 	end      context.CancelFunc
 }
 
-// Serve has this process answer the connections to a service until stop is called or the handle closes, over broken
-// links too. Neither waits for Handle to return. It returns the address to connect to inside the sandbox, "@NAME" or
-// "HOST:PORT". If this process serves the name already, Serve returns its address and backend.ErrExists. Another
-// process that serves the same name takes it over for good. A connection does not count as use of the sandbox, as the
-// command that makes it does.
+// Serve serves connections to a service until stop is called or the handle is closed, even after broken links. Neither
+// waits for Handle to return. Serve returns the address inside the sandbox, "@NAME" or "HOST:PORT". If this process
+// already serves the name, Serve returns its address and an error wrapping backend.ErrExists. If another process serves
+// the same name, it takes over the service permanently. A connection does not count as use of the sandbox, but its
+// command does.
 //
-// Which command a connection belongs to is known from the kernel of the sandbox. The sandbox is the boundary: of
-// commands that share one, a hostile one can pass for another.
+// The sandbox's kernel identifies the command of a connection. The sandbox is the security boundary: a hostile command
+// can impersonate another command of the same sandbox.
 func (s *Sandbox) Serve(ctx context.Context, svc Service) (addr string, stop func(), err error) {
 	defer func() { err = WrapError("Serve", s.b.Name(), s.o.ID, err) }()
 	if err := svc.check(); err != nil {
@@ -110,14 +111,14 @@ func (s *Sandbox) Serve(ctx context.Context, svc Service) (addr string, stop fun
 	s.addService(svc, l.Address())
 	if !s.background(func() { v.run(l) }) {
 		s.dropService(svc.Name)
-		_ = l.Close() // it only gives the service up
+		_ = l.Close() // only needed to release the service
 		cancel()
 		return "", nil, errClosed
 	}
 	return l.Address(), func() { cancel(); <-v.ended }, nil
 }
 
-// check returns what is wrong with a service.
+// check returns an error if the service is invalid.
 func (svc Service) check() error {
 	switch {
 	case wire.ServiceNetworks()[svc.Name] == "":
@@ -132,7 +133,7 @@ func (svc Service) check() error {
 
 func (svc Service) maxConns() int { return cmp.Or(svc.MaxConns, wire.MaxConns) }
 
-// background runs f as a goroutine of the connection, unless the handle has closed.
+// background runs f in a goroutine that Close waits for. If the handle is closed, it returns false.
 func (s *Sandbox) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,26 +183,26 @@ type serviceServer struct {
 	svc   Service
 	ctx   context.Context // ends with Serve's stop and the handle
 	ended chan struct{}   // closed by run
-	slots chan struct{}   // held by open connections: the guest keeps count, but is not trusted to
+	slots chan struct{}   // one slot per open connection; the guest also counts, but is untrusted
 }
 
 func (v *serviceServer) listen(ctx context.Context, conn *client.Conn) (*client.Listener, error) {
 	return conn.Listen(ctx, wire.ListenRequest{Name: v.svc.Name, MaxConns: v.svc.maxConns(), WaitMillis: connWait.Milliseconds()})
 }
 
-// run serves until the service is stopped or taken over, or the guest breaks the protocol.
+// run serves until the service is stopped or taken over, or the guest violates the protocol.
 func (v *serviceServer) run(l *client.Listener) {
 	defer close(v.ended)
 	defer v.s.dropService(v.svc.Name)
 	for l != nil {
 		err := v.serve(l)
-		_ = l.Close() // it has ended, this waits for its goroutines
+		_ = l.Close() // has ended; Close waits for its goroutines
 		if v.ctx.Err() != nil {
 			return
 		}
 		if !errors.Is(err, client.ErrConnLost) {
 			level := slog.LevelWarn
-			if v.s.o.Shared { // they take it over from each other
+			if v.s.o.Shared { // processes take over services from each other
 				level = slog.LevelDebug
 			}
 			v.s.o.Logger.Log(v.ctx, level, "service ended", "sandbox", v.s.o.ID, "service", v.svc.Name, "error", sanitize.Message(err.Error()))
@@ -211,7 +212,7 @@ func (v *serviceServer) run(l *client.Listener) {
 	}
 }
 
-// serve accepts until the listener ends.
+// serve accepts connections until the listener ends.
 func (v *serviceServer) serve(l *client.Listener) error {
 	for {
 		peer, err := l.Accept(v.ctx)
@@ -219,13 +220,13 @@ func (v *serviceServer) serve(l *client.Listener) error {
 			return err
 		}
 		if !v.take(peer) {
-			_ = peer.Close() // it is refused
+			_ = peer.Close() // no grant
 			bound.Pause(v.ctx, refusedPause)
 		}
 	}
 }
 
-// relisten listens on a new connection to the guest; nil when there is none any more.
+// relisten listens on a new connection to the guest. If the service has ended, it returns nil.
 func (v *serviceServer) relisten() *client.Listener {
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
 		conn, err := v.s.connection(v.ctx)
@@ -241,7 +242,7 @@ func (v *serviceServer) relisten() *client.Listener {
 	}
 }
 
-// take serves a connection, and reports whether it may be served.
+// take serves a connection. If the connection has no grant, it returns false.
 func (v *serviceServer) take(peer *client.Peer) bool {
 	c := &ServiceConn{Conn: peer, peer: peer, ConnID: peer.ConnID, ExecID: peer.ExecID, Program: peer.Program}
 	life := context.Background()
@@ -276,16 +277,16 @@ func (v *serviceServer) handle(life context.Context, c *ServiceConn) {
 	defer context.AfterFunc(life, cancel)()
 	var closing sync.WaitGroup
 	closing.Add(1)
-	stop := context.AfterFunc(ctx, func() { defer closing.Done(); _ = c.Close() }) // frees a Handle that reads or writes
+	stop := context.AfterFunc(ctx, func() { defer closing.Done(); _ = c.Close() }) // unblocks a Handle
 	v.svc.Handle(ctx, c)
 	if stop() {
 		closing.Done()
 	}
 	closing.Wait()
-	_ = c.Close() // it is over; a second time is no error
+	_ = c.Close() // closing again has no effect
 }
 
-// latestCall returns a context with the values of the call that started the latest command, which never ends.
+// latestCall returns a context with the values of the call that started the latest command. It is never canceled.
 func (s *Sandbox) latestCall() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,8 +296,8 @@ func (s *Sandbox) latestCall() context.Context {
 	return s.latest
 }
 
-// grant permits a command that is about to be started to connect to services. The caller calls settle when the call
-// that starts it has returned.
+// grant allows a command to connect to services before the command is started. The caller must call settle after the
+// starting call has returned.
 func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func(), err error) {
 	if len(services) == 0 {
 		return func() {}, nil
@@ -316,7 +317,7 @@ func (s *Sandbox) grant(execID string, services []ServiceGrant, span trace.SpanC
 	}, nil
 }
 
-// granted returns the grant of a command, and its value for a service.
+// granted returns the grant of a command and its value for a service.
 func (s *Sandbox) granted(execID, service string) (*grant, any, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,7 +332,7 @@ func (s *Sandbox) granted(execID, service string) (*grant, any, bool) {
 	return g, g.services[i].Value, true
 }
 
-// outlive ends a grant when nothing is left of its command.
+// outlive ends a grant when all processes of its command have exited.
 func (s *Sandbox) outlive(execID string, g *grant) {
 	defer g.end()
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
@@ -341,7 +342,7 @@ func (s *Sandbox) outlive(execID string, g *grant) {
 		}
 		var refused *wire.Error
 		if err == nil || errors.As(err, &refused) || errors.Is(err, client.ErrProtocol) || errors.Is(err, backend.ErrLost) {
-			break // it has ended, or never began
+			break // it has ended or never started
 		}
 		if !bound.Pause(s.ctx, interval) {
 			break
@@ -354,7 +355,7 @@ func (s *Sandbox) outlive(execID string, g *grant) {
 	delete(s.grants, execID)
 }
 
-// serviceNames returns the names of what is granted.
+// serviceNames returns the names of the granted services.
 func serviceNames(grants []ServiceGrant) []string {
 	var names []string
 	for _, g := range grants {
@@ -363,13 +364,13 @@ func serviceNames(grants []ServiceGrant) []string {
 	return names
 }
 
-// patience ends a call that the guest should have answered long ago.
+// patience is the deadline of a call that waits for a command.
 type patience struct {
 	due   time.Time
 	timer *time.Timer
 }
 
-// patient bounds the call that waits for a command, by limit and what Command.Extend adds to it.
+// patient limits the time of a call that waits for a command. Command.Extend extends the limit.
 func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	p := &patience{due: time.Now().Add(limit), timer: time.AfterFunc(limit, func() { cancel(errNoAnswer) })}
@@ -388,7 +389,7 @@ func (s *Sandbox) patient(ctx context.Context, execID string, limit time.Duratio
 	}
 }
 
-// waitLonger has the call that waits for a command wait longer.
+// waitLonger extends the limit of the call that waits for a command.
 func (s *Sandbox) waitLonger(execID string, by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

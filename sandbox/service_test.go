@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestExtendedPatience: the call that waits for a command waits as much longer as the command may run.
+// TestExtendedPatience verifies that a call that waits for a command waits longer if the command's timeout is extended.
 func TestExtendedPatience(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

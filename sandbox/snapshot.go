@@ -9,10 +9,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Snapshot keeps the files of the work directory as they are under a name, of 1 to 128 letters, digits, '_', '-' and
-// '.'. While it copies, commands are frozen; if they cannot be frozen, it fails with backend.ErrUnsupported. Data that
-// a command has not written yet is not in it. Snapshots go with the workspace. A name that is taken is
-// backend.ErrExists, one more than backend.MaxSnapshots backend.ErrCapacity.
+// Snapshot saves the current files of the workspace under a name with 1 to 128 letters, digits, '_', '-', and '.'.
+// While it copies the files, commands are frozen. If they cannot be frozen, the error wraps backend.ErrUnsupported.
+// Data that a command has not written yet is not saved. Snapshots are deleted with the workspace. If the name exists,
+// the error wraps backend.ErrExists. If the sandbox has backend.MaxSnapshots snapshots, the error wraps
+// backend.ErrCapacity.
 func (s *Sandbox) Snapshot(ctx context.Context, name string) (snap backend.Snapshot, err error) {
 	err = s.withSnapshots(ctx, telemetry.SpanSnapshot, "Snapshot", func(ctx context.Context) error {
 		snap, err = s.b.Snapshot(ctx, s.engine.ID, name)
@@ -21,7 +22,7 @@ func (s *Sandbox) Snapshot(ctx context.Context, name string) (snap backend.Snaps
 	return snap, err
 }
 
-// Snapshots returns the snapshots of the sandbox, oldest first, and how the next one would be made.
+// Snapshots returns the snapshots of the sandbox, oldest first, and the mechanism for the next snapshot.
 func (s *Sandbox) Snapshots(ctx context.Context) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
 	err = s.withSnapshots(ctx, "", "Snapshots", func(ctx context.Context) error {
 		list, m, err = s.b.Snapshots(ctx, s.engine.ID)
@@ -30,16 +31,16 @@ func (s *Sandbox) Snapshots(ctx context.Context) (list []backend.Snapshot, m bac
 	return list, m, err
 }
 
-// RemoveSnapshot deletes a snapshot. One that is not there is no error.
+// RemoveSnapshot deletes a snapshot. If the snapshot does not exist, RemoveSnapshot does nothing.
 func (s *Sandbox) RemoveSnapshot(ctx context.Context, name string) error {
 	return s.withSnapshots(ctx, "", "RemoveSnapshot", func(ctx context.Context) error {
 		return s.b.RemoveSnapshot(ctx, s.engine.ID, name)
 	})
 }
 
-// Rollback ends all commands and makes the files of the work directory what they were when the snapshot was made. It is
-// brought to its end even if ctx ends, or this process: then by whoever reaches for the sandbox next. What lies
-// elsewhere, as in /tmp, stays.
+// Rollback ends all commands and restores the workspace's files from a snapshot. A started rollback is completed even
+// if ctx ends or this process dies; then the next process that connects completes it. Files outside the workspace, for
+// example in /tmp, are not changed.
 func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 	return s.withSnapshots(ctx, telemetry.SpanRollback, "Rollback", func(ctx context.Context) error {
 		err := s.b.Rollback(ctx, s.engine.ID, name)
@@ -48,14 +49,14 @@ func (s *Sandbox) Rollback(ctx context.Context, name string) error {
 			conn := s.conn
 			s.mu.Unlock()
 			if conn != nil {
-				conn.Close() // who connects again ends what was begun, or hears why not
+				conn.Close() // the next connection completes a started rollback or returns the error
 			}
 		}
 		return err
 	})
 }
 
-// withSnapshots runs a call of the driver as one of the handle. A name begins a span.
+// withSnapshots runs a driver call as a call of the handle. If span is not empty, it starts a span with that name.
 func (s *Sandbox) withSnapshots(ctx context.Context, span, op string, f func(context.Context) error) (err error) {
 	defer func() { err = WrapError(op, s.b.Name(), s.o.ID, err) }()
 	if span != "" {

@@ -18,51 +18,54 @@ import (
 
 // Errors of terminals.
 var (
-	// ErrDetached: one left a terminal, whose command goes on.
+	// ErrDetached means that the client detached from a terminal whose command is still running.
 	ErrDetached = errors.New("detached from the terminal; its command is still running")
-	// ErrTakenOver: somebody else joined the terminal that one was at. Its command goes on, and one may join again.
+	// ErrTakenOver means that another client connected to the terminal. The command is still running, and the client can
+	// attach again.
 	ErrTakenOver = errors.New("detached from the terminal: another client took it over; its command is still running")
 )
 
-// resizePause is how long a size waits for a terminal that is still being made.
+// resizePause is the pause between attempts to set the size of a terminal that is still being created.
 const resizePause = 20 * time.Millisecond
 
 // TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
 type TerminalSize struct{ Rows, Cols uint16 }
 
-// TerminalRequest is what to run on a terminal.
+// TerminalRequest describes a command on a terminal.
 type TerminalRequest struct {
-	// Argv is delivered verbatim. Without it a shell is run: the sandbox's $SHELL, else the first there is of bash, zsh,
-	// ash and sh.
+	// Argv is passed without changes. If empty, the command is a shell: the sandbox's $SHELL, or the first available shell
+	// of bash, zsh, ash, and sh.
 	Argv []string
-	Dir  string            // empty is the work directory; a relative one lies below it
-	Env  map[string]string // over the sandbox's and the image's environment; TERM is the caller's to give
+	Dir  string            // default the workspace; a relative path is relative to it
+	Env  map[string]string // overrides the sandbox's and the image's environment; the caller should set TERM
 	Size TerminalSize
-	// Unattended is how long the command goes on while nobody is at its terminal; MinExecTimeout to MaxExecTimeout. Zero
-	// is MaxExecTimeout.
+	// Unattended is how long the command may run while no client is attached, from MinExecTimeout to MaxExecTimeout. If
+	// zero, it is MaxExecTimeout.
 	Unattended time.Duration
 }
 
-// TerminalStreams are one's end of a terminal. The bytes are passed on as they are, in both directions.
+// TerminalStreams are the client's streams of a terminal. Bytes are copied unchanged in both directions.
 type TerminalStreams struct {
-	Stdin  io.Reader           // what is typed; its end detaches, nil types nothing
-	Stdout io.Writer           // what is shown; nil discards it. A slow one slows the command down.
-	Resize <-chan TerminalSize // sizes to come; may be nil
+	Stdin  io.Reader           // typed input; end of file detaches, nil means no input
+	Stdout io.Writer           // terminal output; nil discards it, and a slow writer blocks the command
+	Resize <-chan TerminalSize // new sizes; may be nil
 }
 
-// Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when
-// ctx ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when
-// somebody else joins, which is ErrTakenOver, the command goes on, can be joined with Command.Attach, and its output is
-// recorded. It ends when it was left alone for as long as req.Unattended.
+// Terminal runs a command on a new terminal and stays attached until the command ends. The command continues after the
+// client has detached: its output is recorded, and Command.Attach attaches again. Terminal detaches in four cases. If
+// ctx ends, it returns ctx's error. If Stdin ends, it returns ErrDetached. If Stdin or Stdout fails, it returns that
+// error. If another client attaches, it returns ErrTakenOver. If no client is attached for req.Unattended, the command
+// is killed.
 //
-// The result names the command also when there is an error, unless it could not be started. Terminal may return while a
-// Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.
+// The result contains the command's ID even if there is an error, unless the command could not be started. Terminal may
+// return while a Read of Stdin is still running. If the guest does not support terminals, the error wraps
+// backend.ErrUnsupported.
 func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanTerminal)
 	defer func() { s.end(span, "Terminal", &err) }()
 	argv := req.Argv
 	if len(argv) == 0 {
-		argv = []string{"shell"} // stands for the one that the guest finds
+		argv = []string{"shell"} // placeholder for the shell that the guest finds
 	}
 	run, _, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: req.Env})
 	if err != nil {
@@ -86,7 +89,7 @@ func (s *Sandbox) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	})
 }
 
-// atTerminal keeps one at a terminal for the length of call.
+// atTerminal attaches to a terminal for the duration of call.
 func (s *Sandbox) atTerminal(ctx context.Context, execID string, at TerminalStreams,
 	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
 	var answer wire.RunResult
@@ -117,7 +120,7 @@ func (s *Sandbox) atTerminal(ctx context.Context, execID string, at TerminalStre
 	return ExecResult{ExecStatus: s.execStatus(answer.ExecStatus)}, nil
 }
 
-// resizes passes sizes on until ctx ends. A size may be known before the guest knows the terminal.
+// resizes forwards sizes until ctx ends. A size may arrive before the guest has created the terminal.
 func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan TerminalSize) {
 	for {
 		select {
@@ -134,7 +137,7 @@ func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan
 	}
 }
 
-// endDetaches reads what is typed. There is no end of it: at a terminal a character stands for that.
+// endDetaches reads typed input and returns ErrDetached at its end, because terminals have no end of file.
 type endDetaches struct{ r io.Reader }
 
 func (e endDetaches) Read(p []byte) (int, error) {

@@ -6,59 +6,59 @@ import (
 	"time"
 )
 
-// ExecState is where a command is in its life.
+// ExecState is the state of a command.
 type ExecState string
 
-// Exec states; all but ExecRunning are final.
+// Exec states. All states except ExecRunning are final.
 const (
 	ExecRunning   ExecState = "running"
-	ExecCompleted ExecState = "completed"  // ended by itself, a signal of its own included
-	ExecTimedOut  ExecState = "timed_out"  // its whole tree was ended at its timeout
-	ExecKilled    ExecState = "killed"     // its whole tree was ended on request
-	ExecOOMKilled ExecState = "oom_killed" // ended by the kernel for lack of memory
-	// ExecQuotaKilled: ended, with all other commands of the sandbox, because its workspace passed its limit, or what was
-	// written outside of it did.
+	ExecCompleted ExecState = "completed"  // exited normally or by its own signal
+	ExecTimedOut  ExecState = "timed_out"  // killed with its process tree at its timeout
+	ExecKilled    ExecState = "killed"     // killed with its process tree on request
+	ExecOOMKilled ExecState = "oom_killed" // killed by the kernel because memory ran out
+	// ExecQuotaKilled means that all commands of the sandbox were killed because the workspace limit, or the limit for
+	// files outside the workspace, was exceeded.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
-// ExecRequest is what to run. The zero Yield waits for the end.
+// ExecRequest describes a command.
 type ExecRequest struct {
-	Argv    []string // delivered verbatim; or
-	Command string   // one line for /bin/sh -c
-	Dir     string   // empty is the work directory; a relative one lies below it
-	// Env goes over the sandbox's and the image's environment.
+	Argv    []string // passed without changes; set either Argv or Command
+	Command string   // a line for /bin/sh -c
+	Dir     string   // default the workspace; a relative path is relative to it
+	// Env overrides the sandbox's and the image's environment.
 	Env map[string]string
-	// EnvBefore are entries that go before those which a variable has that is a list, such as PATH.
+	// EnvBefore contains entries to prepend to variables that are lists, for example PATH.
 	EnvBefore map[string]string
-	// Stdin is the whole standard input, at most MaxStdinBytes. Without it and StdinOpen the command reads end of file.
-	// It must not be changed while the command runs.
+	// Stdin is the whole standard input, at most MaxStdinBytes. If Stdin is nil and StdinOpen is false, the command reads
+	// end of file. Do not modify Stdin while the command runs.
 	Stdin     []byte
 	StdinOpen bool // keep standard input open for Command.Write
-	// Timeout ends the command's whole tree; MinExecTimeout to MaxExecTimeout. Zero is the sandbox's.
+	// Timeout is the time after which the process tree is killed, MinExecTimeout to MaxExecTimeout. Default the sandbox's.
 	Timeout time.Duration
-	// Yield hands a command back as ExecRunning when it still runs after this long; it goes on in the background. Zero
-	// and negative values wait for the end.
+	// Yield is the maximum time to wait. If the command is still running, Exec returns with status ExecRunning and the
+	// command continues. If zero or negative, Exec waits until the command ends.
 	Yield time.Duration
-	// Background hands the command back at once.
+	// Background makes Exec return at once.
 	Background bool
-	// HeadBytes and TailBytes bound what is returned of each stream; both zero means 6 KiB and 24 KiB.
+	// HeadBytes and TailBytes limit the returned output per stream. If both are zero, they are 6 KiB and 24 KiB.
 	HeadBytes, TailBytes int
-	// Services are what the command's processes may connect to, see Sandbox.Serve.
+	// Services are the services that the command's processes may connect to. See Sandbox.Serve.
 	Services []ServiceGrant
 	// Tools is Settings.Tools of the command.
 	Tools string
 }
 
-// Output is what is returned of one stream: Head, then Omitted bytes that are missing here, then Tail.
+// Output is the returned output of one stream: Head, a gap of Omitted bytes, and Tail.
 type Output struct {
 	Head, Tail []byte
 	Omitted    int64
-	Total      int64  // bytes that the command wrote
-	Path       string // absolute path of a file with the whole output inside the sandbox, when some was omitted
-	PathCut    bool   // that file is cut short too
+	Total      int64  // bytes that the command has written
+	Path       string // absolute path of a file in the sandbox with the whole output, if some was omitted
+	PathCut    bool   // the file is also incomplete
 }
 
-// Bytes returns head and tail joined; it is the whole output when Omitted is zero.
+// Bytes returns Head and Tail joined. If Omitted is zero, the result is the whole output.
 func (o Output) Bytes() []byte {
 	b := make([]byte, 0, len(o.Head)+len(o.Tail))
 	return append(append(b, o.Head...), o.Tail...)
@@ -68,70 +68,71 @@ func (o Output) Bytes() []byte {
 type ExecStatus struct {
 	ExecID   string
 	Status   ExecState
-	ExitCode int    // counts when Status is not ExecRunning and Signal is empty
-	Signal   string // "SIGKILL", … when a signal ended the process
+	ExitCode int    // valid if Status is not ExecRunning and Signal is empty
+	Signal   string // signal that killed the process, for example "SIGKILL"
 	Duration time.Duration
-	// StdoutBytes and StderrBytes count what the command wrote so far.
+	// StdoutBytes and StderrBytes are the numbers of bytes that the command has written so far.
 	StdoutBytes, StderrBytes int64
 	PeakRSSBytes             int64
-	// Leaked: processes of the command's tree outlived it, as background children do.
+	// Leaked means that processes of the command's tree outlived it, for example background children.
 	Leaked bool
-	// QuotaExceeded: the workspace, or the space outside it, was full at some time while the command ran.
+	// QuotaExceeded means that the workspace, or the space outside it, was full while the command ran.
 	QuotaExceeded bool
-	// Limit names the limits of the sandbox that were reached while the command ran, and their values, for example
-	// "memory limit of 256 MiB reached (processes killed: 1)". A command may have handled this itself. The limit of open
-	// files is not named, because the kernel does not count how often a process reaches it.
+	// Limit contains the limits of the sandbox that were reached while the command ran, and their values, for example
+	// "memory limit of 256 MiB reached (processes killed: 1)". A command may have handled this itself. Limit never
+	// contains the limit of open files, because the kernel does not count how often a process reaches it.
 	Limit string
-	// Terminal: it runs on a terminal, see Command.Attach.
+	// Terminal means that the command runs on a terminal. See Command.Attach.
 	Terminal bool
-	// Age is how long ago the command was started; zero when the sandbox does not know.
+	// Age is the time since the command was started. It is zero if unknown.
 	Age time.Duration
-	// Origin is the label of WithOrigin; empty without one.
+	// Origin is the label from WithOrigin, or "".
 	Origin string
 }
 
-// Done reports whether the command ended.
+// Done reports whether the command has ended.
 func (s ExecStatus) Done() bool { return s.Status != ExecRunning }
 
-// ExecResult answers Exec, Stream and Command.Wait.
+// ExecResult is the result of Exec, Stream, and Command.Wait.
 type ExecResult struct {
 	ExecStatus
-	Stdout, Stderr Output // empty in the answer of Stream
-	// Timeout is the timeout that was applied; zero in the answer of Command.Wait.
+	Stdout, Stderr Output // empty for Stream
+	// Timeout is the effective timeout. It is zero for Command.Wait.
 	Timeout time.Duration
-	// Refused are the hosts that commands of the sandbox tried to reach while this one ran, and may not.
+	// Refused are the hosts that commands of the sandbox tried to reach without permission while this command ran.
 	Refused []EgressRefusal
 }
 
-// Streams are the ends of a streamed command. Nil Stdin is end of file at once, a nil writer discards.
+// Streams are the streams of a command. If Stdin is nil, the command reads end of file. A nil writer discards output.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Started, unless nil, gets the command just before it is started. Command.Signal ends the command so that Stream
-	// still returns how; when it is not started yet that is backend.ErrNotFound.
+	// Started, unless nil, is called with the command just before it starts. Command.Signal kills the command, and Stream
+	// then still returns the result. If the command has not started yet, Signal returns an error wrapping
+	// backend.ErrNotFound.
 	Started func(*Command)
 }
 
-// ReadRequest selects recorded output after SinceSeq. Reading consumes nothing.
+// ReadRequest selects recorded output after SinceSeq. Reading does not consume the output.
 type ReadRequest struct {
 	SinceSeq  int64
-	MaxChunks int           // zero is the guest's default
-	Wait      time.Duration // wait this long for a first chunk or the end; at most one minute
+	MaxChunks int           // default chosen by the guest
+	Wait      time.Duration // how long to wait for the first chunk or the end; at most one minute
 }
 
-// Chunk is a numbered piece of output. Seq counts from 1 over both streams.
+// Chunk is a numbered part of the output. Seq starts at 1 and counts both streams.
 type Chunk struct {
 	Seq    int64
 	Stream string // "stdout" or "stderr"
 	Data   []byte
 }
 
-// ReadResult answers Command.Read.
+// ReadResult is the result of Command.Read.
 type ReadResult struct {
 	Chunks  []Chunk
-	NextSeq int64 // pass as SinceSeq to read on
-	Dropped int64 // chunks after SinceSeq that are no longer kept
-	Done    bool  // ended, and everything was read
+	NextSeq int64 // SinceSeq of the next read
+	Dropped int64 // number of chunks after SinceSeq that were discarded
+	Done    bool  // the command has ended and all output was read
 	Status  ExecStatus
 }
 
@@ -146,43 +147,43 @@ const (
 	TypeOther   FileType = "other"
 )
 
-// FileInfo describes an entry below the work directory, by its path relative to that, or below /tmp, by its absolute
-// path.
+// FileInfo describes an entry in the workspace or /tmp. The path is relative to the workspace, or absolute for an entry
+// in /tmp.
 type FileInfo struct {
-	Path    string // slash-separated, relative to the work directory, "." for itself; readable form
-	RawPath []byte // the exact bytes, only when they are not UTF-8
+	Path    string // slash-separated, relative to the workspace (".") or absolute below /tmp; valid UTF-8
+	RawPath []byte // exact bytes of the path; only if they are not valid UTF-8
 	Type    FileType
 	Size    int64
-	Mode    fs.FileMode // permission bits with setuid, setgid and sticky
+	Mode    fs.FileMode // permission bits, setuid, setgid, and sticky
 	ModTime time.Time
 }
 
-// WriteFileOptions refine WriteFile.
+// WriteFileOptions are options for WriteFile.
 type WriteFileOptions struct {
-	Mode      fs.FileMode // permission bits; zero is those of the file that is there, else 0644
-	Overwrite bool        // replace an existing file; without it that is backend.ErrExists
-	// Size is the exact number of bytes when it is known: a reader with fewer or more is an error and leaves the
-	// old file as it was. Zero or negative is unknown.
+	Mode      fs.FileMode // permission bits; if zero, the mode of the existing file or 0644
+	Overwrite bool        // replace an existing file; if false, the error wraps backend.ErrExists
+	// Size is the exact number of bytes. If the reader returns fewer or more bytes, WriteFile fails and keeps the old
+	// file. If zero or negative, the size is unknown.
 	Size int64
 }
 
-// ReadFileOptions refine ReadFile.
+// ReadFileOptions are options for ReadFile.
 type ReadFileOptions struct {
 	Offset int64
-	// Limit is the most bytes to read; the file may be longer. Zero reads to the end, and a rest that is longer than
-	// Options.MaxFileBytes is backend.ErrTooLarge.
+	// Limit is the maximum number of bytes to read; the file may be longer. If zero, ReadFile reads to the end. If the
+	// rest is then longer than Options.MaxFileBytes, the error wraps backend.ErrTooLarge.
 	Limit int64
 }
 
-// ListFilesOptions refine ListFiles.
+// ListFilesOptions are options for ListFiles.
 type ListFilesOptions struct {
 	Recursive bool
-	Limit     int // most entries, up to MaxListEntries; zero is DefaultListEntries
+	Limit     int // maximum number of entries, up to MaxListEntries; default DefaultListEntries
 }
 
-// FileList answers ListFiles; entries are sorted by path, symlinks are never followed.
+// FileList is the result of ListFiles. Entries are sorted by path. Symlinks are not followed.
 type FileList struct {
 	Entries   []FileInfo
-	Total     int64 // entries there are, at least
+	Total     int64 // number of entries, or a lower bound
 	Truncated bool
 }

@@ -20,8 +20,8 @@ type Cache struct {
 	// Env are environment variables for commands. Variables of the image and of the request override them. A star stands
 	// for the cache directory in the sandbox.
 	Env map[string]string
-	// Begin is a shell command that runs once in a new sandbox, in its working directory and with Env. Programs that need
-	// a writable cache use it, for example, to copy files. If it fails, the sandbox is opened without the cache's effect.
+	// Begin is a shell command that runs once in the workspace of a new sandbox, with Env. Programs that need a writable
+	// cache use it, for example, to copy files. If it fails, the sandbox is opened without the cache's effect.
 	Begin string
 }
 

@@ -43,9 +43,9 @@ func TestDiff(t *testing.T) {
 	sessiontest.Diff(t, mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default")))
 }
 
-// TestDiffHasBounds verifies that Diff fails with a reason if the working directory exceeds a limit. Files at too great
-// a depth are left out and are not reported as deleted. The test uses a private guest, so that the large directories do
-// not fill an engine's disk.
+// TestDiffHasBounds verifies that Diff fails with a reason if the workspace exceeds a limit. Files at too great a depth
+// are left out and are not reported as deleted. The test uses a private guest, so that the large directories do not
+// fill an engine's disk.
 func TestDiffHasBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, script, err string }{

@@ -68,10 +68,9 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 	return fork, created, s.wrapError("Fork", err)
 }
 
-// AdoptFiles replaces the files of the working directory with the files of another session in the same scope. It
-// creates a snapshot of the other session, copies it to this session, and rolls back to it. Both sandboxes then have a
-// snapshot with this name. The other session's files do not change. If AdoptFiles fails after the copy, a Rollback
-// completes it.
+// AdoptFiles replaces the files of the workspace with the files of another session in the same scope. It creates a
+// snapshot of the other session, copies it to this session, and rolls back to it. Both sandboxes then have a snapshot
+// with this name. The other session's files do not change. If AdoptFiles fails after the copy, a Rollback completes it.
 func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) error {
 	if from.m != s.m || from.key.Scope() != s.key.Scope() {
 		return s.wrapError("AdoptFiles", fmt.Errorf("%w: the sandbox belongs to another scope", backend.ErrInvalid))

@@ -172,7 +172,7 @@ func TestExtract(t *testing.T) {
 		"plain":           {[]tar.Header{{Name: "./", Typeflag: tar.TypeDir}, file("./a/b"), {Name: "c", Typeflag: tar.TypeDir}}, "a a/b c", true},
 		"up":              {[]tar.Header{file("a"), file("../b")}, "a", false},
 		"absolute":        {[]tar.Header{file("/b")}, "", false},
-		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // creates a separate directory
+		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // a new directory
 		"hard link":       {[]tar.Header{file("a"), link(tar.TypeLink, "b", "a")}, "a b", true},
 		"hard link out":   {[]tar.Header{link(tar.TypeLink, "b", "../../../../../etc/passwd")}, "", false},
 		"hard link up":    {[]tar.Header{link(tar.TypeLink, "../b", "a")}, "", false},

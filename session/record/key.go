@@ -16,7 +16,7 @@ const (
 	NamespaceWorkflow = "workflow" // sandboxes of a workflow run
 	NamespaceAgent    = "agent"    // sandboxes of an agent that runs without a workflow
 	NamespaceMCP      = "mcp"      // sandboxes of an MCP server's client
-	NamespaceReplica  = "replica"  // like mcp, for servers that share sandboxes; the sandboxes outlive the process that opened them
+	NamespaceReplica  = "replica"  // like mcp, for servers that share sandboxes, which outlive their opener
 	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
 	NamespacePool     = "pool"     // pooled sandboxes without a user
 )

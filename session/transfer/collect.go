@@ -21,7 +21,7 @@ const collectTimeout = 3 * time.Minute
 
 // Made is the result of a run in a sandbox.
 type Made struct {
-	Outputs patch.Tree   // by path below the working directory
+	Outputs patch.Tree   // by path relative to the workspace
 	Missing []string     // missing optional outputs
 	Special []string     // pipes, sockets, devices, and leased files that match an output; they are not collected
 	Patch   *patch.Patch // changes since the sandbox began; nil if it began without a directory

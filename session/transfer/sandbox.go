@@ -21,8 +21,8 @@ const privateDir = ".workcell"
 // scratchDir is the other directory of a sandbox that users can copy from and to.
 const scratchDir = "/tmp"
 
-// workspacePath returns the user's path relative to the working directory. The working directory itself is ".". An
-// absolute path below scratchDir is returned unchanged.
+// workspacePath returns the user's path relative to the workspace. The workspace itself is ".". An absolute path below
+// scratchDir is returned unchanged.
 func workspacePath(workdir, p string) (string, error) {
 	below, ok := path.Clean(p), true // an empty path becomes "."
 	switch {
@@ -75,7 +75,7 @@ type sandboxSource struct {
 	s    *session.Session
 	arg  string // as the user wrote it
 	raw  string // the path in arg
-	at   string // relative to the working directory
+	at   string // relative to the workspace
 	info sandbox.FileInfo
 }
 

@@ -81,7 +81,7 @@ func (s *Snapshot) Take(ctx context.Context) error {
 	return s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes)
 }
 
-// CopyTo copies the snapshot to a sandbox's working directory. It overwrites existing files and keeps other files.
+// CopyTo copies the snapshot to a sandbox's workspace. It overwrites existing files and keeps other files.
 func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
 	if err := s.copyTo(ctx, box); err != nil {
 		return err
