@@ -20,7 +20,7 @@ type LaunchReason string
 // Launch reasons.
 const (
 	LaunchNotFound      LaunchReason = "not_found"      // program not found; exit code 127 in shells
-	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, or a foreign architecture; exit code 126
+	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, or a foreign binary; exit code 126
 	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or not accessible
 	LaunchTooLong       LaunchReason = "too_long"       // arguments and environment exceed the kernel's limit
 	LaunchNoResources   LaunchReason = "no_resources"   // pids or memory limit reached

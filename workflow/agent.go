@@ -15,12 +15,12 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// run lets the agent work and keeps its answer.
+// run runs the agent and returns its answer as the step's output.
 func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.run.agents == nil {
 		return result{}, &Error{Code: CodeAgent, Message: "agents are not available"}
 	}
-	input := ex.run.input // without an input of its own an agent gets the run's
+	input := ex.run.input // default: an agent without an input gets the run's input
 	if b.input != nil {
 		v, err := b.input.Eval(ctx, ex.scope.variables())
 		if err != nil {
@@ -33,9 +33,9 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	ctx, recorded := ex.record(session.WithSessionName(ctx, ex.session))
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
 		out, err := ex.run.agents.RunAgent(ctx, b.agent, input)
-		if err != nil { // also when it is an *Error, of a run that the agent made
+		if err != nil { // even if it is an *Error, for example from a run that the agent started
 			message := err.Error()
-			if who := "agent " + b.agent; !strings.HasPrefix(message, who) { // those of package tools say it themselves
+			if who := "agent " + b.agent; !strings.HasPrefix(message, who) { // errors of package tools already contain the name
 				message = who + ": " + message
 			}
 			err = &Error{Code: asError(err, CodeAgent).Code, Message: message, Err: err}
@@ -44,7 +44,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	})
 	ex.evidence = out.Evidence
 	if failed := recorded(); failed != nil {
-		err = failed // which ends the run
+		err = failed // ends the run
 	}
 	if err != nil {
 		return result{cost: out.CostUSD}, err
@@ -55,8 +55,8 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true, cost: out.CostUSD}, nil
 }
 
-// ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, by which the AgentRunner
-// must know the agent. The run has the agent's input and outputs.
+// ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, which the AgentRunner must
+// know. The run has the agent's input and outputs.
 func ForAgent(doc *frontmatter.Document) *Workflow {
 	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")
 	sum := sha256.Sum256([]byte(doc.Text()))
@@ -71,11 +71,11 @@ func ForAgent(doc *frontmatter.Document) *Workflow {
 	}
 }
 
-// Agent returns the agent of a workflow that ForAgent made, and nil for other workflows.
+// Agent returns the agent of a workflow from ForAgent. For other workflows, it returns nil.
 func (wf *Workflow) Agent() *frontmatter.Document { return wf.agent }
 
-// Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as
-// nobody changes it.
+// Agents runs agents by name, for example the agents from tools.LoadAgents. It is safe for concurrent use if the map is
+// not changed.
 type Agents map[string]*tools.Agent
 
 var (
@@ -83,7 +83,7 @@ var (
 	_ SandboxDescriber = Agents(nil)
 )
 
-// File returns the file of an agent, for LoadOptions.Agents.
+// File returns the file of an agent. Use it as LoadOptions.Agents.
 func (a Agents) File(name string) (*frontmatter.Document, error) {
 	if a[name] == nil {
 		return nil, fmt.Errorf("unknown agent %q, available: %s", clip(name), strings.Join(sortedKeys(a), ", "))
@@ -91,7 +91,7 @@ func (a Agents) File(name string) (*frontmatter.Document, error) {
 	return a[name].Document(), nil
 }
 
-// RunAgent runs an agent with the model that its file names.
+// RunAgent runs an agent with the model from its file.
 func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error) {
 	if _, err := a.File(name); err != nil {
 		return AgentOutput{}, err
@@ -101,7 +101,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 	return out, err
 }
 
-// AgentSandbox returns what an agent asks of the sandbox that it shares with its run.
+// AgentSandbox returns the request for the sandbox that an agent shares with its run.
 func (a Agents) AgentSandbox(name string) (session.Request, bool) {
 	if a[name] == nil {
 		return session.Request{}, false

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestForAgent: the workflow of an agent passes on its input and its answer. A coding agent continues a conversation in
-// its own run only, because a caller's run has many tasks.
+// TestForAgent verifies that the workflow of an agent passes on its input and its answer. A coding agent continues a
+// conversation only in its own run, because a caller's run may have many tasks.
 func TestForAgent(t *testing.T) {
 	t.Parallel()
 	load := func(body string) *workflow.Workflow {

@@ -8,7 +8,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// check validates what needs all steps to be known: where steps lead to, and what expressions read.
+// check validates everything that requires all steps to be known: the targets of steps and the paths that expressions
+// read.
 func (l *loader) check(wf *Workflow) {
 	for _, r := range l.reads {
 		l.checkPaths(r)
@@ -41,7 +42,7 @@ func (l *loader) checkTarget(s *step, t target) {
 	l.Fail(t.at, suggest.Hint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)
 }
 
-// checkPaths checks what an expression reads.
+// checkPaths checks the paths that an expression reads.
 func (l *loader) checkPaths(r read) {
 	for _, p := range r.Paths() {
 		if len(p.Keys) == 0 {
@@ -107,7 +108,7 @@ func names[T any](list []T, name func(T) string) []string {
 	return out
 }
 
-// checkKey reports whether the path's key is among the known ones, as is one that is not there.
+// checkKey reports whether the path's i-th key is known or missing. Otherwise it reports a problem.
 func (l *loader) checkKey(p expr.Path, i int, known []string, format string) bool {
 	if i >= len(p.Keys) || slices.Contains(known, p.Keys[i]) {
 		return true

@@ -13,21 +13,21 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A checkpoint is a snapshot of each of the run's sandboxes, of the same name, and the end of a step in the journal
-// that names them. A run that goes back to before a step ends what it did since in both: the sandboxes are rolled back,
-// and the entry with which it resumes says behind which one it goes on.
+// A checkpoint is a snapshot of each of the run's sandboxes. All snapshots have the same name, and the journal entry at
+// the end of a step contains it. If a run goes back to before a step, the sandboxes are rolled back, and later entries
+// do not count: the entry with which the run resumes contains the number of the last entry that counts.
 
-// ErrNoCheckpoint: a run cannot go back to before a step.
+// ErrNoCheckpoint means that a run cannot go back to before a step.
 var ErrNoCheckpoint = errors.New("no checkpoint before the step")
 
-// Checkpoint is what is kept of a run's sandboxes at the end of a step.
+// Checkpoint is the saved state of a run's sandboxes at the end of a step.
 type Checkpoint struct {
-	Name      string   `json:"name"`                // of the snapshots
-	Sandboxes []string `json:"sandboxes,omitempty"` // their names in the run; those that are missing were not there
+	Name      string   `json:"name"`                // name of the snapshots
+	Sandboxes []string `json:"sandboxes,omitempty"` // names of the sandboxes in the run; others did not exist
 }
 
-// checkpoint keeps the run's sandboxes as they are at the end of a step of the run's own sequence; nil where that is
-// not asked for.
+// checkpoint saves the state of the run's sandboxes at the end of a top-level step. If checkpoints are off, it returns
+// nil.
 func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	r := ex.run
 	if !r.wf.Checkpoints || r.manager == nil || r.opts.Within != nil || ex.seq.outer != nil || ctx.Err() != nil {
@@ -36,7 +36,7 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", rules.Checkpoint, ex.id, ex.visit)}
 	for _, s := range r.manager.InScope(r.scope().Scope()) {
 		name := s.Key().Name
-		if rules.IsIsolated(name) { // it belongs to one step alone, which is over
+		if rules.IsIsolated(name) { // only its step uses it, and the step is over
 			continue
 		}
 		if err := keepSnapshot(ctx, s, c.Name); err != nil {
@@ -48,8 +48,8 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	return c, nil
 }
 
-// keepSnapshot makes a snapshot, in the place of one that a process made which died before it could say so, and of the
-// oldest one of a run's where there are too many.
+// keepSnapshot creates a snapshot. It replaces a snapshot with the same name from a process that died before it could
+// record it. If there are too many snapshots, it removes the run's oldest one.
 func keepSnapshot(ctx context.Context, s *session.Session, name string) error {
 	_, err := s.Snapshot(ctx, name)
 	if !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrCapacity) {
@@ -62,7 +62,7 @@ func keepSnapshot(ctx context.Context, s *session.Session, name string) error {
 	return err
 }
 
-// makeRoom removes a snapshot of that name, and the oldest one of a run's where there are too many.
+// makeRoom removes the snapshot with this name. If there are too many snapshots, it also removes the run's oldest one.
 func makeRoom(ctx context.Context, s *session.Session, name string) error {
 	if err := s.RemoveSnapshot(ctx, name); err != nil {
 		return err
@@ -78,7 +78,7 @@ func makeRoom(ctx context.Context, s *session.Session, name string) error {
 	return s.RemoveSnapshot(ctx, list[i].Name)
 }
 
-// History returns the entries that count: a run that went back to before a step has undone those behind it.
+// History returns the entries that count. If a run went back to before a step, the undone entries do not count.
 func History(entries []Entry) []Entry {
 	var kept []Entry
 	for _, e := range entries {
@@ -90,14 +90,14 @@ func History(entries []Entry) []Entry {
 	return kept
 }
 
-// Before returns the part of a run's journal that is left when it goes back to before the latest visit of a step of its
-// own sequence, and the state of its sandboxes then; ErrNoCheckpoint when the step was not reached, or nothing was kept
-// before it.
+// Before returns the remaining journal of a run that goes back to before the latest execution of a top-level step, and
+// the checkpoint for that point. If the step was not reached, or if no checkpoint exists, the error wraps
+// ErrNoCheckpoint.
 func Before(entries []Entry, step string) ([]Entry, *Checkpoint, error) {
 	entries = History(entries)
 	at := -1
 	for i, e := range entries {
-		// A visit of several attempts begins with the first.
+		// An execution with several attempts starts with the first attempt.
 		if e.Path == step && e.Kind == EventStepStarted && !e.Repeats && e.Attempt == 1 {
 			at = i
 		}
@@ -112,7 +112,7 @@ func Before(entries []Entry, step string) ([]Entry, *Checkpoint, error) {
 	return entries[:at], c, nil
 }
 
-// latest returns the state of a run's sandboxes at the end of a journal.
+// latest returns the checkpoint at the end of a journal.
 func latest(entries []Entry) (*Checkpoint, error) {
 	for i := len(entries) - 1; i > 0; i-- {
 		e := entries[i]
@@ -124,10 +124,11 @@ func latest(entries []Entry) (*Checkpoint, error) {
 		}
 		return e.Checkpoint, nil
 	}
-	return &Checkpoint{}, nil // the first step
+	return &Checkpoint{}, nil // before the first step, no sandbox exists
 }
 
-// owed returns the checkpoint to which a run was to go back when its process died; nil for none. No step began since.
+// owed returns the checkpoint to which a run was going back when its process died. No step has started since. Without
+// such a checkpoint, it returns nil.
 func owed(entries []Entry) (*Checkpoint, error) {
 	for i := len(entries) - 1; i > 0 && entries[i].Kind == EventRunResumed; i-- {
 		if entries[i].Behind > 0 {
@@ -137,10 +138,10 @@ func owed(entries []Entry) (*Checkpoint, error) {
 	return nil, nil
 }
 
-// ResumeFrom is Resume from before the latest visit of a step of the workflow's own sequence, in the state that its
-// sandboxes had then. The run must have been made with `checkpoints: true`, and may have failed: such a run has no end
-// in its journal. What it did from that step on is undone and done again. ErrNoCheckpoint when there is nothing to go
-// back to.
+// ResumeFrom resumes a run from before the latest execution of a top-level step, with its sandboxes rolled back to that
+// point. The effects of that step and of later steps are undone, and the steps run again. The run must have been
+// created with `checkpoints: true`. It may have failed: a failed run of this kind has no end in its journal. Without a
+// checkpoint, the error wraps ErrNoCheckpoint.
 func (e *Engine) ResumeFrom(ctx context.Context, wf *Workflow, entries []Entry, step string) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
 		return nil, err
@@ -158,14 +159,14 @@ func (e *Engine) ResumeFrom(ctx context.Context, wf *Workflow, entries []Entry, 
 	return e.drive(ctx, r)
 }
 
-// goBack has the run begin with the state of a checkpoint.
+// goBack makes the run start from a checkpoint.
 func (r *run) goBack(c *Checkpoint) {
 	if r.checkpoint = c; c != nil {
 		r.base.OnAdopt = nil // a rollback ends all commands
 	}
 }
 
-// restorable checks that the run can go back, before what comes later is lost from its journal.
+// restorable verifies that the run can go back, before the later entries stop counting.
 func (r *run) restorable(ctx context.Context) error {
 	if r.checkpoint == nil || r.manager == nil || r.opts.Within != nil {
 		return nil
@@ -190,7 +191,7 @@ func cannotRestore(name string, err error) error {
 	return &Error{Code: codeInternal, Message: fmt.Sprintf("cannot restore sandbox %s: %v", name, err), Err: err, Final: true}
 }
 
-// restore makes the run's sandboxes what they were at a checkpoint. Those that were not there then go.
+// restore rolls the run's sandboxes back to a checkpoint. It removes sandboxes that did not exist then.
 func (r *run) restore(ctx context.Context) error {
 	if r.checkpoint == nil || r.manager == nil || r.opts.Within != nil {
 		return nil
@@ -214,11 +215,11 @@ func (r *run) restore(ctx context.Context) error {
 	return nil
 }
 
-// reopen opens a sandbox that the run had.
+// reopen opens an existing sandbox of the run.
 func (r *run) reopen(ctx context.Context, name string) (*session.Session, error) {
 	req := r.base
 	req.Prepare = nil
-	if req.Image == "" { // of one that is gone, which is an error
+	if req.Image == "" { // the sandbox was removed, so opening it fails
 		wish.DefaultImage(&req, frontmatter.RuntimeBash)
 	}
 	s, created, err := r.openAsIs(ctx, r.scope().Key(name), req)
@@ -239,7 +240,7 @@ func (r *run) restoreSandbox(ctx context.Context, name string) error {
 	return dropLater(ctx, s, r.checkpoint.Name)
 }
 
-// dropLater removes what the run kept behind a checkpoint: it is of what has been undone.
+// dropLater removes the run's snapshots that are newer than a checkpoint, because they belong to undone steps.
 func dropLater(ctx context.Context, s *session.Session, name string) error {
 	list, _, err := s.Snapshots(ctx)
 	if err != nil {

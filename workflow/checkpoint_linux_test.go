@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// localManager returns a manager on the backend that keeps snapshots and needs no engine.
+// localManager returns a manager on the local backend, which has snapshots and needs no engine.
 func localManager(t *testing.T) *session.Manager {
 	t.Helper()
 	dir := t.TempDir()
@@ -38,8 +38,8 @@ func localManager(t *testing.T) *session.Manager {
 	return m
 }
 
-// TestCheckpoints: a run that failed goes back to before any of its steps, as often as one likes, in the state that its
-// files had.
+// TestCheckpoints verifies that a failed run can go back to before any of its steps repeatedly, and that its files are
+// restored.
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -81,7 +81,7 @@ steps:
 			t.Errorf("from %s: the other sandbox has %q, %v", step, r.Stdout.Bytes(), err)
 		}
 	}
-	// What keeps the run from its end is put right by hand, before the step.
+	// Fix the cause of the failure manually before resuming from the step.
 	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ steps:
 	}
 }
 
-// TestNoCheckpoint: what was not kept cannot be gone back to.
+// TestNoCheckpoint verifies that a run cannot go back to a state that was not saved.
 func TestNoCheckpoint(t *testing.T) {
 	t.Parallel()
 	step := func(seq int64, kind workflow.EventKind, id string) workflow.Entry {
@@ -131,8 +131,8 @@ func TestNoCheckpoint(t *testing.T) {
 	}
 }
 
-// TestForks: items of a for_each begin with the same files, see none of each other's, and the files of the first that
-// is to be kept go on, also when the run goes back and does it again.
+// TestForks verifies that items of a for_each start with the same files and do not see each other's changes. The files
+// of the first item to keep are copied back, even if the run goes back and repeats the step.
 func TestForks(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -187,8 +187,8 @@ steps:
 	}
 }
 
-// TestForksThatWereCutOff: what a process left that died while it took over the files of an item is in nobody's way,
-// and nothing is left of a step that is over.
+// TestForksThatWereCutOff verifies that snapshots of a process that died while it copied an item's files back cause no
+// conflict, and that a finished step leaves no snapshots.
 func TestForksThatWereCutOff(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -238,8 +238,8 @@ steps:
 	}
 }
 
-// TestForksOfAttempts: a second attempt begins with the files of the sandbox, also where the forks of the first stay,
-// and no snapshot stays.
+// TestForksOfAttempts verifies that a second attempt starts with the sandbox's files, even if the first attempt's forks
+// are retained, and that no snapshot remains.
 func TestForksOfAttempts(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -285,7 +285,8 @@ steps:
 	}
 }
 
-// TestWithinKeepsNothing: runs in the sandboxes of another one leave no snapshots there, and fork each for itself.
+// TestWithinKeepsNothing verifies that runs in another run's sandboxes leave no snapshots there, and that each run has
+// its own forks.
 func TestWithinKeepsNothing(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
@@ -317,7 +318,7 @@ steps:
 	}
 }
 
-// diesAfter takes one more entry of a kind and says that it failed, as a process does that dies behind it.
+// diesAfter stores one more entry of a kind and then fails, like a process that dies after the entry.
 type diesAfter struct {
 	*cutJournal
 	kind workflow.EventKind
@@ -332,8 +333,8 @@ func (j *diesAfter) Append(ctx context.Context, e workflow.Entry) error {
 	return err
 }
 
-// TestGoingBackIsCutOff: a run that was to go back when its process died goes back when it is resumed; one that cannot
-// loses nothing.
+// TestGoingBackIsCutOff verifies that a resumed run goes back if its process died before it went back. If going back
+// fails, the run loses no entries.
 func TestGoingBackIsCutOff(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)

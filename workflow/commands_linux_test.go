@@ -17,15 +17,15 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// starters are agents that start commands in their run's sandbox, and interrupt the run at the last one.
+// starters are agents that start commands in their run's sandbox. The last command interrupts the run.
 type starters struct {
 	m         *session.Manager
 	interrupt context.CancelCauseFunc // nil in the process that resumes the run
-	running   int                     // commands that it then has at that point
+	running   int                     // number of running commands at the interruption
 }
 
-// start starts a command that outlives the run's process. Without background, only the command's background process
-// does.
+// start starts a command that outlives the run's process. If background is false, only the command's background process
+// outlives it.
 func (a *starters) start(ctx context.Context, background bool) (string, error) {
 	base, _ := session.BaseFromContext(ctx)
 	run, _ := session.RunFromContext(ctx)
@@ -68,8 +68,8 @@ func (a *starters) RunAgent(ctx context.Context, name string, _ map[string]any) 
 	return workflow.AgentOutput{}, err
 }
 
-// talk has a conversation of two turns with two calls each, all of which start a command. The third result names the
-// command, the fourth is never recorded.
+// talk has a conversation of two turns with two calls each. All calls start a command. The third result contains the
+// command id, and the fourth result is never recorded.
 func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 	if err := rec.Define(ctx, "talk"); err != nil {
 		return err
@@ -111,14 +111,14 @@ func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 	}
 }
 
-// TestInterruptedCommands verifies that a resumed run ends the commands of the interrupted attempt, with their
-// background processes, and no others. Commands of a finished step and of an agent's recorded calls run on. Clocks
-// don't matter.
+// TestInterruptedCommands verifies that a resumed run kills the commands of the interrupted attempt and their
+// background processes, and no others. Commands of a finished step and of an agent's recorded calls continue. The
+// clocks of the processes do not matter.
 func TestInterruptedCommands(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		agent   string
-		ahead   time.Duration // of the clock of the process that died
+		ahead   time.Duration // how far the clock of the dead process is ahead
 		running int
 	}{
 		{"plain", time.Hour, 1}, {"plain", -time.Hour, 1},

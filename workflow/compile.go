@@ -9,33 +9,33 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// place is where in the file the loader is: what expressions can use there.
+// place is the loader's position in the file, which determines the variables of expressions.
 type place struct {
 	env *expr.Env
 	seq *sequence // nil before the first step
 }
 
-// read is an expression and the sequence that it is part of.
+// read is an expression and its sequence.
 type read struct {
 	*expr.Program
 	seq *sequence
 }
 
-// note remembers expressions, whose paths are checked when all steps are known.
+// note remembers expressions. Their paths are checked when all steps are known.
 func (l *loader) note(progs ...*expr.Program) {
 	for _, p := range progs {
 		l.reads = append(l.reads, read{p, l.seq})
 	}
 }
 
-// value compiles a tree of data with expressions in its strings.
+// value compiles a tree of data whose strings may contain expressions.
 func (l *loader) value(n *yamlnode.Node) *expr.Value {
 	v := l.env.Tree(n, l.failExpr)
 	l.note(v.Programs()...)
 	return v
 }
 
-// optional compiles the value of a key; nil when there is none.
+// optional compiles the value of a key. If the key is missing, it returns nil.
 func (o *object) optional(key string) *expr.Value {
 	if !o.has(key) {
 		return nil
@@ -43,7 +43,7 @@ func (o *object) optional(key string) *expr.Value {
 	return o.value(o.at[key])
 }
 
-// optionalText is optional for a scalar that ends up as text: a path, a line of input.
+// optionalText is like optional, but the value must be a scalar, for example a path or a line of input.
 func (o *object) optionalText(key string) *expr.Value {
 	if n := o.at[key]; n != nil && n.Kind != yamlnode.Scalar {
 		o.Fail(n, "", "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
@@ -52,8 +52,8 @@ func (o *object) optionalText(key string) *expr.Value {
 	return o.optional(key)
 }
 
-// expression compiles a scalar that is one expression, or a condition. "${ … }" around it is allowed, because
-// everywhere else it is needed.
+// expression compiles a scalar that is one expression or a condition. "${ … }" around it is allowed, because all other
+// places require it.
 func (l *loader) expression(n *yamlnode.Node, what string, condition bool) *expr.Program {
 	if n.Kind != yamlnode.Scalar || yamlnode.IsNull(n) {
 		l.Fail(n, "", "%s must be an expression, not %s", what, yamlnode.Kind(n))
@@ -98,9 +98,9 @@ func (l *loader) assignments(n *yamlnode.Node, what string) []assignment {
 	return out
 }
 
-// shellCommand compiles the line for /bin/sh. What looks like the shell's own "${NAME}" stays the shell's; every other
-// "${ … }" is an expression, and becomes a reference to an environment variable that will hold its value, so that the
-// shell never reads data as code.
+// shellCommand compiles the line for /bin/sh. A "${NAME}" that looks like a shell parameter is left to the shell. Every
+// other "${ … }" is an expression. shellCommand replaces it by a reference to an environment variable that will contain
+// the value, so that the shell never interprets data as code.
 func (o *object) shellCommand() (text string, vars []assignment) {
 	n := o.at["command"]
 	segments, err := o.env.At(n, 0).Scan(o.text("command"), func(rest string) bool { return shellsOwn(o.env, rest) })
@@ -127,8 +127,8 @@ func (o *object) shellCommand() (text string, vars []assignment) {
 	return out.String(), vars
 }
 
-// shellsOwn reports whether what follows "${" is a parameter of the shell: a name that is none of ours, directly after
-// the brace and followed by what a shell allows there.
+// shellsOwn reports whether the text after "${" is a shell parameter. A shell parameter is a name that is not one of
+// env's variables, directly after the brace and followed by a character that the shell allows.
 func shellsOwn(env *expr.Env, s string) bool {
 	s = strings.TrimLeft(s, "#!")
 	end := len(parameter.FindString(s))
@@ -141,5 +141,5 @@ func shellsOwn(env *expr.Env, s string) bool {
 	return !env.Has(s[:end]) && strings.IndexByte("}:-=?+%#/^,@[", s[end]) >= 0
 }
 
-// parameter matches the name of a parameter of the shell, which may be a number.
+// parameter matches the name of a shell parameter, which may be a number.
 var parameter = regexp.MustCompile(`^[A-Za-z0-9_]*`)

@@ -38,7 +38,8 @@ func (b *endBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: v, has: true, last: true, end: true}, nil
 }
 
-// run compares the expression's value as text to the conditions, or takes the first case that holds.
+// run compares the expression's value as text with the transitions. Without an expression, it uses the first case whose
+// condition is true.
 func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 	vars := ex.scope.variables()
 	value := ""

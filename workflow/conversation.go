@@ -13,18 +13,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
-// maxConversations bounds what is recorded of the conversations of a run that are under way, in bytes. One that finds
-// no room is not recorded.
+// maxConversations is the maximum size in bytes of all recorded conversations of a run's active agents. A conversation
+// that exceeds it is not recorded.
 const maxConversations = 64 << 20
 
-// record returns a context in which the step's agent records its conversation in the journal, and continues the one of
-// the attempt that was under way when the run was interrupted. The function ends the recording; it returns the failure
-// of the journal.
+// record returns a context with which the step's agent records its conversation in the journal. If the run was
+// interrupted during this attempt, the agent continues the recorded conversation. The returned function stops recording
+// and returns the journal's error.
 func (ex *execution) record(ctx context.Context) (context.Context, func() error) {
 	if ex.run.opts.Journal == nil && ex.past == nil {
 		return ctx, func() error { return nil }
 	}
-	held := int64(0) // only the recorder calls write, one part after the other, and not after Close
+	held := int64(0) // only the recorder calls write, sequentially and never after Close
 	if ex.past != nil {
 		held = int64(ex.past.Bytes())
 		ex.run.conversations.Add(held)
@@ -55,11 +55,11 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 	}
 }
 
-// smallPart is the size of a part for which there is always room, such as the one that says that there is none for
-// others.
+// smallPart is the maximum size of a part that is always recorded, for example the part that reports that no more parts
+// are recorded.
 const smallPart = 1 << 10
 
-// isolatedName returns the name of the sandbox of an agent that has its own, in this attempt, in whichever process.
+// isolatedName returns the name of an agent's isolated sandbox in this attempt. The name is the same in every process.
 func (ex *execution) isolatedName() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", ex.path, ex.visit, ex.attempts))
 	return rules.IsolatedName("agent-" + hex.EncodeToString(sum[:10]))

@@ -15,14 +15,14 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// talkers are agents that answer by what their tools returned, in two rounds of two calls. They count the calls that
-// were made, by agent, round and call, over all processes.
+// talkers are agents whose answers depend on the results of their tools, in two rounds of two calls. They count the
+// calls by agent, round, and call, over all processes.
 type talkers struct {
 	mu    sync.Mutex
 	calls map[string]int
-	fails map[string]int // how many times an agent fails at the end of its conversation
-	large int            // bytes that every result of a tool has more
-	is    string         // digest of what the agents are
+	fails map[string]int // how often an agent fails at the end of its conversation
+	large int            // additional bytes of each tool result
+	is    string         // digest of the agents' definition
 }
 
 func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
@@ -77,7 +77,7 @@ func (a *talkers) failure(name string) error {
 	return nil
 }
 
-// twoRounds is a model that calls two tools twice, and then answers with all that they returned.
+// twoRounds is a model that calls two tools twice and then answers with all their results.
 func twoRounds(_ context.Context, p *ai.ModelParams) (*ai.ModelResponse, error) {
 	var text []string
 	for _, m := range p.Request.Messages {
@@ -94,7 +94,7 @@ func twoRounds(_ context.Context, p *ai.ModelParams) (*ai.ModelResponse, error) 
 	return &ai.ModelResponse{Request: p.Request, Message: m}, nil
 }
 
-// talks has agents with conversations wherever a step can be: alone, tried again, and for items side by side.
+// talks contains agents with conversations in all kinds of steps: single, retried, and concurrent for several items.
 const talks = `
   - {id: flaky, type: agent, agent: flaky, retry: {max_attempts: 2, backoff: 0s}}
   - id: each
@@ -108,9 +108,8 @@ const talks = `
   - {id: done, type: end, output: {flaky: "${ steps.flaky.output }", each: "${ steps.each.output }"}}
 `
 
-// TestConversationsContinue interrupts a run behind each of its journal entries. Resumed, its agents make each call
-// once but for the one whose result was not recorded, in an attempt that failed and in one that followed it as often as
-// there were attempts, and come to the same answers.
+// TestConversationsContinue interrupts a run after each of its journal entries. It verifies that the resumed agents
+// make each call once in each attempt, except for a call whose result was not recorded, and give the same answers.
 func TestConversationsContinue(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, talks)
@@ -137,7 +136,7 @@ func TestConversationsContinue(t *testing.T) {
 				unrecorded[call] -= bytes.Count(line, []byte(`{"output":"`+call+`"}`))
 			}
 		}
-		a.fails["flaky"] = 1 // the failure that was recorded is not made again, another one is
+		a.fails["flaky"] = 1 // the recorded failure does not repeat, but the agent fails again
 		for _, e := range before {
 			if e.Retry {
 				a.fails["flaky"] = 0
@@ -160,7 +159,7 @@ func TestConversationsContinue(t *testing.T) {
 	}
 }
 
-// TestContinueWithoutJournal: a run that is resumed without a journal continues its conversations all the same.
+// TestContinueWithoutJournal verifies that a run that is resumed without a journal continues its conversations.
 func TestContinueWithoutJournal(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
@@ -176,8 +175,8 @@ func TestContinueWithoutJournal(t *testing.T) {
 	}
 }
 
-// TestLargeConversation: an agent whose conversation is too large to be kept begins at its start, and the event says
-// so.
+// TestLargeConversation verifies that an agent whose conversation is too large to store starts from the beginning, and
+// that the event contains the reason.
 func TestLargeConversation(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
@@ -204,12 +203,12 @@ func TestLargeConversation(t *testing.T) {
 	}
 }
 
-// TestChangedAgent: an agent that is another than when the run was interrupted begins at its start, and an event says
-// so. What it does then is recorded: interrupted again, it continues behind that.
+// TestChangedAgent verifies that an agent that has changed since the interruption starts from the beginning, and that
+// an event contains the reason. The new conversation is recorded, so that a second interruption continues it.
 func TestChangedAgent(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
-	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}}, &cutJournal{room: 5} // with both results of the first round
+	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}}, &cutJournal{room: 5} // with two results
 	var said []string
 	engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
 		if ev.Kind == workflow.EventStepProgress {
@@ -219,7 +218,7 @@ func TestChangedAgent(t *testing.T) {
 	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
 		t.Fatal(err)
 	}
-	a.is, journal.room = "another", 6 // two of the resumed run, that it begins again, and the first round
+	a.is, journal.room = "another", 6 // two entries of the resumed run, one for the new start, and the first round
 	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrJournal) {
 		t.Fatal(err)
 	}
@@ -238,17 +237,17 @@ func TestChangedAgent(t *testing.T) {
 	}
 }
 
-// TestSpoiledConversations: a journal whose conversations are not as they were written is refused.
+// TestSpoiledConversations verifies that a journal with modified conversations is refused.
 func TestSpoiledConversations(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
-	journal := &cutJournal{room: 6} // both rounds, but for the last result
+	journal := &cutJournal{room: 6} // both rounds without the last result
 	engine := workflow.NewEngine(nil, &talkers{calls: map[string]int{}}, &workflow.Options{Journal: journal})
 	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
 		t.Fatal(err)
 	}
 	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrJournal) {
-		t.Fatalf("as it is: %v", err) // for there is no room
+		t.Fatalf("as it is: %v", err) // because the journal is full
 	}
 	for name, spoil := range map[string]func([]workflow.Entry) []workflow.Entry{
 		"a part is missing":       func(e []workflow.Entry) []workflow.Entry { return append(e[:2:2], renumber(e[3:])...) },

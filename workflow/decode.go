@@ -14,25 +14,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// loader turns one file into a Workflow and collects what is wrong with it.
+// loader converts one file to a Workflow and collects its problems.
 type loader struct {
 	*yamlnode.Decoder
 	place
 	known func(agent string) (*frontmatter.Document, error)
 
-	steps     []*step          // all steps, in order of the file
-	sequences []*sequence      // all of them
+	steps     []*step          // all steps in file order
+	sequences []*sequence      // all sequences
 	reads     []read           // all expressions
-	byID      map[string]*step // the first step of each id
-	varsAt    map[string]bool  // names of variables that anything assigns
+	byID      map[string]*step // the first step with each id
+	varsAt    map[string]bool  // names of assigned variables
 	inputOf   *schema
-	envs      map[string]*expr.Env // of for_each, by the names they add; making one takes milliseconds
+	envs      map[string]*expr.Env // environments of for_each by added names; creating one takes milliseconds
 }
 
-// hyphenated matches what reads as a subtraction and was meant as a step's id.
+// hyphenated matches a step id with hyphens, which an expression parses as a subtraction.
 var hyphenated = regexp.MustCompile(`steps\.([A-Za-z_]\w*(?:-\w+)+)`)
 
-// failExpr reports an error of package expr in the scalar n, at the place inside it that the error names.
+// failExpr reports an error of package expr in the scalar n, at the error's position inside the scalar.
 func (l *loader) failExpr(n *yamlnode.Node, err error) {
 	var e *expr.Error
 	if !errors.As(err, &e) || e.Node == nil {
@@ -46,20 +46,20 @@ func (l *loader) failExpr(n *yamlnode.Node, err error) {
 	l.failAt(e.Place, hint, "%s", e.Msg)
 }
 
-// failAt reports a problem at a place inside a scalar.
+// failAt reports a problem at a position inside a scalar.
 func (l *loader) failAt(at expr.Place, hint, format string, args ...any) {
 	l.FailInside(at.Node, at.Offset, hint, format, args...)
 }
 
-// object is a mapping whose keys are known to be legal.
+// object is a mapping without unknown keys.
 type object struct {
 	*loader
 	node *yamlnode.Node
-	what string // "the workflow", "step fix", for messages
+	what string // name for messages, for example "the workflow" or "step fix"
 	at   map[string]*yamlnode.Node
 }
 
-// object checks that n is a mapping without unknown keys; the second result is false when it is no mapping.
+// object checks that n is a mapping without unknown keys. If n is not a mapping, the second result is false.
 func (l *loader) object(n *yamlnode.Node, what string, known ...string) (*object, bool) {
 	at, ok := l.Fields(n, what, known...)
 	return &object{l, n, what, at}, ok
@@ -67,12 +67,12 @@ func (l *loader) object(n *yamlnode.Node, what string, known ...string) (*object
 
 func (o *object) has(key string) bool { return o.at[key] != nil }
 
-// where returns the node of a key's value, or of the whole object when there is none.
+// where returns the node of a key's value. If the key is missing, it returns the node of the whole object.
 func (o *object) where(key string) *yamlnode.Node {
 	return cmp.Or(o.at[key], o.node)
 }
 
-// require reports a missing key.
+// require reports a problem if a key is missing.
 func (o *object) require(key, hint string) bool {
 	if !o.has(key) {
 		o.Fail(o.node, hint, "%s has no %s", o.what, key)
@@ -80,19 +80,19 @@ func (o *object) require(key, hint string) bool {
 	return o.has(key)
 }
 
-// get decodes a key's value. It returns false when it is absent or wrong.
+// get decodes a key's value. If the key is missing or its value is invalid, get returns false.
 func (o *object) get(key string, to any) bool {
 	n := o.at[key]
 	return n != nil && o.Decode(n, key+" of "+o.what, to)
 }
 
-// text returns a key's text; "" when it is absent or no text.
+// text returns a key's text. If the key is missing or its value is not text, it returns "".
 func (o *object) text(key string) (s string) {
 	o.get(key, &s)
 	return s
 }
 
-// word returns a key's text when it follows the rules for ids.
+// word returns a key's text if it is a valid id.
 func (o *object) word(key string) string {
 	n := o.at[key]
 	if n == nil {
@@ -119,7 +119,7 @@ func (o *object) boolean(key string) (v bool) {
 	return v
 }
 
-// duration reads "90s", "30m", "1h30m"; zero only when zero is allowed.
+// duration parses a duration, for example "90s", "30m", or "1h30m". Zero is only valid if low is zero.
 func (o *object) duration(key string, low, high time.Duration) (d time.Duration) {
 	if o.get(key, &d) && (d < low || d > high) {
 		o.Fail(o.at[key], "", "%s of %s must be %s to %s, not %s", key, o.what, low, high, d)
@@ -141,7 +141,7 @@ func (o *object) items(key string, most int) (list []*yamlnode.Node) {
 	return list
 }
 
-// objects iterates over the mappings of a list.
+// objects iterates over the mappings in a list.
 func (o *object) objects(key string, most int, known ...string) iter.Seq[*object] {
 	return func(yield func(*object) bool) {
 		for i, n := range o.items(key, most) {
@@ -154,7 +154,7 @@ func (o *object) objects(key string, most int, known ...string) iter.Seq[*object
 
 func clip(s string) string { return sanitize.Clip(s) }
 
-// isID reports whether s can name a workflow, a step or a branch. In Genkit's names '/' and '.' have a meaning.
+// isID reports whether s is a valid id of a workflow, step, or branch. Genkit names give '/' and '.' a meaning.
 func isID(s string) bool { return id.MatchString(s) }
 
 var id = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)

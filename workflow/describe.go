@@ -6,7 +6,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 )
 
-// Agents lists the agents that the workflow names, each once, sorted.
+// Agents returns the sorted names of the workflow's agents without duplicates.
 func (wf *Workflow) Agents() []string {
 	var names []string
 	for _, s := range wf.all {
@@ -18,8 +18,8 @@ func (wf *Workflow) Agents() []string {
 	return slices.Compact(names)
 }
 
-// InputSchema returns a copy of the JSON Schema of the run's input. If the file has none, the schema allows every
-// input, or none if no step uses the input.
+// InputSchema returns a copy of the JSON Schema of the run's input. If the file has no schema and a step uses the
+// input, the result allows every input. If no step uses the input, the result allows no properties.
 func (wf *Workflow) InputSchema() map[string]any {
 	if wf.input == nil {
 		uses := wf.readsInput || slices.ContainsFunc(wf.all, func(s *step) bool {

@@ -1,24 +1,24 @@
-// Package workflow loads workflow files and runs them: steps that let agents work and commands run in the sandboxes of
-// one run, with loops, branches, retries and caps. docs/workflows.md describes the file.
+// Package workflow loads workflow files and runs them. The steps of a workflow run agents and commands in the sandboxes
+// of one run, with loops, branches, retries, and limits. docs/workflows.md describes the file.
 //
 //	agents := workflow.Agents(loaded) // from tools.LoadAgents
 //	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.File})
 //	engine := workflow.NewEngine(manager, agents, nil)
 //	result, err := engine.Run(ctx, wf, map[string]any{"repo": "."})
 //
-// [Load] finds all problems of a file at once, each with line and column. [Engine.Run] assigns the run an id, records
-// every step in a [Journal] before the next begins, and closes the run's sandboxes however it ends. A run is a Genkit
-// flow; [Engine.Register] shows a workflow in Genkit's developer UI.
+// [Load] reports all problems of a file at once, with line and column. [Engine.Run] assigns an id to the run, records
+// each step in a [Journal] before the next one starts, and closes the run's sandboxes at the end. A run is a Genkit
+// flow. [Engine.Register] makes a workflow available in Genkit's developer UI.
 //
-// # Caps
+// # Limits
 //
-// Whatever a file says, a run is bounded: by max_steps and timeout, by the number of branches, items and attempts, by
-// how much it may remember, and by the cost of each expression. A run that passes a bound ends with an error that wraps
-// [ErrLimit]. A workflow cannot run itself, also not by way of its agents.
+// Every run is bounded by max_steps and timeout, by the numbers of branches, items, and attempts, by the size of its
+// state, and by the cost of each expression. If a run exceeds a limit, it ends with an error that wraps [ErrLimit]. A
+// workflow cannot run itself, not even through its agents.
 //
 // # Spans
 //
-// invoke_workflow ID, and below it workflow.step for each attempt of each step, carry the ids of run, workflow and
-// step, the type of the step, visit, attempt and outcome. Inside workflow.step lie Genkit's spans and those of package
-// session.
+// A run has the span "invoke_workflow ID". Each attempt of a step has a child span workflow.step. The attributes
+// contain the ids of the run, workflow, and step, and the step's type, visit count, attempt, and outcome. The children
+// of workflow.step are Genkit's spans and the spans of package session.
 package workflow

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// The examples of docs/workflows.md are whole workflows, and do what the text says.
+// TestDocumentation verifies that the examples of docs/workflows.md are complete workflows that behave as documented.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -42,7 +42,7 @@ func TestDocumentation(t *testing.T) {
 	found := 0
 	for _, block := range strings.Split(string(src), "```yaml\n")[1:] {
 		text, _, _ := strings.Cut(block, "```")
-		// The test engine has images of its own.
+		// The test engine has special images.
 		text = strings.NewReplacer("runtime: bash", `image: "`+image+`"`,
 			`image: "python:3.11-slim"`, `image: "workcell/python:3.11"`).Replace(text)
 		wf, err := workflow.Parse(filepath.Join(dir, "docs.yaml"), []byte(text), nil)

@@ -29,69 +29,73 @@ const (
 	defaultCloseTimeout = 2 * time.Minute
 )
 
-// AgentRunner runs the agents that workflows name.
+// AgentRunner runs the agents of workflows.
 type AgentRunner interface {
-	// RunAgent runs an agent to its end. ctx carries the run (session.RunFromContext), what the run wants its sandboxes
-	// to be (session.BaseFromContext) and which of them the agent's default sandbox is (session.SessionNameFromContext).
-	// It also carries the record of the agent's conversation, which the first Run of the tools.Agent of that name keeps.
-	// RunAgent must return soon after ctx ended; a call that does not is abandoned after Options.StopGrace. input
-	// belongs to the callee. It is called concurrently.
+	// RunAgent must run an agent and wait for its end. ctx contains the run (session.RunFromContext), the base request for
+	// its sandboxes (session.BaseFromContext), and the name of the agent's default sandbox
+	// (session.SessionNameFromContext). ctx also contains the recorded conversation of the agent, which the first Run of
+	// the tools.Agent with this name continues. RunAgent must return soon after ctx has ended; otherwise the call is
+	// abandoned after Options.StopGrace. RunAgent may keep and modify input. It is called concurrently.
 	RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error)
 }
 
-// AgentOutput is what an agent answered.
+// AgentOutput is an agent's answer.
 type AgentOutput struct {
 	Text string
-	// Output is the parsed answer of an agent that has an output schema or answers with a JSON object; nil otherwise.
+	// Output is the parsed answer if the agent has an output schema or answers with a JSON object. Otherwise it is nil.
 	Output any
-	// CostUSD is what the agent's model cost, also when the agent failed; nil when that is not known.
+	// CostUSD is the cost of the agent's model, even if the agent failed. It is nil if unknown.
 	CostUSD *float64
 	// Evidence is tools.AgentResult.Evidence.
 	Evidence []sandbox.Evidence
 }
 
-// SandboxDescriber is implemented by AgentRunners that know which sandbox an agent asks for. A step of type exec that
-// runs before any agent then makes the sandbox that the workflow's first agent wants to share.
+// SandboxDescriber is an optional interface of an AgentRunner that knows the sandbox requests of agents. If a step of
+// type exec runs before any agent, it creates the shared sandbox that the workflow's first agent requests.
 type SandboxDescriber interface {
-	// AgentSandbox returns what the agent asks for; false when it asks for none or for one of its own.
+	// AgentSandbox returns the agent's request for a shared sandbox. If the agent uses no sandbox or an isolated one, it
+	// returns false.
 	AgentSandbox(name string) (session.Request, bool)
 }
 
-// Options configure an Engine. The comment of each field says what its zero value means.
+// Options configure an Engine.
 type Options struct {
-	// Journal records runs, for Resume. Nil: they are not recorded.
+	// Journal records runs, so that they can be resumed. If nil, runs are not recorded.
 	Journal Journal
-	// OnEvent is called with the progress of runs. It should return soon: the run waits for it. Nil: it is not reported.
+	// OnEvent is called with the progress of runs. It should return soon, because the run waits. It may be nil.
 	OnEvent func(Event)
-	// TracerProvider makes spans. Nil is the global one.
+	// TracerProvider creates spans. If nil, the global provider is used.
 	TracerProvider trace.TracerProvider
-	// Logger takes what operators should know: panics with their stack, sandboxes left behind. Nil discards.
+	// Logger receives events for operators, for example panics with their stacks and remaining sandboxes. If nil, events
+	// are discarded.
 	Logger *slog.Logger
-	// Workspace is a directory of the host that is copied into every sandbox of a run when it is made, in place of the
-	// one that the workflow names. Empty leaves it to the workflow.
+	// Workspace is a host directory that is copied into every new sandbox of a run. It overrides the workflow's workspace.
+	// If empty, the workflow's workspace applies.
 	Workspace string
-	// Retention is how long the sandboxes of a run outlive it, in place of what the workflow says. Zero leaves it to the
-	// workflow.
+	// Retention is how long the sandboxes of a run are kept after its end. It overrides the workflow's retention. If zero,
+	// the workflow's retention applies.
 	Retention time.Duration
-	// Results is a directory of the host. Below it each run keeps the tree that its workspace began as, for as long as it
-	// is under way or can be resumed, and then its outputs and its patch, in a directory of its own. Empty keeps them
-	// nowhere but in the Result.
+	// Results is a host directory with one subdirectory per run. While a run is running or can be resumed, its
+	// subdirectory contains the initial files of its workspace. Afterwards it contains the run's outputs and patch. If
+	// empty, outputs and patch are only available in the Result.
 	Results string
-	// Within is a run of the caller's whose sandboxes the workflow uses in place of its own. They stay open at its end,
-	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
-	// nothing. Nil gives every run its own.
+	// Within is an existing run whose sandboxes the workflow uses. The sandboxes stay open at the end, and the caller must
+	// close them. The context's sandbox settings (session.WithBase) apply where the workflow sets none. If nil, every run
+	// has its own sandboxes.
 	Within *session.Run
-	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for
-	// those whose sandboxes outlive the run, as by Within; the run then keeps nothing else in Results. Nil removes it.
+	// OnSnapshot is called at the end of a run with the initial files of its sandboxes. The callee must remove the
+	// snapshot. Use it if sandboxes outlive the run, for example with Within. With OnSnapshot, the run saves no outputs
+	// and no patch in Results. If nil, the snapshot is removed.
 	OnSnapshot func(*transfer.Snapshot)
-	// OnKept is called when the outputs and the patch of a run lie in Results, before its sandboxes go: for those who keep
-	// them elsewhere, too. An error leaves the run unfinished, with its sandboxes. Nil keeps them in Results alone.
+	// OnKept is called after the outputs and the patch of a run have been saved in Results and before its sandboxes are
+	// closed. Use it to copy them to another place. If it fails, the run stays unfinished and keeps its sandboxes. It may
+	// be nil.
 	OnKept func(ctx context.Context, runID string) error
-	// OnPull is called with the progress of images that are pulled for a run. May be nil.
+	// OnPull is called with the progress of image pulls for a run. It may be nil.
 	OnPull func(backend.PullProgress)
-	// StopGrace is how long a step may take to return after it was cancelled. Zero is 15 seconds.
+	// StopGrace is how long a canceled step may take to return. If zero, it is 15 seconds.
 	StopGrace time.Duration
-	// CloseTimeout bounds the closing of a run's sandboxes. Zero is 2 minutes.
+	// CloseTimeout is the timeout for closing a run's sandboxes. If zero, it is 2 minutes.
 	CloseTimeout time.Duration
 }
 
@@ -102,8 +106,8 @@ type Engine struct {
 	opts    Options
 }
 
-// NewEngine returns an engine. manager opens the sandboxes of runs; without one, steps of type exec fail with
-// backend.ErrUnsupported. agents may be nil when no workflow has agents.
+// NewEngine returns an engine. manager opens the sandboxes of runs. If manager is nil, steps of type exec fail with
+// backend.ErrUnsupported. agents may be nil if no workflow has agents.
 func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Engine {
 	e := &Engine{manager: manager, agents: agents}
 	if opts != nil {
@@ -116,12 +120,12 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 	return e
 }
 
-// Run runs a workflow to its end. The run's sandboxes are closed before Run returns, however it ended, unless the
-// workflow retains them or they have what could not be brought home (Result.Unfinished).
+// Run runs a workflow and waits for its end. It closes the run's sandboxes before it returns, unless the workflow
+// retains them or their results could not be collected (Result.Unfinished).
 //
-// The result is nil only when the run never began: its input is invalid (ErrInvalidInput), its workspace cannot be
-// copied (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion).
-// Otherwise it describes how the run ended, also beside an error, which then is an [*Error].
+// If the run could not start, the result is nil. Then the input is invalid (ErrInvalidInput), the workspace cannot be
+// copied (backend.ErrInvalid, backend.ErrTooLarge), or the run is nested in a run of the same workflow (ErrRecursion).
+// Otherwise the result describes the end of the run. If the run failed, Run also returns an [*Error].
 func (e *Engine) Run(ctx context.Context, wf *Workflow, input map[string]any) (*Result, error) {
 	r, err := e.begin(ctx, wf, input)
 	if err != nil {
@@ -130,11 +134,11 @@ func (e *Engine) Run(ctx context.Context, wf *Workflow, input map[string]any) (*
 	return e.drive(ctx, r)
 }
 
-// drive executes a run inside its Genkit flow.
+// drive executes a run as a Genkit flow.
 func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 	ctx, end := r.span(ctx)
 	defer end()
-	// The flow's own span and those of its steps are what Genkit's tools show a run by. The input was checked.
+	// Genkit's tools show the spans of the flow and of its steps. The input has already been validated.
 	if _, err := e.flow(r.wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
 		r.settle(ctx, nil, asError(err, codeInternal))
 	}
@@ -144,8 +148,8 @@ func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 	return &r.result, nil
 }
 
-// Register makes a workflow a Genkit flow with the workflow's id and input schema: it shows in the developer UI, and
-// running it there, or with genkit.ListFlows, is a Run whose events are streamed.
+// Register registers a workflow as a Genkit flow with the workflow's id and input schema. The developer UI shows the
+// flow. Running the flow there or through genkit.ListFlows calls Run and streams its events.
 func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 	if genkit.LookupAction(g, api.NewKey(api.ActionTypeFlow, "", wf.ID)) != nil {
 		return fmt.Errorf("a flow named %s is already registered", wf.ID)
@@ -155,13 +159,13 @@ func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 }
 
 type (
-	pendingKey struct{} // holds the *run that a flow is to execute
-	chainKey   struct{} // holds the ids of the workflows that are being run, outermost first
-	runIDKey   struct{} // holds the id of the innermost run
+	pendingKey struct{} // *run that a flow executes
+	chainKey   struct{} // ids of the running workflows, outermost first
+	runIDKey   struct{} // id of the innermost run
 )
 
-// RunIDFromContext returns the id of the run of a workflow that an agent with ctx works for; empty when there is none.
-// It differs from the run of session.RunFromContext where Options.Within names another.
+// RunIDFromContext returns the id of the workflow run for which an agent with ctx works. Without a run, it returns "".
+// If Options.Within is set, the id differs from the run of session.RunFromContext.
 func RunIDFromContext(ctx context.Context) string {
 	id, _ := ctx.Value(runIDKey{}).(string)
 	return id
@@ -169,8 +173,8 @@ func RunIDFromContext(ctx context.Context) string {
 
 type flowAction = core.Action[map[string]any, any, Event]
 
-// flow returns the Genkit action of a workflow. Called inside Run it executes the run that Run began; called from
-// elsewhere it begins one.
+// flow returns the Genkit action of a workflow. If Run calls the action, the action executes Run's run. Otherwise the
+// action starts a new run.
 func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 	opts := &core.ActionOptions{
 		Description: wf.Description, InputSchema: schema, OutputSchema: map[string]any{},
@@ -179,7 +183,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 	return core.NewStreamingActionOf(api.ActionTypeFlow, wf.ID, opts,
 		func(ctx context.Context, input map[string]any, stream core.StreamCallback[Event]) (any, error) {
 			ctx = core.WithFlowContext(ctx, wf.ID)
-			telemetry.Around(ctx) // the run's own span is around it, or follows
+			telemetry.Around(ctx) // the run's span is the parent, or follows
 			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.executed.CompareAndSwap(false, true) {
 				return r.execute(ctx)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// One row runs one workflow without sandboxes and holds which way it takes and how it ends.
+// TestRun verifies, in each row, the path and the result of one workflow without sandboxes.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -190,7 +190,7 @@ steps:
 		base, _ := session.BaseFromContext(ctx)
 		got = append(got, strings.Join([]string{name, session.SessionNameFromContext(ctx), base.Image, base.Retention.String()}, " "))
 		inputs = append(inputs, input)
-		input["n"] = "changed" // an agent's input is its own
+		input["n"] = "changed" // an agent may modify its input
 		return workflow.AgentOutput{}, nil
 	}), nil).Run(t.Context(), wf, map[string]any{"n": 1})
 	if err != nil {
@@ -283,7 +283,8 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestJournalFails verifies that nothing happens unrecorded: without any entry the run fails, later it is interrupted.
+// TestJournalFails verifies that all actions are recorded: if the first entry fails, the run fails; if a later entry
+// fails, the run is interrupted.
 func TestJournalFails(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
@@ -307,7 +308,7 @@ func TestJournalFails(t *testing.T) {
 	}
 }
 
-// failingJournal fails at its given entry, in some way.
+// failingJournal fails at the specified entry.
 type failingJournal struct {
 	at, n int
 	fail  func() error
@@ -320,7 +321,7 @@ func (j *failingJournal) Append(context.Context, workflow.Entry) error {
 	return nil
 }
 
-// TestCostIsKept: what an agent's model cost is in the journal, also of an attempt that failed.
+// TestCostIsKept verifies that the journal contains the cost of an agent's model, even for a failed attempt.
 func TestCostIsKept(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `

@@ -10,21 +10,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Sentinels for what ends a run besides a failed step. Test with errors.Is; a cancelled run also is context.Canceled,
-// one that ran out of time context.DeadlineExceeded.
+// Sentinels for the ends of runs that no failed step caused. Test them with errors.Is. The error of a canceled run also
+// wraps context.Canceled. The error of a timed-out run also wraps context.DeadlineExceeded.
 var (
-	// ErrInvalidInput: the run's input does not fit the workflow's schema.
+	// ErrInvalidInput means that the run's input does not match the workflow's schema.
 	ErrInvalidInput = errors.New("invalid input")
-	// ErrLimit: a run passed one of its caps: max_steps, items of a for_each, bytes it may remember.
+	// ErrLimit means that a run exceeded a limit, for example max_steps, the items of a for_each, or its state size.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrRecursion: a workflow was started from inside a run of itself, or runs are nested too deep.
+	// ErrRecursion means that a workflow was started inside its own run, or that runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal: the journal could not take an entry, which interrupts the run; nothing may happen that is not recorded.
+	// ErrJournal means that the journal could not store an entry. The run is interrupted, because all its actions must be
+	// recorded.
 	ErrJournal = errors.New("journal failed")
 )
 
-// Code is the reason why a step or a run failed. Errors of sandboxes keep their own class ("sandbox_lost", "image",
-// "unavailable", …).
+// Code is the reason why a step or a run failed. Errors of sandboxes have their own codes, for example "sandbox_lost",
+// "image", or "unavailable".
 type Code string
 
 // Codes.
@@ -38,44 +39,44 @@ const (
 	CodeInput      Code = "invalid_input"
 	codeOutput     Code = "invalid_output"
 	codeTooLarge   Code = "too_large"
-	codeNoMatch    Code = "no_match" // no case of a switch
+	codeNoMatch    Code = "no_match" // no matching case of a switch
 	codeFailed     Code = "failed"   // a step of type fail
-	codeBranches   Code = "branches" // branches or items failed
+	codeBranches   Code = "branches" // failed branches or items
 	codeMaxSteps   Code = "max_steps"
 	codeMaxVisits  Code = "max_visits"
 	codeLimit      Code = "limit"
 	codePanic      Code = "panic"
 	codeRecursion  Code = "recursion"
 	codeJournal    Code = "journal"
-	codeOutputs    Code = "outputs" // what the run made cannot be brought home
+	codeOutputs    Code = "outputs" // the run's outputs cannot be collected
 	codeInternal   Code = "internal"
 
 	CodeLost        Code = "sandbox_lost"
 	codeInterrupted Code = "interrupted" // ErrInterrupted
 )
 
-// Error describes how a step or a run failed.
+// Error describes the failure of a step or a run.
 type Error struct {
-	Step    string    `json:"step,omitempty"`  // empty when no step is to blame
-	Where   string    `json:"where,omitempty"` // "file:line:column" of the expression that failed
+	Step    string    `json:"step,omitempty"`  // failed step; empty if no step caused the failure
+	Where   string    `json:"where,omitempty"` // "file:line:column" of the failed expression
 	Code    Code      `json:"code"`
 	Message string    `json:"message"`
-	Failed  []Failure `json:"failed,omitempty"` // of parallel and for_each: the branches or items, at most 100
-	Limit   string    `json:"limit,omitempty"`  // of the sandbox, that a command reached: a retry would reach it again
-	Final   bool      `json:"final,omitempty"`  // it ends the run: no retry and no on_error may follow
-	Err     error     `json:"-"`                // what callers may test for
+	Failed  []Failure `json:"failed,omitempty"` // for parallel and for_each: the failed branches or items, at most 100
+	Limit   string    `json:"limit,omitempty"`  // sandbox limit that a command reached; a retry would reach it again
+	Final   bool      `json:"final,omitempty"`  // ends the run without retry and on_error
+	Err     error     `json:"-"`                // error for errors.Is
 }
 
 // Failure is the failure of one branch or item.
 type Failure struct {
-	Branch  string `json:"branch,omitempty"` // of parallel
-	Index   int    `json:"index,omitempty"`  // of for_each, from 0
+	Branch  string `json:"branch,omitempty"` // for parallel
+	Index   int    `json:"index,omitempty"`  // for for_each, starting at 0
 	Step    string `json:"step,omitempty"`
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
 }
 
-// Error returns one line.
+// Error returns a one-line message.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Where != "" {
@@ -88,10 +89,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the error that callers may test for.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// data is what expressions read as steps.<id>.error.
+// data returns the value of steps.<id>.error in expressions.
 func (e *Error) data() map[string]any {
 	out := map[string]any{"code": string(e.Code), "message": e.Message}
 	if len(e.Failed) > 0 {
@@ -104,7 +105,7 @@ func (e *Error) data() map[string]any {
 	return out
 }
 
-// asError returns the Error for anything that a step may fail with.
+// asError returns err as an Error. If err is not an Error, asError creates one.
 func asError(err error, fallback Code) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -122,7 +123,7 @@ func asError(err error, fallback Code) *Error {
 	return &Error{Code: code, Message: err.Error(), Err: err}
 }
 
-// placed returns the Error of a failed evaluation, with its place in the file; other errors as they are.
+// placed adds the file position to the error of an expression. It returns other errors unchanged.
 func (wf *Workflow) placed(err error) error {
 	var e *expr.Error
 	if !errors.As(err, &e) {
@@ -138,7 +139,7 @@ func (wf *Workflow) placed(err error) error {
 	return out
 }
 
-// where returns "file:line:column" of a place in the file.
+// where returns "file:line:column" of a position in the file.
 func (wf *Workflow) where(at expr.Place) string {
 	line, column := wf.src.Place(at.Node, at.Offset)
 	return fmt.Sprintf("%s:%d:%d", wf.src.File, line, column)

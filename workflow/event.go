@@ -11,51 +11,51 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// EventKind is the kind of an Event.
+// EventKind is the type of an Event.
 type EventKind string
 
-// Kinds of events.
+// Event kinds.
 const (
 	EventRunStarted   EventKind = "run_started"
 	EventStepStarted  EventKind = "step_started"  // before each attempt
 	EventStepFinished EventKind = "step_finished" // after each attempt
 	EventStepSkipped  EventKind = "step_skipped"
-	EventRunResumed   EventKind = "run_resumed"   // in place of run_started, in a run that was interrupted
-	EventStepReplayed EventKind = "step_replayed" // ended before the run was interrupted and is not run again
-	EventStepRetry    EventKind = "step_retry"    // the step is tried again after Delay
-	EventStepProgress EventKind = "step_progress" // of an agent's conversation; an event when what was recorded of it is of no use any more
-	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error names what was left behind
+	EventRunResumed   EventKind = "run_resumed"   // replaces run_started if the run was interrupted
+	EventStepReplayed EventKind = "step_replayed" // the step ended before the interruption and is not run again
+	EventStepRetry    EventKind = "step_retry"    // the step is retried after Delay
+	EventStepProgress EventKind = "step_progress" // a part of an agent's conversation, or the loss of its recorded parts
+	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error describes remaining sandboxes
 	EventRunFinished  EventKind = "run_finished"
 )
 
-// Event describes the progress of a run, for a person to read. Events of one run never overlap; those of different runs
-// may.
+// Event describes the progress of a run for users. Events of one run are never concurrent; events of different runs may
+// be.
 type Event struct {
 	Kind     EventKind     `json:"kind"`
 	Time     time.Time     `json:"time"`
 	RunID    string        `json:"run_id"`
 	Workflow string        `json:"workflow"`
-	Path     string        `json:"path,omitempty"` // the step with what it is part of
+	Path     string        `json:"path,omitempty"` // path of the step, including the enclosing steps
 	Step     string        `json:"step,omitempty"`
 	Type     Type          `json:"type,omitempty"`
-	Agent    string        `json:"agent,omitempty"` // of steps of type agent
+	Agent    string        `json:"agent,omitempty"` // for steps of type agent
 	Visit    int           `json:"visit,omitempty"`
 	Attempt  int           `json:"attempt,omitempty"`
-	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted; step_progress: the agent begins again
-	Turns    int           `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
-	Lost     string        `json:"lost,omitempty"`    // step_started that repeats, step_progress: why an agent begins, or would begin, again from its start
+	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was interrupted; step_progress: agent restarts
+	Turns    int           `json:"turns,omitempty"`   // step_started with Repeats: number of recorded turns
+	Lost     string        `json:"lost,omitempty"`    // why an agent cannot continue (step_progress, step_started)
 	Status   Status        `json:"status,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
-	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON
+	Duration time.Duration `json:"-"`              // duration of the attempt or the run; duration_ms in JSON
 	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
-	Next     string        `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
+	Next     string        `json:"next,omitempty"` // step_finished: the next step, if it is not the next in order
 	Error    *Error        `json:"error,omitempty"`
 	Output   any           `json:"-"` // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
 
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // step_finished, step_replayed: as in Entry
 }
 
-// Result is how a run ended and what it returned.
+// Result is the outcome of a run and its output.
 type Result struct {
 	RunID    string        `json:"run_id"`
 	Workflow string        `json:"workflow"`
@@ -71,22 +71,23 @@ type Result struct {
 	// failed, as far as they are there. They and Patch come from the sandbox that the run's steps share; where there is
 	// none, from the only one that there is.
 	Outputs patch.Tree `json:"-"`
-	// Missing are outputs that may be missing, and are.
+	// Missing are the missing optional outputs.
 	Missing []string `json:"missing,omitempty"`
-	// Patch is what the run changed in the directory that its workspace came from. Nil when it came from none, or
-	// was copied to several sandboxes, none of which the steps share.
+	// Patch contains the run's changes to the directory that was copied into its workspace. It is nil if no directory was
+	// copied, or if the directory was copied to several sandboxes and the steps share none of them.
 	Patch *patch.Patch `json:"-"`
-	// Workspace is that directory.
+	// Workspace is the directory that was copied.
 	Workspace string `json:"-"`
-	// Unfinished is why what the run made could not be brought home. Such a run has no end in its journal and its
-	// sandboxes were left, so that Resume can try again; whoever owns the manager should Detach it, which leaves them.
-	// Outcome, Output and Error say how the steps ended. Nil for a run that has ended.
+	// Unfinished is the reason why the run's results could not be collected. It is nil if the run has ended. An unfinished
+	// run has no end in its journal and keeps its sandboxes, so that Resume can try again. The owner of the manager should
+	// call Detach, which keeps the sandboxes. Outcome, Output, and Error describe the end of the steps.
 	Unfinished *Error `json:"unfinished,omitempty"`
-	// Cleanup is why sandboxes of the run may be left behind; nil when all were closed or are retained on purpose.
+	// Cleanup is the reason why sandboxes of the run may remain. It is nil if all sandboxes were closed or are
+	// intentionally retained.
 	Cleanup error `json:"-"`
 }
 
-// MarshalJSON writes durations in milliseconds.
+// MarshalJSON encodes durations in milliseconds.
 func (e Event) MarshalJSON() ([]byte, error) {
 	type plain Event
 	return json.Marshal(struct {
@@ -96,10 +97,10 @@ func (e Event) MarshalJSON() ([]byte, error) {
 	}{plain(e), e.Duration.Milliseconds(), e.Delay.Milliseconds()})
 }
 
-// failure is why the run failed, or did not end; nil when all is well.
+// failure returns the reason why the run failed or is unfinished. If the run succeeded, it returns nil.
 func (r *Result) failure() *Error { return cmp.Or(r.Error, r.Unfinished) }
 
-// MarshalJSON writes durations in milliseconds, the names of the outputs and the size of the patch.
+// MarshalJSON encodes durations in milliseconds, the names of the outputs, and the size of the patch.
 func (r Result) MarshalJSON() ([]byte, error) {
 	type plain Result
 	shown := struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// Agents of package tools answer the steps of a workflow. This one plays its model itself.
+// The steps of a workflow run agents of package tools. The example defines its own model.
 func ExampleAgents() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -17,15 +17,15 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of what is kept of a command's output, per stream. JSON cannot be cut, so a step that wants it keeps more.
+// Limits of a command's recorded output per stream. Truncated JSON is invalid, so a step that parses JSON keeps more.
 const (
 	execHead = 64 << 10
 	execTail = 192 << 10
 	jsonKeep = 512 << 10 // head and tail each
-	// execGrace is how much longer than its timeout a command's step may take: the sandbox ends the command when its
-	// time is up and reports what it wrote until then.
+	// execGrace is how much longer than its timeout the step of a command may take. The sandbox kills the command at the
+	// timeout and then returns its output.
 	execGrace = 5 * time.Second
-	// maxEnvValue is the longest value the kernel takes in one variable, with some room for its name.
+	// maxEnvValue is the kernel's maximum size of one environment variable, minus some room for its name.
 	maxEnvValue = 128<<10 - 1024
 )
 
@@ -55,7 +55,7 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	return b.judge(out)
 }
 
-// request evaluates the step's expressions.
+// request evaluates the step's expressions and returns the request for the command.
 func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequest, error) {
 	vars := ex.scope.variables()
 	req := sandbox.ExecRequest{Command: b.command, HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
@@ -94,16 +94,16 @@ func (b *execBody) request(ctx context.Context, ex *execution) (sandbox.ExecRequ
 	return req, nil
 }
 
-// tooLarge returns the error of a value of the step's that cannot be passed on.
+// tooLarge returns the error for a value that is too large to pass to the command.
 func (ex *execution) tooLarge(v *expr.Value, message string) error {
 	e := &Error{Code: codeTooLarge, Message: message}
-	if progs := v.Programs(); len(progs) > 0 { // what the file itself holds is small
+	if progs := v.Programs(); len(progs) > 0 { // literal values in the file are small
 		e.Where = ex.run.wf.where(progs[0].Place)
 	}
 	return e
 }
 
-// open returns the step's sandbox: the one that is open under its name, else a new one.
+// open returns the step's sandbox. If no sandbox with its name is open, open creates one.
 func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	r := ex.run
 	if r.manager == nil {
@@ -116,19 +116,20 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		}
 		gone, err := r.manager.Gone(ctx, r.scope().Scope())
 		if err != nil || slices.Contains(gone, key) {
-			return s, err // its calls fail: an empty sandbox in its place would not be noticed
+			return s, err // its calls fail; an empty replacement would hide the loss
 		}
 	}
 	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.sandbox.name))
 	return s, err
 }
 
-// openAsIs opens a sandbox as it is, because an agent may have opened it with other wishes. Others may have written its
-// record. So the request names the recorded network only if the workflow or one of its agents does.
+// openAsIs opens a sandbox with its existing configuration, because an agent may have opened it with other settings.
+// Other programs may have written its record. Therefore the request contains the recorded network only if the workflow
+// or one of its agents requests the same network.
 func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
 	req.Mode = session.OpenAsIs
 	describer, ok := r.agents.(SandboxDescriber)
-	if _, err := r.manager.Get(key); !ok || r.past == nil && err != nil { // else it may be made again, after a loss
+	if _, err := r.manager.Get(key); !ok || r.past == nil && err != nil { // otherwise a lost sandbox may be recreated
 		return r.manager.Open(ctx, key, req)
 	}
 	list, err := r.manager.List(ctx)
@@ -150,8 +151,9 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	return r.manager.Open(ctx, key, req)
 }
 
-// sandboxRequest returns the request for a sandbox, by the name that steps give it, that no agent opens: what the
-// workflow asks for; without an image there, what the first agent wants that shares the sandbox; else plain Debian.
+// sandboxRequest returns the request for a sandbox that no agent has opened. name is the sandbox's name in the steps.
+// The request is the workflow's. If it has no image, the image and settings come from the first agent that shares the
+// sandbox. Without such an agent, the image is plain Debian.
 func (r *run) sandboxRequest(name string) session.Request {
 	req := r.base
 	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {
@@ -172,7 +174,7 @@ func (r *run) sandboxRequest(name string) session.Request {
 	return req
 }
 
-// judge turns what the command did into the step's output, and decides whether it failed.
+// judge converts the command's result to the step's output and decides whether the step failed.
 func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 	okCodes := b.okCodes
 	if okCodes == nil {
@@ -189,7 +191,7 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 		data["exit_code"] = int64(out.ExitCode)
 	}
 	if !utf8.ValidString(outputText(out.Stdout)) || !utf8.ValidString(outputText(out.Stderr)) {
-		data["invalid_utf8"] = true // expr.Normalize replaces it
+		data["invalid_utf8"] = true // expr.Normalize replaces invalid bytes
 	}
 	parsed, jsonErr := jsonOf(out.Stdout)
 	if jsonErr == nil {
@@ -205,8 +207,8 @@ func (b *execBody) judge(out sandbox.ExecResult) (result, error) {
 	return res, nil
 }
 
-// commandError returns why a command counts as failed, nil when it does not. allow_failure forgives exit codes and the
-// command's own crashes, not that it was ended from outside.
+// commandError returns the reason why a command counts as failed, or nil. allow_failure ignores exit codes and crashes
+// of the command. It does not ignore that the command was killed from outside.
 func commandError(out sandbox.ExecResult, forgiven bool) error {
 	suffix := ""
 	if out.Limit != "" {
@@ -228,7 +230,8 @@ func commandError(out sandbox.ExecResult, forgiven bool) error {
 	return &Error{Code: codeExit, Message: text, Limit: out.Limit}
 }
 
-// asked returns a time limit as the file has it: what the step did before its command began was taken off it.
+// asked rounds an effective timeout to the configured timeout. The effective timeout is slightly shorter, because the
+// time before the command started was subtracted.
 func asked(limit time.Duration) time.Duration {
 	if rounded := limit.Round(10 * time.Millisecond); rounded > 0 {
 		return rounded
@@ -243,7 +246,7 @@ func outputText(o sandbox.Output) string {
 	return fmt.Sprintf("%s\n[… %d bytes omitted …]\n%s", o.Head, o.Omitted, o.Tail)
 }
 
-// jsonOf parses a stream that is one JSON object or list.
+// jsonOf parses a stream that contains one JSON object or list.
 func jsonOf(o sandbox.Output) (any, error) {
 	if o.Omitted > 0 {
 		return nil, fmt.Errorf("it has %d bytes, of which %d were omitted", o.Total, o.Omitted)

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// sequence runs steps until one ends the sequence or the last has run.
+// sequence runs steps until a step ends the sequence or the last step has run.
 func (r *run) sequence(ctx context.Context, sc *scope, seq *sequence) error {
 	for at := seq.start; at < len(seq.steps); {
 		if stop := r.stopped(ctx); stop != nil {
@@ -37,14 +37,14 @@ func (r *run) sequence(ctx context.Context, sc *scope, seq *sequence) error {
 	return nil
 }
 
-// execution is one visit of one step.
+// execution is one execution of a step.
 type execution struct {
 	*step
 	run     *run
 	scope   *scope
 	path    string
 	visit   int
-	session string // the sandbox that "default" means in this step
+	session string // name of the sandbox that "default" means in this step
 
 	evidence []sandbox.Evidence       // of the current attempt
 	attempts int                      // begun
@@ -53,20 +53,20 @@ type execution struct {
 	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
 }
 
-type handledKey struct{} // of steps inside a step that handles a failure by another attempt or on_error
+type handledKey struct{} // set in steps inside a step whose failures are handled by retry or on_error
 
-// result is what a step returned.
+// result is the result of a step.
 type result struct {
 	output any
-	has    bool           // there is an output
-	last   bool           // the output may become that of the sequence
+	has    bool           // output is set
+	last   bool           // output may become the output of the sequence
 	vars   map[string]any // variables to set
-	next   *target        // of a switch
+	next   *target        // next step, from a switch
 	end    bool           // the sequence ends here
-	cost   *float64       // of a model, in USD; nil when it is not known
+	cost   *float64       // model cost in USD; nil if unknown
 }
 
-// step runs one step with its retries and returns the step of the sequence that follows.
+// step runs one step with its retries and returns the index of the next step.
 func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	sc.visits[s.id]++
 	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id]}
@@ -97,7 +97,7 @@ func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	}
 }
 
-// skipped evaluates the step's `if`, and its max_visits.
+// skipped evaluates the step's `if` and its max_visits.
 func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	if ex.cond != nil {
 		ok, err := ex.cond.EvalBool(ctx, ex.scope.variables())
@@ -111,7 +111,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// leaveOut undoes the count of a visit: a visit is a time that the step really ran.
+// leaveOut undoes the count of an execution, because max_visits only counts executions that really ran.
 func (ex *execution) leaveOut() {
 	ex.visit--
 	ex.scope.visits[ex.id]--
@@ -125,11 +125,11 @@ func (ex *execution) skip(ctx context.Context) (int, error) {
 	return next, ex.note(ctx, e, Event{Kind: EventStepSkipped})
 }
 
-// attempt makes one attempt: it counts against max_steps, is recorded before it begins, and has a span of its own.
-// It repeats what was under way when the run was interrupted, if anything was; an agent continues its conversation.
+// attempt runs one attempt. The attempt counts against max_steps, is recorded before it starts, and has a separate
+// span. If the run was interrupted during this attempt, attempt repeats it, and an agent continues its conversation.
 func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (res result, err error) {
 	r := ex.run
-	if before.underWay { // it counted when it began: a run may be interrupted as often as something below it is away
+	if before.underWay { // it was counted when it first started, so repeated interruptions do not count
 	} else if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
@@ -161,25 +161,25 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	}
 	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
 	spanCtx = ex.label(spanCtx, nil)
-	if ex.run.wf.agent == nil || ex.run.opts.Within == nil { // else a coding agent starts a new conversation
+	if ex.run.wf.agent == nil || ex.run.opts.Within == nil { // otherwise a coding agent starts a new conversation
 		spanCtx = hosttools.WithStep(spanCtx, ex.path, ex.visit)
 	}
 	return ex.perform(spanCtx)
 }
 
-// perform runs the step's body under the step's timeout, inside a step of the Genkit flow.
+// perform runs the step's body with the step's timeout, as a step of the Genkit flow.
 func (ex *execution) perform(ctx context.Context) (res result, err error) {
 	limited := ctx
 	if ex.timeout > 0 {
 		limit := ex.timeout
-		if ex.typ == TypeExec { // keeps to the timeout itself
+		if ex.typ == TypeExec { // the sandbox enforces the timeout
 			limit += execGrace
 		}
 		var cancel context.CancelFunc
 		limited, cancel = context.WithTimeoutCause(ctx, limit, errStepTimeout)
 		defer cancel()
 	}
-	// What Genkit records of a step is only how it ended: outputs of commands and agents may hold anything.
+	// Genkit records only the status of a step, because outputs of commands and agents may contain secrets.
 	_, err = core.RunWithContext(limited, ex.id, func(ctx context.Context) (string, error) {
 		var err error
 		res, err = ex.runBody(ctx)
@@ -196,7 +196,7 @@ func (ex *execution) perform(ctx context.Context) (res result, err error) {
 	return res, err
 }
 
-// runBody runs what is particular to the step's type. A panic is the step's failure.
+// runBody runs the type-specific part of a step. A panic makes the step fail.
 func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	defer ex.run.recovered(ex.path, &err)
 	if res, err = ex.body.run(ctx, ex); res.has {
@@ -209,7 +209,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	return res, ex.run.wf.placed(err)
 }
 
-// recovered makes an error of a panic, whose stack goes to the log and not to the user. The caller defers it.
+// recovered converts a panic to an error. The stack is only logged, not shown to the user. Call it with defer.
 func (r *run) recovered(path string, err *error) {
 	if p := recover(); p != nil {
 		r.opts.Logger.Error("panic in a workflow step",
@@ -218,8 +218,7 @@ func (r *run) recovered(path string, err *error) {
 	}
 }
 
-// retries reports whether a failed attempt is followed by another. What would fail again in the same way is not
-// retried.
+// retries reports whether a failed attempt is retried. Failures that would repeat in the same way are not retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
 	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {
@@ -238,7 +237,7 @@ func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	return true
 }
 
-// failedAttempt records a failure that is followed by another attempt, and waits for its time.
+// failedAttempt records a failure that will be retried and waits for the backoff.
 func (ex *execution) failedAttempt(ctx context.Context, attempt int, started time.Time, res result, err error) error {
 	e := Entry{Attempt: attempt, Status: StatusFailed, Error: ex.failure(err), Retry: true}
 	if err := ex.end(ctx, e, started, res); err != nil {
@@ -256,13 +255,13 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 	}
 }
 
-// finish records how the step ended and finds the step that follows.
+// finish records the end of the step and returns the index of the next step.
 func (ex *execution) finish(ctx context.Context, attempt int, started time.Time, res result, err error) (int, error) {
 	next := ex.following(res)
 	e := Entry{Attempt: attempt, Status: StatusSucceeded, Vars: res.vars}
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
-			err = stop // whatever the step returned, it was not its own doing
+			err = stop // the step's own error is only a consequence
 		} else if ex.run.opts.Journal != nil && ex.canRepeat(ctx, err) {
 			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
 			return 0, interruption(ctx)
@@ -284,12 +283,12 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	return next, err
 }
 
-// maxLosses is how many attempts of a step may be interrupted before the loss of its sandbox fails it: the step may be
-// the cause.
+// maxLosses is the maximum number of interrupted attempts of a step. After that, the loss of the sandbox makes the step
+// fail, because the step may be the cause.
 const maxLosses = 5
 
-// canRepeat reports whether a step failed because of its engine, and a resumed run can repeat it with the files of the
-// steps before it.
+// canRepeat reports whether a step failed because of its engine, and whether a resumed run can repeat it with the files
+// of the earlier steps.
 func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	handled := ex.onError.id != "" || ctx.Value(handledKey{}) != nil
 	switch {
@@ -302,15 +301,15 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	return err != nil || len(gone) == 0
 }
 
-// outage reports whether err has its cause below the run. If a component there is down or full, retry and on_error may
-// handle it. They may not if another process has the sandbox.
+// outage reports whether the cause of err is outside the run. If a component is down or full, retry and on_error may
+// handle the error. If another process has the sandbox, they may not.
 func outage(err error, handled bool) bool {
 	full := errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrNoRoom)
 	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrVersion)
 	return (full || away) && !handled || errors.Is(err, record.ErrHeld)
 }
 
-// end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.
+// end publishes the outcome of an attempt to expressions, the journal, and observers.
 func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res result) error {
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return err
@@ -355,7 +354,7 @@ func (ex *execution) keep(status Status, res result, failure *Error) error {
 	return ex.scope.setOutput(ex.id, res.output)
 }
 
-// failure returns an Error that names the step.
+// failure returns an Error that contains the step's path.
 func (ex *execution) failure(err error) *Error {
 	e := *asError(err, fallbackCode(ex.typ))
 	if e.Step == "" {
@@ -371,7 +370,7 @@ func fallbackCode(t Type) Code {
 	return codeInternal
 }
 
-// following returns the step that comes after a success.
+// following returns the index of the next step after a success.
 func (ex *execution) following(res result) int {
 	switch {
 	case res.end:
@@ -384,7 +383,7 @@ func (ex *execution) following(res result) int {
 	return ex.index + 1
 }
 
-// nameOf returns the id of a step of the sequence, "" for its end.
+// nameOf returns the id of a step in the sequence. For the end of the sequence, it returns "".
 func (ex *execution) nameOf(index int) string {
 	if index >= len(ex.seq.steps) {
 		return ""
@@ -392,13 +391,13 @@ func (ex *execution) nameOf(index int) string {
 	return ex.seq.steps[index].id
 }
 
-// entry returns an entry with what it has of the step.
+// entry adds the step's fields to an entry.
 func (ex *execution) entry(e Entry) Entry {
 	e.Path, e.Step, e.Type, e.Agent, e.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
 	return e
 }
 
-// note records an entry of the step's, and reports it as an event with what ev has: kind, duration, and what was lost.
+// note records an entry of the step and reports it as an event. The fields kind, duration, and lost come from ev.
 func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 	e = ex.entry(e)
 	if err := ex.run.record(ctx, &e); err != nil {
@@ -413,7 +412,7 @@ func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 	return nil
 }
 
-// event returns what is reported of an entry of the step's.
+// event returns the event for an entry of the step.
 func (ex *execution) event(e Entry) Event {
 	ev := Event{
 		Kind: e.Kind, Path: ex.path, Step: ex.id, Type: ex.typ, Agent: ex.agent(), Visit: ex.visit, Attempt: e.Attempt,
@@ -425,7 +424,7 @@ func (ex *execution) event(e Entry) Event {
 	return ev
 }
 
-// agent names the agent of a step of type agent.
+// agent returns the name of the agent if the step has type agent.
 func (ex *execution) agent() string {
 	if b, ok := ex.body.(*agentBody); ok {
 		return b.agent
@@ -433,7 +432,7 @@ func (ex *execution) agent() string {
 	return ""
 }
 
-// closeIsolated closes a sandbox that nothing else can use any more.
+// closeIsolated closes a sandbox that only this step used.
 func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	r := ex.run
 	if r.manager == nil || r.base.Retention > 0 || interrupted(ctx) {

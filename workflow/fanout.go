@@ -11,10 +11,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 )
 
-// maxFailures is how many failures of branches or items an Error lists.
+// maxFailures is the maximum number of failed branches or items in an Error.
 const maxFailures = 100
 
-// run runs the branches side by side, or the steps once for each item.
+// run runs the branches concurrently, or the steps once for each item.
 func (b *fanBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.typ == TypeForEach {
 		return b.runItems(ctx, ex)
@@ -39,7 +39,7 @@ func (b *fanBody) runItems(ctx context.Context, ex *execution) (result, error) {
 	}
 	items, ok := v.([]any)
 	if !ok {
-		where := ex.run.wf.where(b.items.Programs()[0].Place) // what the file itself holds is a list
+		where := ex.run.wf.where(b.items.Programs()[0].Place) // a literal in the file is always a list
 		return result{}, &Error{Code: codeExpression, Where: where, Message: "items must be a list, not " + expr.Describe(v)}
 	}
 	if err := ex.affords(len(items)); err != nil {
@@ -54,7 +54,7 @@ func (b *fanBody) runItems(ctx context.Context, ex *execution) (result, error) {
 	return result{output: outs, has: true, last: true}, itemError(errs)
 }
 
-// itemVars are what expressions inside a for_each know of an item.
+// itemVars returns the variables for an item in a for_each.
 func (b *fanBody) itemVars(items []any, i int) map[string]any {
 	return map[string]any{b.as: items[i], b.indexAs: int64(i)}
 }
@@ -63,7 +63,7 @@ func itemError(errs []*Error) error {
 	return fanError(errs, "item", func(i int, f *Failure) string { f.Index = i; return strconv.Itoa(i) })
 }
 
-// affords refuses a number of items that cannot be worked through, before the first is touched.
+// affords returns an error before the first item starts if there are too many items.
 func (ex *execution) affords(items int) error {
 	if items > maxItems {
 		return &Error{Code: codeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, maxItems), Err: ErrLimit}
@@ -77,7 +77,7 @@ func (ex *execution) affords(items int) error {
 	return nil
 }
 
-// place is the step's path, with the number of the visit when it is not the first.
+// place returns the step's path. For the second and later executions, it appends the number of the execution.
 func (ex *execution) place() string {
 	if ex.visit > 1 {
 		return fmt.Sprintf("%s#%d", ex.path, ex.visit)
@@ -85,8 +85,8 @@ func (ex *execution) place() string {
 	return ex.path
 }
 
-// branch runs the steps of a branch or item and returns its output. In an isolated step each has a sandbox of its own,
-// unless it names one.
+// branch runs the steps of a branch or item and returns its output. In an isolated step, each branch without a named
+// sandbox has a separate sandbox.
 func (ex *execution) branch(ctx context.Context, br branch, place string, extra map[string]any) (any, error) {
 	ref := br.sandbox
 	if ref.name == "" && (ref.isolated || ex.sandbox.isolated) {
@@ -100,7 +100,7 @@ func (ex *execution) branch(ctx context.Context, br branch, place string, extra 
 	return out, err
 }
 
-// inBranch is branch in the sandbox of a name. keep is what the branch says of itself.
+// inBranch runs a branch in the sandbox with the specified name. keep is the result of the branch's `keep`.
 func (ex *execution) inBranch(ctx context.Context, br branch, place, name string, extra map[string]any) (out any, keep bool, err error) {
 	sc := ex.scope.child(br.steps, place+"/", name, extra)
 	defer sc.leave()
@@ -119,8 +119,8 @@ func (ex *execution) inBranch(ctx context.Context, br branch, place, name string
 	return out, keep, ex.run.wf.placed(err)
 }
 
-// fanOut calls work for 0 to n-1, as many at once as b allows, and waits for all. When one fails the others are
-// cancelled and no more are begun, unless b waits for them; those are no failures of their own.
+// fanOut calls work for 0 to n-1 with the concurrency of b and waits for all calls. If one call fails, fanOut cancels
+// the others and starts no more, unless b.wait is set. Canceled calls do not count as failures.
 func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(context.Context, int) (any, error)) ([]any, []*Error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,8 +155,8 @@ func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(co
 	return outs, errs
 }
 
-// fanError makes one error of many; name writes which branch or item a failure is of. What ends the whole run comes
-// through as it is.
+// fanError combines several errors. name describes the branch or item of a failure. An error that ends the whole run is
+// returned unchanged.
 func fanError(errs []*Error, what string, name func(int, *Failure) string) error {
 	var failed []Failure
 	var first, limit string

@@ -24,7 +24,7 @@ func TestPanics(t *testing.T) {
 		"panic": func(context.Context, string, map[string]any) (workflow.AgentOutput, error) { panic("oh no\nno") },
 		"nil map": func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 			var m map[string]int
-			m["x"] = 1 //nolint:govet,staticcheck // the panic is what is tested
+			m["x"] = 1 //nolint:govet,staticcheck // the test needs this panic
 			return workflow.AgentOutput{}, nil
 		},
 		"goexit": func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
@@ -44,7 +44,7 @@ func TestPanics(t *testing.T) {
 			t.Errorf("%s: Run = %v, %v", name, res.Output, err)
 		}
 	}
-	// An observer is the caller's code too; for journals see TestJournalFails.
+	// An observer is code of the caller. For journals, see TestJournalFails.
 	wf := parse(t, "steps: [{id: a, type: end}]")
 	res, err := workflow.NewEngine(nil, nil, &workflow.Options{OnEvent: func(workflow.Event) { panic("observer") }}).Run(t.Context(), wf, nil)
 	if err != nil || res.Outcome != workflow.Succeeded {
@@ -52,7 +52,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// An agent may run another workflow; how that ends is the failure of the agent's step, which can be handled.
+// TestNestedRunFails verifies that the failure of a workflow that an agent runs can be handled as the step's failure.
 func TestNestedRunFails(t *testing.T) {
 	t.Parallel()
 	inner := parse(t, "id: inner\nmax_steps: 1\nsteps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: end}]")
@@ -72,7 +72,7 @@ func TestNestedRunFails(t *testing.T) {
 	}
 }
 
-// Whatever a file says, a run ends.
+// TestCaps verifies that every run is bounded.
 func TestCaps(t *testing.T) {
 	t.Parallel()
 	big := make([]any, 1_000_000)
@@ -132,7 +132,7 @@ steps:
 		"an expression bomb": {src: `
   - {id: a, type: set, vars: {l: "${ input.list.map(x, input.list.map(y, input.list)) }"}}`,
 			input: map[string]any{"list": big[:1000]},
-			// More than a million steps, or, on a busy machine, longer than two seconds.
+			// The expression takes more than a million steps or, on a busy host, longer than two seconds.
 			err: "test.yaml:3:37: step a: the expression takes ", steps: 1,
 		},
 	} {
@@ -162,7 +162,7 @@ steps:
 	}
 }
 
-// A workflow cannot run itself, also not by way of an agent of another one.
+// TestRecursion verifies that a workflow cannot run itself, not even through an agent of another workflow.
 func TestRecursion(t *testing.T) {
 	t.Parallel()
 	wfs := map[string]*workflow.Workflow{}

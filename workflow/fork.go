@@ -15,22 +15,22 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A for_each with `fork: true` has each item begin with the files that the sandbox has, in a sandbox of its own. With
-// `keep:` the files of the first item for which it is true go on in the sandbox.
+// In a for_each with `fork: true`, each item starts with a copy of the sandbox's files in a separate sandbox. With
+// `keep:`, the sandbox then gets the files of the first item for which `keep` is true.
 
-// attempts are the items of a for_each that forks.
+// attempts are the items of a for_each with fork.
 type attempts struct {
 	ex      *execution
 	origin  *session.Session
-	place   string // digest of the attempt's place, which ends the names of its snapshots
-	decided bool   // before the run was interrupted: nothing is done again in the items' sandboxes
+	place   string // digest of the attempt's place; suffix of the snapshots' names
+	decided bool   // the winner was chosen before an interruption, so the items' sandboxes do not change
 
-	mu    sync.Mutex // guards what follows
-	names []string   // of the items' sandboxes
+	mu    sync.Mutex // guards the fields below
+	names []string   // names of the items' sandboxes
 	kept  map[int]string
 }
 
-// attempts keeps the state that the items begin with.
+// newAttempts saves the state with which the items start.
 func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
 	origin, err := ex.open(ctx)
 	if err != nil {
@@ -44,13 +44,13 @@ func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(list, func(s backend.Snapshot) bool { return s.Name == name })
 	}
-	if a.decided = has(rules.ForkKept + a.place); a.decided || has(rules.ForkBase+a.place) { // the run was interrupted since
+	if a.decided = has(rules.ForkKept + a.place); a.decided || has(rules.ForkBase+a.place) { // it was interrupted since
 		return a, nil
 	}
 	return a, keepSnapshot(ctx, origin, rules.ForkBase+a.place)
 }
 
-// begin makes the sandbox of an item.
+// begin creates the sandbox of an item.
 func (a *attempts) begin(ctx context.Context, name string) error {
 	if a.decided {
 		return nil
@@ -62,7 +62,7 @@ func (a *attempts) begin(ctx context.Context, name string) error {
 	return err
 }
 
-// note notes whether an item's files may go on.
+// note records whether an item's files may be kept.
 func (a *attempts) note(i int, name string, keep bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +71,8 @@ func (a *attempts) note(i int, name string, keep bool) {
 	}
 }
 
-// settle has the files of the first item that is to be kept go on. The failures of the others are no failures then.
+// settle copies the files of the first item to keep into the original sandbox. If an item is kept, failures of other
+// items do not count.
 func (a *attempts) settle(ctx context.Context, failed error) error {
 	var final *Error
 	if errors.As(failed, &final) && final.Final {
@@ -85,7 +86,7 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 		if err != nil {
 			return err
 		}
-		for _, s := range []*session.Session{winner, a.origin} { // a process may have died at it
+		for _, s := range []*session.Session{winner, a.origin} { // an earlier process may have died here
 			if err := makeRoom(ctx, s, rules.ForkKept+a.place); err != nil {
 				return err
 			}
@@ -105,7 +106,7 @@ func (a *attempts) end(ctx context.Context) {
 	}
 }
 
-// dropForks removes what a for_each kept to be resumed with: how it ended is on record.
+// dropForks removes the snapshots of a for_each after its end was recorded. Only an interrupted for_each needs them.
 func (ex *execution) dropForks(ctx context.Context) {
 	b, ok := ex.body.(*fanBody)
 	if !ok || !b.fork || ex.run.manager == nil {
@@ -114,7 +115,7 @@ func (ex *execution) dropForks(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ex.run.opts.CloseTimeout)
 	defer cancel()
 	origin, err := ex.run.manager.Get(ex.run.scope().Key(ex.session))
-	if err != nil { // there is none, or it was lost
+	if err != nil { // the sandbox does not exist or was lost
 		return
 	}
 	for attempt := 1; attempt <= ex.attempts; attempt++ {
@@ -129,13 +130,14 @@ func (ex *execution) dropForks(ctx context.Context) {
 	}
 }
 
-// digest is a short one of the place of an attempt.
+// digest returns a short digest of an attempt's place.
 func (ex *execution) digest(attempt int) string {
 	sum := sha256.Sum256([]byte(ex.attempted(ex.place(), attempt)))
 	return hex.EncodeToString(sum[:8])
 }
 
-// attempted tells a place of an attempt from that of an earlier one, and of another run in the same sandboxes.
+// attempted adds the attempt to a place, so that it differs from earlier attempts. If the run uses another run's
+// sandboxes, it also adds the run's id.
 func (ex *execution) attempted(place string, attempt int) string {
 	if attempt > 1 {
 		place += fmt.Sprintf("~%d", attempt)
@@ -146,12 +148,12 @@ func (ex *execution) attempted(place string, attempt int) string {
 	return place
 }
 
-// forkName is the name of an item's sandbox.
+// forkName returns the name of an item's sandbox.
 func (ex *execution) forkName(place string) string {
 	return sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
 }
 
-// runForks is runItems for a for_each that forks.
+// runForks implements runItems for a for_each with fork.
 func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (result, error) {
 	a, err := ex.newAttempts(ctx)
 	if err != nil {

@@ -1,7 +1,7 @@
 package workflow
 
-// edgesOf returns the nodes that each step of a sequence can lead to. Node len(steps) is the end of the sequence. If an
-// error in a step hides its successor, the step can lead anywhere.
+// edgesOf returns the possible successors of each step of a sequence. Node len(steps) is the end of the sequence. If an
+// error in a step hides its successors, every node is a possible successor.
 func edgesOf(seq *sequence) [][]int {
 	edges := make([][]int, len(seq.steps)+1)
 	anywhere := make([]int, len(seq.steps)+1)
@@ -29,33 +29,33 @@ func edgesOf(seq *sequence) [][]int {
 		case *endBody, *failBody:
 			edges[i], follows = append(edges[i], len(seq.steps)), false
 		}
-		if follows || s.cond != nil || s.onError.id == goOn { // after a step that is skipped, too
+		if follows || s.cond != nil || s.onError.id == goOn { // the step may be skipped
 			edges[i] = append(edges[i], i+1)
 		}
 	}
 	return edges
 }
 
-// leads reports whether it is known where the step leads to. For a switch without cases it is not.
+// leads reports whether the step's successors are known. They are unknown for a switch without cases.
 func (s *step) leads() bool {
 	b, isSwitch := s.body.(*switchBody)
 	return s.body != nil && !(isSwitch && len(b.cases) == 0)
 }
 
-// checkFlow finds unreachable steps.
+// checkFlow reports unreachable steps.
 func (l *loader) checkFlow(seq *sequence) {
 	if len(seq.steps) == 0 {
 		return
 	}
 	reachable := reach(edgesOf(seq), seq.start)
 	for i, s := range seq.steps {
-		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // else its id is what is wrong
+		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // otherwise its id is the problem
 			l.Fail(s.node, "add a next that leads to it, or remove it", "step %s can never be reached", s.id)
 		}
 	}
 }
 
-// reach marks what can be reached from a node.
+// reach returns the nodes that are reachable from a node.
 func reach(edges [][]int, from int) []bool {
 	seen := make([]bool, len(edges))
 	seen[from] = true

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// guard calls fn in a goroutine of its own, so that a call that ignores the end of its context cannot hold the run: it
-// is abandoned when grace has passed. What it does to the run's sandboxes after that ends with them. A panic in fn is
-// an error.
+// guard calls fn in a separate goroutine, so that a call that ignores the end of its context cannot block the run.
+// After grace, the call is abandoned; it can no longer affect the run when the run's sandboxes are closed. A panic in
+// fn becomes an error.
 func guard[T any](ctx context.Context, r *run, path string, fn func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T

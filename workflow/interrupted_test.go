@@ -19,7 +19,7 @@ import (
 // interruptingAgents interrupt the run in one of their calls.
 type interruptingAgents struct {
 	*resumeAgents
-	left      atomic.Int64 // calls until then
+	left      atomic.Int64 // remaining calls before the interruption
 	interrupt context.CancelCauseFunc
 }
 
@@ -31,8 +31,8 @@ func (a *interruptingAgents) RunAgent(ctx context.Context, name string, input ma
 	return a.resumeAgents.RunAgent(ctx, name, input)
 }
 
-// TestInterrupted interrupts a run in each call of its agents: nothing is recorded of that, and resumed it comes to the
-// same end.
+// TestInterrupted interrupts a run in each call of its agents. It verifies that the interrupted call is not recorded
+// and that the resumed run has the same result.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	wf, input := parse(t, everything), map[string]any{"ratio": 1.5}
@@ -70,8 +70,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestInterruptedSandbox: the sandbox of a run that is interrupted stays with its files, and what it made is told to be
-// kept when the run ends.
+// TestInterruptedSandbox verifies that an interrupted run keeps its sandbox and files, and that OnKept is called when
+// the resumed run ends.
 func TestInterruptedSandbox(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -120,8 +120,8 @@ steps:
 	}
 }
 
-// TestOutage: if the engine is unavailable or full, the run is interrupted unless retry or on_error handles that. No
-// failure is recorded, and the resumed run repeats the step.
+// TestOutage verifies that the run is interrupted if the engine is unavailable or full, unless retry or on_error
+// handles the error. No failure is recorded, and the resumed run repeats the step.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	const (
@@ -187,7 +187,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestLongOutage verifies that interruptions do not count against max_steps: a run waits as long as its engine is full.
+// TestLongOutage verifies that interruptions do not count against max_steps, so that a run can wait for its engine
+// without limit.
 func TestLongOutage(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "id: w\nmax_steps: 2\nsteps: [{id: a, type: agent, agent: x}, {id: b, type: end, output: done}]\n")
@@ -207,7 +208,7 @@ func TestLongOutage(t *testing.T) {
 	}
 }
 
-// silentJournal takes entries until one that it never answers.
+// silentJournal stores entries up to one to which it never responds.
 type silentJournal struct {
 	cutJournal
 	asked chan struct{}
@@ -238,7 +239,7 @@ func TestInterruptedWhileItRecords(t *testing.T) {
 	}
 }
 
-// TestBegin: a run that is begun has an input that was checked, and its defaults.
+// TestBegin verifies that the input of a new run is validated and contains the defaults.
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "id: w\ninput: {type: object, properties: {n: {type: integer, default: 3}}}\nsteps: [{id: a, type: end}]\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Outcome is how a run ended.
+// Outcome is the outcome of a run.
 type Outcome string
 
 // Outcomes.
@@ -23,7 +23,7 @@ const (
 	TimedOut  Outcome = "timed_out"
 )
 
-// Status is where a step is. Expressions read it as steps.<id>.status.
+// Status is the status of a step. Expressions read it as steps.<id>.status.
 type Status string
 
 // Statuses.
@@ -35,47 +35,46 @@ const (
 	StatusSkipped   Status = "skipped" // its if was false
 )
 
-// Entry is one line of a run's journal: an event of one of the kinds run_started, run_resumed, step_started,
-// step_progress, step_finished, also for a step that was skipped, and run_finished. Together the entries hold
-// everything that is needed to resume a run that was interrupted: what each step returned, which way was taken, and
-// which step was under way.
+// Entry is one entry of a run's journal. It has one of the kinds run_started, run_resumed, step_started, step_progress,
+// step_finished (also for a skipped step), and run_finished. Together the entries contain everything that Resume needs:
+// the outputs of steps, the chosen branches, and the running step.
 type Entry struct {
 	RunID string    `json:"run_id"`
-	Seq   int64     `json:"seq"` // from 1, without gaps
+	Seq   int64     `json:"seq"` // starting at 1, without gaps
 	Time  time.Time `json:"time"`
 	Kind  EventKind `json:"kind"`
 
 	Workflow string         `json:"workflow,omitempty"` // run_started: id of the workflow
 	Hash     string         `json:"hash,omitempty"`     // run_started: Workflow.Hash
-	Input    map[string]any `json:"input,omitempty"`    // run_started: the checked input, defaults filled in
+	Input    map[string]any `json:"input,omitempty"`    // run_started: validated input with defaults
 
-	// TraceParent is the span of the process's part of the run, in W3C form; run_started and run_resumed. The span of the
-	// process that resumes the run links to it.
+	// TraceParent is the span of this process's part of the run, in W3C format, for run_started and run_resumed. If
+	// another process resumes the run, its span links to it.
 	TraceParent string `json:"traceparent,omitempty"`
 
-	Path    string         `json:"path,omitempty"` // the step with what it is part of: "each[3]/test", "checks.lint/run"
+	Path    string         `json:"path,omitempty"` // path with the enclosing steps: "each[3]/test", "checks.lint/run"
 	Step    string         `json:"step,omitempty"`
 	Type    Type           `json:"type,omitempty"`
-	Agent   string         `json:"agent,omitempty"`   // of steps of type agent
-	Visit   int            `json:"visit,omitempty"`   // how often the step was reached in its scope, from 1
-	Attempt int            `json:"attempt,omitempty"` // from 1; 0 for a skipped step
+	Agent   string         `json:"agent,omitempty"`   // for steps of type agent
+	Visit   int            `json:"visit,omitempty"`   // execution number of the step in its scope, starting at 1
+	Attempt int            `json:"attempt,omitempty"` // starting at 1; 0 for a skipped step
 	Status  Status         `json:"status,omitempty"`
-	Repeats bool           `json:"repeats,omitempty"`    // step_started: this attempt was under way when the run was interrupted
-	Turns   int            `json:"turns,omitempty"`      // step_started that repeats: the turns of the agent behind which it continues
+	Repeats bool           `json:"repeats,omitempty"`    // step_started: it was interrupted
+	Turns   int            `json:"turns,omitempty"`      // step_started with Repeats: number of recorded turns
 	Output  any            `json:"output,omitempty"`     // plain data
-	Has     bool           `json:"has_output,omitempty"` // there is an output, which may be null
-	Vars    map[string]any `json:"vars,omitempty"`       // what the step assigned
-	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: what its agent's model cost, where that is known
+	Has     bool           `json:"has_output,omitempty"` // output is set; it may be null
+	Vars    map[string]any `json:"vars,omitempty"`       // variables that the step assigned
+	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: cost of its agent's model, if known
 	Error   *Error         `json:"error,omitempty"`
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
-	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
+	Next    string         `json:"next,omitempty"`  // next step; if empty and Retry is false, the sequence ends
 
-	// Conversation is a part of the conversation of a step's agent with its model; step_progress. It is needed until the
-	// attempt has finished; a journal may leave it out then.
+	// Conversation is a part of an agent's conversation with its model, for step_progress. It is needed until the attempt
+	// has finished; afterwards a journal may omit it.
 	Conversation json.RawMessage `json:"conversation,omitempty"`
 
-	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: what was kept of the sandboxes then
-	Behind     int64       `json:"behind,omitempty"`     // run_resumed: the number of the last entry before it that counts; zero: all do
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: saved state of the sandboxes
+	Behind     int64       `json:"behind,omitempty"`     // run_resumed: number of the last entry that counts; zero: all
 
 	// Evidence has an entry for each isolation and settings under which the attempt ran commands; step_finished.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
@@ -83,7 +82,7 @@ type Entry struct {
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
 }
 
-// MarshalJSON writes whole numbers that are doubles with a point, so that they are read back as such.
+// MarshalJSON encodes integral floats with a decimal point, so that they are decoded as floats.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type plain Entry
 	e.Output = pointed(e.Output)
@@ -92,8 +91,8 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(e))
 }
 
-// UnmarshalJSON reads numbers as they were when the entry was written: 7 is an integer, 7.0 a double. A run that is
-// resumed must compute what it would have computed.
+// UnmarshalJSON preserves the types of numbers: 7 is an integer, and 7.0 is a float. A resumed run must compute the
+// same results.
 func (e *Entry) UnmarshalJSON(data []byte) error {
 	type plain Entry
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -110,16 +109,16 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		if err != nil {
 			return err
 		}
-		*m, _ = v.(map[string]any) // as it was
+		*m, _ = v.(map[string]any) // the type is unchanged
 	}
 	return nil
 }
 
-// pointed copies plain data for JSON, with a point in every double.
+// pointed copies plain data for JSON and writes every float with a decimal point.
 func pointed(v any) any {
 	switch v := v.(type) {
 	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1e21 { // what is larger is written with an exponent
+		if v == math.Trunc(v) && math.Abs(v) < 1e21 { // larger floats have an exponent
 			return json.Number(strconv.FormatFloat(v, 'f', 1, 64))
 		}
 	case map[string]any:
@@ -144,7 +143,7 @@ func pointed(v any) any {
 	return v
 }
 
-// numbers turns the numbers of decoded JSON into those of expressions.
+// numbers converts the numbers of decoded JSON to the types of expressions.
 func numbers(v any) (any, error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -175,10 +174,9 @@ func numbers(v any) (any, error) {
 	return v, nil
 }
 
-// Journal records runs. Entries of one run come one after the other in the order of Seq; different runs may append at
-// the same time. The implementation must have stored an entry when Append returns, because the run continues then. If
-// Append fails, the run is interrupted, or fails if it has no entry yet. Append must not keep references into the
-// entry's data when it has returned, unless it only reads.
+// Journal records runs. Entries of one run are appended sequentially in the order of Seq. Different runs may append
+// concurrently. When Append returns, the entry must be stored, because the run continues. If Append fails, the run is
+// interrupted, or fails if it has no entry yet. After Append has returned, the journal may only read the entry's data.
 type Journal interface {
 	Append(ctx context.Context, e Entry) error
 }

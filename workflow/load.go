@@ -13,21 +13,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// maxFileBytes bounds a workflow file. A larger file is refused.
+// maxFileBytes is the maximum size of a workflow file.
 const maxFileBytes = 1 << 20
 
 // LoadOptions configure Load.
 type LoadOptions struct {
-	// Agents returns the file of an agent, or an error, whose text becomes part of the message, when there is no such
-	// agent. A nil document is of an agent whose file is not known or cannot be read. Nil accepts every name.
+	// Agents returns the file of an agent. If the agent does not exist, Agents returns an error whose text becomes part of
+	// the message. A nil document means that the agent's file is unknown or unreadable. If Agents is nil, every name is
+	// accepted.
 	Agents func(name string) (*frontmatter.Document, error)
 }
 
-// Load reads and checks a workflow file. What is wrong with the file comes back as [frontmatter.Errors], all problems
-// at once, each with line and column; other errors are those of package os.
+// Load reads and checks a workflow file. Problems in the file are returned as [frontmatter.Errors], which contains all
+// problems with line and column. Other errors come from package os.
 func Load(path string, opts *LoadOptions) (*Workflow, error) { return whole(Check(path, opts)) }
 
-// Parse is Load for a file that was read already; name stands for it in messages.
+// Parse is like Load for a file that was already read. name is the file's name in messages.
 func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	return whole(parse(name, src, opts))
 }
@@ -39,8 +40,8 @@ func whole(wf *Workflow, err error) (*Workflow, error) {
 	return wf, nil
 }
 
-// Check is Load for those who report everything that is wrong with a file: the workflow comes along with its problems
-// as far as it could be read, for its CheckWorkspace and AsRoot. It must not be run.
+// Check is like Load, but also returns a workflow with problems. Callers that report all problems of a file can call
+// its CheckWorkspace and AsRoot. It must not be run.
 func Check(path string, opts *LoadOptions) (*Workflow, error) {
 	src, err := yamlnode.ReadUntrusted(path, maxFileBytes)
 	if err != nil {
@@ -76,7 +77,7 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	return wf, l.Err()
 }
 
-// environment returns the variables that every expression sees.
+// environment returns the variables of every expression.
 func environment() (*expr.Env, error) {
 	return expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
 		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})
@@ -120,7 +121,7 @@ func (l *loader) workflow(root *yamlnode.Node) *Workflow {
 	return wf
 }
 
-// start finds the step that `start` names; the first without one.
+// start returns the index of the step in `start`. Without `start`, it returns the first step.
 func (l *loader) start(o *object, seq *sequence) int {
 	if !o.has("start") {
 		return 0
@@ -133,14 +134,14 @@ func (l *loader) start(o *object, seq *sequence) int {
 	return i
 }
 
-// sandbox reads what the run's sandboxes are like.
+// sandbox reads the configuration of the run's sandboxes.
 func (l *loader) sandbox(n *yamlnode.Node, wf *Workflow) {
 	s, problems := frontmatter.DecodeRun(l.File, n)
 	for _, p := range problems {
 		l.Add(p)
 	}
 	wf.base = wish.Request(s.Sandbox)
-	switch { // without either agents bring their own
+	switch { // without image and runtime, agents use their own images
 	case s.Image != "":
 		wf.base.Language = string(s.Runtime)
 	case s.Runtime != "":

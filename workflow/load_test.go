@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// knownAgents knows one agent.
+// knownAgents returns the files of a few known agents.
 func knownAgents(name string) (*frontmatter.Document, error) {
 	switch name {
 	case "known", "code-analyzer", "code-fixer", "test-runner":
@@ -27,7 +27,7 @@ func knownAgents(name string) (*frontmatter.Document, error) {
 	return nil, errors.New("there is no file " + name + ".prompt")
 }
 
-// Every file below testdata/bad has a file with its problems.
+// TestLoadErrors verifies the problems of each file in testdata/bad. Each file has a golden file.
 func TestLoadErrors(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/bad/*.yaml")
@@ -93,7 +93,7 @@ func TestLoadGood(t *testing.T) {
 	}
 }
 
-// Files that cost much more to read than to write must be refused soon.
+// TestLoadBombs verifies that files that are much more expensive to parse than to write are refused quickly.
 func TestLoadBombs(t *testing.T) {
 	t.Parallel()
 	nested := strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)
@@ -138,7 +138,8 @@ func TestLoadBombs(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, loading ends without a panic, and every problem has a place inside the file.
+// FuzzParse verifies that loading arbitrary bytes ends without a panic and that every problem has a position in the
+// file.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/bad/*.yaml", "testdata/good/*.yaml"} {
 		files, err := filepath.Glob(pattern)
@@ -175,8 +176,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestWhatRunsFindOut: what is wrong outside of the file is reported with its place in the file, before a run as by
-// one.
+// TestWhatRunsFindOut verifies that problems outside the file are reported with their position in the file, both before
+// a run and by a run.
 func TestWhatRunsFindOut(t *testing.T) {
 	t.Parallel()
 	src := "id: w\nsandbox:\n  workspace: gone\n  user: \"0\"\nsteps:\n  - {id: a, type: end}\n"

@@ -15,12 +15,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Genkit sets a global provider of its own at the first span unless there is one.
+	// At the first span, Genkit sets a global provider if none is set.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
 	leaktest.Main(m)
 }
 
-// agents answers the calls of agents in a test.
+// agents implements AgentRunner with a function.
 type agents func(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error)
 
 func (f agents) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
@@ -32,7 +32,7 @@ func echo(_ context.Context, name string, _ map[string]any) (workflow.AgentOutpu
 	return workflow.AgentOutput{Text: name}, nil
 }
 
-// script returns each agent its answers, in order; the last one stays.
+// script returns each agent's answers in order. The last answer is repeated.
 func script(answers map[string][]any) agents {
 	var mu sync.Mutex
 	calls := map[string]int{}
@@ -56,7 +56,7 @@ func script(answers map[string][]any) agents {
 	}
 }
 
-// parse loads a workflow of which only the steps, or what stands before them too, have to be written.
+// parse loads a workflow. The source may omit everything before the steps.
 func parse(t testing.TB, src string) *workflow.Workflow {
 	t.Helper()
 	src = strings.TrimLeft(src, "\n")
@@ -73,7 +73,7 @@ func parse(t testing.TB, src string) *workflow.Workflow {
 	return wf
 }
 
-// recorder keeps the events of an engine.
+// recorder stores the events of an engine.
 type recorder struct {
 	mu     sync.Mutex
 	events []workflow.Event
@@ -85,7 +85,7 @@ func (r *recorder) add(ev workflow.Event) {
 	r.events = append(r.events, ev)
 }
 
-// trail lists the finished and skipped steps as "path:status".
+// trail returns the finished and skipped steps as "path:status".
 func (r *recorder) trail() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

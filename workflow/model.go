@@ -12,23 +12,22 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of a workflow. What passes one that the file can show is refused when it is loaded; the others end the run
-// with a typed error.
+// Limits of a workflow. If the file itself exceeds a limit, loading fails. Other limits end the run with a typed error.
 const (
-	defaultMaxSteps = 50        // step executions of a run whose file has none
-	maxMaxSteps     = 1_000_000 // largest max_steps
-	defaultTimeout  = time.Hour // of a run whose file has none
+	defaultMaxSteps = 50        // default max_steps
+	maxMaxSteps     = 1_000_000 // maximum of max_steps
+	defaultTimeout  = time.Hour // default timeout
 	maxTimeout      = 7 * 24 * time.Hour
-	maxSteps        = 500    // steps in a file, nested ones included
-	maxNesting      = 5      // of parallel and for_each
-	maxBranches     = 64     // of one parallel, and of max_concurrency
-	maxItems        = 10_000 // of one for_each
-	maxAttempts     = 20     // of retry
+	maxSteps        = 500    // steps in a file, including nested steps
+	maxNesting      = 5      // nesting of parallel and for_each
+	maxBranches     = 64     // branches of one parallel; also the maximum of max_concurrency
+	maxItems        = 10_000 // items of one for_each
+	maxAttempts     = 20     // maximum attempts of retry
 	maxBackoff      = 5 * time.Minute
-	maxOutputBytes  = 4 << 20  // of one step's output
-	maxStateBytes   = 64 << 20 // of everything a run remembers at once
-	maxInputBytes   = 4 << 20  // of a run's input
-	maxRunDepth     = 8        // of runs inside runs
+	maxOutputBytes  = 4 << 20  // size of one step's output
+	maxStateBytes   = 64 << 20 // size of a run's whole state
+	maxInputBytes   = 4 << 20  // size of a run's input
+	maxRunDepth     = 8        // nested runs
 )
 
 // Type is the type of a step.
@@ -46,44 +45,44 @@ const (
 	TypeEnd      Type = "end"
 )
 
-// Workflow is a loaded and checked workflow file. It is immutable and safe for concurrent use.
+// Workflow is a loaded and validated workflow file. It is immutable and safe for concurrent use.
 type Workflow struct {
 	ID          string
-	Name        string // empty when the file has none
+	Name        string // may be empty
 	Description string
-	Path        string // the file, as given to Load
-	Hash        string // SHA-256 of the file's bytes, in hex: a run can only be resumed with the same file
-	MaxSteps    int    // cap on step executions in a run
-	Checkpoints bool   // the sandboxes are kept as they are at the end of each step, for ResumeFrom
+	Path        string // path as passed to Load
+	Hash        string // hex SHA-256 of the file; a run can only be resumed with the same file
+	MaxSteps    int    // maximum number of attempts of steps in a run
+	Checkpoints bool   // the sandboxes are saved at the end of each step, for ResumeFrom
 	Timeout     time.Duration
 
 	src       *yamlnode.Source
-	base      session.Request           // sandboxes of the run, unless an agent requests others
-	yield     time.Duration             // yield_ms of agents that set none; zero is theirs
-	workspace string                    // directory of the host to begin with, as the file has it
-	asRoot    bool                      // the file asks for sandboxes that run as root
-	sandboxAt map[string]*yamlnode.Node // their nodes, by path
+	base      session.Request           // request for the run's sandboxes, unless an agent requests others
+	yield     time.Duration             // default yield_ms of agents; zero means the agents' default
+	workspace string                    // host directory to copy, as in the file
+	asRoot    bool                      // the file requests sandboxes that run as root
+	sandboxAt map[string]*yamlnode.Node // nodes of the sandbox settings, by path
 	outputs   rules.Globs               // files to collect
-	outputsAt []*yamlnode.Node          // each where the file has it
+	outputsAt []*yamlnode.Node          // position of each output in the file
 	input     *schema
-	// readsInput: an expression reads the input.
+	// readsInput reports whether an expression reads the input.
 	readsInput bool
 	vars       []assignment
-	agent      *frontmatter.Document // of ForAgent; nil for a file of steps
+	agent      *frontmatter.Document // set by ForAgent; nil for a workflow file
 	steps      *sequence
-	all        []*step // in order of the file, nested ones after the step they are part of
+	all        []*step // in file order, nested steps after their enclosing step
 }
 
-// sequence is a list of steps that run one after the other.
+// sequence is a list of steps that run sequentially.
 type sequence struct {
 	steps []*step
 	index map[string]int
 	start int
-	scope string    // what it is part of, for messages: "the workflow", "branch lint of checks"
-	outer *sequence // the one around it; nil for the workflow's own
+	scope string    // name of the enclosing part for messages, for example "the workflow" or "branch lint of checks"
+	outer *sequence // enclosing sequence; nil for the top level
 }
 
-// visible returns the steps that expressions of the sequence can read: its own and those around it.
+// visible returns the steps that expressions of the sequence can read: its own steps and the enclosing ones.
 func (q *sequence) visible() map[string]*step {
 	out := map[string]*step{}
 	for ; q != nil; q = q.outer {
@@ -102,18 +101,18 @@ type step struct {
 	typ       Type
 	node      *yamlnode.Node
 	seq       *sequence
-	index     int           // in seq
-	cond      *expr.Program // nil when there is none
+	index     int           // index in seq
+	cond      *expr.Program // nil without a condition
 	timeout   time.Duration
 	retry     retry
 	onError   target
 	next      target
 	sandbox   sandboxRef
-	maxVisits int // 0 is no bound of its own
+	maxVisits int // 0 means that only max_steps applies
 	body      body
 }
 
-// branches returns the branches of a parallel step and the only one of a for_each; nil for other types.
+// branches returns the branches of a parallel step or the single branch of a for_each. For other types it returns nil.
 func (s *step) branches() []branch {
 	if b, ok := s.body.(*fanBody); ok {
 		return b.branches
@@ -121,7 +120,7 @@ func (s *step) branches() []branch {
 	return nil
 }
 
-// targets returns the steps that the step names, as far as they are given.
+// targets returns the targets that the step specifies.
 func (s *step) targets() []target {
 	var to []target
 	if b, ok := s.body.(*switchBody); ok {
@@ -137,29 +136,29 @@ func (s *step) targets() []target {
 	return slices.DeleteFunc(to, func(t target) bool { return t.id == "" })
 }
 
-// sandboxRef is what `sandbox` of a step or a branch says: nothing, a name, or isolated.
+// sandboxRef is the value of `sandbox` in a step or branch: empty, a name, or isolated.
 type sandboxRef struct {
 	name     string
 	isolated bool
 }
 
-// target is where a run continues.
+// target is the step with which a run continues.
 type target struct {
-	id string // empty: not given
+	id string // empty if not specified
 	at *yamlnode.Node
 }
 
-// goOn as on_error continues as if the step had succeeded. No step has this id.
+// goOn is the value of on_error that continues as after a success. No step has this id.
 const goOn = "continue"
 
-// retry is how often a failed step is tried and how long the run waits in between. The wait doubles each time, up to
+// retry contains the number of attempts of a step and the wait between them. The wait doubles after each attempt, up to
 // maxBackoff.
 type retry struct {
 	attempts int // at least 1
 	backoff  time.Duration
 }
 
-// wait returns how long to wait after the given failed attempt, counted from 1.
+// wait returns how long to wait after a failed attempt. The first attempt is 1.
 func (r retry) wait(attempt int) time.Duration {
 	d := r.backoff
 	for range attempt - 1 {
@@ -170,7 +169,7 @@ func (r retry) wait(attempt int) time.Duration {
 	return min(d, maxBackoff)
 }
 
-// body is what is particular to a step's type: run makes one attempt.
+// body is the type-specific part of a step. run makes one attempt.
 type body interface {
 	run(ctx context.Context, ex *execution) (result, error)
 }
@@ -178,12 +177,12 @@ type body interface {
 type (
 	agentBody struct {
 		agent string
-		file  *frontmatter.Document // nil when it is not known
-		input *expr.Value           // nil is the run's input
+		file  *frontmatter.Document // nil if unknown
+		input *expr.Value           // if nil, the run's input
 	}
 	execBody struct {
 		argv         []*expr.Value
-		command      string // a line for /bin/sh that reads vars; or argv
+		command      string // a line for /bin/sh that reads vars; set either argv or command
 		vars         []assignment
 		cwd          *expr.Value
 		env          []assignment
@@ -193,29 +192,30 @@ type (
 		wantJSON     bool
 	}
 	switchBody struct {
-		expression *expr.Program // with transitions
+		expression *expr.Program // for transitions
 		cases      []switchCase
 		fallback   target
 	}
 	switchCase struct {
-		text string        // the expression's value, or
-		when *expr.Program // a condition
+		text string        // value of the expression; set either text or when
+		when *expr.Program // condition
 		to   target
 	}
-	// fanBody is that of parallel, whose branches run side by side, and of for_each, whose only branch runs for each item.
+	// fanBody is the body of parallel, whose branches run concurrently, and of for_each, whose single branch runs for each
+	// item.
 	fanBody struct {
 		items          *expr.Value // nil for parallel
 		as, indexAs    string
 		branches       []branch
 		maxConcurrency int
-		wait           bool // let the others finish when one fails
-		fork           bool // each item begins with the files of the sandbox, in one of its own
+		wait           bool // wait for the other branches if one fails
+		fork           bool // each item starts with a copy of the sandbox's files in a separate sandbox
 	}
 	branch struct {
 		id      string
 		steps   *sequence
-		output  *expr.Value   // nil is the last output
-		keep    *expr.Program // whether the files of this item go on, with fork; nil: nobody's do
+		output  *expr.Value   // if nil, the last output
+		keep    *expr.Program // with fork: whether to keep this item's files; nil keeps none
 		sandbox sandboxRef
 	}
 	setBody struct {
@@ -225,7 +225,7 @@ type (
 		message *expr.Value
 	}
 	endBody struct {
-		output *expr.Value // nil is the last output
+		output *expr.Value // if nil, the last output
 	}
 )
 

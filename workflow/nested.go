@@ -47,7 +47,7 @@ func (o *object) transitions(b *switchBody) {
 		var sc switchCase
 		if c.require("condition", "set the text that the expression's value is compared to") {
 			at := c.at["condition"]
-			sc.text = at.Value // true, 3 and "true", "3" are the same here
+			sc.text = at.Value // true and "true", 3 and "3" are equal here
 			switch first, double := seen[sc.text]; {
 			case at.Kind != yamlnode.Scalar:
 				o.Fail(at, "", "condition of %s must be text, not %s", c.what, yamlnode.Kind(at))
@@ -64,14 +64,14 @@ func (o *object) transitions(b *switchBody) {
 		sc.to = c.target("next")
 		b.cases = append(b.cases, sc)
 	}
-	for _, want := range []string{"true", "false"} { // a boolean must have a way for both
+	for _, want := range []string{"true", "false"} { // a boolean expression needs transitions for both values
 		if _, ok := seen[want]; !ok && isBool && !o.has("default") && len(seen) > 0 {
 			o.Fail(o.at["expression"], "add it, or a default", "%s has no transition for %q", o.what, want)
 		}
 	}
 }
 
-// fan reads what parallel and for_each have in common.
+// fan reads the common keys of parallel and for_each.
 func (o *object) fan(concurrency int) *fanBody {
 	b := &fanBody{maxConcurrency: concurrency, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
 	if o.has("max_concurrency") {
@@ -118,7 +118,7 @@ func (o *object) forEachBody(s *step) body {
 		o.loader.place = place{o.inside(b.as, b.indexAs), br.steps}
 		br.keep = o.expression(n, "keep of "+o.what, true)
 		o.loader.place = outer
-		b.wait = true // of attempts some may fail
+		b.wait = true // some attempts may fail
 		if !b.fork {
 			o.Fail(n, "add fork: true", "keep of %s requires forks, because it chooses one of them", o.what)
 		}
@@ -127,7 +127,7 @@ func (o *object) forEachBody(s *step) body {
 	return b
 }
 
-// inside returns the environment of what is inside a for_each.
+// inside returns the environment for expressions inside a for_each.
 func (o *object) inside(as, indexAs string) *expr.Env {
 	key := strings.Join(append(o.env.Names(), as, indexAs), " ")
 	if known := o.envs[key]; known != nil {
@@ -142,8 +142,8 @@ func (o *object) inside(as, indexAs string) *expr.Env {
 	return inside
 }
 
-// loopVar reads a name for expressions inside a for_each. The defaults may hide those of an outer loop; names that were
-// chosen may not.
+// loopVar reads the name of a loop variable. A default name may hide the same name of an outer loop; an explicit name
+// must be unused.
 func (o *object) loopVar(key, fallback string) string {
 	name := o.text(key)
 	if name == "" {
@@ -156,7 +156,7 @@ func (o *object) loopVar(key, fallback string) string {
 	return name
 }
 
-// list reads a list, or an expression that stands alone and returns one.
+// list reads a list, or a single expression that returns a list.
 func (o *object) list(key string) *expr.Value {
 	n := o.at[key]
 	if n.Kind == yamlnode.List {

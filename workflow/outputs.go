@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// outputs reads which files are brought home.
+// outputs reads the patterns of files to collect.
 func (o *object) outputs(wf *Workflow) {
 	if !o.has("outputs") {
 		return
@@ -32,17 +32,17 @@ func (o *object) outputs(wf *Workflow) {
 	}
 }
 
-// Outputs returns what the workflow says under `outputs`.
+// Outputs returns the workflow's `outputs`.
 func (wf *Workflow) Outputs() []string { return slices.Clone(wf.outputs) }
 
-// bringHome collects the run's outputs and its patch, while the sandboxes still live, and keeps them. A run that has
-// succeeded fails when it did not make its outputs. One whose outputs cannot be had or kept does not end: its sandboxes
-// are the only place that has them.
+// bringHome collects and saves the run's outputs and patch while its sandboxes still exist. If a successful run did not
+// create its outputs, the run fails. If existing outputs cannot be collected or saved, the run does not end, because
+// only its sandboxes contain them.
 func (r *run) bringHome(ctx context.Context) {
 	made := r.collect(ctx)
 	stuck := stays(made) && r.opts.Within == nil
 	var keep error
-	if !stuck { // a part would pass for the whole when the run is resumed
+	if !stuck { // if the run is resumed, a part could be mistaken for the complete result
 		keep = r.keepMade(ctx)
 	}
 	err := errors.Join(made, keep)
@@ -60,14 +60,14 @@ func (r *run) bringHome(ctx context.Context) {
 	}
 }
 
-// stays reports whether what a run made is still in its sandbox when collecting it failed with err: not when the
-// outputs were never made, and not when the sandbox is lost.
+// stays reports whether the run's results are still in its sandbox after collecting failed with err. They are not if
+// the outputs were never created or the sandbox is lost.
 func stays(err error) bool {
 	var e *Error
 	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
 
-// collect reads what the run made.
+// collect reads the run's outputs and patch from its sandbox.
 func (r *run) collect(ctx context.Context) error {
 	if r.manager == nil || r.workspace == nil && r.wf.outputs == nil {
 		return nil
@@ -105,8 +105,8 @@ func (r *run) collect(ctx context.Context) error {
 	return err
 }
 
-// kept takes what an earlier process of the run brought home, which then removed the sandbox and died before it had
-// recorded the run's end. It reports whether there is something.
+// kept loads the results that an earlier process of the run saved. That process removed the sandbox and died before it
+// recorded the run's end. kept reports whether results exist.
 func (r *run) kept() bool {
 	if r.past == nil || r.opts.Results == "" {
 		return false
@@ -129,22 +129,22 @@ func (r *run) kept() bool {
 	return true
 }
 
-// sandbox returns the sandbox that the run's outputs are in; nil when it has none, or several.
+// sandbox returns the sandbox with the run's outputs. If the run has no sandbox or several, it returns nil.
 func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	box := transfer.Shared(r.manager, r.scope())
 	if box != nil || r.past == nil {
 		return box, nil
 	}
 	key := r.scope().Key(record.DefaultName)
-	list, err := r.manager.List(ctx)                                                           // a run that was resumed behind its last step with a sandbox
-	has := func(i session.Info) bool { return i.Key == key && i.State != session.StateClosed } // else it is half removed
+	list, err := r.manager.List(ctx)                                                           // resumed after its last step
+	has := func(i session.Info) bool { return i.Key == key && i.State != session.StateClosed } // else partly removed
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
 	}
 	return r.reopen(ctx, record.DefaultName)
 }
 
-// keepMade keeps the outputs and the patch below Options.Results.
+// keepMade saves the outputs and the patch in Options.Results.
 func (r *run) keepMade(ctx context.Context) error {
 	if r.opts.Results == "" || r.opts.OnSnapshot != nil || len(r.result.Outputs) == 0 && r.result.Patch == nil {
 		return nil

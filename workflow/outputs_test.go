@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestOutputsAndPatch: what a run made is in its result, however the run ended, and nothing of it stays on the host.
+// TestOutputsAndPatch verifies that the result of a run contains its outputs and patch, whether the run succeeded or
+// failed, and that no files stay on the host.
 func TestOutputsAndPatch(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

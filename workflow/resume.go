@@ -17,23 +17,23 @@ import (
 
 // Errors of Resume.
 var (
-	// ErrFinished: the run has ended, there is nothing to resume.
+	// ErrFinished means that the run has ended and cannot be resumed.
 	ErrFinished = errors.New("the run has finished")
-	// ErrChanged: the workflow is not the one that the run began with.
+	// ErrChanged means that the workflow differs from the workflow with which the run started.
 	ErrChanged = errors.New("the workflow has changed since the run began")
-	// ErrBadJournal: the entries are not those of one run.
+	// ErrBadJournal means that the entries are not the journal of one run.
 	ErrBadJournal = errors.New("the journal is not usable")
 )
 
-// Resume resumes a run that was interrupted: entries are its journal, in order. Steps that finished are not run again,
-// what they returned is taken from the journal; a step that was under way is run again, and its event says so. An agent
-// among these continues its conversation: it is not asked again for an answer that is recorded, and calls no tool again
-// whose result is. Others begin at their start, as does an agent whose conversation was too large to be recorded. What
-// was left running in the run's sandboxes, and no result speaks of, is ended. The run keeps its id, so that it finds
-// its sandboxes as far as the manager still has them, or can adopt them; its timeout starts again.
+// Resume resumes an interrupted run. entries is its journal, in order. Resume does not repeat finished steps; it takes
+// their outputs from the journal. It reruns the interrupted steps and reports this in their events. An interrupted
+// agent continues its conversation: it does not repeat recorded model answers or recorded tool calls. An agent whose
+// conversation was too large to record starts from the beginning, like all other steps. Resume kills leftover processes
+// in the run's sandboxes, except commands whose results are recorded. The run keeps its id. It finds its sandboxes if
+// the manager still has them or can adopt them. Its timeout starts again.
 //
-// The result is nil only when the run cannot be resumed: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
-// not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
+// If the run cannot be resumed, the result is nil and the error wraps ErrFinished, ErrChanged, or ErrBadJournal. Two
+// processes must not resume one run concurrently: a journal that checks Entry.Seq refuses the second process's entries.
 func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
 	if err := resumable(wf, entries); err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	return e.drive(ctx, r)
 }
 
-// Begin returns the first entry of the journal of a new run, which whoever has the journal carries out by
-// Engine.Resume: a run that is begun here and done elsewhere. The error is ErrInvalidInput, with what is wrong.
+// Begin returns the first entry of a new run's journal. Another process can then execute the run with Engine.Resume. If
+// the input is invalid, the error wraps ErrInvalidInput.
 func (wf *Workflow) Begin(input map[string]any) (Entry, error) {
 	checked, err := wf.checkInput(input)
 	if err != nil {
@@ -63,7 +63,7 @@ func (wf *Workflow) Begin(input map[string]any) (Entry, error) {
 	}, nil
 }
 
-// checkInput returns the input of a run with its defaults.
+// checkInput validates the input of a run and adds the defaults.
 func (wf *Workflow) checkInput(input map[string]any) (map[string]any, error) {
 	checked, err := wf.input.check(input)
 	if err != nil {
@@ -72,12 +72,12 @@ func (wf *Workflow) checkInput(input map[string]any) (map[string]any, error) {
 	return checked, nil
 }
 
-// resumed returns the run whose journal entries are, as far as they count.
+// resumed returns the run for the journal entries that count.
 func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*run, error) {
 	first := entries[0]
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	input := first.Input
-	if input == nil { // an empty one is left out of the entry
+	if input == nil { // the entry omits an empty input
 		input = map[string]any{}
 	}
 	r := newRun(e, wf, input, append(chain[:len(chain):len(chain)], wf.ID))
@@ -96,7 +96,7 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	return r, nil
 }
 
-// resumable checks that entries are a journal that wf can resume.
+// resumable verifies that entries are a journal that wf can resume.
 func resumable(wf *Workflow, entries []Entry) error {
 	if len(entries) == 0 || entries[0].Kind != EventRunStarted {
 		return fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)
@@ -116,31 +116,31 @@ func resumable(wf *Workflow, entries []Entry) error {
 	return nil
 }
 
-// past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it
-// happened; where there is none left the run begins to be new.
+// past is the recorded part of an interrupted run. Steps take their records by path, in the order in which they
+// happened. When no record is left, the run continues normally.
 type past struct {
-	run         string  // its id
-	attempts    int     // of all steps
+	run         string  // id of the run
+	attempts    int     // attempts of all steps
 	trace       string  // traceparent of the latest process's span
-	interrupted []visit // those with an unfinished attempt
+	interrupted []visit // executions with an unfinished attempt
 
-	mu    sync.Mutex         // guards what follows: branches run side by side
-	ended map[string][]Entry // the last entry of each visit that ended, by path
-	open  map[string]*visit  // the visit that was under way, by path
+	mu    sync.Mutex         // guards the fields below, because branches run concurrently
+	ended map[string][]Entry // last entry of each ended execution, by path
+	open  map[string]*visit  // unfinished execution, by path
 }
 
-// visit is a visit of a step that has not ended.
+// visit is an unfinished execution of a step.
 type visit struct {
-	failed   int     // attempts that failed and were to be followed by another
-	underWay bool    // an attempt had begun
-	starts   []int64 // numbers of the entries with which it began, one for each process that tried
-	from     int64   // the first of them that the conversation belongs to
+	failed   int     // attempts that failed and would have been retried
+	underWay bool    // an attempt had started
+	starts   []int64 // numbers of the start entries, one per process that tried
+	from     int64   // start entry to which the conversation belongs
 
-	conversation transcript.Conversation // of the agent, in that attempt
-	stripped     bool                    // a part of it is missing, as it is once an attempt has finished
+	conversation transcript.Conversation // conversation of the agent in that attempt
+	stripped     bool                    // a part is missing, because the attempt has finished
 }
 
-// of returns what a numbered attempt repeats: nothing unless it is the one that was under way.
+// of returns v if it was interrupted in the specified attempt. Otherwise it returns an empty visit.
 func (v visit) of(attempt int) visit {
 	if v.underWay && attempt == v.failed+1 {
 		return v
@@ -148,7 +148,7 @@ func (v visit) of(attempt int) visit {
 	return visit{}
 }
 
-// kept returns the conversation to continue; nil when there is none.
+// kept returns the conversation to continue, or nil.
 func (v visit) kept() *transcript.Conversation {
 	if v.conversation.Turns() == 0 || v.lost() != "" {
 		return nil
@@ -156,10 +156,10 @@ func (v visit) kept() *transcript.Conversation {
 	return &v.conversation
 }
 
-// lost returns why a conversation that had begun cannot be continued; empty when it can.
+// lost returns the reason why a started conversation cannot be continued, or "".
 func (v visit) lost() string { return v.conversation.Lost() }
 
-// readPast returns what entries tell of a run; ErrBadJournal when they cannot be those of one.
+// readPast reads the journal of a run. If the entries cannot belong to one run, the error wraps ErrBadJournal.
 func readPast(entries []Entry) (*past, error) {
 	p := &past{run: entries[0].RunID, ended: map[string][]Entry{}, open: map[string]*visit{}}
 	for _, e := range entries {
@@ -178,7 +178,7 @@ func readPast(entries []Entry) (*past, error) {
 	return p, nil
 }
 
-// read takes in the next entry.
+// read processes the next entry.
 func (p *past) read(e Entry) error {
 	v := p.open[e.Path]
 	switch e.Kind {
@@ -207,7 +207,7 @@ func (p *past) read(e Entry) error {
 		}
 		return v.converse(e)
 	case EventStepFinished:
-		p.forgetInside(e.Path) // what an attempt did inside itself went with it
+		p.forgetInside(e.Path) // a finished attempt makes the records of its inner steps obsolete
 		if !e.Retry {
 			delete(p.open, e.Path)
 			p.ended[e.Path] = append(p.ended[e.Path], e)
@@ -220,7 +220,7 @@ func (p *past) read(e Entry) error {
 	return nil
 }
 
-// converse takes in a part of the attempt's conversation.
+// converse processes a part of the attempt's conversation.
 func (v *visit) converse(e Entry) error {
 	if len(e.Conversation) == 0 {
 		v.stripped = true
@@ -231,15 +231,15 @@ func (v *visit) converse(e Entry) error {
 	return v.conversation.Add(e.Conversation, e.Time)
 }
 
-// label returns a context whose commands carry their attempt: the run, the journal entry with which the attempt
-// began, and the turn of its agent.
+// label returns a context that labels commands with their attempt: the run, the number of the attempt's start entry,
+// and the turn of its agent.
 func (ex *execution) label(ctx context.Context, rec *transcript.Recorder) context.Context {
 	run, started := ex.run.result.RunID, ex.started
 	return sandbox.WithOrigin(ctx, func() string { return fmt.Sprintf("%s %d %d", run, started, rec.Turn()) })
 }
 
-// endCommands ends the commands of interrupted attempts, which are about to be repeated, and their background
-// processes. It spares interpreters, which hold the results of recorded calls.
+// endCommands kills the commands of interrupted attempts and their background processes, because the attempts are about
+// to be repeated. It does not kill interpreters, which hold the results of recorded calls.
 func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 	keep, err := interpreter.Running(ctx, s.Sandbox)
 	if err != nil {
@@ -259,8 +259,8 @@ func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 	return errors.Join(s.KillCommands(ctx, ids)...)
 }
 
-// repeats reports whether the unfinished attempt started a command in its agent's latest turn, or in a lost turn, and
-// no recorded result names the command.
+// repeats reports whether the unfinished attempt started a command in its agent's latest turn or in a lost turn, and no
+// recorded result contains the command.
 func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 	var run string
 	var start int64
@@ -273,7 +273,7 @@ func (v visit) repeats(id string, st sandbox.ExecStatus) bool {
 	return c == nil || start < v.from || turn >= c.Turns() && !slices.Contains(c.Execs(), st.ExecID)
 }
 
-// forgetInside drops what is known of the steps inside a parallel or for_each, in whichever of its visits.
+// forgetInside deletes the records of steps inside a parallel or for_each, from all its executions.
 func (p *past) forgetInside(path string) {
 	inside := func(other string) bool {
 		rest, ok := strings.CutPrefix(other, path)
@@ -291,7 +291,7 @@ func (p *past) forgetInside(path string) {
 	}
 }
 
-// take returns the end of the next visit of a step, if it ended. A run that was not interrupted has no past.
+// take returns the end of the next execution of a step, if it ended. A new run has no past.
 func (p *past) take(path string) (Entry, bool) {
 	if p == nil {
 		return Entry{}, false
@@ -306,7 +306,7 @@ func (p *past) take(path string) (Entry, bool) {
 	return list[0], true
 }
 
-// continued returns the visit of a step that was under way, once.
+// continued returns the unfinished execution of a step. It returns each execution only once.
 func (p *past) continued(path string) visit {
 	if p == nil {
 		return visit{}
@@ -321,7 +321,7 @@ func (p *past) continued(path string) visit {
 	return *v
 }
 
-// replay takes what a visit returned from the journal.
+// replay uses the recorded result of an execution.
 func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	next := len(ex.seq.steps)
 	if e.Next != "" {

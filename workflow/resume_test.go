@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// everything has all that a run can be interrupted in: loops, retries, branches, items, skipped and failing steps.
+// everything contains all places of an interruption: loops, retries, branches, items, skipped and failing steps.
 const everything = `
 id: everything
 max_steps: 1000
@@ -64,7 +64,7 @@ steps:
       both: "${ steps.both.status }"
 `
 
-// later is a loop that is tried again in its second visit: the agent within fails there, at its last item.
+// later is a loop whose second iteration is retried, because its agent fails at the last item.
 const later = `
 vars: {round: 0}
 steps:
@@ -80,8 +80,8 @@ steps:
   - {id: done, type: end, output: {each: "${ steps.each.output }"}}
 `
 
-// resumeAgents plays agents and notes which were run, in which place. Some calls fail at first, in all processes
-// together.
+// resumeAgents are fake agents that record their calls and the calling steps. Some calls fail at first, counted over
+// all processes.
 type resumeAgents struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -107,7 +107,7 @@ func (a *resumeAgents) RunAgent(_ context.Context, name string, input map[string
 	return workflow.AgentOutput{Output: map[string]any{"n": n, "call": call}}, nil
 }
 
-// cutJournal keeps entries as a file would, and takes no more of them than allowed: as if the process died there.
+// cutJournal stores entries like a file. After room entries it fails, as if the process died.
 type cutJournal struct {
 	mu    sync.Mutex
 	lines [][]byte
@@ -139,9 +139,9 @@ func (j *cutJournal) entries(t *testing.T) []workflow.Entry {
 	return list
 }
 
-// TestResumeAnywhere interrupts a run behind each of its journal entries and resumes it: it comes to the same end, and
-// nothing that had finished is done again. What failed within an earlier attempt of a loop is not taken for what the
-// next attempt returned.
+// TestResumeAnywhere interrupts a run after each of its journal entries and resumes it. It verifies that the result is
+// the same and that no finished step is repeated. A failure inside an earlier attempt of a loop must not be mistaken
+// for the result of the next attempt.
 func TestResumeAnywhere(t *testing.T) {
 	t.Parallel()
 	for name, src := range map[string]string{"everything": everything, "later": later} {
@@ -167,7 +167,7 @@ func TestResumeAnywhere(t *testing.T) {
 	}
 }
 
-// resumeAt interrupts a run behind a number of entries, resumes it, and compares it with one that was not interrupted.
+// resumeAt interrupts a run after a number of entries, resumes it, and compares it with a run without interruption.
 func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int, whole *resumeAgents, want *workflow.Result) {
 	t.Helper()
 	var events []workflow.Event
@@ -209,7 +209,7 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 	checkJournal(t, cut, journal.entries(t))
 }
 
-// underWay counts the attempts that had begun and not ended.
+// underWay returns the number of attempts that have started and not ended.
 func underWay(entries []workflow.Entry) int {
 	open := map[string]bool{}
 	for _, e := range entries {
@@ -223,7 +223,8 @@ func underWay(entries []workflow.Entry) int {
 	return len(open)
 }
 
-// checkJournal: the journal of a run that was resumed is one journal, with the same ends of steps as without a break.
+// checkJournal verifies that the journal of a resumed run is consistent and has the same step results as without an
+// interruption.
 func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
 	t.Helper()
 	resumed := 0
@@ -240,7 +241,7 @@ func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
 	}
 }
 
-// TestResumeNumbers: what a finished step returned has the types that it had.
+// TestResumeNumbers verifies that the outputs of finished steps keep their types.
 func TestResumeNumbers(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
@@ -271,7 +272,7 @@ func TestResumeNumbers(t *testing.T) {
 	}
 }
 
-// TestResumeTwice interrupts the second process too.
+// TestResumeTwice verifies that the second process can also be interrupted.
 func TestResumeTwice(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, everything)
@@ -324,7 +325,8 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// TestResumeAfterFailure: a run that died between its last step's failure and its end fails again, in the same way.
+// TestResumeAfterFailure verifies that a run fails again with the same error if its process died between the failure of
+// the last step and the end of the run.
 func TestResumeAfterFailure(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "steps: [{id: a, type: fail, message: \"it is broken\"}]")

@@ -21,46 +21,46 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// errRunTimeout is the cause that ends the context of a run whose time is up.
+// errRunTimeout is the cause of the end of a run's context at its timeout.
 var errRunTimeout = fmt.Errorf("the run timed out: %w", context.DeadlineExceeded)
 
-// errStepTimeout is the cause that ends the context of a step whose time is up.
+// errStepTimeout is the cause of the end of a step's context at its timeout.
 var errStepTimeout = fmt.Errorf("the step timed out: %w", context.DeadlineExceeded)
 
-// ErrInterrupted, as the cause of the end of a run's context (context.WithCancelCause), ends the run as the death of
-// its process would: nothing more is recorded, its sandboxes are left, and whoever takes the run resumes it. The
-// result's Unfinished has it.
+// ErrInterrupted interrupts a run if it is the cause of the end of the run's context (context.WithCancelCause). The run
+// then ends as if its process had died: nothing more is recorded, the sandboxes are kept, and the next process that
+// takes the run resumes it. The result's Unfinished wraps it.
 var ErrInterrupted = errors.New("the run was interrupted and can be resumed")
 
-// errSibling is the cause that ends the context of branches when another branch failed.
+// errSibling is the cause of the end of a branch's context if another branch failed.
 var errSibling = errors.New("another branch failed")
 
 // run is one run of a workflow.
 type run struct {
 	*Engine
 	wf       *Workflow
-	base     session.Request // what the run's sandboxes are like where nothing else is asked for
-	input    map[string]any  // plain data, never changed
-	info     map[string]any  // what expressions read as `run`
+	base     session.Request // default request for the run's sandboxes
+	input    map[string]any  // plain data, never modified
+	info     map[string]any  // value of `run` in expressions
 	chain    []string
 	started  time.Time
-	executed atomic.Bool  // by the first caller
-	steps    atomic.Int64 // attempts made
-	held     atomic.Int64 // bytes remembered
-	// conversations is how many bytes were recorded of the agents' conversations that are under way.
+	executed atomic.Bool  // set by the first caller
+	steps    atomic.Int64 // number of attempts
+	held     atomic.Int64 // size of the state in bytes
+	// conversations is the size in bytes of the recorded conversations of active agents.
 	conversations atomic.Int64
 	stream        core.StreamCallback[Event]
-	workspace     *transfer.Snapshot      // what the run's sandboxes begin with; nil for nothing
+	workspace     *transfer.Snapshot      // initial files of the run's sandboxes; nil without a workspace
 	interrupt     context.CancelCauseFunc // ends the run so that it can be resumed
-	past          *past                   // of a run that was interrupted; nil for a new one
+	past          *past                   // for an interrupted run; nil for a new run
 	trace         string                  // traceparent of the run's span
-	checkpoint    *Checkpoint             // that the run goes back to; nil for none
-	behind        int64                   // the last entry before that
+	checkpoint    *Checkpoint             // checkpoint to go back to, or nil
+	behind        int64                   // number of the last entry before the checkpoint
 
 	mu  sync.Mutex // guards seq and result.Evidence; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
 
-	result Result // written by execute and settle, read when they are done
+	result Result // written by execute and settle; read after they have returned
 }
 
 func newRun(e *Engine, wf *Workflow, input map[string]any, chain []string) *run {
@@ -70,7 +70,7 @@ func newRun(e *Engine, wf *Workflow, input map[string]any, chain []string) *run 
 	return r
 }
 
-// identify sets the id of the run and when it started.
+// identify sets the id and the start time of the run.
 func (r *run) identify(id string, started time.Time) {
 	r.result.RunID, r.result.Started = id, started
 	r.info = map[string]any{"id": id, "workflow": r.wf.ID, "started_at": started.UTC().Format(time.RFC3339Nano)}
@@ -83,13 +83,13 @@ func (r *run) scope() session.Run {
 	return session.Run{Namespace: record.NamespaceWorkflow, ID: r.result.RunID}
 }
 
-// span starts the span of the run; the function ends it.
+// span starts the span of the run. The returned function ends it.
 func (r *run) span(ctx context.Context) (context.Context, func()) {
 	ctx, span := telemetry.StartOperation(ctx, r.opts.TracerProvider, semconv.InvokeWorkflow, semconv.AgentName, r.wf.ID,
 		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), semconv.ConversationID.String(r.result.RunID))
 	r.trace = telemetry.TraceParent(ctx)
 	if r.past != nil {
-		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // one that is not valid is left out
+		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // an invalid link is ignored
 	}
 	return ctx, func() {
 		span.SetAttributes(telemetry.KeyOutcome.String(string(r.result.Outcome)), telemetry.KeySteps.Int(r.result.Steps))
@@ -100,7 +100,7 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// execute performs the run, closes its sandboxes whatever happened, and settles the result.
+// execute runs the run, closes its sandboxes, and sets the result.
 func (r *run) execute(ctx context.Context) (any, error) {
 	ctx, r.interrupt = context.WithCancelCause(ctx)
 	defer r.interrupt(nil)
@@ -112,7 +112,7 @@ func (r *run) execute(ctx context.Context) (any, error) {
 	return out, nil
 }
 
-// perform runs the steps. A panic of the engine itself becomes the run's error: the sandboxes must still be closed.
+// perform runs the steps. A panic in the engine becomes the run's error, so that the sandboxes are closed.
 func (r *run) perform(ctx context.Context) (out any, err error) {
 	defer r.recovered("", &err)
 	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
@@ -136,7 +136,7 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 	return root.last, nil
 }
 
-// announce records and reports that the run starts, or is resumed.
+// announce records and reports that the run starts or is resumed.
 func (r *run) announce(ctx context.Context) error {
 	entry := Entry{Kind: EventRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}
 	if r.past != nil {
@@ -150,7 +150,7 @@ func (r *run) announce(ctx context.Context) error {
 	return nil
 }
 
-// bind returns a context by which agents and their tools find the run.
+// bind returns a context that contains the run for agents and their tools.
 func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
@@ -162,9 +162,9 @@ func (r *run) bind(ctx context.Context) context.Context {
 	return context.WithValue(ctx, chainKey{}, r.chain)
 }
 
-// ended sets the outcome of a run whose context ended, whatever error the step that noticed it returned.
+// ended sets the outcome of a run whose context ended, whatever error the current step returned.
 func (r *run) ended(ctx context.Context, err error) error {
-	if r.opts.Journal != nil && outage(err, false) { // of what no step does, such as going back to a checkpoint
+	if r.opts.Journal != nil && outage(err, false) { // from actions outside steps, for example a rollback to a checkpoint
 		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, err))
 	}
 	stop := r.stopped(ctx)
@@ -181,7 +181,7 @@ func (r *run) ended(ctx context.Context, err error) error {
 	return stop
 }
 
-// stopped returns the error of a context that has ended, nil while it has not.
+// stopped returns the error of a context that has ended. If the context has not ended, it returns nil.
 func (r *run) stopped(ctx context.Context) *Error {
 	switch cause := context.Cause(ctx); {
 	case ctx.Err() == nil:
@@ -200,18 +200,18 @@ func (r *run) stopped(ctx context.Context) *Error {
 	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, Final: true}
 }
 
-// interrupted reports whether the run is to be left as it is, for whoever resumes it.
+// interrupted reports whether the run was interrupted and must be left for a later Resume.
 func interrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrInterrupted) }
 
 func interruption(ctx context.Context) *Error {
 	return &Error{Code: codeInterrupted, Message: context.Cause(ctx).Error(), Err: context.Cause(ctx), Final: true}
 }
 
-// settle closes the run's sandboxes and writes the result.
+// settle closes the run's sandboxes and sets the result.
 func (r *run) settle(ctx context.Context, out any, err error) {
 	recorded := !interrupted(ctx) && r.conclude(ctx, out, err)
 	leave := !recorded && interrupted(ctx)
-	if leave { // even if it was about to end: the next process ends it
+	if leave { // even if it was about to end; the next process ends it
 		r.result.Outcome, r.result.Output = Cancelled, nil
 		r.result.Error, r.result.Unfinished = interruption(ctx), interruption(ctx)
 	}
@@ -222,7 +222,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	}
 }
 
-// untilInterrupted returns a context that only the interruption of the run ends.
+// untilInterrupted returns a context that ends only if the run is interrupted.
 func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -257,8 +257,8 @@ func (r *run) conclude(ctx context.Context, out any, err error) bool {
 	return r.finish(ctx)
 }
 
-// finish records the end of the run. What its sandboxes began with is needed until then: a run whose process dies
-// before is resumed.
+// finish records the end of the run. The initial files of its sandboxes are kept until then, because a run whose
+// process dies earlier is resumed.
 func (r *run) finish(ctx context.Context) bool {
 	last := Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}
 	err := r.record(ctx, &last)
@@ -273,7 +273,7 @@ func (r *run) finish(ctx context.Context) bool {
 	return false
 }
 
-// dropWorkspace removes what the run's sandboxes began with, or hands it over.
+// dropWorkspace removes the initial files of the run's sandboxes or passes them to OnSnapshot.
 func (r *run) dropWorkspace() {
 	switch {
 	case r.workspace == nil:
@@ -286,7 +286,7 @@ func (r *run) dropWorkspace() {
 	}
 }
 
-// cleanUp closes the sandboxes of the run. Those that are retained stay on the engine and accept no more calls.
+// cleanUp closes the sandboxes of the run. Retained sandboxes stay on the engine and accept no more calls.
 func (r *run) cleanUp(ctx context.Context) error {
 	if r.manager == nil || r.opts.Within != nil {
 		return nil
@@ -303,13 +303,13 @@ func (r *run) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// record writes a journal entry, and sets its number. It is written even when the run was cancelled: what happened,
-// happened. Not when it was interrupted: that did not happen to the run.
+// record writes a journal entry and sets its number. A canceled run still records its entries. An interrupted run does
+// not, because the interruption is not part of the run.
 func (r *run) record(ctx context.Context, e *Entry) error {
 	if r.opts.Journal == nil {
 		return nil
 	}
-	if interrupted(ctx) { // what ends now ends because of that
+	if interrupted(ctx) { // the interruption causes all later ends
 		return interruption(ctx)
 	}
 	ctx, cancel := untilInterrupted(ctx)
@@ -324,7 +324,7 @@ func (r *run) record(ctx context.Context, e *Entry) error {
 	}
 	failure := &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Final: true}
 	failure.Err = errors.Join(ErrJournal, err)
-	if r.seq > 0 { // to its journal the run is interrupted, whatever happens here
+	if r.seq > 0 { // for the journal, the run is interrupted from now on
 		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, failure))
 	}
 	return failure
@@ -335,7 +335,7 @@ func (r *run) append(ctx context.Context, e Entry) (err error) {
 	return r.opts.Journal.Append(ctx, e)
 }
 
-// emit passes an event to the observer and to the caller who streams the flow. Their panics are not the run's.
+// emit passes an event to OnEvent and to the caller that streams the flow. It recovers from their panics.
 func (r *run) emit(ctx context.Context, ev Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -350,11 +350,11 @@ func (r *run) emit(ctx context.Context, ev Event) {
 		r.opts.OnEvent(ev)
 	}
 	if r.stream != nil && r.stream(ctx, ev) != nil {
-		r.stream = nil // the listener is gone; the run continues
+		r.stream = nil // the listener has disconnected; the run continues
 	}
 }
 
-// remember adds to what the run holds in memory.
+// remember adds to the size of the run's state.
 func (r *run) remember(bytes int) error {
 	if r.held.Add(int64(bytes)) > maxStateBytes {
 		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run's data exceeds %d MiB", maxStateBytes>>20), Err: ErrLimit, Final: true}

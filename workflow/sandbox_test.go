@@ -22,7 +22,7 @@ import (
 // image is built by `make images`.
 const image = "workcell/debian:12"
 
-// newManager returns sandboxes of the real engine, and removes what a test wanted to be retained.
+// newManager returns a manager on the Docker engine. At the end of the test, it removes retained sandboxes.
 func newManager(t *testing.T) *session.Manager {
 	t.Helper()
 	engine, err := docker.New(t.Context(), nil)
@@ -48,7 +48,7 @@ func newManager(t *testing.T) *session.Manager {
 	return m
 }
 
-// left counts the sandboxes on the engine that belong to a run; "" counts those of all runs.
+// left returns the number of the run's sandboxes on the engine. If run is "", it counts the sandboxes of all runs.
 func left(t *testing.T, m *session.Manager, run string) int {
 	t.Helper()
 	list, err := m.Backend().List(context.Background(), backend.Filter{Instance: m.Instance(), Run: run})
@@ -179,7 +179,7 @@ steps:
 	}
 }
 
-// Steps share the run's sandbox; with a name or `isolated` they have another.
+// TestSandboxesOfSteps verifies that steps share the run's sandbox, unless they have a named or isolated one.
 func TestSandboxesOfSteps(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -210,7 +210,7 @@ steps:
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Isolated sandboxes are gone when their step is over: default and other are there.
+	// Isolated sandboxes are removed when their step ends, so only default and other exist.
 	want := []any{"shared\n", "0\n", "shared\n", "own\n", "other\n", []any{"1\n", "2\n"}, int64(2)}
 	if diff := cmp.Diff(want, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -239,7 +239,7 @@ steps:
 	}
 }
 
-// However a run ends, its sandboxes are closed, and no others.
+// TestRunClosesItsSandboxes verifies that every end of a run closes its sandboxes and no others.
 func TestRunClosesItsSandboxes(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -300,7 +300,7 @@ steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true
 	}
 }
 
-// describer is an AgentRunner that knows what its agents ask for.
+// describer is an AgentRunner that knows its agents' sandbox requests.
 type describer struct {
 	agents
 	req session.Request
@@ -308,7 +308,7 @@ type describer struct {
 
 func (d describer) AgentSandbox(string) (session.Request, bool) { return d.req, true }
 
-// A command that comes first makes the sandbox that the first agent will ask for.
+// TestCommandBeforeAgent verifies that a first command creates the sandbox that the first agent will request.
 func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -333,7 +333,7 @@ steps:
 	}
 }
 
-// gateway opens no host, and notes which it was asked to open.
+// gateway allows no host and records the requested hosts.
 type gateway struct{ opened []string }
 
 func (g *gateway) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), error) {
@@ -343,8 +343,8 @@ func (g *gateway) Open(_ string, list sandbox.Egress) (sandbox.Service, func(), 
 
 func (g *gateway) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
-// TestResumedNetwork: the commands of a resumed run reach the hosts that the record of its sandbox and an agent's file
-// name.
+// TestResumedNetwork verifies that the commands of a resumed run reach the hosts that both the sandbox's record and an
+// agent's file specify.
 func TestResumedNetwork(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `

@@ -31,7 +31,7 @@ func (l *loader) schema(n *yamlnode.Node) *schema {
 		l.Fail(n, "", "input: %v", err)
 		return nil
 	}
-	data, _ := json.Marshal(raw) // plain data
+	data, _ := json.Marshal(raw) // plain data cannot fail
 	var s jsonschema.Schema
 	var resolved *jsonschema.Resolved
 	err := json.Unmarshal(data, &s)
@@ -45,7 +45,7 @@ func (l *loader) schema(n *yamlnode.Node) *schema {
 	return &schema{raw: raw, resolved: resolved}
 }
 
-// check fills the schema's defaults into a copy of input and validates it.
+// check adds the schema's defaults to a copy of input and validates it.
 func (s *schema) check(input map[string]any) (map[string]any, error) {
 	plain, err := expr.Normalize(input, maxInputBytes)
 	if err != nil {
@@ -64,12 +64,12 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	if err := s.resolved.Validate(out); err != nil {
 		return nil, fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "validating root: "))
 	}
-	plain, err = expr.Normalize(out, maxInputBytes) // defaults come as the library decoded them
-	out, _ = plain.(map[string]any)                 // as it was
+	plain, err = expr.Normalize(out, maxInputBytes) // defaults have the types of the library's decoder
+	out, _ = plain.(map[string]any)                 // the type is unchanged
 	return out, err
 }
 
-// names lists the inputs the schema knows; closed reports whether there can be no others.
+// names returns the input names that the schema defines. closed reports whether it allows no other names.
 func (s *schema) names() (names []string, closed bool) {
 	if s == nil {
 		return nil, false

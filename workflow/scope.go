@@ -13,21 +13,21 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// scope is what the steps of one sequence see. Only the goroutine that runs the sequence uses it; branches get a scope
-// of their own, which begins as a copy and leaves nothing behind but an output.
+// scope contains the variables of the steps in one sequence. Only the goroutine that runs the sequence uses it. A
+// branch gets a copy of the scope, and only its output is kept.
 type scope struct {
 	run     *run
-	path    string         // prefix of the paths of its steps: "", "each[3]/", "checks.lint/"
-	session string         // the sandbox its steps share
-	steps   map[string]any // what expressions read; entries are replaced, never changed
+	path    string         // prefix of its steps' paths: "", "each[3]/", "checks.lint/"
+	session string         // name of the sandbox that its steps share
+	steps   map[string]any // value of `steps` in expressions; entries are replaced, never modified
 	vars    map[string]any
 	extra   map[string]any // item and index
 	visits  map[string]int
-	held    map[string]int // bytes remembered for each step, "" for vars
-	last    any            // output of the step that ran last
+	held    map[string]int // size of the state in bytes for each step; "" for vars
+	last    any            // output of the latest step
 }
 
-// root makes the scope of the workflow's own steps.
+// root returns the scope of the top-level steps.
 func (r *run) root(ctx context.Context) (*scope, error) {
 	sc := &scope{run: r, session: record.DefaultName, steps: map[string]any{}, vars: map[string]any{}, extra: map[string]any{}}
 	sc.enter(r.wf.steps)
@@ -41,7 +41,7 @@ func (r *run) root(ctx context.Context) (*scope, error) {
 	return sc, sc.rememberVars()
 }
 
-// child makes the scope of a branch or an item.
+// child returns the scope of a branch or an item.
 func (sc *scope) child(seq *sequence, path, session string, extra map[string]any) *scope {
 	c := &scope{run: sc.run, path: path, session: session, steps: maps.Clone(sc.steps), vars: maps.Clone(sc.vars), extra: maps.Clone(sc.extra)}
 	maps.Copy(c.extra, extra)
@@ -49,7 +49,7 @@ func (sc *scope) child(seq *sequence, path, session string, extra map[string]any
 	return c
 }
 
-// enter makes the steps of a sequence known, so that what has not run yet can be asked for.
+// enter adds the steps of a sequence, so that expressions can read steps that have not run yet.
 func (sc *scope) enter(seq *sequence) {
 	sc.visits, sc.held = map[string]int{}, map[string]int{}
 	for _, s := range seq.steps {
@@ -57,7 +57,7 @@ func (sc *scope) enter(seq *sequence) {
 	}
 }
 
-// leave releases the memory of a scope that is done.
+// leave releases the state size of a scope that has ended.
 func (sc *scope) leave() {
 	total := 0
 	for _, n := range sc.held {
@@ -66,16 +66,16 @@ func (sc *scope) leave() {
 	sc.run.held.Add(-int64(total))
 }
 
-// variables is what expressions see.
+// variables returns the variables of expressions.
 func (sc *scope) variables() map[string]any {
 	out := map[string]any{"input": sc.run.input, "steps": sc.steps, "run": sc.run.info, "vars": sc.vars}
 	maps.Copy(out, sc.extra)
 	return out
 }
 
-// update replaces what is known of a step.
+// update updates the entry of a step.
 func (sc *scope) update(id string, change map[string]any, remove ...string) {
-	step, _ := sc.steps[id].(map[string]any) // all entries are
+	step, _ := sc.steps[id].(map[string]any) // all entries have this type
 	entry := maps.Clone(step)
 	for _, key := range remove {
 		delete(entry, key)
@@ -84,7 +84,7 @@ func (sc *scope) update(id string, change map[string]any, remove ...string) {
 	sc.steps[id] = entry
 }
 
-// setOutput remembers a step's output.
+// setOutput stores a step's output.
 func (sc *scope) setOutput(id string, output any) error {
 	sc.update(id, map[string]any{"output": output})
 	return sc.account(id, expr.Size(output))
@@ -106,8 +106,8 @@ func (sc *scope) account(key string, size int) error {
 	return sc.run.remember(grown)
 }
 
-// in returns the name of the sandbox at a place of a run that has a name around it. An isolated one belongs to that
-// place, a visit of a step, alone.
+// in returns the name of the sandbox for a place in a run. around is the name of the enclosing sandbox. An isolated
+// sandbox belongs to one execution of one step.
 func (ref sandboxRef) in(around, id, path string, visit int) string {
 	switch {
 	case ref.name != "":

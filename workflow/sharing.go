@@ -14,21 +14,22 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// sharer is an agent that works in a sandbox of the run, and the step that runs it.
+// sharer is an agent that uses a sandbox of the run, and the step that runs it.
 type sharer struct {
 	*agentBody
 	step *step
 }
 
-// sharing has the steps that work in the sandboxes of a run, by sandbox.
+// sharing contains, for each sandbox of a run, the steps that use it.
 type sharing struct {
 	agents map[string][]sharer // each agent once
-	first  map[string]*step    // a command or an agent that nothing else precedes; an empty step if that is not known
-	unsure bool                // whether all steps before were sure to run, and only once
+	first  map[string]*step    // the command or agent that certainly runs first; an empty step if unknown
+	unsure bool                // some earlier step may be skipped or may run repeatedly
 }
 
-// checkSandboxes refuses agents that share a sandbox and want it different: the one that comes second could not run a
-// single command. Only what both name counts. Where one names nothing it takes the sandbox as it finds it.
+// checkSandboxes reports agents that share a sandbox but request different configurations, because the second agent
+// could not open the sandbox. It compares only fields that both agents set. A field that an agent does not set matches
+// every value.
 func (l *loader) checkSandboxes(wf *Workflow) {
 	sharers := sharing{agents: map[string][]sharer{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
 	sharers.collect(wf.steps, "sandbox "+record.DefaultName)
@@ -44,7 +45,7 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 					continue next
 				}
 			}
-			if first := sharers.first[sandbox]; first.typ == TypeExec && wf.base.Image != "" { // else the agents name it
+			if first := sharers.first[sandbox]; first.typ == TypeExec && wf.base.Image != "" { // otherwise the agents specify it
 				l.checkAfterCommand(wf.base, first, b, sandbox)
 			}
 		}
@@ -61,8 +62,8 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 	}
 }
 
-// checkAfterCommand refuses an agent that requests another sandbox than the command that is the first to use it. Limits
-// that the workflow leaves out are the operator's defaults.
+// checkAfterCommand reports an agent whose request differs from the sandbox of the command that uses it first. For
+// limits that the workflow does not set, the operator's defaults apply.
 func (l *loader) checkAfterCommand(made session.Request, command *step, b sharer, sandbox string) {
 	req, named := tools.RequestOver(*b.file.Sandbox, made)
 	for _, r := range []*session.Request{&made, &req} {
@@ -79,7 +80,7 @@ func (l *loader) checkAfterCommand(made session.Request, command *step, b sharer
 	}
 }
 
-// collect finds the commands and agents of each sandbox.
+// collect finds the commands and agents that use each sandbox.
 func (sh *sharing) collect(seq *sequence, sandbox string) {
 	for _, s := range seq.steps {
 		name, shares := ownSandbox(sandbox, s.sandbox, "step "+s.id), false
@@ -111,7 +112,7 @@ func (sh *sharing) collect(seq *sequence, sandbox string) {
 	}
 }
 
-// ownSandbox names the sandbox of a place in the file.
+// ownSandbox returns the name of the sandbox for a place in the file.
 func ownSandbox(around string, own sandboxRef, place string) string {
 	switch {
 	case own.isolated:
@@ -122,7 +123,7 @@ func ownSandbox(around string, own sandboxRef, place string) string {
 	return around
 }
 
-// conflict names the fields that both agents name and in which they differ.
+// conflict returns the fields that both agents set and that differ.
 func conflict(a, b frontmatter.Sandbox, base session.Request) []string {
 	reqA, namedA := tools.RequestOver(a, base)
 	reqB, namedB := tools.RequestOver(b, base)

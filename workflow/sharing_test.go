@@ -11,14 +11,15 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// agentFiles are agents by name, each with the value of its `sandbox:`.
+// agentFiles returns agents by name, each with the specified value of its `sandbox:`.
 func agentFiles(sandboxes map[string]string) func(string) (*frontmatter.Document, error) {
 	return func(name string) (*frontmatter.Document, error) {
 		return frontmatter.Parse(name+".prompt", []byte(fmt.Sprintf("---\nmodel: x/y\nsandbox: %s\n---\nWork.", sandboxes[name])))
 	}
 }
 
-// Agents that share a sandbox must not ask for different ones: the second could not run a single command.
+// TestAgentsThatShareASandbox verifies that agents that share a sandbox must not request different configurations,
+// because the second agent could not run a command.
 func TestAgentsThatShareASandbox(t *testing.T) {
 	t.Parallel()
 	agents := agentFiles(map[string]string{
@@ -78,7 +79,7 @@ func TestAgentsThatShareASandbox(t *testing.T) {
 	}
 }
 
-// What comes along with the problems of a file serves to find more of them.
+// TestCheck verifies that the workflow from Check can be used to find more problems.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	wf, err := workflow.Check("testdata/bad/rounds.yaml", nil)

@@ -14,12 +14,12 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// commonKeys are understood by every type of step.
+// commonKeys returns the keys that are valid in every type of step.
 func commonKeys() []string {
 	return []string{"id", "type", "name", "description", "if", "timeout", "retry", "on_error", "next", "sandbox", "max_visits"}
 }
 
-// stepType is what is particular to a type of step when a file is read.
+// stepType is the type-specific part of reading a step.
 type stepType struct {
 	name Type
 	keys []string
@@ -39,8 +39,8 @@ func stepTypes() []stepType {
 	}
 }
 
-// inner reads the `steps` of the workflow, a branch or an item, and the `output` of the latter, with the variables of
-// env. The steps must be there.
+// inner reads the required `steps` of the workflow, a branch, or an item, with the variables of env. It also reads the
+// `output` of a branch or an item.
 func (l *loader) inner(o *object, env *expr.Env, scope string) (seq *sequence, output *expr.Value) {
 	outer := l.place
 	defer func() { l.place = outer }()
@@ -98,7 +98,7 @@ func (l *loader) step(n *yamlnode.Node) *step {
 		return nil
 	}
 	s := &step{id: o.word("id"), typ: typ, node: o.where("id")}
-	l.steps = append(l.steps, s) // before the steps inside it, in order of the file
+	l.steps = append(l.steps, s) // before its inner steps, in file order
 	l.register(o, s)
 	l.common(o, s)
 	if at < 0 {
@@ -119,8 +119,8 @@ func scalarAt(n *yamlnode.Node, name string) string {
 	return ""
 }
 
-// tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to,
-// and tolerated so that it is not reported twice. Without own keys everything is tolerated: the type is the mistake.
+// tolerated returns the keys to accept for a step. It reports keys of other types, names their type, and accepts them
+// so that they are not reported twice. If own is empty, the step's type is the problem, and all keys are accepted.
 func (l *loader) tolerated(n *yamlnode.Node, own []string, what string) []string {
 	keys := slices.Clone(own)
 	for _, other := range stepTypes() {
@@ -208,7 +208,7 @@ func (l *loader) retry(n *yamlnode.Node, what string, r *retry) {
 	}
 }
 
-// target reads the id of a step; whether it exists is checked when all steps are known.
+// target reads the id of a step. Its existence is checked when all steps are known.
 func (o *object) target(key string) target {
 	return target{id: o.text(key), at: o.at[key]}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// work takes its time, unless it is cancelled.
+// work returns agents that take the duration d, unless they are canceled.
 func work(d time.Duration) agents {
 	return func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
 		select {
@@ -68,12 +68,12 @@ func TestRetryIsNotForEverything(t *testing.T) {
 	}
 }
 
-// A run of agents that take an hour, or a second, ends when its time is up.
+// TestTimeouts verifies the timeouts of runs whose agents take an hour or a second.
 func TestTimeouts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		src      string
-		work     time.Duration // of an agent
-		deadline time.Duration // of the caller
+		work     time.Duration // duration of an agent
+		deadline time.Duration // deadline of the caller
 		output   any
 		err      string
 		took     time.Duration
@@ -82,7 +82,7 @@ func TestTimeouts(t *testing.T) {
   - {id: a, type: agent, agent: slow, timeout: 3s, retry: {max_attempts: 2, backoff: 1s}, on_error: b}
   - {id: b, type: end, output: "${ steps.a.error }"}`,
 			work: time.Hour, took: 7 * time.Second, output: map[string]any{"code": "timeout", "message": "timed out after 3s"}},
-		// It ends what is inside it, and is the container's failure, not the run's.
+		// The timeout ends the inner steps and makes the container fail, not the run.
 		"of a container": {src: `
   - id: p
     type: parallel
@@ -161,7 +161,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// An agent that ignores the end of its context is abandoned.
+// TestStubbornAgent verifies that an agent that ignores the end of its context is abandoned.
 func TestStubbornAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wf := parse(t, "steps: [{id: a, type: agent, agent: x, timeout: 1s}]")
@@ -176,11 +176,12 @@ func TestStubbornAgent(t *testing.T) {
 		if took := time.Since(started); took != 5*time.Second {
 			t.Errorf("took %s", took)
 		}
-		time.Sleep(2 * time.Hour) // the agent's goroutine ends
+		time.Sleep(2 * time.Hour) // until the agent's goroutine ends
 	})
 }
 
-// When one branch fails the others are cancelled at once, and their ends are no failures of their own.
+// TestFailFast verifies that the failure of one branch cancels the others at once, and that the canceled branches do
+// not count as failures.
 func TestFailFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wf := parse(t, `

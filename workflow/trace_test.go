@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// recordSpans returns what records the spans of the test.
+// recordSpans returns a recorder for the spans of the test.
 func recordSpans(t *testing.T) *tracetest.SpanRecorder {
 	t.Helper()
 	provider, ok := otel.GetTracerProvider().(*sdktrace.TracerProvider)
@@ -31,7 +31,8 @@ func recordSpans(t *testing.T) *tracetest.SpanRecorder {
 	return spans
 }
 
-// The spans of a run are one tree: ours around Genkit's, with ids on ours and nothing of what was said.
+// TestSpans verifies that the spans of a run form one tree: Workcell's spans, with ids, around Genkit's spans. They do
+// not contain prompts or answers.
 func TestSpans(t *testing.T) {
 	spans := recordSpans(t)
 
@@ -107,7 +108,7 @@ steps:
 	}
 }
 
-// The trace of a run that is resumed links to the one that it continues.
+// TestResumedTraceLinks verifies that the trace of a resumed run links to the trace that it continues.
 func TestResumedTraceLinks(t *testing.T) {
 	spans := recordSpans(t)
 

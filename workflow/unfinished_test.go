@@ -21,8 +21,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestUnfinished: a run whose results cannot be kept does not end and leaves its sandbox; resumed, it brings them home.
-// One that dies after that, before its end was recorded, has them still.
+// TestUnfinished verifies that a run whose results cannot be saved does not end and keeps its sandbox. The resumed run
+// collects the results. If its process then dies before the end is recorded, the results are still available.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -65,8 +65,8 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; echo csv > r.csv"}]
 	}
 }
 
-// TestLostAtTheEnd: a run whose sandbox is lost before what it made was read has failed and ended: nothing is left to
-// resume for.
+// TestLostAtTheEnd verifies that a run fails and ends if its sandbox is lost before its results were collected, because
+// resuming could not collect them.
 func TestLostAtTheEnd(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -94,8 +94,8 @@ func TestLostAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestInterruptedInAStep: a run that is interrupted while a command runs ends that, records nothing and leaves its
-// sandbox, so that it is resumed as if its process had died.
+// TestInterruptedInAStep verifies that interrupting a run kills its running command, records nothing, and keeps its
+// sandbox, so that the run is resumed as if its process had died.
 func TestInterruptedInAStep(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -123,8 +123,8 @@ steps:
 	}
 }
 
-// TestLostInAStep verifies that a run whose sandbox dies keeps the files of its steps: it continues if the step is
-// retried or its failure is handled, and else it is interrupted, until one step has lost too many sandboxes.
+// TestLostInAStep verifies that a run whose sandbox dies keeps the files of its steps. If the step is retried or its
+// failure is handled, the run continues. Otherwise the run is interrupted, until one step has lost too many sandboxes.
 func TestLostInAStep(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -183,8 +183,8 @@ steps:
 	}
 }
 
-// TestLostUnderAnAgent verifies that the loss of a sandbox under an agent's call interrupts the run, whatever the agent
-// answers, unless retry or on_error handles it.
+// TestLostUnderAnAgent verifies that the loss of a sandbox during an agent's call interrupts the run, whatever the
+// agent answers, unless retry or on_error handles it.
 func TestLostUnderAnAgent(t *testing.T) {
 	t.Parallel()
 	for extra, want := range map[string]bool{"": true, ", on_error: continue": false, ", retry: {max_attempts: 2, backoff: 0s}": false} {
@@ -212,7 +212,8 @@ func TestLostUnderAnAgent(t *testing.T) {
 	}
 }
 
-// kill stops the sandbox of a run once its step has begun for the nth time, and makes a file before.
+// kill creates a file in the sandbox of a run and then stops the sandbox, once the run's step has started for the nth
+// time.
 func kill(t *testing.T, m *session.Manager, run string, n int, file string) {
 	command := fmt.Sprintf("[ $(grep -c two log) = %d ] && touch %s", n, file)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {

@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// Workspace returns the directory of the host that is copied into the run's sandboxes when they are made: what
-// `sandbox: {workspace: …}` says, relative to the workflow's file and below its directory. Without one Dir is empty.
+// Workspace returns the host directory that is copied into the run's new sandboxes: `sandbox: {workspace: …}`, relative
+// to the workflow's file and below its directory. Without a workspace, Dir is empty.
 func (wf *Workflow) Workspace() transfer.Place {
 	within := filepath.Dir(wf.Path)
 	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {
@@ -25,8 +25,8 @@ func (wf *Workflow) Workspace() transfer.Place {
 	return transfer.Place{Dir: filepath.Join(within, wf.workspace), Within: within}
 }
 
-// CheckWorkspace checks that the directory of Workspace can be copied, as far as that can be known beforehand. The
-// error is a [frontmatter.Errors] with the place in the workflow's file.
+// CheckWorkspace checks whether the directory of Workspace can probably be copied. The error is a [frontmatter.Errors]
+// with the position in the workflow's file.
 func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	at := wf.Workspace()
 	if at.Dir == "" {
@@ -39,7 +39,7 @@ func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	return frontmatter.Errors{wf.problem("workspace", fmt.Sprintf("workspace %s: %v", at.Dir, err))}
 }
 
-// AsRoot returns the place in the file where the workflow asks for sandboxes that run as root; nil when it does not.
+// AsRoot returns the position where the file requests sandboxes that run as root, or nil.
 func (wf *Workflow) AsRoot() *frontmatter.Error {
 	if !wf.asRoot {
 		return nil
@@ -65,7 +65,7 @@ func (wf *Workflow) problem(field, message string) *frontmatter.Error {
 	return &frontmatter.Error{File: wf.Path, Line: at.Line, Column: at.Column, Message: message}
 }
 
-// setBase sets what the run's sandboxes are based on.
+// setBase sets the base request for the run's sandboxes.
 func (r *run) setBase(ctx context.Context) error {
 	req, at := r.wf.base, r.wf.Workspace()
 	if outer, ok := session.BaseFromContext(ctx); ok && r.opts.Within != nil {
@@ -86,7 +86,7 @@ func (r *run) setBase(ctx context.Context) error {
 		file = runfiles.Dir(r.opts.Results).Base(r.result.RunID)
 	}
 	_, err := os.Stat(file)
-	if at.Dir == "" && err != nil { // else it came with the run
+	if at.Dir == "" && err != nil { // otherwise the file came with the run
 		return nil
 	}
 	if r.workspace, err = transfer.NewSnapshot(ctx, at, file); err != nil {

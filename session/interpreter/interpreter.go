@@ -243,7 +243,7 @@ func (i *interpreter) start(ctx context.Context, req sandbox.ExecRequest) error 
 	switch {
 	case err != nil:
 		return err
-	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // or another is serving
+	case strings.Contains(words.String(), "ready\n"), out.Status.Done() && out.Status.ExitCode == 0: // another is serving
 		return nil
 	}
 	return fmt.Errorf("the interpreter did not start: %s: %w", strings.TrimSpace(words.String()), backend.ErrUnavailable)

@@ -1,4 +1,4 @@
-// Package journaltest is the suite that every runstore.Store must pass.
+// Package journaltest contains the tests that every runstore.Store must pass.
 package journaltest
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// Place is where journals are kept, and records of sandboxes beside them.
+// Place is a location with journals and the records of sandboxes.
 type Place struct {
 	// Open opens the journals as another process would, until the end of the test.
 	Open func(t *testing.T) runstore.Store
-	// Sessions opens the records, until the end of the test.
+	// Sessions opens the records until the end of the test.
 	Sessions func(t *testing.T) record.Store
-	// Exec runs a statement on the tables behind the journals' back.
+	// Exec runs a statement on the tables without the journal's involvement.
 	Exec func(t *testing.T, query string)
 }
 
-// Run runs the suite. place must return a new, empty one for each call and clean it up by t.Cleanup.
+// Run runs the tests. place must return a new, empty location for each call and clean it up with t.Cleanup.
 func Run(t *testing.T, place func(t *testing.T) Place) {
 	for _, test := range []struct {
 		name string
@@ -72,8 +72,8 @@ func mustAppend(t *testing.T, j workflow.Journal, list ...workflow.Entry) {
 	}
 }
 
-// damaged: a run whose entries cannot be read can be ended, one that has finished stays as it is, and others are not
-// concerned.
+// damaged verifies that a run with unreadable entries can be ended, that a finished run is unchanged, and that other
+// runs are not affected.
 func damaged(spoil string) func(*testing.T, Place) {
 	return func(t *testing.T, p Place) {
 		j := p.Open(t)
@@ -101,7 +101,7 @@ func damaged(spoil string) func(*testing.T, Place) {
 	}
 }
 
-// deleteRun: a run that has finished is forgotten, one that has not stays.
+// deleteRun verifies that a finished run is deleted and that an unfinished run is kept.
 func deleteRun(t *testing.T, p Place) {
 	j := p.Open(t)
 	list := entries("run_1")
@@ -119,7 +119,7 @@ func deleteRun(t *testing.T, p Place) {
 	}
 }
 
-// anotherProcess reads with a second journal what the first one wrote.
+// anotherProcess reads the first journal's entries with a second journal.
 func anotherProcess(t *testing.T, p Place) {
 	j := p.Open(t)
 	want := entries("run_1")
@@ -149,7 +149,7 @@ func anotherProcess(t *testing.T, p Place) {
 	}
 }
 
-// oneWriter: of two that resume a run, the second is refused.
+// oneWriter verifies that only the first of two processes can resume a run.
 func oneWriter(t *testing.T, p Place) {
 	a, b := p.Open(t), p.Open(t)
 	list := entries("run_1")
@@ -176,7 +176,7 @@ func runsAndPrune(t *testing.T, p Place) {
 			list[k].Time = list[k].Time.Add(time.Duration(i) * time.Hour)
 		}
 		if i == 1 {
-			list = list[:2] // still runs, or was interrupted
+			list = list[:2] // running or interrupted
 		}
 		mustAppend(t, j, list...)
 		want = append([]string{list[0].RunID}, want...)
@@ -209,7 +209,7 @@ func runsAndPrune(t *testing.T, p Place) {
 	}
 }
 
-// sharedPlace: journals of many runs and session records are written side by side to one place.
+// sharedPlace writes journals of many runs and session records concurrently to one location.
 func sharedPlace(t *testing.T, p Place) {
 	j := p.Open(t)
 	store := p.Sessions(t)
@@ -237,7 +237,8 @@ func sharedPlace(t *testing.T, p Place) {
 	}
 }
 
-// take: a run goes from a dead owner to one of those who want it, and stays with a finished one.
+// take verifies that exactly one of several processes takes a dead owner's run, and that a finished run keeps its
+// owner.
 func take(t *testing.T, p Place) {
 	j := p.Open(t)
 	store := p.Sessions(t)
@@ -293,8 +294,8 @@ func take(t *testing.T, p Place) {
 	}
 }
 
-// conversations: the conversation of an attempt is there until the attempt has finished, and nothing of it afterwards.
-// One that is no JSON is damage.
+// conversations verifies that an attempt's conversation is stored until the attempt has finished, and deleted
+// afterwards. A conversation that is not JSON is reported as damage.
 func conversations(t *testing.T, p Place) {
 	j := p.Open(t)
 	part := func(seq int64, path string) workflow.Entry {

@@ -1,5 +1,5 @@
-// Package pgjournal keeps the journals of workflow runs in a PostgreSQL database, so that a run that was interrupted
-// can be looked at and resumed by a process on another machine.
+// Package pgjournal stores the journals of workflow runs in a PostgreSQL database. A process on another host can
+// inspect and resume an interrupted run.
 package pgjournal
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// component is what this package has in the database. Entries are JSON as text: jsonb would not take every string.
+// component defines the package's tables. Entries are JSON in text columns, because jsonb does not accept every string.
 func component() postgres.Component {
 	return postgres.Component{Name: "journal", Migrations: []string{`
 CREATE TABLE workcell.run (
@@ -49,13 +49,15 @@ CREATE INDEX conversation_path ON workcell.conversation (run, path);
 `}}
 }
 
-// Journal is a [runstore.Store] in a database. It is safe for concurrent use, also by several processes.
+// Journal is a [runstore.Store] in a database. It is safe for concurrent use, and several processes may use the
+// database.
 type Journal struct {
 	db          *postgres.DB
-	owner, note string // of the runs that begin
+	owner, note string // owner and note of new runs
 }
 
-// Open connects to the database of a URL, as in postgres://user@host/database, which may be that of a session store.
+// Open connects to a database URL, for example postgres://user@host/database. A session store may use the same
+// database.
 func Open(ctx context.Context, url string) (*Journal, error) {
 	db, err := postgres.Open(ctx, url, component())
 	if err != nil {
@@ -64,25 +66,25 @@ func Open(ctx context.Context, url string) (*Journal, error) {
 	return &Journal{db: db}, nil
 }
 
-// Close lets go of the database.
+// Close closes the connections.
 func (j *Journal) Close() error {
 	j.db.Close()
 	return nil
 }
 
-// Errors of an entry that another process's stand in the way of.
+// Errors of entries that conflict with another process's entries.
 var (
 	errGap   = errors.New("the entry does not follow the run's last entry")
 	errTaken = errors.New("another process has resumed the run")
 )
 
-// For returns the journal for runs of an owner, as Join of the database's session store makes them, with a note for the
-// process that resumes them.
+// For returns the journal for runs of an owner from Join of the database's session store. note is for the process that
+// resumes these runs.
 func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.db, owner, note} }
 
-// Append implements [workflow.Journal]. The entry is on the server's disk when Append returns nil. The error is
-// backend.ErrExists for an entry whose number is taken or leaves a gap, and when the run is another owner's by now: a
-// run has one writer.
+// Append implements [workflow.Journal]. When Append returns nil, the entry is on the server's disk. If the entry's
+// number exists or leaves a gap, or if the run has another owner by now, the error wraps backend.ErrExists: a run has
+// only one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	data, part, err := runstore.Encode(e)
 	if err != nil {
@@ -104,8 +106,9 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	return err
 }
 
-// Begin adds the first entry of a run that nobody has yet, and does in the same transaction what with does, which may
-// be called again: whoever finds the run there finds the other, too. Until somebody takes it, its owner is empty.
+// Begin adds the first entry of a new run without an owner. In the same transaction it calls with, which may be called
+// repeatedly. Therefore a process that sees the run also sees the changes of with. The run's owner is empty until a
+// process takes the run.
 func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string, with func(ctx context.Context, tx pgx.Tx) error) error {
 	data, _, err := runstore.Encode(e)
 	if err != nil {
@@ -117,7 +120,7 @@ ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
 		switch {
 		case err != nil:
 			return err
-		case tag.RowsAffected() == 0 && again: // all of it is done
+		case tag.RowsAffected() == 0 && again: // an earlier attempt has succeeded
 			return nil
 		case tag.RowsAffected() == 0:
 			return fmt.Errorf("run %s: %w", e.RunID, backend.ErrExists)
@@ -129,9 +132,9 @@ ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
 	})
 }
 
-// appendPlain adds an entry to a run which is as it should be, as by far most are, in one round trip to the server and
-// back. It adds nothing where appendChecked would refuse the entry, or was done by an earlier attempt whose answer was
-// lost: retried.
+// appendPlain adds an entry with one round trip to the server. This works in the normal case, when the run is in the
+// expected state. If appendChecked would refuse the entry, appendPlain adds nothing. If an earlier attempt may have
+// added the entry and its answer was lost, retried is true.
 func (j *Journal) appendPlain(ctx context.Context, e workflow.Entry, data, part string) (done, retried bool, err error) {
 	query, args := `
 WITH living AS (SELECT FROM workcell.owner WHERE id = $4 FOR KEY SHARE),
@@ -155,7 +158,7 @@ locked AS (UPDATE workcell.run SET entries = $2 WHERE id = $1 AND entries = $2 -
 	return done, retried, err
 }
 
-// has reports whether an entry is there just like that.
+// has reports whether exactly this entry exists.
 func (j *Journal) has(ctx context.Context, e workflow.Entry, data string) (there bool, err error) {
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
 		return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.entry WHERE run = $1 AND seq = $2 AND data = $3)`, e.RunID, e.Seq, data).Scan(&there)
@@ -163,8 +166,8 @@ func (j *Journal) has(ctx context.Context, e workflow.Entry, data string) (there
 	return there, err
 }
 
-// appendChecked says what is wrong with an entry that it does not add, and sets retried if an earlier attempt may have
-// added it.
+// appendChecked adds an entry or returns the reason why it cannot. If an earlier attempt may have added the entry, it
+// sets retried.
 func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, part string, retried *bool) error {
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		if err := j.guard(ctx, tx); err != nil {
@@ -189,7 +192,7 @@ func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, par
 	})
 }
 
-// guard makes sure that the owner was not taken for dead. Who has no owner has nothing that others wait for.
+// guard verifies that the owner is not treated as dead. Without an owner, no verification is needed.
 func (j *Journal) guard(ctx context.Context, tx pgx.Tx) error {
 	if j.owner == "" {
 		return nil
@@ -197,7 +200,7 @@ func (j *Journal) guard(ctx context.Context, tx pgx.Tx) error {
 	return postgres.Guard(ctx, tx, []string{j.owner})
 }
 
-// lockRun returns the number of a run's last entry, and whose the run is, which stays so until the transaction ends.
+// lockRun locks a run until the transaction ends. It returns the number of its last entry and its owner.
 func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner string, err error) {
 	err = tx.QueryRow(ctx, `SELECT entries, owner FROM workcell.run WHERE id = $1 FOR UPDATE`, runID).Scan(&last, &owner)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -206,8 +209,8 @@ func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner st
 	return last, owner, err
 }
 
-// insert adds an entry to a run that is locked; the last one ends it. The conversation of an agent's attempt goes when
-// the attempt has finished: nobody continues it then, and it may be large. The statements go to the server together.
+// insert adds an entry to a locked run. The last entry ends the run. When an attempt has finished, insert deletes its
+// conversation, which may be large and is not needed. All statements are sent in one batch.
 func insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`INSERT INTO workcell.entry VALUES ($1, $2, $3)`, e.RunID, e.Seq, data)
@@ -225,8 +228,8 @@ func insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string)
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// Entries returns the entries of a run so far, without the conversations of attempts that have finished;
-// backend.ErrNotFound for a run that is not known, runstore.ErrDamaged for one whose entries cannot be read.
+// Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
+// wraps backend.ErrNotFound. If its entries cannot be read, the error wraps runstore.ErrDamaged.
 func (j *Journal) Entries(ctx context.Context, runID string) (list []workflow.Entry, err error) {
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
 		rows, err := q.Query(ctx, `SELECT e.data, c.data FROM workcell.entry e LEFT JOIN workcell.conversation c ON c.run = e.run AND c.seq = e.seq
@@ -249,8 +252,8 @@ func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
 	return runstore.Decode(data, part)
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run
-// that has finished stays as it is.
+// Finish ends a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
+// EventRunFinished. If the run has finished, Finish does nothing.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		last, _, err := lockRun(ctx, tx, runID)
@@ -270,18 +273,18 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 	})
 }
 
-// Lives reports whether an owner is alive, in any process of any machine. The empty owner is not.
+// Lives reports whether an owner is alive, in any process on any host. The empty owner is never alive.
 func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
 	return j.db.Lives(ctx, owner)
 }
 
-// Take moves a run that has not finished from one owner to another and drops a request to cancel it.
-// backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
+// Take changes the owner of an unfinished run and clears a request to cancel it. If the run has another owner than
+// from, the error wraps backend.ErrExists. If the run is unknown or finished, the error wraps backend.ErrNotFound.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	return j.take(ctx, runID, from, to, false)
 }
 
-// Pass is Take that keeps a request to cancel the run: it is for whoever has the run next.
+// Pass is like Take, but keeps a request to cancel the run for the next owner.
 func (j *Journal) Pass(ctx context.Context, runID, from, to string) error {
 	return j.take(ctx, runID, from, to, true)
 }
@@ -307,14 +310,14 @@ SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
 	return runstore.NotTaken(r)
 }
 
-// AskCancel asks the owner of a run to cancel it, who sees it in the run.
+// AskCancel requests that the owner of a run cancels it. The owner sees the request in Run.Cancel.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
 	_, err := j.db.Exec(ctx, `WITH asked AS (UPDATE workcell.run SET cancel = true WHERE id = $1 RETURNING id)
 SELECT pg_notify('`+channel+`', id) FROM asked`, runID)
 	return err
 }
 
-// channel is where it is told, by its id, that a run was asked to end, was taken, or has ended.
+// channel is notified with the run's id when a run is asked to cancel, is taken, or has ended.
 const channel = "workcell_run"
 
 // Watch implements [runstore.Watcher].
@@ -326,12 +329,12 @@ func (j *Journal) Watch(ctx context.Context, runID string, changed func()) error
 	})
 }
 
-// Runs returns the latest runs, at most limit, the newest first.
+// Runs returns the latest runs, newest first, at most limit.
 func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
 	return j.runs(ctx, `ORDER BY started DESC, id LIMIT $1`, limit)
 }
 
-// Run returns a run; backend.ErrNotFound for one that is not known.
+// Run returns a run. If the run is unknown, the error wraps backend.ErrNotFound.
 func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
 	list, err := j.runs(ctx, `WHERE id = $1`, id)
 	return runstore.One(id, list, err)
@@ -357,12 +360,12 @@ func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runst
 	return list, err
 }
 
-// Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
+// Prune deletes the runs that finished before a time, and their entries. It returns the number of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	return j.db.Exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)
 }
 
-// Delete deletes a run that has finished, with its entries; one that has not stays.
+// Delete deletes a finished run and its entries. If the run has not finished, Delete does nothing.
 func (j *Journal) Delete(ctx context.Context, runID string) error {
 	_, err := j.db.Exec(ctx, `DELETE FROM workcell.run WHERE id = $1 AND finished IS NOT NULL`, runID)
 	return err

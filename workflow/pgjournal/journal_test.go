@@ -36,7 +36,7 @@ func records(t *testing.T, url string) *postgres.Store {
 	return closing(t, s, err)
 }
 
-// closing closes what was opened at the end of the test.
+// closing closes c at the end of the test.
 func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	t.Helper()
 	if err != nil {
@@ -50,7 +50,7 @@ func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	return c
 }
 
-// TestWatch: what is asked of a run, and its end, are heard at once by another process.
+// TestWatch verifies that another process is notified at once about requests for a run and about its end.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -62,7 +62,7 @@ func TestWatch(t *testing.T) {
 		case <-t.Context().Done():
 		}
 	})
-	<-heard // that it listens
+	<-heard // waits until it listens
 	entry := func(run string, seq int64, kind workflow.EventKind) error {
 		return here.Append(t.Context(), workflow.Entry{RunID: run, Seq: seq, Time: time.Now(), Kind: kind})
 	}
@@ -73,7 +73,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
-	// What becomes of another run is not told.
+	// A watch does not report changes of other runs.
 	if err := errors.Join(entry("run_1", 1, workflow.EventRunStarted), entry("run_2", 1, workflow.EventRunStarted),
 		here.AskCancel(t.Context(), "run_2"), here.AskCancel(t.Context(), "run_1")); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package runstore has what every keeper of journals of workflow runs does, so that a run that was interrupted can be
-// looked at and resumed by another process. Package workflow/journaltest holds the suite that every implementation must
-// pass.
+// Package runstore contains the common code of stores for the journals of workflow runs. With such a store, another
+// process can inspect and resume an interrupted run. Package workflow/journaltest contains the tests that every
+// implementation must pass.
 package runstore
 
 import (
@@ -15,69 +15,72 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// Run is a run that the journal knows.
+// Run is a run in the store.
 type Run struct {
 	ID       string           `json:"id"`
 	Workflow string           `json:"workflow"`
-	Hash     string           `json:"hash"` // of the workflow, workflow.Workflow.Hash
+	Hash     string           `json:"hash"` // workflow.Workflow.Hash of the workflow
 	Started  time.Time        `json:"started"`
-	Finished time.Time        `json:"finished,omitzero"` // zero while it runs, and for ever when it was interrupted
-	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty as long as Finished is zero
-	Owner    string           `json:"-"`                 // who runs it, or did: see Lives
-	Note     string           `json:"-"`                 // what For was given
-	Cancel   bool             `json:"-"`                 // its owner was asked to cancel it
+	Finished time.Time        `json:"finished,omitzero"` // zero while it runs and after an interruption
+	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty while Finished is zero
+	Owner    string           `json:"-"`                 // owner id of the current or latest process; see Lives
+	Note     string           `json:"-"`                 // note that was passed to For
+	Cancel   bool             `json:"-"`                 // a process has requested its cancellation
 }
 
-// Store keeps the journals of runs. All methods may be called concurrently, also by several processes. Times may lose
-// precision below a microsecond.
+// Store stores the journals of runs. It must be safe for concurrent use, and several processes may use it. Times may
+// lose precision below a microsecond.
 type Store interface {
-	// Journal's Append must fail with backend.ErrExists for an entry whose number is taken or leaves a gap: a run has one
-	// writer.
+	// Append of the Journal must return an error wrapping backend.ErrExists if the entry's number exists or leaves a gap:
+	// a run has only one writer.
 	workflow.Journal
-	// For must return the journal for runs of an owner, as Join of the session store at the same place makes them, with a
-	// note for the process that resumes them.
+	// For must return the journal for runs of an owner from Join of the session store at the same location. note is for
+	// the process that resumes these runs.
 	For(owner, note string) workflow.Journal
-	// Entries must return the entries of a run so far, without the conversations of attempts that have finished;
-	// backend.ErrNotFound for a run that is not known, ErrDamaged for one whose entries cannot be read.
+	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown, the
+	// error must wrap backend.ErrNotFound. If its entries cannot be read, the error must wrap ErrDamaged.
 	Entries(ctx context.Context, runID string) ([]workflow.Entry, error)
-	// Finish must end a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished.
-	// One that has finished must stay as it is.
+	// Finish must end a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
+	// EventRunFinished. If the run has finished, Finish must do nothing.
 	Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error
-	// Lives must report whether an owner is alive, as the session store at the same place does.
+	// Lives must report whether an owner is alive, like the session store at the same location.
 	Lives(ctx context.Context, owner string) (bool, error)
-	// Take must move a run that has not finished from one owner to another and drop a request to cancel it.
-	// backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
+	// Take must change the owner of an unfinished run and clear a request to cancel it. If the run has another owner than
+	// from, the error must wrap backend.ErrExists. If the run is unknown or finished, the error must wrap
+	// backend.ErrNotFound.
 	Take(ctx context.Context, runID, from, to string) error
-	// AskCancel must ask the owner of a run to cancel it, who sees it in the run.
+	// AskCancel must request that the owner of a run cancels it. The owner sees the request in Run.Cancel.
 	AskCancel(ctx context.Context, runID string) error
-	// Runs must return the latest runs, at most limit, the newest first.
+	// Runs must return the latest runs, newest first, at most limit.
 	Runs(ctx context.Context, limit int) ([]Run, error)
-	// Run must return a run; backend.ErrNotFound for one that is not known.
+	// Run must return a run. If the run is unknown, the error must wrap backend.ErrNotFound.
 	Run(ctx context.Context, id string) (Run, error)
-	// Prune must delete the finished runs that ended before a time, with their entries, and return how many there were.
+	// Prune must delete the runs that finished before a time, and their entries. It must return the number of deleted
+	// runs.
 	Prune(ctx context.Context, before time.Time) (int64, error)
-	// Delete must delete a run that has finished, with its entries; one that has not stays.
+	// Delete must delete a finished run and its entries. If the run has not finished, Delete must do nothing.
 	Delete(ctx context.Context, runID string) error
-	// Close must let go of the place.
+	// Close must close the store.
 	Close() error
 }
 
-// Watcher is a Store that learns from the database what other processes do to a run. Watch must call changed when it
-// begins to listen, and soon after a process cancels, takes or ends the run. Extra calls of changed do no harm. Watch
-// returns if ctx ends, and with an error if it cannot listen.
+// Watcher is a Store that is notified by the database about changes of a run. Watch must call changed when it starts to
+// listen, and soon after a process cancels, takes, or ends the run. Extra calls of changed do no harm. Watch must
+// return if ctx ends, or with an error if it cannot listen.
 type Watcher interface {
 	Watch(ctx context.Context, runID string, changed func()) error
 }
 
-// News returns a channel that holds an element after a watch has called changed, and every so often. The time varies,
-// so that no process is always the first to look. News restarts a watch that fails. It works until ctx ends.
+// News returns a channel that receives an element when a watch calls changed, and at intervals of about every. The
+// interval varies, so that no process is always the first to poll. News restarts a failed watch. It works until ctx
+// ends.
 func News(ctx context.Context, every time.Duration,
 	watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
 	news := make(chan struct{}, 1)
 	look := func() {
 		select {
 		case news <- struct{}{}:
-		default: // a look is due already
+		default: // a poll is already pending
 		}
 	}
 	pause := func(d time.Duration) {
@@ -91,7 +94,7 @@ func News(ctx context.Context, every time.Duration,
 			for ctx.Err() == nil {
 				_ = watch(ctx, look)
 				pause(time.Second)
-				look() // also while it cannot listen
+				look() // also while the watch cannot listen
 			}
 		}()
 	}
@@ -104,11 +107,11 @@ func News(ctx context.Context, every time.Duration,
 	return news
 }
 
-// lookWhenTold is how much longer the pauses between looks are at a Watcher: it cannot hear of a death.
+// lookWhenTold is the factor for the polling interval with a Watcher. Polling detects dead owners.
 const lookWhenTold = 10
 
-// Await calls done with a run after each change of it, and every so often, until done returns true. It returns false if
-// ctx ends before.
+// Await calls done with a run after each change and at intervals, until done returns true. If ctx ends first, Await
+// returns false.
 func Await(ctx context.Context, s Store, runID string, every time.Duration, done func(Run, error) bool) bool {
 	var news <-chan struct{}
 	if w, tells := s.(Watcher); tells {
@@ -130,17 +133,17 @@ func Await(ctx context.Context, s Store, runID string, every time.Duration, done
 	}
 }
 
-// AwaitCancel calls cancel if a process asks for the end of a run. It returns then, or if ctx ends.
+// AwaitCancel calls cancel if a process requests the end of a run. It returns then, or if ctx ends.
 func AwaitCancel(ctx context.Context, s Store, runID string, cancel func()) {
 	if Await(ctx, s, runID, time.Second, func(r Run, err error) bool { return err == nil && r.Cancel }) {
 		cancel()
 	}
 }
 
-// ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
+// ErrDamaged means that the entries of one run cannot be read. Other runs are not affected. Finish ends this run.
 var ErrDamaged = errors.New("the journal of the run is damaged")
 
-// Encode returns an entry as JSON and, apart from it, its part of a conversation.
+// Encode returns an entry as JSON and, separately, its part of a conversation.
 func Encode(e workflow.Entry) (data, part string, err error) {
 	part, e.Conversation = string(e.Conversation), nil
 	raw, err := json.Marshal(e)
@@ -150,7 +153,7 @@ func Encode(e workflow.Entry) (data, part string, err error) {
 	return string(raw), part, nil
 }
 
-// Decode returns an entry that Encode has encoded. part is nil if the entry has no part of a conversation.
+// Decode decodes an entry from Encode. part is nil if the entry has no part of a conversation.
 func Decode(data string, part *string) (e workflow.Entry, err error) {
 	if err := json.Unmarshal([]byte(data), &e); err != nil {
 		return e, fmt.Errorf("an entry: %v: %w", err, ErrDamaged)
@@ -163,8 +166,8 @@ func Decode(data string, part *string) (e workflow.Entry, err error) {
 	return e, nil
 }
 
-// Check returns the entries that s has read for a run, or err. It returns backend.ErrNotFound for an unknown run, and
-// ErrDamaged if there are no entries or one has the id of another run.
+// Check returns the entries that s has read for a run, or err. If the run is unknown, the error wraps
+// backend.ErrNotFound. If there are no entries, or if one has the id of another run, the error wraps ErrDamaged.
 func Check(ctx context.Context, s Store, runID string, list []workflow.Entry, err error) ([]workflow.Entry, error) {
 	if err == nil && len(list) == 0 {
 		if _, err := s.Run(ctx, runID); err != nil {
@@ -186,7 +189,7 @@ func Check(ctx context.Context, s Store, runID string, list []workflow.Entry, er
 	return list, nil
 }
 
-// One returns the first run of a list, or err. For an empty list it returns backend.ErrNotFound.
+// One returns the first run of a list, or err. If the list is empty, the error wraps backend.ErrNotFound.
 func One(id string, list []Run, err error) (Run, error) {
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
@@ -197,7 +200,7 @@ func One(id string, list []Run, err error) (Run, error) {
 	return list[0], nil
 }
 
-// NotTaken returns the error of Take for a run that it did not move.
+// NotTaken returns the error of Take for a run whose owner it did not change.
 func NotTaken(r Run) error {
 	if !r.Finished.IsZero() {
 		return fmt.Errorf("run %s has finished: %w", r.ID, backend.ErrNotFound)

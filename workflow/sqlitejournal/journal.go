@@ -1,5 +1,5 @@
-// Package sqlitejournal keeps the journals of workflow runs in a SQLite file, so that a run that was interrupted can be
-// looked at and resumed by another process.
+// Package sqlitejournal stores the journals of workflow runs in a SQLite file. Another process can inspect and resume
+// an interrupted run.
 package sqlitejournal
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// component is what this package has in the file. Times are microseconds since 1970; 0 is none.
+// component defines the package's tables. Times are microseconds since 1970; 0 means no time.
 func component() sqlitefile.Component {
 	return sqlitefile.Component{Name: "journal", Migrations: []string{`
 CREATE TABLE run (
@@ -48,13 +48,13 @@ CREATE INDEX conversation_path ON conversation (run, path);
 `}}
 }
 
-// Journal is a [runstore.Store] in a file. It is safe for concurrent use, also by several processes.
+// Journal is a [runstore.Store] in a file. It is safe for concurrent use, and several processes may use the file.
 type Journal struct {
 	f           *sqlitefile.File
-	owner, note string // of the runs that begin
+	owner, note string // owner and note of new runs
 }
 
-// Open opens the file at path, which is made when there is none. It may be the file of other components.
+// Open opens the file at path and creates it if it does not exist. Other components may use the same file.
 func Open(ctx context.Context, path string) (*Journal, error) {
 	f, err := sqlitefile.Open(ctx, path, component())
 	if err != nil {
@@ -66,15 +66,15 @@ func Open(ctx context.Context, path string) (*Journal, error) {
 // Close closes the file.
 func (j *Journal) Close() error { return j.f.Close() }
 
-// errGap: an entry does not follow the run's last one, so another process has resumed the same run.
+// errGap means that an entry does not follow the run's last entry, because another process has resumed the run.
 var errGap = errors.New("the entry does not follow the run's last entry")
 
-// For returns the journal for runs of an owner, as Join of the file's session store makes them, with a note for the
-// process that resumes them.
+// For returns the journal for runs of an owner from Join of the file's session store. note is for the process that
+// resumes these runs.
 func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.f, owner, note} }
 
-// Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. The error is
-// backend.ErrExists for an entry whose number is taken or leaves a gap: a run has one writer.
+// Append implements [workflow.Journal]. When Append returns nil, the entry is on disk. If the entry's number exists or
+// leaves a gap, the error wraps backend.ErrExists: a run has only one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
 		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
@@ -103,8 +103,8 @@ func next(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) 
 	return seq, err
 }
 
-// insert adds an entry; the last one ends its run. The conversation of an agent's attempt lies apart, and goes when the
-// attempt has finished: nobody continues it then, and it may be large.
+// insert adds an entry. The last entry ends the run. An agent's conversation is stored separately. When the attempt has
+// finished, insert deletes the conversation, which may be large and is not needed.
 func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	data, part, err := runstore.Encode(e)
 	if err != nil {
@@ -131,8 +131,8 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	return err
 }
 
-// Entries returns the entries of a run so far, without the conversations of attempts that have finished;
-// backend.ErrNotFound for an unknown run, runstore.ErrDamaged for entries that cannot be read.
+// Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
+// wraps backend.ErrNotFound. If its entries cannot be read, the error wraps runstore.ErrDamaged.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	var list []workflow.Entry
 	err := j.f.Each(ctx, func(row sqlitefile.Row) error {
@@ -148,8 +148,8 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 	return runstore.Check(ctx, j, runID, list, err)
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run
-// that has finished stays as it is.
+// Finish ends a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
+// EventRunFinished. If the run has finished, Finish does nothing.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
 		var ended bool
@@ -170,7 +170,7 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 	})
 }
 
-// Lives reports whether an owner is alive, in any process of this machine. The empty owner is not.
+// Lives reports whether an owner is alive, in any process on this host. The empty owner is never alive.
 func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -178,8 +178,8 @@ func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
 	return j.f.Lives(owner)
 }
 
-// Take moves a run that has not finished from one owner to another and drops a request to cancel it.
-// backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
+// Take changes the owner of an unfinished run and clears a request to cancel it. If the run has another owner than
+// from, the error wraps backend.ErrExists. If the run is unknown or finished, the error wraps backend.ErrNotFound.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	n, err := j.f.Exec(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ? AND owner = ? AND finished = 0`, to, runID, from)
 	if err != nil || n > 0 {
@@ -192,18 +192,18 @@ func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	return runstore.NotTaken(r)
 }
 
-// AskCancel asks the owner of a run to cancel it, who sees it in the run.
+// AskCancel requests that the owner of a run cancels it. The owner sees the request in Run.Cancel.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
 	_, err := j.f.Exec(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
 	return err
 }
 
-// Runs returns the latest runs, at most limit, the newest first.
+// Runs returns the latest runs, newest first, at most limit.
 func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
 	return j.runs(ctx, `ORDER BY started DESC, id LIMIT ?`, limit)
 }
 
-// Run returns a run; backend.ErrNotFound for one that is not known.
+// Run returns a run. If the run is unknown, the error wraps backend.ErrNotFound.
 func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
 	list, err := j.runs(ctx, `WHERE id = ?`, id)
 	return runstore.One(id, list, err)
@@ -224,12 +224,12 @@ func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runst
 	return list, err
 }
 
-// Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
+// Prune deletes the runs that finished before a time, and their entries. It returns the number of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	return j.f.Exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
 }
 
-// Delete deletes a run that has finished, with its entries; one that has not stays.
+// Delete deletes a finished run and its entries. If the run has not finished, Delete does nothing.
 func (j *Journal) Delete(ctx context.Context, runID string) error {
 	_, err := j.f.Exec(ctx, `DELETE FROM run WHERE id = ? AND finished > 0`, runID)
 	return err

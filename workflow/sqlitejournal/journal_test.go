@@ -40,7 +40,7 @@ func TestJournal(t *testing.T) {
 	})
 }
 
-// closing closes what was opened at the end of the test.
+// closing closes c at the end of the test.
 func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	t.Helper()
 	if err != nil {

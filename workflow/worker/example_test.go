@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// A program that begins runs: they are carried out wherever it, or another program, works on the queue.
+// A program adds runs to the queue. Workers of this or another program execute them.
 func ExampleQueue_Add() {
 	begin := func(ctx context.Context, q *worker.Queue, wf *workflow.Workflow, input map[string]any) (runID string, err error) {
 		entry, err := wf.Begin(input)
@@ -21,7 +21,7 @@ func ExampleQueue_Add() {
 	_ = begin
 }
 
-// A program that carries out runs of the workflows that it knows, in sandboxes of a manager whose store is in the same
+// A worker executes runs of the workflows that it knows. Its sandboxes come from a manager whose store is in the same
 // database.
 func ExampleQueue_Work() {
 	work := func(ctx context.Context, q *worker.Queue, m *session.Manager, agents workflow.AgentRunner, known map[string]*workflow.Workflow) error {

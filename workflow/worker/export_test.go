@@ -2,10 +2,10 @@ package worker
 
 import "context"
 
-// AppendLog is appendLog.
+// AppendLog exports appendLog.
 const AppendLog = appendLog
 
-// WatchLog is watchLog.
+// WatchLog exports watchLog.
 func (q *Queue) WatchLog(ctx context.Context, runID string, changed func()) error {
 	return q.watchLog(ctx, runID, changed)
 }

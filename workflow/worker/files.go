@@ -13,21 +13,21 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres"
 )
 
-// Needed is the name of the file that a run needs to be carried out. Workers delete it when the run has ended.
+// Needed is the name of the file that a worker needs to execute a run. Workers delete it when the run has ended.
 const Needed = "needed"
 
-// MaxFileBytes is how large a file may be that is kept with a run; partBytes how much of it one statement carries.
+// MaxFileBytes is the maximum size of a run's file. partBytes is the maximum size per statement.
 const (
 	MaxFileBytes = 64 << 20
 	partBytes    = 1 << 20
 )
 
-// Put keeps a file with a run, which need not be there yet, in place of another of that name. It is there as a whole or
-// not at all. The error is backend.ErrTooLarge for one of more than MaxFileBytes.
+// Put stores a file for a run and replaces an existing file with the same name. The run does not have to exist yet. Put
+// is atomic. If the file is larger than MaxFileBytes, the error wraps backend.ErrTooLarge.
 func (q *Queue) Put(ctx context.Context, runID, name string, r io.Reader) (err error) {
 	unnamed := name + "~" + rand.Text()
 	defer func() {
-		if err != nil { // what cannot be deleted now is deleted by Prune
+		if err != nil { // if this fails, Prune deletes the parts
 			_ = q.exec(context.WithoutCancel(ctx), `DELETE FROM workcell.run_file WHERE run = $1 AND name = $2`, runID, unnamed)
 		}
 	}()
@@ -37,7 +37,7 @@ func (q *Queue) Put(ctx context.Context, runID, name string, r io.Reader) (err e
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		var there bool
 		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.run_file WHERE run = $1 AND name = $2)`, runID, unnamed).Scan(&there)
-		if err != nil || !there { // it has its name already
+		if err != nil || !there { // it already has its name
 			return err
 		}
 		if _, err := tx.Exec(ctx, `DELETE FROM workcell.run_file WHERE run = $1 AND name = $2`, runID, name); err != nil {
@@ -73,9 +73,9 @@ func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) e
 	}
 }
 
-// Get writes a file of a run to w; backend.ErrNotFound when there is none of that name. A file that is replaced at that
-// moment is an error: each part is a statement, and only the transaction that wrote the first part tells whether all
-// are of one file.
+// Get writes a file of a run to w. If the file does not exist, the error wraps backend.ErrNotFound. If the file is
+// replaced during the read, Get returns an error. It detects this by the transaction that wrote the parts, because each
+// part is read by a separate statement.
 func (q *Queue) Get(ctx context.Context, runID, name string, w io.Writer) error {
 	began := ""
 	for part := 0; ; part++ {
@@ -103,12 +103,12 @@ FROM workcell.run_file WHERE run = $1 AND name = $2 AND part = 0`, runID, name, 
 	}
 }
 
-// Drop deletes a file of a run, all for an empty name. One that is not there is no error.
+// Drop deletes a file of a run, or all files if name is empty. A missing file is not an error.
 func (q *Queue) Drop(ctx context.Context, runID, name string) error {
 	return q.exec(ctx, `DELETE FROM workcell.run_file WHERE run = $1 AND $2 IN ('', name)`, runID, name)
 }
 
-// Prune deletes the files of unknown runs, and the parts of interrupted uploads.
+// Prune deletes the files of unknown runs and the parts of interrupted uploads.
 func (q *Queue) Prune(ctx context.Context) error {
 	return q.exec(ctx, `DELETE FROM workcell.run_file f WHERE added < now() - interval '1 day'
 AND (position('~' IN name) > 0 OR NOT EXISTS (SELECT FROM workcell.run WHERE id = f.run))`)

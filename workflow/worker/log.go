@@ -13,33 +13,33 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// logChannel is where it is told, by its run's id, that a log has become longer.
+// logChannel is notified with the run's id when a log has grown.
 const logChannel = "workcell_log"
 
 const (
-	maxLogBytes = 8 << 20                // that one process writes of a run
-	flushEvery  = 200 * time.Millisecond // how long a line may wait for others
-	// flushTimeout is for writing lines, and for waiting for the last ones.
+	maxLogBytes = 8 << 20                // maximum that one process writes for a run
+	flushEvery  = 200 * time.Millisecond // how long a line waits for other lines
+	// flushTimeout is the timeout for writing lines and for waiting for the last lines.
 	flushTimeout = 10 * time.Second
-	// logLookEvery is how often a log is looked at beside what is told of it.
+	// logLookEvery is the polling interval of a log in addition to notifications.
 	logLookEvery = 5 * time.Second
 )
 
-// Log is what a process writes of a run, for people. It is an io.Writer that never fails: what cannot be written is
-// dropped, since a run must not wait for who watches. It is safe for concurrent use.
+// Log is a process's log of a run for users. It is an io.Writer that never fails. Text that cannot be written is
+// dropped, because a run must not wait for its observers. It is safe for concurrent use.
 type Log struct {
 	q    *Queue
 	run  string
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pending strings.Builder
 	written int
-	ended   bool // the run has
+	ended   bool // the run has ended
 }
 
-// NewLog returns a log that appends to that of a run until it is closed.
+// NewLog returns a Log that appends to the log of a run until it is closed.
 func (q *Queue) NewLog(ctx context.Context, runID string) *Log {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Log{q: q, run: runID, stop: stop, done: make(chan struct{})}
@@ -63,14 +63,14 @@ func (l *Log) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// End notes that the run has ended: who follows the log is told with the last lines.
+// End records that the run has ended. FollowLog sees this with the last lines.
 func (l *Log) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
 }
 
-// Close writes what is pending and ends the log of this process.
+// Close writes the remaining text and closes the log of this process.
 func (l *Log) Close() {
 	l.stop()
 	<-l.done
@@ -89,8 +89,8 @@ func (l *Log) work(ctx context.Context) {
 	}
 }
 
-// flush writes what is pending; in the end also that it is all. It does not end with ctx: what Close interrupts would
-// be lost.
+// flush writes the pending text. If last is true, it also writes the end of the log. It does not depend on ctx, because
+// text that Close interrupts would be lost.
 func (l *Log) flush(ctx context.Context, last bool) {
 	l.mu.Lock()
 	text, ended := l.pending.String(), l.ended && last
@@ -101,18 +101,18 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // what PostgreSQL takes
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // text that PostgreSQL accepts
 	_ = l.q.exec(ctx, appendLog, l.run, text, ended)
 }
 
-// appendLog adds lines to the log of a run. Its lock makes the writers of a run wait for each other, so that their ids
-// are committed in order: a reader that has seen an id never misses a lower one.
+// appendLog adds lines to the log of a run. Its lock serializes the writers of a run, so that their ids are committed
+// in order: a reader that has seen an id never misses a lower one.
 const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
 added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)
 SELECT pg_notify('` + logChannel + `', run) FROM added`
 
-// ReadLog returns what follows a place in the log of a run, 0 for its beginning, the place behind it, and whether a
-// process has written that the run ended.
+// ReadLog returns the text after a position in the log of a run and the new position. Position 0 is the beginning.
+// ended reports whether a process has written that the run ended.
 func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text string, place int64, ended bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
 		var b strings.Builder
@@ -134,16 +134,16 @@ func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text st
 	return text, place, ended, err
 }
 
-// FollowLog writes the log of a run to w as it becomes longer, until the run has ended, and returns how it ended.
+// FollowLog writes the log of a run to w as it grows. It returns the run after the run has ended.
 func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r runstore.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	looks := runstore.News(ctx, logLookEvery,
 		func(ctx context.Context, changed func()) error { return q.watchLog(ctx, runID, changed) },
 		func(ctx context.Context, changed func()) error { return q.journal.Watch(ctx, runID, changed) })
-	var since time.Time // that the run has ended
+	var since time.Time // when the end of the run was noticed
 	for place, ended := int64(0), false; ; {
-		if r, err = q.journal.Run(ctx, runID); err != nil { // before its log, which has more by then
+		if r, err = q.journal.Run(ctx, runID); err != nil { // before the log, which then contains at least as much
 			return r, err
 		}
 		text, behind, last, err := q.ReadLog(ctx, runID, place)
@@ -158,7 +158,7 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 			if since.IsZero() {
 				since = time.Now()
 			}
-			if ended || time.Since(since) > flushTimeout { // its worker may have been killed before it wrote the last
+			if ended || time.Since(since) > flushTimeout { // a killed worker may not have written the end
 				return r, nil
 			}
 		}
@@ -170,8 +170,8 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 	}
 }
 
-// watchLog calls changed once it hears of a run's log, and whenever that has become longer, until ctx ends or it does
-// not hear any more, which is an error.
+// watchLog calls changed when it starts to listen and when the log of a run has grown, until ctx ends. If it cannot
+// listen, it returns an error.
 func (q *Queue) watchLog(ctx context.Context, runID string, changed func()) error {
 	return q.db.Listen(ctx, logChannel, func(id string) {
 		if id == "" || id == runID {

@@ -1,10 +1,10 @@
-// Package worker carries out runs of workflows in other processes than those that begin them, on any machine that
-// reaches the same PostgreSQL database, and goes on with those whose process died.
+// Package worker executes workflow runs in worker processes on any host that can connect to the PostgreSQL database.
+// Workers also resume runs whose process died.
 //
-// A [Queue] holds runs that wait for a worker, and their files: [Queue.Add] adds a run, [Queue.Work] executes runs. A
-// row of the queue only names the worker that should try a run next. The journal decides which process has a run, as
-// for all runs: a run has one owner, and the owner has a lease. A worker that takes a row checks the run first: it may
-// have ended, or have a living owner.
+// A [Queue] contains the runs that wait for a worker, and their files. [Queue.Add] adds a run, and [Queue.Work]
+// executes runs. A row of the queue only names the worker that should try a run next. As for all runs, the journal
+// decides which process has a run: a run has one owner, and the owner has a lease. A worker that takes a row checks the
+// run first, because the run may have ended or may have a living owner.
 package worker
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// component describes the tables of this package. Files are added before their run, so they do not refer to it.
-// Version 1 used the River library to choose the worker. Its jobs were copies of rows of queued.
+// component defines the tables of this package. Files are added before their run, so they do not reference it. Version
+// 1 used the River library to choose the worker. Its jobs were copies of rows of queued.
 func component() postgres.Component {
 	return postgres.Component{Name: "queue", Migrations: []string{`
 CREATE TABLE workcell.queued (
@@ -54,8 +54,8 @@ DROP TYPE IF EXISTS workcell.river_job_state;
 `}}
 }
 
-// Queue is the runs of a database that workers carry out, with the files that they need and make, and their logs. It is
-// safe for concurrent use, also by several processes.
+// Queue contains the runs that workers execute, their files, and their logs. It is safe for concurrent use, and several
+// processes may use the database.
 type Queue struct {
 	journal *pgjournal.Journal
 	db      *postgres.DB
@@ -64,7 +64,7 @@ type Queue struct {
 // queueChannel is notified when runs become due.
 const queueChannel = "workcell_queue"
 
-// Open connects to the database of a URL, as in postgres://user@host/database, and brings its tables up to date.
+// Open connects to a database URL, for example postgres://user@host/database, and updates its tables.
 func Open(ctx context.Context, url string) (*Queue, error) {
 	j, err := pgjournal.Open(ctx, url)
 	if err != nil {
@@ -72,13 +72,13 @@ func Open(ctx context.Context, url string) (*Queue, error) {
 	}
 	db, err := postgres.Open(ctx, url, component())
 	if err != nil {
-		j.Close() //nolint:errcheck // nothing was written by it
+		j.Close() //nolint:errcheck // it has written nothing
 		return nil, err
 	}
 	return &Queue{journal: j, db: db}, nil
 }
 
-// Close lets go of the database.
+// Close closes the connections.
 func (q *Queue) Close() {
 	q.db.Close()
 	q.journal.Close() //nolint:errcheck // every entry is on the server's disk when Append returns
@@ -87,16 +87,16 @@ func (q *Queue) Close() {
 // Journal returns the journals of the runs.
 func (q *Queue) Journal() *pgjournal.Journal { return q.journal }
 
-// Add puts a run into the queue: e is [workflow.Workflow.Begin]'s, note is for whoever takes the run. When it returns
-// nil the run is in the journal, and a worker will try it.
+// Add adds a run to the queue. e is the entry from [workflow.Workflow.Begin], and note is for the process that takes
+// the run. When Add returns nil, the run is in the journal, and a worker will try it.
 func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 	return q.journal.Begin(ctx, e, note, func(ctx context.Context, tx pgx.Tx) error {
 		return enqueue(ctx, tx, e.RunID)
 	})
 }
 
-// Hand puts a run into the queue that was interrupted elsewhere, with a note in place of its own. The error is
-// backend.ErrExists when it has another owner by now, or has finished.
+// Hand adds a run to the queue that was interrupted in another process, and replaces its note. If the run has another
+// owner by now or has finished, the error wraps backend.ErrExists.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
@@ -110,7 +110,7 @@ func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	})
 }
 
-// enqueue makes a run due, and tells the workers.
+// enqueue makes a run due and notifies the workers.
 func enqueue(ctx context.Context, tx pgx.Tx, runID string) error {
 	if _, err := tx.Exec(ctx, `INSERT INTO workcell.queued (run) VALUES ($1)
 ON CONFLICT (run) DO UPDATE SET not_before = now()`, runID); err != nil {
@@ -127,20 +127,20 @@ func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	return has, err
 }
 
-// Leave takes a run out of the queue that has not ended and that no worker is to try again; somebody resumes it or
-// cancels it.
+// Leave removes an unfinished run from the queue, so that no worker tries it again. The run can still be resumed or
+// canceled.
 func (q *Queue) Leave(ctx context.Context, runID string) error {
 	return q.exec(ctx, `DELETE FROM workcell.queued WHERE run = $1`, runID)
 }
 
-// Hurry makes a run due that waits for its next attempt.
+// Hurry makes a run due that is waiting for its next attempt.
 func (q *Queue) Hurry(ctx context.Context, runID string) error {
 	return q.exec(ctx, `WITH due AS (
 	UPDATE workcell.queued SET not_before = now() WHERE run = $1 AND not_before > now() RETURNING run)
 SELECT pg_notify('`+queueChannel+`', '') FROM due`, runID)
 }
 
-// exec changes rows.
+// exec executes a statement that changes rows.
 func (q *Queue) exec(ctx context.Context, query string, args ...any) error {
 	_, err := q.db.Exec(ctx, query, args...)
 	return err

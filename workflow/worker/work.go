@@ -21,32 +21,32 @@ import (
 )
 
 const (
-	pollEvery  = 5 * time.Second  // how often a worker checks the queue if it hears nothing
-	againAfter = 10 * time.Second // between two attempts to execute a run
+	pollEvery  = 5 * time.Second  // polling interval of the queue without notifications
+	againAfter = 10 * time.Second // pause between two attempts to execute a run
 
-	// A worker ends within half a minute, even without its database: after stopTimeout, and the time of Owner.Leave.
+	// A worker exits within half a minute, even without its database: after stopTimeout and the time of Owner.Leave.
 	stopTimeout    = 15 * time.Second // for its runs
-	releaseTimeout = 10 * time.Second // to give up one of them in Carry
+	releaseTimeout = 10 * time.Second // for Carry to give up a run
 )
 
 // Options configure a worker.
 type Options struct {
-	// Resume carries out a run that nobody has, until it has ended: it takes it ([Queue.Carry]) and resumes it. A run that
-	// has not ended when Resume returns, whatever the error says, is tried again, here or elsewhere. When ctx ends with
-	// workflow.ErrInterrupted as its cause, Resume must return soon. It is called concurrently, at most MaxRuns times at
-	// once.
+	// Resume executes an ownerless run until the run has ended: it takes the run ([Queue.Carry]) and resumes it. If the
+	// run has not ended when Resume returns, it is tried again by any worker, whatever Resume's error is. If ctx ends with
+	// the cause workflow.ErrInterrupted, Resume must return soon. It is called concurrently, at most MaxRuns times.
 	Resume func(ctx context.Context, r runstore.Run) error
-	// MaxRuns is how many runs the worker has at most at once. Zero is 4.
+	// MaxRuns is the maximum number of concurrent runs. If zero, it is 4.
 	MaxRuns int
-	// Grace is how long the runs of a worker that is to end may go on before they are interrupted.
+	// Grace is how long running workflows may continue on shutdown before they are interrupted.
 	Grace time.Duration
-	// Logger takes what operators should know. Nil discards.
+	// Logger receives events for operators. If nil, events are discarded.
 	Logger *slog.Logger
 }
 
-// Work carries out runs of the queue until ctx ends. It then takes no more, gives those that it has Options.Grace to
-// end, interrupts the others, which other workers resume, and returns when it has none. If that takes more than 15 s,
-// for example without the database, it returns an error, and these runs are free after their leases.
+// Work executes runs of the queue until ctx ends. Then it takes no more runs, waits for its runs up to Options.Grace,
+// and interrupts the remaining ones, which other workers resume. It returns when it has no runs. If that takes more
+// than 15 s, for example without the database, Work returns an error, and its runs are free after their leases have
+// expired.
 func (q *Queue) Work(ctx context.Context, o Options) error {
 	o.MaxRuns = cmp.Or(o.MaxRuns, 4)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -66,7 +66,8 @@ func (q *Queue) Work(ctx context.Context, o Options) error {
 	}
 }
 
-// workAs works as one owner of the database. Rows of the queue name it, and are free if it is dead.
+// workAs works as one owner in the database. Rows of the queue contain the owner. If the owner is dead, the rows are
+// free.
 func (q *Queue) workAs(ctx context.Context, o Options) error {
 	self, err := q.db.Join(ctx)
 	if err != nil {
@@ -79,13 +80,13 @@ func (q *Queue) workAs(ctx context.Context, o Options) error {
 	return errors.Join(err, w.end(ctx, interrupt), self.Leave())
 }
 
-// runWorker is a worker as one owner.
+// runWorker is a worker with one owner id.
 type runWorker struct {
 	q    *Queue
 	o    Options
 	self string
 	runs context.Context // ends to interrupt the runs
-	all  sync.WaitGroup  // of the runs
+	all  sync.WaitGroup  // waits for the runs
 }
 
 // attend executes runs of the queue until ctx ends or the owner is lost.
@@ -122,8 +123,8 @@ func (w *runWorker) attend(ctx context.Context, lost <-chan struct{}) error {
 	}
 }
 
-// claim takes due runs from the queue that have no living worker, until this worker has MaxRuns. A run of this worker
-// that is not busy was claimed by a call whose answer was lost. No run waits for a minute: a later not_before means
+// claim takes due runs without a living worker from the queue, until this worker has MaxRuns. If a run of this worker
+// is not busy, an earlier call claimed it and its answer was lost. No run waits for a minute: a later not_before means
 // that the server's clock was set back.
 func (w *runWorker) claim(ctx context.Context, busy map[string]bool) (ids []string, err error) {
 	err = w.q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
@@ -146,7 +147,7 @@ UPDATE workcell.queued q SET worker = $1 FROM due WHERE q.run = due.run RETURNIN
 	return ids, err
 }
 
-// giveBack lets any worker try a run again after a time.
+// giveBack allows any worker to try a run again after a delay.
 func (w *runWorker) giveBack(ctx context.Context, id string, after time.Duration) error {
 	return w.q.exec(ctx, `WITH free AS (
 	UPDATE workcell.queued SET worker = '', not_before = now() + $3::interval WHERE run = $1 AND worker = $2
@@ -154,8 +155,8 @@ func (w *runWorker) giveBack(ctx context.Context, id string, after time.Duration
 SELECT pg_notify('`+queueChannel+`', '') FROM free WHERE not_before <= now()`, id, w.self, after)
 }
 
-// end waits for the runs of a worker, and interrupts those that take longer than Grace. When ctx ends, it soon stops
-// waiting: if the database is down, the runs are free after their leases.
+// end waits for the runs of a worker and interrupts runs that take longer than Grace. When ctx ends, it soon stops
+// waiting: if the database is down, the runs are free after their leases have expired.
 func (w *runWorker) end(ctx context.Context, interrupt context.CancelCauseFunc) error {
 	patience := time.AfterFunc(w.o.Grace, func() { interrupt(workflow.ErrInterrupted) })
 	defer patience.Stop()
@@ -174,7 +175,7 @@ func (w *runWorker) end(ctx context.Context, interrupt context.CancelCauseFunc) 
 	}
 }
 
-// work tries a run. If the run has not ended then, it stays in the queue.
+// work tries a run. If the run has not ended afterwards, it stays in the queue.
 func (w *runWorker) work(id string) {
 	ctx, after := context.WithoutCancel(w.runs), againAfter
 	ended, err := w.try(ctx, id)
@@ -183,7 +184,7 @@ func (w *runWorker) work(id string) {
 			return
 		}
 	}
-	if w.runs.Err() != nil { // without the database, the row is free after this worker's lease
+	if w.runs.Err() != nil { // without the database, the row is free after this worker's lease has expired
 		after = 0
 	} else if err != nil {
 		w.o.Logger.Warn("retrying a run later", "run", id, "error", err)
@@ -193,8 +194,8 @@ func (w *runWorker) work(id string) {
 	}
 }
 
-// ended notes the end of a run in its log, deletes its Needed file, and takes it out of the queue. A run that left the
-// queue before its end keeps the file.
+// ended records the end of a run in its log, deletes its Needed file, and removes it from the queue. If a run left the
+// queue before its end, its file is kept.
 func (q *Queue) ended(ctx context.Context, runID string) error {
 	r, err := q.journal.Run(ctx, runID)
 	if err == nil && r.Finished.IsZero() {
@@ -236,7 +237,7 @@ func (w *runWorker) try(ctx context.Context, id string) (ended bool, err error) 
 	return ended, errors.Join(err, late)
 }
 
-// look returns a run, and whether there is nothing more to do about it: it has ended, or has left the queue.
+// look returns a run. ended reports whether the run has ended or has left the queue.
 func (w *runWorker) look(ctx context.Context, id string) (r runstore.Run, ended bool, err error) {
 	r, err = w.q.journal.Run(ctx, id)
 	switch {
@@ -249,19 +250,20 @@ func (w *runWorker) look(ctx context.Context, id string) (r runstore.Run, ended 
 	return r, err == nil && !has, err
 }
 
-// Carry takes a run for an owner and carries it out by do, which gets the run's journal and its entries so far, for
-// [workflow.Engine.Resume]. The context of do ends when somebody asks for the end of the run, also before anybody had
-// it, and, with workflow.ErrInterrupted, when that of Carry does or lost is closed: the owner was taken for dead.
+// Carry takes a run for an owner and calls do to execute it. do receives the run's journal and its entries for
+// [workflow.Engine.Resume]. The context of do is canceled if a process requests the end of the run, even if the request
+// came before Carry. It ends with the cause workflow.ErrInterrupted when ctx ends or lost is closed, which means that
+// other processes may treat the owner as dead.
 //
-// A run that has not ended when do returns is nobody's again; an owner that has sandboxes of it must leave them
-// (Manager.Detach) before another one can go on with it. The error is backend.ErrExists when somebody else was faster:
-// do is not called then.
+// If the run has not ended when do returns, it becomes ownerless. An owner with sandboxes of the run must release them
+// (Manager.Detach) before another owner can continue the run. If another process takes the run first, Carry does not
+// call do and returns an error wrapping backend.ErrExists.
 func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-chan struct{},
 	do func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error) error {
 	if err := q.journal.Pass(ctx, r.ID, r.Owner, owner); err != nil {
 		return err
 	}
-	entries, err := q.journal.Entries(ctx, r.ID) // an earlier owner writes nothing more
+	entries, err := q.journal.Entries(ctx, r.ID) // an earlier owner can write no more entries
 	if err != nil {
 		return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 	}
@@ -270,7 +272,7 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	if r.Cancel {
 		cancel(errCancelled)
 	}
-	go runstore.AwaitCancel(carried, q.journal, r.ID, func() { cancel(errCancelled) }) // ends with carried
+	go runstore.AwaitCancel(carried, q.journal, r.ID, func() { cancel(errCancelled) }) // returns with carried
 	go func() {
 		select {
 		case <-lost:
@@ -282,9 +284,10 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 }
 
-// release gives up a run that has not ended, because its owner may live on. A lost owner could not leave its sandboxes,
-// and its lease begins again when the server starts. To free them, release ends that owner first. It waits for the
-// server, but at most releaseTimeout after the end of ctx: the owner ends then, and with its lease the run is free.
+// release gives up an unfinished run, because its owner may continue to live. A lost owner could not release its
+// sandboxes, and its lease is renewed when the server starts. To free the sandboxes, release ends such an owner first.
+// It waits for the server, but at most releaseTimeout after the end of ctx: then the owner ends, and the run is free
+// after the lease.
 func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan struct{}) (err error) {
 	worker := ctx
 	ctx, cancel := context.WithCancel(context.WithoutCancel(worker))
@@ -301,7 +304,7 @@ func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan st
 			err = q.journal.Pass(ctx, runID, owner, "left-by-"+owner)
 		}
 	}
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) { // it has ended, or somebody took it
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) { // ended or taken
 		return nil
 	}
 	return err

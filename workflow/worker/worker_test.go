@@ -24,7 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an event.
 const patience = 3 * time.Minute
 
 func open(t *testing.T, url string) *worker.Queue {
@@ -37,7 +37,7 @@ func open(t *testing.T, url string) *worker.Queue {
 	return q
 }
 
-// add puts a run of a workflow of one step into a queue.
+// add adds a run of a one-step workflow to a queue.
 func add(t *testing.T, q *worker.Queue) (*workflow.Workflow, string) {
 	t.Helper()
 	wf, err := workflow.Parse("w.yaml", []byte("id: w\nsteps: [{id: a, type: agent, agent: a}]\n"), nil)
@@ -54,7 +54,7 @@ func add(t *testing.T, q *worker.Queue) (*workflow.Workflow, string) {
 	return wf, e.RunID
 }
 
-// joined returns an owner that lives until the test ends, or is left.
+// joined returns an owner that lives until leave is called or the test ends.
 func joined(t *testing.T, url string) (owner string, leave func() error) {
 	t.Helper()
 	s, err := postgres.Open(t.Context(), url)
@@ -66,18 +66,18 @@ func joined(t *testing.T, url string) (owner string, leave func() error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { leave() }) //nolint:errcheck // the database goes with the test
+	t.Cleanup(func() { leave() }) //nolint:errcheck // the database is deleted with the test
 	return owner, leave
 }
 
-// agents play agents by a function.
+// agents implements AgentRunner with a function.
 type agents func(ctx context.Context) error
 
 func (a agents) RunAgent(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 	return workflow.AgentOutput{Text: "done"}, a(ctx)
 }
 
-// resume carries out a run of add's workflow.
+// resume returns a function that executes runs of add's workflow.
 func resume(q *worker.Queue, wf *workflow.Workflow, owner string, a agents) func(context.Context, runstore.Run) error {
 	return func(ctx context.Context, r runstore.Run) error {
 		return q.Carry(ctx, r, owner, nil, func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
@@ -117,7 +117,8 @@ func work(t *testing.T, q *worker.Queue, o worker.Options) (stop func()) {
 	return stop
 }
 
-// TestOneCarries: of many who carry out one run at once, one does, and the others are told.
+// TestOneCarries verifies that only one of several concurrent callers of Carry executes a run and that the others get
+// an error.
 func TestOneCarries(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -149,7 +150,7 @@ func TestOneCarries(t *testing.T) {
 	}
 }
 
-// TestTwoWorkers: two workers do each of many runs once, and not more at a time than they may.
+// TestTwoWorkers verifies that two workers execute each of many runs once and do not exceed their MaxRuns.
 func TestTwoWorkers(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -194,8 +195,7 @@ func TestTwoWorkers(t *testing.T) {
 	}
 }
 
-// TestHandedOver: a run that is under way when its worker is to end goes on in another one, as does that of an owner
-// who died.
+// TestHandedOver verifies that a run whose worker shuts down, or whose owner dies, continues in another worker.
 func TestHandedOver(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -249,7 +249,7 @@ func TestLostOwner(t *testing.T) {
 	}
 }
 
-// TestReleaseWithoutDatabase verifies that a worker ends even if the database does not answer.
+// TestReleaseWithoutDatabase verifies that a worker exits even if the database does not answer.
 func TestReleaseWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -279,7 +279,7 @@ func TestReleaseWithoutDatabase(t *testing.T) {
 	}
 }
 
-// TestCancelAsked: a run whose end somebody asks for is cancelled, also when that was asked before anybody had it.
+// TestCancelAsked verifies that a run is canceled on request, even if the request came before a process took the run.
 func TestCancelAsked(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -308,14 +308,14 @@ func TestCancelAsked(t *testing.T) {
 	}
 }
 
-// TestCancelAskedBetween: a request to cancel a run is kept while the run goes from nobody to a worker, and to nobody
-// again.
+// TestCancelAskedBetween verifies that a request to cancel a run is kept while an ownerless run gets an owner and
+// becomes ownerless again.
 func TestCancelAskedBetween(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	q := open(t, url)
 	_, id := add(t, q)
-	r, err := q.Journal().Run(t.Context(), id) // as it was before anybody asked
+	r, err := q.Journal().Run(t.Context(), id) // state before the request
 	if err := errors.Join(err, q.Journal().AskCancel(t.Context(), id)); err != nil {
 		t.Fatal(err)
 	}
@@ -335,8 +335,8 @@ func TestCancelAskedBetween(t *testing.T) {
 	}
 }
 
-// TestLostClaim verifies that a run is executed although a dead worker has its row, or the row waits for the time of a
-// clock that was ahead.
+// TestLostClaim verifies that a run is executed even if a dead worker has claimed its row, or if the row's not_before
+// comes from a clock that was ahead.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
 	for what, spoil := range map[string]string{
@@ -358,7 +358,7 @@ func TestLostClaim(t *testing.T) {
 	}
 }
 
-// TestPanics: a panic of who carries out a run ends neither the worker nor the run.
+// TestPanics verifies that a panic in Resume ends neither the worker nor the run.
 func TestPanics(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -377,7 +377,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestFiles: a file comes back as it was, whole or not at all, and is bounded.
+// TestFiles verifies that files are stored unchanged and atomically and that their size is limited.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	q := open(t, pgtest.Database(t))
@@ -395,7 +395,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
 		}
 	}
-	replaces := writerFunc(func(p []byte) (int, error) { // as by a process that brings home the run meanwhile
+	replaces := writerFunc(func(p []byte) (int, error) { // as if another process replaced the file during the read
 		return len(p), q.Put(t.Context(), "run_1", "f", strings.NewReader(strings.Repeat("y", 3<<20)))
 	})
 	if err := q.Get(t.Context(), "run_1", "f", replaces); err == nil || !strings.Contains(err.Error(), "replaced") {
@@ -451,14 +451,15 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errFailing }
 
-// TestLog: what several processes write of a run is read in order, from where a reader was, and bounded.
+// TestLog verifies that the log lines of several processes are read in order, starting at the reader's position, and
+// that the log's size is limited.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	q := open(t, pgtest.Database(t))
 	_, id := add(t, q)
 	heard := make(chan struct{}, 100)
 	go q.WatchLog(t.Context(), id, func() { heard <- struct{}{} }) //nolint:errcheck // it ends with the test
-	<-heard                                                        // that it listens
+	<-heard                                                        // waits until it listens
 	first := q.NewLog(t.Context(), id)
 	fmt.Fprintln(first, "one\x00\xff")
 	first.Close()
@@ -478,8 +479,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestLogClosedWhileItWrites: Close waits until all lines are written, behind the lines of another process that has not
-// committed.
+// TestLogClosedWhileItWrites verifies that Close waits until all lines are written, even after the lines of another
+// process that has not committed yet.
 func TestLogClosedWhileItWrites(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -489,7 +490,7 @@ func TestLogClosedWhileItWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing is under way in it
+	defer conn.Close(t.Context()) //nolint:errcheck // the connection is idle
 	tx, err := conn.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), worker.AppendLog, id, "first\n", false)
@@ -503,7 +504,7 @@ func TestLogClosedWhileItWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer watcher.Close(t.Context()) //nolint:errcheck // nothing is under way in it
+	defer watcher.Close(t.Context()) //nolint:errcheck // the connection is idle
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for waits := false; !waits; time.Sleep(10 * time.Millisecond) {
@@ -517,7 +518,7 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 		defer close(closed)
 		log.Close()
 	}()
-	time.Sleep(100 * time.Millisecond) // for what would cancel the statement
+	time.Sleep(100 * time.Millisecond) // gives a premature cancellation time to take effect
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -527,8 +528,8 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 	}
 }
 
-// TestUpgrade verifies that a worker executes the runs of a database of version 1 and deletes what ended runs left, and
-// that the old queue is gone.
+// TestUpgrade verifies that a worker executes the runs of a version 1 database and deletes the leftovers of ended runs,
+// and that the old queue is removed.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
