@@ -1,12 +1,12 @@
-// Package environment installs what sandboxes are to find in them: packages of Python and npm, and what lines of shell
-// make. It is what session.Options.Environments takes; see docs/packages.md.
+// Package environment installs software for sandboxes: Python and npm packages, and files that shell commands create.
+// Pass a Builder to session.Options.Environments. See docs/packages.md.
 //
 //	gateway, err := egress.New(nil)
 //	builder, err := environment.New(&environment.Options{Dir: dir})
 //	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Egress: gateway, Environments: builder})
 //	s, _, err := manager.Open(ctx, key, session.Request{Image: "python:3.11-slim", Environment: session.Environment{Pip: []string{"requests"}}})
 //
-// Wheels alone are installed of Python's packages, and no script of an npm package runs.
+// Python packages are only installed from wheels. Scripts of npm packages do not run.
 package environment
 
 import (
@@ -31,38 +31,38 @@ import (
 	"github.com/workcell-dev/workcell/session/admin"
 )
 
-// version is part of every recipe: environments that another version installed differently are not these.
+// version is part of every recipe, so that environments of a version with other installation steps are not reused.
 const version = "1"
 
-// DefaultTimeout bounds an installation.
+// DefaultTimeout is the default timeout of an installation.
 const DefaultTimeout = 20 * time.Minute
 
-// lockPause is how often a lock that another process has is tried.
+// lockPause is the polling interval for a lock of another process.
 const lockPause = 100 * time.Millisecond
 
-// Options configure a Builder. Zero fields are defaults.
+// Options configure a Builder. Zero fields have defaults.
 type Options struct {
-	// Dir keeps processes that have it in common from installing the same twice, and has the times when environments were
-	// used. Empty: each process is by itself.
+	// Dir is a directory for locks and for the times of last use. Processes that share Dir do not install the same
+	// environment twice. If empty, processes do not coordinate.
 	Dir string
-	// PipIndex and NpmRegistry are http and https addresses in place of pypi.org's and npm's own. Empty leaves that to the
-	// image.
+	// PipIndex and NpmRegistry are http or https addresses that replace pypi.org's index and npm's registry. If empty, the
+	// image's settings apply.
 	PipIndex, NpmRegistry string
-	// Timeout bounds an installation; zero is DefaultTimeout.
+	// Timeout is the timeout of an installation. If zero, it is DefaultTimeout.
 	Timeout time.Duration
 }
 
-// Builder installs environments. It may be used concurrently.
+// Builder installs environments. It is safe for concurrent use.
 type Builder struct {
 	o     Options
 	index map[string]source // by the name of the registry's preset
 
-	turns sync.Map // by recipe: a chan struct{} of one place, for who installs it
+	turns sync.Map // by recipe: a chan struct{} with capacity 1, held by the installing caller
 }
 
 var _ session.EnvironmentBuilder = (*Builder)(nil)
 
-// New returns a builder. Nil options are defaults.
+// New returns a builder. o may be nil.
 func New(o *Options) (*Builder, error) {
 	b := &Builder{index: map[string]source{}}
 	if o != nil {
@@ -90,14 +90,14 @@ const (
 	npmjs = "registry:npm"
 )
 
-// source is where packages come from.
+// source is a package registry.
 type source struct {
-	address string // empty is what the image has
-	rule    string // by which it is reached
+	address string // if empty, the image's setting applies
+	rule    string // egress rule that allows access to it
 	plain   string // host and port of an address without TLS
 }
 
-// parseSource reads the address of a registry.
+// parseSource parses the address of a registry.
 func parseSource(preset, address string) (source, error) {
 	if address == "" {
 		return source{rule: preset}, nil
@@ -119,7 +119,7 @@ func parseSource(preset, address string) (source, error) {
 	return s, nil
 }
 
-// Recipe returns what identifies an environment, and the hosts that its installation reaches.
+// Recipe returns the id of an environment and the hosts that its installation needs.
 func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hosts sandbox.Egress) {
 	hosts = sandbox.Egress{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)}
 	var from []string
@@ -135,14 +135,14 @@ func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hos
 	}
 	text, err := json.Marshal([]any{version, user, e, from})
 	if err != nil {
-		panic("environment: a recipe that cannot be encoded: " + err.Error()) // only strings: a bug in this file
+		panic("environment: a recipe that cannot be encoded: " + err.Error()) // only strings, so this is a bug here
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), hosts
 }
 
-// Lock waits until nobody else installs a recipe: neither in this process, nor in another one with the same directory.
-// The lock ends with its process.
+// Lock waits until no other caller installs the recipe, in this process or in a process with the same directory. The
+// lock is released at the latest when the process exits.
 func (b *Builder) Lock(ctx context.Context, recipe string) (unlock func(), err error) {
 	turn, _ := b.turns.LoadOrStore(recipe, make(chan struct{}, 1))
 	install := turn.(chan struct{})
@@ -154,7 +154,7 @@ func (b *Builder) Lock(ctx context.Context, recipe string) (unlock func(), err e
 	}
 }
 
-// lockFile adds the lock between processes to that within this one, which release ends.
+// lockFile adds the lock between processes to the lock within this process. release releases the latter.
 func (b *Builder) lockFile(ctx context.Context, recipe string, release func()) (unlock func(), err error) {
 	if b.o.Dir == "" {
 		return release, nil
@@ -169,15 +169,15 @@ func (b *Builder) lockFile(ctx context.Context, recipe string, release func()) (
 		return nil, fmt.Errorf("environment: waiting for another process that installs the same packages: %w", err)
 	}
 	return func() {
-		_ = f.Unlock() // it ends with the process at the latest
+		_ = f.Unlock() // it ends at the latest with the process
 		release()
 	}, nil
 }
 
-// file is whose time of change is when a recipe was used last.
+// file returns the file whose modification time is the time of the recipe's last use.
 func (b *Builder) file(recipe string) string { return filepath.Join(b.o.Dir, filepath.Base(recipe)) }
 
-// Used notes that a sandbox has an environment. Where that fails, it only seems older than it is.
+// Used records that a sandbox uses an environment. If that fails, the environment only seems to be older.
 func (b *Builder) Used(recipe string) {
 	if b.o.Dir == "" {
 		return
@@ -190,7 +190,7 @@ func (b *Builder) Used(recipe string) {
 	}
 }
 
-// LastUsed returns when a sandbox last got an environment; zero when that is unknown.
+// LastUsed returns the time when a sandbox last used an environment. If unknown, it returns zero.
 func (b *Builder) LastUsed(recipe string) time.Time {
 	if b.o.Dir == "" {
 		return time.Time{}
@@ -202,9 +202,8 @@ func (b *Builder) LastUsed(recipe string) time.Time {
 	return st.ModTime()
 }
 
-// Reclaim returns those of environments, as admin.Environments returns them, that are not worth their room: older ones
-// of the same recipe, those that nobody used for age, and of the others those unused for longest until the rest takes
-// no more than most bytes.
+// Reclaim selects environments from admin.Environments to delete. It selects superseded environments and environments
+// that were unused for age. Of the others, it selects the longest unused ones, until the rest has at most most bytes.
 func Reclaim(list []admin.Environment, now time.Time, age time.Duration, most int64) (reclaim []admin.Environment) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b admin.Environment) int { return b.LastUsed.Compare(a.LastUsed) })

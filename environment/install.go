@@ -15,11 +15,12 @@ import (
 
 const (
 	dir = backend.EnvironmentDir
-	// temp holds what installers unpack, where there is more room than in /tmp, and from where it can be moved.
+	// temp is the directory for unpacked files. It has more room than /tmp, and files can be moved from it without
+	// copying.
 	temp = dir + "/.tmp"
 )
 
-// Bounds of an InstallError's output.
+// Limits of an InstallError's output.
 const (
 	lastLines = 20
 	lastBytes = 2000
@@ -29,11 +30,11 @@ const (
 type step struct {
 	name string
 	argv []string
-	line string // of shell, in place of argv
+	line string // shell command; replaces argv
 	env  map[string]string
 }
 
-// Install runs the lines of setup and installs packages, in a sandbox that was made for that.
+// Install runs the setup commands and installs the packages in a sandbox that was created for this purpose.
 func (b *Builder) Install(ctx context.Context, s *session.Session, e session.Environment) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.o.Timeout, errTimeout)
 	defer cancel()
@@ -45,10 +46,10 @@ func (b *Builder) Install(ctx context.Context, s *session.Session, e session.Env
 	return nil
 }
 
-// errTimeout is why a context of Install ends.
+// errTimeout is the cause of the end of Install's context at its timeout.
 var errTimeout = errors.New("the installation took too long")
 
-// steps returns the commands by which an environment is installed.
+// steps returns the commands that install an environment.
 func (b *Builder) steps(e session.Environment) []step {
 	list := []step{{name: "creating a directory", argv: []string{"mkdir", "-p", temp, dir + "/bin"}}}
 	for i, line := range e.Setup {
@@ -63,7 +64,7 @@ func (b *Builder) steps(e session.Environment) []step {
 	return append(list, step{name: "removing temporary files", argv: []string{"rm", "-rf", temp}})
 }
 
-// pip installs wheels and nothing else: no code of a package runs.
+// pip returns the command that installs Python packages. It installs only wheels, so that no package code runs.
 func (b *Builder) pip(packages []string) []string {
 	argv := []string{
 		"python3", "-m", "pip", "install", "--only-binary=:all:", "--target", dir + "/python", "--no-input", "--no-cache-dir",
@@ -78,7 +79,7 @@ func (b *Builder) pip(packages []string) []string {
 	return append(append(argv, "--"), packages...)
 }
 
-// npm installs packages without running their scripts.
+// npm returns the command that installs npm packages without running their scripts.
 func (b *Builder) npm(packages []string) []string {
 	argv := []string{
 		"npm", "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-package-lock",
@@ -90,11 +91,11 @@ func (b *Builder) npm(packages []string) []string {
 	return append(append(argv, "--"), packages...)
 }
 
-// run runs a step. A failure of it is a session.InstallError; any other error is of the sandbox.
+// run runs a step. If the step fails, the error is a session.InstallError. Other errors concern the sandbox.
 func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 	env := map[string]string{"TMPDIR": temp, "HOME": temp}
 	if st.line != "" {
-		delete(env, "HOME") // what lies there is nobody's, but the lines of a setup may count on it
+		delete(env, "HOME") // setup commands may need the default HOME; nothing there is kept
 	}
 	maps.Copy(env, st.env)
 	res, err := s.Exec(ctx, sandbox.ExecRequest{
@@ -106,7 +107,7 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 	case errors.As(err, &launch):
 		failed.Output = launch.Message
 		return failed
-	case err != nil && context.Cause(ctx) == errTimeout: //nolint:errorlint // it is a cause, which nothing wraps
+	case err != nil && context.Cause(ctx) == errTimeout: //nolint:errorlint // nothing wraps a cause
 		failed.Output, failed.Reason = errTimeout.Error(), backend.ErrTimeout
 		return failed
 	case err != nil:
@@ -128,8 +129,7 @@ func (b *Builder) run(ctx context.Context, s *session.Session, st step) error {
 	return failed
 }
 
-// lastWords returns the last lines of what a command wrote on standard error, or on standard output where that is
-// nothing.
+// lastWords returns the last lines of a command's standard error. If it is empty, lastWords uses standard output.
 func lastWords(res sandbox.ExecResult) string {
 	text := strings.TrimSpace(sanitize.Text(string(res.Stderr.Bytes())))
 	if text == "" {

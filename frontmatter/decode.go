@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// decoder reads sandboxes. It refuses wrong types; Problems refuses invalid values.
+// decoder decodes sandboxes. It reports wrong types. Problems reports invalid values.
 type decoder struct{ *yamlnode.Decoder }
 
 func newDecoder(d *yamlnode.Decoder) decoder {
@@ -18,8 +18,8 @@ func newDecoder(d *yamlnode.Decoder) decoder {
 	return decoder{d}
 }
 
-// read parses the YAML document of frontmatter that begins on a line of its file. Real frontmatter is far below the
-// limits. Genkit's parser takes time with the square of the number of keys, and fails on some documents without an
+// read parses the YAML of frontmatter that begins on the specified line. The limits are far above real frontmatter.
+// They exist because Genkit's parser takes quadratic time in the number of keys and fails on some documents without an
 // error.
 func read(name, text string, line int) (decoder, *yamlnode.Node) {
 	d, root := yamlnode.Format{
@@ -29,14 +29,14 @@ func read(name, text string, line int) (decoder, *yamlnode.Node) {
 	return newDecoder(d), root
 }
 
-// written is a sandbox as agents' files have it.
+// written is a sandbox as agent files may write it, including short forms.
 type written struct {
 	Sandbox
 	Command   string            `yaml:"command"`
 	Arguments map[string]string `yaml:"arguments"`
 }
 
-// sandbox reads the value of `sandbox:`, or of the config of an entry of `use:`.
+// sandbox decodes the value of `sandbox:`, or the config of an entry in `use:`.
 func (d decoder) sandbox(n *yamlnode.Node, path string) *Sandbox {
 	var w written
 	s := &w.Sandbox
@@ -49,7 +49,7 @@ func (d decoder) sandbox(n *yamlnode.Node, path string) *Sandbox {
 		d.Decode(n, path, &w)
 		d.conflicts(path)
 	}
-	if w.Command != "" || w.Arguments != nil { // short for mode executor
+	if w.Command != "" || w.Arguments != nil { // short form for mode executor
 		if s.Executor == nil {
 			s.Executor = &Executor{}
 		}
@@ -62,10 +62,10 @@ func (d decoder) sandbox(n *yamlnode.Node, path string) *Sandbox {
 
 func (d decoder) has(path string) bool { return d.At[path] != nil }
 
-// special decodes what has a short form.
+// special decodes types that have a short form.
 func (d decoder) special(n *yamlnode.Node, path string, to any) bool {
 	switch to := to.(type) {
-	case *Executor: // a name alone is the command
+	case *Executor: // a scalar is the command
 		if n.Kind == yamlnode.Scalar {
 			d.Decode(n, path, &to.Command)
 			return true
@@ -96,16 +96,16 @@ func (d decoder) special(n *yamlnode.Node, path string, to any) bool {
 	return false
 }
 
-// RunSandbox is the value of `sandbox:` in a workflow's file: settings of its runs' sandboxes, which agents can
-// override. It has the fields of an agent's sandbox, without mode, session and those of compute mode.
+// RunSandbox is the value of `sandbox:` in a workflow file. Agents can override it for the run's sandboxes. It has the
+// fields of an agent's sandbox, except mode, session, and the fields of compute mode.
 type RunSandbox struct {
 	Sandbox
 	Retention *Duration                 `yaml:"retention"`
 	Workspace string                    `yaml:"workspace"`
-	At        map[string]*yamlnode.Node `yaml:"-"` // values by path, "sandbox.user"
+	At        map[string]*yamlnode.Node `yaml:"-"` // value nodes by path, for example "sandbox.user"
 }
 
-// DecodeRun reads the value n of `sandbox:` in a workflow's file, and returns its problems.
+// DecodeRun decodes the value n of `sandbox:` in a workflow file and returns its problems.
 func DecodeRun(file string, n *yamlnode.Node) (RunSandbox, Errors) {
 	d := newDecoder(yamlnode.NewDecoder(file, "", 1))
 	d.Without = []string{
@@ -118,7 +118,7 @@ func DecodeRun(file string, n *yamlnode.Node) (RunSandbox, Errors) {
 	return s, d.Problems
 }
 
-// short reads `sandbox: python`.
+// short decodes a scalar, for example `sandbox: python`.
 func (d decoder) short(n *yamlnode.Node, path string, s *Sandbox) {
 	switch n.ShortTag() {
 	case "!!null":
@@ -139,7 +139,7 @@ func (d decoder) short(n *yamlnode.Node, path string, s *Sandbox) {
 	}
 }
 
-// conflicts refuses the old and the new spelling side by side.
+// conflicts reports keys that are set in both the old and the new spelling.
 func (d decoder) conflicts(path string) {
 	for _, pair := range [][2]string{
 		{"allow_network", "network.enabled"},
@@ -156,7 +156,8 @@ func (d decoder) conflicts(path string) {
 	}
 }
 
-// literal refuses anchors and aliases: the block is moved to another place for Genkit, where they would mean nothing.
+// literal reports anchors and aliases. The block is moved within the file for Genkit, so aliases would lose their
+// meaning.
 func (d decoder) literal(n *yamlnode.Node) bool {
 	ok := true
 	if yamlnode.Follow(n) != n {

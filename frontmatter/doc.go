@@ -1,6 +1,6 @@
-// Package frontmatter reads the part of a dotprompt file that concerns sandboxes.
+// Package frontmatter reads the sandbox settings of dotprompt files.
 //
-// A file asks for a sandbox in its frontmatter, in the short form or in full:
+// A file requests a sandbox in its frontmatter, in a short or a full form:
 //
 //	---                               ---
 //	model: googleai/gemini-2.5-flash  model: googleai/gemini-2.5-flash
@@ -11,14 +11,14 @@
 //	                                  ---
 //	                                  {{task}}
 //
-// Most users want [Parse], or package tools, which calls it. [Parse] reports every problem at once as [Errors], each
-// with file, line and column. It is strict where Genkit is lenient: a key that is misspelt, a value of the wrong type
-// or frontmatter that is not closed is an error and never "no sandbox". [Document.Source] returns the file in the form
-// Genkit understands, where `sandbox:` has become an entry of `use:`.
+// Most users need [Parse], or package tools, which calls it. [Parse] reports all problems as [Errors], with file, line,
+// and column. It is stricter than Genkit: misspelled keys, values with a wrong type, and unclosed frontmatter are
+// errors and never mean "no sandbox". [Document.Source] returns the file in a form that Genkit understands, with
+// `sandbox:` as an entry of `use:`.
 //
-// Parsing (what the text says) and validation ([Sandbox.Problems]: whether that can be) are separate, so a [Sandbox]
-// that was written in Go is held to the same rules.
+// Parsing and validation ([Sandbox.Problems]) are separate, so that a [Sandbox] from Go code is validated by the same
+// rules.
 //
-// Input is untrusted. Files have a size limit ([MaxFileBytes], [MaxFrontmatterBytes]), YAML has limits on depth and on
-// what aliases may expand to, and explicit tags are refused. Values are literal: nothing expands ${NAME}.
+// Input is untrusted. Files have a maximum size ([MaxFileBytes], [MaxFrontmatterBytes]). YAML has limits for its depth
+// and for the expansion of aliases, and explicit tags are refused. Values are literal: ${NAME} is not expanded.
 package frontmatter

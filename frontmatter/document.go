@@ -13,42 +13,42 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Middleware is the name under which package tools registers its middleware; `sandbox:` is sugar for an entry of `use:`
-// with this name.
+// Middleware is the name of the middleware of package tools. `sandbox:` is a short form for an entry of `use:` with
+// this name.
 const Middleware = "workcell/sandbox"
 
-// Error is a problem of a file, with its place. A problem of a [Sandbox] has a Field below `sandbox` instead.
+// Error is a problem in a file with its position. A problem of a [Sandbox] has a Field below `sandbox` instead.
 type Error = hint.Problem
 
-// Errors are all problems of a file, in the order of their lines. errors.As finds the first [*Error].
+// Errors are all problems of a file, sorted by line. errors.As finds the first [*Error].
 type Errors = hint.Problems
 
 // Document is a dotprompt file.
 type Document struct {
 	File     string
-	Sandbox  *Sandbox // nil when the file asks for none
+	Sandbox  *Sandbox // nil without a sandbox
 	Meta     Meta
 	Body     string // the template
-	BodyLine int    // line of the file that Body begins on
+	BodyLine int    // line of the file on which Body begins
 
 	parts parts
-	named []string       // what `outputs:` says; nil without it
-	root  *yamlnode.Node // of the frontmatter; nil without one
+	named []string       // value of `outputs:`; nil if missing
+	root  *yamlnode.Node // root of the frontmatter; nil if missing
 }
 
-// Meta is what package tools needs to know of the rest of the frontmatter. Genkit reads the file again by itself.
+// Meta contains the other frontmatter fields that package tools needs. Genkit reads the file separately.
 type Meta struct {
 	Model       string // "provider/name"
 	Description string
-	ToolChoice  string // "", "auto", "required" or "none"
-	MaxTurns    int    // 0 when not given
+	ToolChoice  string // "", "auto", "required", or "none"
+	MaxTurns    int    // 0 if not set
 	Tools       []string
 	Use         []string       // names of middleware, in order, without the sandbox
-	HasOutput   bool           // an output schema or format is there
+	HasOutput   bool           // an output schema or format is set
 	Input       map[string]any // default input
 }
 
-// Parse reads a dotprompt file; name is used in errors only. The error is an Errors with every problem found, or nil.
+// Parse parses a dotprompt file. name is only used in errors. The error is an Errors with all problems, or nil.
 func Parse(name string, src []byte) (*Document, error) {
 	d, err := Check(name, src)
 	if err != nil {
@@ -57,8 +57,8 @@ func Parse(name string, src []byte) (*Document, error) {
 	return d, nil
 }
 
-// Check is Parse for those who report everything that is wrong with a file: the document comes along with its problems
-// as far as it could be read, nil when it could not be read at all. It must not be used.
+// Check is like Parse, but also returns a document with problems, for callers that report all problems of a file. If
+// the file cannot be parsed at all, the document is nil. A document with problems must not be used otherwise.
 func Check(name string, src []byte) (*Document, error) {
 	p, problem := cut(name, src)
 	if problem != nil {
@@ -70,7 +70,7 @@ func Check(name string, src []byte) (*Document, error) {
 	}
 	d.Body, d.BodyLine = p.text[p.body:], p.bodyLine
 	r, root := read(name, p.yaml(), p.line)
-	if err := r.Err(); err != nil { // other parsers must not read it: Genkit's would expand aliases
+	if err := r.Err(); err != nil { // do not pass it to Genkit's parser, which would expand aliases
 		return nil, err
 	}
 	if d.root = root; root == nil {
@@ -81,8 +81,7 @@ func Check(name string, src []byte) (*Document, error) {
 	return d, r.Err()
 }
 
-// ParseConfig reads the configuration of the middleware from JSON; name is used in errors only. It is as strict as
-// Parse.
+// ParseConfig parses the configuration of the middleware as JSON, as strictly as Parse. name is only used in errors.
 func ParseConfig(name string, src []byte) (*Sandbox, error) {
 	if len(src) > MaxFrontmatterBytes {
 		return nil, Errors{{File: name, Message: fmt.Sprintf("larger than %d KiB", MaxFrontmatterBytes>>10)}}
@@ -98,7 +97,7 @@ func ParseConfig(name string, src []byte) (*Sandbox, error) {
 	return s, nil
 }
 
-// document reads the top level.
+// document decodes the top level.
 func (d decoder) document(doc *Document) {
 	root := doc.root
 	if root.Kind != yamlnode.Mapping {
@@ -127,14 +126,14 @@ func (d decoder) document(doc *Document) {
 	doc.placeOutputs(d)
 }
 
-// outputs reads `outputs:`, which may stand before `sandbox:`.
+// outputs decodes `outputs:`, which may come before `sandbox:`.
 func (doc *Document) outputs(d decoder, n *yamlnode.Node) {
 	doc.named = []string{}
 	d.Decode(n, "outputs", &doc.named)
 	d.AddBelow("", rules.Globs(doc.named).Problems())
 }
 
-// placeOutputs makes `outputs:` part of the sandbox, as it may also be written.
+// placeOutputs copies the top-level `outputs:` to the sandbox, where it may also be written.
 func (doc *Document) placeOutputs(d decoder) {
 	switch {
 	case doc.named == nil:
@@ -147,8 +146,8 @@ func (doc *Document) placeOutputs(d decoder) {
 	}
 }
 
-// Outputs returns the files below the work directory that a run of the agent brings home, as patterns; a question mark
-// at the end of one says that it may be missing.
+// Outputs returns the patterns of workspace files to collect after a run of the agent. A question mark at the end of a
+// pattern means that the file is optional.
 func (d *Document) Outputs() []string {
 	if d.Sandbox == nil {
 		return nil
@@ -159,7 +158,7 @@ func (d *Document) Outputs() []string {
 // Text returns the file as it was read, without its byte order mark.
 func (d *Document) Text() string { return d.parts.text }
 
-// looksLikeSandbox finds misspellings: Genkit ignores keys it does not know, and the agent would run without a sandbox.
+// looksLikeSandbox detects misspellings, because Genkit ignores unknown keys and would run without a sandbox.
 func looksLikeSandbox(key string) bool {
 	if strings.HasPrefix(key, "sandbox.") {
 		return true
@@ -168,7 +167,7 @@ func looksLikeSandbox(key string) bool {
 	return ok && near == "sandbox" && len(key) < 12
 }
 
-// meta reads a key other than `sandbox`. Genkit drops values of the wrong type without a word; here they are errors.
+// meta decodes a key other than `sandbox`. Genkit silently drops values with a wrong type; meta reports them.
 func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 	m := &doc.Meta
 	if yamlnode.IsNull(n) && slices.Contains([]string{"description", "tools", "use"}, key.Value) {
@@ -206,7 +205,7 @@ func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 	}
 }
 
-// use reads `use:`; an entry for our own middleware is held to the rules of `sandbox:`.
+// use decodes `use:`. An entry for Workcell's middleware must follow the rules of `sandbox:`.
 func (doc *Document) use(d decoder, n *yamlnode.Node) {
 	if n.Kind != yamlnode.List {
 		d.Fail(n, "", "use must be a list, not %s", yamlnode.Kind(n))
@@ -237,8 +236,9 @@ func (doc *Document) use(d decoder, n *yamlnode.Node) {
 	}
 }
 
-// Problem makes an error about the value at a path in the frontmatter, "sandbox.host_tools.allow[2].when", or about the
-// last value on the way to it that exists.
+// Problem returns an error about the value at a path in the frontmatter, for example
+// "sandbox.host_tools.allow[2].when". If the value does not exist, the error has the position of its closest existing
+// parent.
 func (d *Document) Problem(path, hint, format string, args ...any) *Error {
 	e := &Error{File: d.File, Message: fmt.Sprintf(format, args...), Hint: hint}
 	if d.root == nil {
@@ -261,7 +261,7 @@ func (d *Document) Problem(path, hint, format string, args ...any) *Error {
 	return e
 }
 
-// AsRoot returns the place in the file where the agent asks for a sandbox that runs as root; nil when it does not.
+// AsRoot returns the position where the agent requests a sandbox that runs as root, or nil.
 func (d *Document) AsRoot() *Error {
 	if d.Sandbox == nil || !d.Sandbox.AsRoot() {
 		return nil
@@ -269,7 +269,7 @@ func (d *Document) AsRoot() *Error {
 	return d.Problem("sandbox.user", "", "the sandbox runs as root")
 }
 
-// lookup returns the value of a key of a mapping, aliases followed; nil when there is none.
+// lookup returns the value of a key in a mapping and follows aliases. If the key is missing, it returns nil.
 func lookup(n *yamlnode.Node, key string) *yamlnode.Node {
 	for name, value := range yamlnode.Pairs(yamlnode.Follow(n)) {
 		if name.Value == key {

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// Executor is the value of `executor:`: the coding agent, a program in the sandbox, that does the agent's work.
+// Executor is the value of `executor:`: the coding agent, a program in the sandbox that does the agent's work.
 type Executor struct {
 	Command        string            `json:"command" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: a program that supports the Agent Client Protocol, custom: any program, both set in argv"`
 	Argv           []string          `json:"argv,omitzero" jsonschema_description:"acp and custom: the command line, with the placeholders {model}, {workdir}, {home}, and for custom {prompt}, {system}, {schema}, {max_turns}, {resume}"`
@@ -24,40 +24,40 @@ type Executor struct {
 	Args           map[string]string `json:"args,omitzero" jsonschema_description:"settings that the program supports"`
 }
 
-// ExecutorBudget bounds what a coding agent's requests to its model may use. Zero is no bound.
+// ExecutorBudget limits the model requests of a coding agent. Zero means no limit.
 type ExecutorBudget struct {
 	USD          float64 `json:"usd,omitempty" jsonschema_description:"US dollars"`
 	OutputTokens int64   `json:"output_tokens,omitempty" jsonschema_description:"tokens that the model writes"`
 }
 
-// ExecutorResume says when a coding agent goes on with an earlier conversation. The zero value is ResumeStep.
+// ExecutorResume controls when a coding agent continues an earlier conversation. The zero value means ResumeStep.
 type ExecutorResume string
 
-// When to go on.
+// When to continue a conversation.
 const (
 	ResumeNever   ExecutorResume = "never"
-	ResumeStep    ExecutorResume = "step"    // a further attempt at the same step of a workflow's run
-	ResumeSession ExecutorResume = "session" // every run of the agent in the sandbox
+	ResumeStep    ExecutorResume = "step"    // in later attempts of the same step of a workflow run
+	ResumeSession ExecutorResume = "session" // in every run of the agent in the sandbox
 )
 
-// Commands whose program is named by argv.
+// Commands whose program is specified by argv.
 const (
 	commandACP    = "acp"
 	commandCustom = "custom"
 )
 
-// ExecutorAgents lists the coding agents that are known by name, which have images of their own.
+// ExecutorAgents returns the names of the supported coding agents, which have their own images.
 func ExecutorAgents() []string { return []string{"claude", "codex", "gemini", "opencode"} }
 
-// ExecutorCommands lists the commands of executors.
+// ExecutorCommands returns the valid values of executor.command.
 func ExecutorCommands() []string { return append(ExecutorAgents(), commandACP, commandCustom) }
 
-// Bounds of an executor.
+// Limits of an executor.
 const (
 	maxExecutorTurns  = 10_000
 	maxExecutorTokens = 1_000_000_000
 	maxExecutorUSD    = 100_000
-	maxExecutorLines  = 100 // hooks, and skills
+	maxExecutorLines  = 100 // maximum number of hooks and of skills
 )
 
 func (c *checker) executor(s Sandbox) {
@@ -92,7 +92,7 @@ func (c *checker) executor(s Sandbox) {
 	}
 }
 
-// commandLine checks the program of acp and custom.
+// commandLine validates argv, which acp and custom require.
 func (c *checker) commandLine(x *Executor) {
 	generic := x.Command == commandACP || x.Command == commandCustom
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// TestHostile feeds documents that are made to exhaust a parser. The bounds are those that the project promises: a
-// typed error in less than a second and less than 100 MB.
+// TestHostile verifies that documents that try to exhaust a parser cause a typed error in less than a second and with
+// less than 100 MB of memory. These limits are documented.
 func TestHostile(t *testing.T) {
 	bomb := func(width, depth int) string {
 		var b strings.Builder
@@ -70,8 +70,8 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// TestLargeButLegal reads the largest frontmatter there may be. The bound is there because other parsers come after
-// ours.
+// TestLargeButLegal verifies that the largest allowed frontmatter is accepted. The limit exists because other parsers
+// read the file afterwards.
 func TestLargeButLegal(t *testing.T) {
 	doc, err := frontmatter.Parse("large.prompt", []byte("---\nsandbox: python\n"+manyKeys(2_450)+"---\nbody"))
 	if err != nil || doc.Sandbox == nil {

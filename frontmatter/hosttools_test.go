@@ -39,7 +39,7 @@ func TestHostTools(t *testing.T) {
 	if got := doc.Problem("sandbox.host_tools.allow[2].when", "", "here").Error(); got != "x.prompt:9:15: here" {
 		t.Error(got)
 	}
-	// Genkit's middleware gets it as JSON.
+	// Genkit's middleware receives it as JSON.
 	data, err := json.Marshal(doc.Sandbox)
 	if err != nil {
 		t.Fatal(err)

@@ -13,13 +13,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// DefaultMaxTurns bounds the turns of an agent whose file names no maxTurns. Genkit's own bound is 5, which ends most
-// work in a sandbox before it is done.
+// DefaultMaxTurns is the maximum number of turns of an agent whose file sets no maxTurns. Genkit's default is 5, which
+// is too small for most work in a sandbox.
 const DefaultMaxTurns = 40
 
-// Source returns the file in the form that Genkit understands: `sandbox:` becomes the last entry of `use:`, and
-// DefaultMaxTurns is added if the file has no maxTurns. The template keeps its text, but its line in the file may
-// change: errors count from BodyLine. Source also repairs what would keep dotprompt from seeing the frontmatter: a byte
+// Source returns the file in a form that Genkit understands: `sandbox:` becomes the last entry of `use:`, and
+// DefaultMaxTurns is added if the file has no maxTurns. The template's text does not change, but its line in the file
+// may change: errors count from BodyLine. Source also fixes text that would hide the frontmatter from dotprompt: a byte
 // order mark, blank lines with CRLF before it, and a missing last newline.
 func (d *Document) Source() ([]byte, error) {
 	if !d.parts.found {
@@ -49,8 +49,8 @@ func (d *Document) Source() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// guarded keeps Genkit, which parses a template again when it renders it, from taking a heading and a horizontal rule
-// at its top for frontmatter. The guard is a template comment.
+// guarded prevents Genkit from mistaking a heading and a horizontal rule at the top of a template for frontmatter,
+// because Genkit parses a template again when it renders it. The guard is a template comment.
 func guarded(body string) string {
 	trimmed := strings.TrimSpace(body)
 	if p, _ := cut("", []byte(trimmed)); !p.found {
@@ -60,13 +60,13 @@ func guarded(body string) string {
 	return body[:at] + "{{! }}" + body[at:]
 }
 
-// secondBlock reports whether the template itself begins with frontmatter, which Genkit would swallow.
+// secondBlock reports whether the template begins with frontmatter, which Genkit would remove.
 func secondBlock(body string) bool {
 	p, problem := cut("", []byte(strings.TrimSpace(body)))
 	return problem == nil && p.found && p.open == 0
 }
 
-// movable refuses files that Source could not rewrite.
+// movable reports files that Source cannot rewrite.
 func (r decoder) movable(d *Document) {
 	if secondBlock(d.Body) {
 		const message = "the template begins with a second frontmatter block"
@@ -122,7 +122,8 @@ func (d *Document) header() (string, error) {
 	return out.String(), d.same(out.String(), uses)
 }
 
-// uses returns the entries of `use:` with the sandbox as the last, or in its place when it was there already.
+// uses returns the entries of `use:` with the sandbox. An existing entry for the sandbox is replaced; otherwise the
+// sandbox becomes the last entry.
 func (d *Document) uses() ([]any, error) {
 	entry := map[string]any{"name": Middleware, "config": d.Sandbox}
 	var entries []any
@@ -142,7 +143,7 @@ func (d *Document) uses() ([]any, error) {
 	return append(entries, entry), nil
 }
 
-// plainDates makes text of what YAML 1.1 calls a timestamp, as Genkit's parser does.
+// plainDates converts YAML 1.1 timestamps to text, as Genkit's parser does.
 func plainDates(n *yamlnode.Node) {
 	if yamlnode.Is(n, "!!timestamp") {
 		n.Tag = "!!str"
@@ -152,13 +153,13 @@ func plainDates(n *yamlnode.Node) {
 	}
 }
 
-// flow writes v on one line of JSON that is YAML too.
+// flow returns v as one line of JSON that is also valid YAML.
 func flow(v any) (string, error) {
 	b, err := sanitize.JSON(v)
 	return escape(string(b)), err
 }
 
-// escape makes JSON safe for YAML parsers, which fold or refuse some characters that JSON allows in strings.
+// escape escapes characters that JSON allows in strings but YAML parsers fold or refuse.
 func escape(text string) string {
 	var out strings.Builder
 	for _, r := range text {
@@ -171,7 +172,8 @@ func escape(text string) string {
 	return out.String()
 }
 
-// same checks that the rewritten YAML has the content of the original, with uses for `use:` and `sandbox:`.
+// same verifies that the rewritten YAML has the content of the original, except that uses replaces `use:` and
+// `sandbox:`.
 func (d *Document) same(rewritten string, uses []any) error {
 	var before, after map[string]any
 	if err := d.root.Decode(&before); err != nil {
@@ -205,8 +207,8 @@ func (d *Document) same(rewritten string, uses []any) error {
 	return nil
 }
 
-// asGenkit reads the frontmatter with Genkit's own parser. Where it gives up, Genkit prints the error, carries on, and
-// shows the model the whole file as the prompt.
+// asGenkit parses the frontmatter with Genkit's parser. If that parser fails, Genkit prints the error, continues, and
+// sends the whole file to the model as the prompt.
 func asGenkit(text string) (m map[string]any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -220,7 +222,7 @@ func asGenkit(text string) (m map[string]any, err error) {
 	return m, nil
 }
 
-// normal returns v as JSON would read it.
+// normal returns v as decoded from JSON.
 func normal(v any) (any, error) {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -18,22 +18,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Mode is which tools an agent gets. The zero value means ModeCompute.
+// Mode determines the tools of an agent. The zero value means ModeCompute.
 type Mode string
 
 // Modes.
 const (
-	ModeCompute Mode = "compute" // sandbox_run: one fresh sandbox per call
+	ModeCompute Mode = "compute" // sandbox_run: a fresh sandbox for each call
 	ModeCode    Mode = "code"    // one sandbox that keeps its files between calls
 	ModeScript  Mode = "script"  // sandbox_run in one sandbox that keeps its files between calls
-	// ModeExecutor: a coding agent in one sandbox that keeps its files, in the place of the model.
+	// ModeExecutor uses a coding agent instead of the model, in one sandbox that keeps its files.
 	ModeExecutor Mode = "executor"
 )
 
-// Lasting reports whether the sandbox of the mode keeps its files between calls.
+// Lasting reports whether the sandbox keeps its files between calls in this mode.
 func (m Mode) Lasting() bool { return m == ModeCode || m == ModeScript || m == ModeExecutor }
 
-// Runtime is the language a sandbox is for; it picks the default image. The zero value means RuntimePython.
+// Runtime is the language of a sandbox. It selects the default image. The zero value means RuntimePython.
 type Runtime string
 
 // Runtimes.
@@ -43,10 +43,10 @@ const (
 	RuntimeBash   Runtime = "bash"
 )
 
-// Runtimes lists the runtimes.
+// Runtimes returns all runtimes.
 func Runtimes() []Runtime { return []Runtime{RuntimePython, RuntimeNode, RuntimeBash} }
 
-// DefaultImage is the image of a runtime when a file names none; empty for an unknown runtime.
+// DefaultImage returns the default image of a runtime. For an unknown runtime, it returns "".
 func DefaultImage(r Runtime) string {
 	switch r {
 	case RuntimePython, "":
@@ -60,7 +60,7 @@ func DefaultImage(r Runtime) string {
 	}
 }
 
-// RootMode is whether the image's file system can be written to. The zero value means RootReadonly.
+// RootMode determines whether the image's file system is writable. The zero value means RootReadonly.
 type RootMode string
 
 // Root modes.
@@ -69,18 +69,18 @@ const (
 	RootWritable RootMode = "writable"
 )
 
-// Session names with a meaning of their own.
+// Session names with a special meaning.
 const (
-	SessionDefault  = "default"  // the sandbox that all agents of a run share
-	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
-	SessionUser     = "user"     // the sandbox of the person whom the run serves (session.WithUser), which outlives runs and reaches no other
+	SessionDefault  = "default"  // sandbox that all agents of a run share
+	SessionIsolated = "isolated" // sandbox that only this agent uses; it cannot use others
+	SessionUser     = "user"     // sandbox of the run's end user (session.WithUser); outlives runs
 )
 
-// KeepWorkspace is the value of `keep:` by which a person's sandbox is removed at the end of each run of the agent, and
-// made anew round its workspace for the next one.
+// KeepWorkspace is the value of `keep:` with which an end user's sandbox is removed after each run of the agent and
+// recreated with its workspace for the next run.
 const KeepWorkspace = "workspace"
 
-// Bounds of the values in a file, beside those of backend.LimitTable.
+// Limits of values in a file, in addition to backend.LimitTable.
 const (
 	minTimeout     = Duration(time.Second)
 	maxIdle        = Duration(30 * 24 * time.Hour)
@@ -93,8 +93,8 @@ const (
 	maxCaches      = 16
 )
 
-// Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
-// refused; in a value made by Go code a zero field means the default. The descriptions are what Genkit's Dev UI shows.
+// Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file, a limit of zero is
+// refused; in a Go value, a zero field means the default. Genkit's Dev UI shows the descriptions.
 type Sandbox struct {
 	Mode    Mode              `json:"mode,omitempty" jsonschema:"enum=compute,enum=code,enum=script,enum=executor" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls; script: programs in one such sandbox; executor: a coding agent in one"`
 	Runtime Runtime           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which selects the default image; default: python"`
@@ -115,27 +115,28 @@ type Sandbox struct {
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
-	// Cache names directories of the machine that hold what programs would download, which the operator filled.
+	// Cache contains the names of host caches with files that programs would otherwise download. The operator fills them.
 	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
-	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
+	// Outputs are the patterns of workspace files to collect after a run of the agent. Code mode only.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
-	// Ports name what programs in the sandbox listen on, for people to reach by `workcell sandbox forward`; code mode.
+	// Ports are named ports that programs in the sandbox listen on, for users of `workcell sandbox forward`. Code mode
+	// only.
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
-	// Snapshots gives the agent sandbox_snapshot and sandbox_rollback; code mode.
+	// Snapshots gives the agent the tools sandbox_snapshot and sandbox_rollback. Code mode only.
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
-	// HostTools are the tools of the host that code inside may call; nil for none. Modes code and script.
+	// HostTools are the host tools that sandboxed code may call, or nil. Modes code and script.
 	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script, and executor: the host tools that sandboxed code may call"`
-	// Executor is the coding agent that does the work; mode executor.
+	// Executor is the coding agent that does the work. Mode executor only.
 	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`
 
-	// First-generation fields, compute mode only.
+	// First-generation fields, only for compute mode.
 
 	TimeoutSeconds int64 `json:"timeout_seconds,omitempty" jsonschema_description:"compute mode: older spelling of limits.exec_timeout, in seconds"`
 	MaxStdoutBytes int64 `json:"max_stdout_bytes,omitempty" jsonschema_description:"compute mode: how much output a call returns, per stream"`
 	AllowNetwork   *bool `json:"allow_network,omitempty" jsonschema_description:"compute mode: older spelling of network.enabled"`
 }
 
-// Limits bound the sandbox. A zero field means the default: for those of an engine see [backend.LimitTable].
+// Limits are the limits of the sandbox. A zero field means the default. For engine limits, see [backend.LimitTable].
 type Limits struct {
 	CPUMillicores int64    `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
 	MemoryMB      int64    `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
@@ -145,18 +146,18 @@ type Limits struct {
 	WorkspaceMB   int64    `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
 	ShmMB         int64    `json:"shm_mb,omitempty" jsonschema_description:"size of /dev/shm in MiB"`
 
-	// First-generation fields, which an agent's file may have.
+	// First-generation fields, which agent files may contain.
 
 	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"older spelling of idle_timeout, in seconds"`
 	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"older spelling of exec_timeout, in seconds"`
 }
 
-// Duration is a time that files and JSON write as 90s, 15m or 1h30m.
+// Duration is a duration that files and JSON write as 90s, 15m, or 1h30m.
 type Duration time.Duration
 
 func seconds(n int64) Duration { return Duration(time.Duration(n) * time.Second) }
 
-// String returns the shortest text of d: 15m, not 15m0s.
+// String returns the shortest text of d, for example 15m instead of 15m0s.
 func (d Duration) String() string {
 	text := time.Duration(d).String()
 	for _, zero := range []struct{ after, unit string }{{"m", "0s"}, {"h", "0m"}} {
@@ -167,10 +168,10 @@ func (d Duration) String() string {
 	return text
 }
 
-// MarshalText returns String.
+// MarshalText returns d.String().
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what time.ParseDuration does.
+// UnmarshalText parses text like time.ParseDuration.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
@@ -180,14 +181,14 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// limitField is a field of Limits with its bounds.
+// limitField is a field of Limits with its minimum and maximum.
 type limitField struct {
 	name        string
 	value       *int64
 	least, most int64
 }
 
-// fields returns the rows of backend.LimitTable as files name them.
+// fields returns the fields for the rows of backend.LimitTable, with their names in files.
 func (l *Limits) fields() []limitField {
 	list := []limitField{
 		{"cpu_millicores", &l.CPUMillicores, 0, 0},
@@ -210,19 +211,19 @@ func (l *Limits) older() []limitField {
 	}
 }
 
-// timeout is a time among Limits with its bound.
+// timeout is a duration in Limits with its maximum.
 type timeout struct {
 	name  string
 	value *Duration
 	most  Duration
 }
 
-// timeouts returns the times as files name them.
+// timeouts returns the durations with their names in files.
 func (l *Limits) timeouts() []timeout {
 	return []timeout{{"idle_timeout", &l.IdleTimeout, maxIdle}, {"exec_timeout", &l.ExecTimeout, maxExec}}
 }
 
-// Backend returns those of the limits that an engine enforces.
+// Backend returns the limits that an engine enforces.
 func (l Limits) Backend() backend.Limits {
 	var out backend.Limits
 	for _, f := range l.fields() {
@@ -232,7 +233,7 @@ func (l Limits) Backend() backend.Limits {
 	return out
 }
 
-// LimitsOf returns the limits that an engine enforces as files name them.
+// LimitsOf returns the limits that an engine enforces in the form that files use.
 func LimitsOf(enforced backend.Limits) Limits {
 	var l Limits
 	for _, f := range l.fields() {
@@ -242,35 +243,36 @@ func LimitsOf(enforced backend.Limits) Limits {
 	return l
 }
 
-// Network is what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
+// Network is the network access of the sandbox. The zero value uses the workflow's setting, or no network without a
+// workflow.
 type Network struct {
-	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
+	// Enabled is nil if not set. False disables the network even in a workflow with a network.
 	Enabled *bool `json:"enabled,omitempty" jsonschema_description:"true for a network without access to the host and its neighbours; false for none, even if the workflow has one"`
-	// Allow are the hosts that a sandbox without a network reaches through the host; Deny are exceptions to them.
+	// Allow lists the hosts that a sandbox without a network can reach through the host process. Deny lists exceptions.
 	Allow []string `json:"allow,omitzero" jsonschema_description:"hosts that can be reached without a network: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitzero" jsonschema_description:"exceptions to allow"`
 }
 
-// Hosts lists hosts that sandboxed code can connect to through the host. It is the same type as sandbox.Egress.
+// Hosts lists hosts that sandboxed code can connect to through the host process. It is the same type as sandbox.Egress.
 type Hosts = rules.Hosts
 
 // Environment is the software to install in a sandbox. It is the same type as session.Environment.
 type Environment = rules.Environment
 
-// Hosts returns the hosts that are reached without a network.
+// Hosts returns the hosts that can be reached without a network.
 func (n Network) Hosts() Hosts { return Hosts{Allow: n.Allow, Deny: n.Deny} }
 
-// Allowed reports whether the sandbox is to reach the network.
+// Allowed reports whether the sandbox has a network.
 func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 
 // Setup is the value of `setup:`.
 type Setup struct {
 	Run []string `json:"run,omitzero" jsonschema_description:"shell lines, which run once"`
-	// Network are the hosts that they reach, and pip and npm beside their registries.
+	// Network lists the hosts that the setup commands, pip, and npm can reach in addition to the package registries.
 	Network Hosts `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
 }
 
-// Environment returns what is to be installed.
+// Environment returns the software to install.
 func (s Sandbox) Environment() Environment {
 	e := Environment{Pip: s.PipPackages, Npm: s.NpmPackages}
 	if s.Setup != nil {
@@ -279,8 +281,8 @@ func (s Sandbox) Environment() Environment {
 	return e
 }
 
-// WithDefaults fills mode, runtime, image and session in, and carries first-generation fields over to the fields that
-// replaced them (which stay set only where they were set).
+// WithDefaults sets the default mode, runtime, image, and session. It copies first-generation fields to the fields that
+// replaced them, and does not clear them.
 func (s Sandbox) WithDefaults() Sandbox {
 	if s.Mode == "" {
 		s.Mode = ModeCompute
@@ -306,7 +308,7 @@ func (s Sandbox) WithDefaults() Sandbox {
 	return s
 }
 
-// AsRoot reports whether the sandbox runs as the user or the group root.
+// AsRoot reports whether the sandbox runs as user root or group root.
 func (s Sandbox) AsRoot() bool {
 	uid, gid, both := strings.Cut(s.User, ":")
 	isZero := func(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
@@ -321,7 +323,7 @@ var (
 	envPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Problems lists everything that is wrong with s, nothing when it is valid.
+// Problems returns all problems of s. If s is valid, it returns nothing.
 func (s Sandbox) Problems() Errors {
 	var c checker
 	c.oneOf("mode", string(s.Mode), string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor))
@@ -384,7 +386,7 @@ func (c *checker) names(s Sandbox) {
 		c.Add("user", `use numbers, for example "1000:1000"`, "%q is not a user ID", sanitize.Clip(s.User))
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
-		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines keep it in 32 bits
+		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines store IDs in 32 bits
 			c.Add("user", "", "%s is not a user ID, the largest is %d", sanitize.Clip(id), math.MaxInt32)
 		}
 	}
@@ -478,7 +480,7 @@ func (c *checker) hostTools(s Sandbox) {
 	c.AddBelow("host_tools.", s.HostTools.Problems())
 }
 
-// modes refuses what the mode would ignore.
+// modes reports fields that the mode would ignore.
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
 	if s.Keep != "" && s.Session != SessionUser {

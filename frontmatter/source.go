@@ -9,20 +9,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Size limits. A file beyond them is refused before it is parsed.
+// Maximum sizes. A larger file is refused before it is parsed.
 const (
 	MaxFileBytes        = 512 << 10
 	MaxFrontmatterBytes = 64 << 10
 )
 
-// ReadFile reads a regular file. A file larger than MaxFileBytes, a link to a file outside its directory, a pipe, and a
-// device are an *Error. Other errors come from package os.
+// ReadFile reads a regular file. For a file larger than MaxFileBytes, a link to a file outside its directory, a pipe,
+// or a device, it returns an *Error. Other errors come from package os.
 func ReadFile(path string) ([]byte, error) {
 	src, err := yamlnode.ReadUntrusted(path, MaxFileBytes)
 	return checkRead(src, err, path)
 }
 
-// ReadFS is ReadFile for a file of fsys, whose links lead where fsys lets them; errors name the file as shown.
+// ReadFS is like ReadFile for a file of fsys, which decides about links. Errors contain shown as the file's name.
 func ReadFS(fsys fs.FS, name, shown string) ([]byte, error) {
 	src, err := yamlnode.ReadFS(fsys, name, shown, MaxFileBytes)
 	return checkRead(src, err, shown)
@@ -35,22 +35,22 @@ func checkRead(src []byte, err error, name string) ([]byte, error) {
 	return src, err
 }
 
-// parts is a file cut at its frontmatter markers. Offsets are into text.
+// parts is a file split at its frontmatter markers. Offsets refer to text.
 type parts struct {
 	text       string // the file without its byte order mark
-	found      bool   // there is frontmatter
-	open       int    // offset of the line of the opening marker
-	start, end int    // the YAML
-	line       int    // number of the line at start
+	found      bool   // the file has frontmatter
+	open       int    // offset of the line with the opening marker
+	start, end int    // offsets of the YAML
+	line       int    // line number at start
 	body       int    // offset of the first line after the closing marker
 	bodyLine   int
-	closed     bool // the closing marker ends with a newline, as dotprompt demands
+	closed     bool // the closing marker ends with a newline, as dotprompt requires
 }
 
 func (p parts) yaml() string { return p.text[p.start:p.end] }
 
-// cut finds the frontmatter the way dotprompt does: blank lines and lines that begin with '#' may come before the first
-// marker. What dotprompt would silently take for a file without frontmatter is an error here.
+// cut finds the frontmatter like dotprompt: blank lines and lines that begin with '#' may come before the first marker.
+// If dotprompt would silently ignore malformed frontmatter, cut returns an error.
 func cut(name string, src []byte) (parts, *Error) {
 	text, problem := yamlnode.Text(src, MaxFileBytes)
 	if problem != nil {
@@ -103,7 +103,8 @@ func (p parts) check(name string) *Error {
 
 var sandboxLine = regexp.MustCompile(`(?m)^sandbox[ \t]*:(?s:.*)^---[ \t\r]*$`)
 
-// noFrontmatter returns what is wrong when a file that begins with first has no frontmatter but seems to want some.
+// noFrontmatter returns the problem of a file that seems to have malformed frontmatter, or nil. first is its first
+// line.
 func noFrontmatter(name, text, first string, line int) *Error {
 	trimmed := strings.Trim(first, " \t\f\r\n")
 	dashes := strings.TrimLeft(trimmed, "-")
@@ -125,7 +126,7 @@ func isMarker(line string) bool {
 	return strings.HasPrefix(line, "---") && strings.Trim(line[3:], " \t\f\r\n") == ""
 }
 
-// nextLine returns the line at off with its end, and the offset of the next one.
+// nextLine returns the line at off with its end, and the offset of the next line.
 func nextLine(text string, off int) (string, int) {
 	if i := strings.IndexByte(text[off:], '\n'); i >= 0 {
 		return text[off : off+i+1], off + i + 1

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// checkSource checks that Genkit's own parser sees in the rewritten file what we saw in the original.
+// checkSource verifies that Genkit's parser gets the same content from the rewritten file as Parse from the original.
 func checkSource(t *testing.T, doc *frontmatter.Document) string {
 	t.Helper()
 	src, err := doc.Source()
@@ -122,8 +122,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestEveryValueSurvives writes every value that each field of a sandbox can have in a file, and finds it again in what
-// Genkit reads: what is said explicitly is not the same as nothing said.
+// TestEveryValueSurvives writes every possible value of each sandbox field to a file. It verifies that Genkit reads the
+// same values, and that an explicit default differs from a missing value.
 func TestEveryValueSurvives(t *testing.T) {
 	t.Parallel()
 	values := map[string][]string{
@@ -131,7 +131,7 @@ func TestEveryValueSurvives(t *testing.T) {
 		"image": {"x"}, "session": {"default", "isolated", "mine"}, "keep": {"workspace, mode: code, session: user"}, "user": {"0", `"5:6"`},
 		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"},
 		"network":       {"{}", `{allow: [a.b, "*.c.d:80", "registry:pypi"], deny: [x.c.d]}`},
-		"network.allow": {"[]", "[a.b]"}, "network.deny": {}, // it says nothing by itself
+		"network.allow": {"[]", "[a.b]"}, "network.deny": {}, // deny alone has no effect
 		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"}, "outputs": {"[]", `[a, "b?"]`},
 		"cache":      {"[]", "[pip, my-models]"},
 		"snapshots":  {"true"},
@@ -185,8 +185,8 @@ func TestEveryValueSurvives(t *testing.T) {
 	}
 }
 
-// leaves returns the types of the fields of a struct by the path that a file has for them, those of nested structs
-// instead of the struct.
+// leaves returns the types of a struct's fields by their path in a file. For a nested struct, it returns the nested
+// fields.
 func leaves(prefix string, typ reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
 	for f := range typ.Fields() {

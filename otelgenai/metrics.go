@@ -74,7 +74,7 @@ type metrics struct {
 	oldTokens metric.Int64Histogram                   // nil without old names
 }
 
-// ExportSpans measures the spans.
+// ExportSpans records the metrics of the spans.
 func (m *metrics) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	for _, s := range spans {
 		m.measure(ctx, s)
@@ -82,7 +82,7 @@ func (m *metrics) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan
 	return nil
 }
 
-// Shutdown has nothing to release: the provider is its owner's.
+// Shutdown does nothing, because the provider belongs to the caller.
 func (*metrics) Shutdown(context.Context) error { return nil }
 
 func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
@@ -92,7 +92,8 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 	if durations == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a metric of its own
 		return
 	}
-	// Names that programs choose, and models and classes of errors, but no ids: each is a time series of its own.
+	// Labels are names that programs choose, models, and error classes, but no ids, because each value is a separate time
+	// series.
 	var labels []attribute.KeyValue
 	name := semconv.RequestModel // an agent may use several
 	if op := operation.AsString(); op == semconv.InvokeAgent || op == semconv.InvokeWorkflow {
@@ -110,7 +111,7 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 		d.Record(ctx, s.EndTime().Sub(s.StartTime()).Seconds(), with)
 	}
 	if operation.AsString() != semconv.Chat {
-		return // an agent's tokens are the sum of its models'
+		return // an agent's tokens are the sum of its models' tokens
 	}
 	for key, counter := range m.used {
 		if n, ok := set.Value(key); ok { // by modality no provider of Genkit reports them

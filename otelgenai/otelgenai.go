@@ -1,16 +1,14 @@
-// Package otelgenai gives the spans of a Genkit program the names and
-// attributes of OpenTelemetry's conventions for generative AI, so that Jaeger,
-// and whatever else knows these, shows its models, tools and agents as such.
+// Package otelgenai converts the spans of a Genkit program to OpenTelemetry's semantic conventions for generative AI.
+// Tools that support these conventions, for example Jaeger, then recognize its models, tools, and agents.
 //
-// Genkit for Go records spans with attributes of its own. [NewProcessor] is put
-// before the processor that a program has, the one that exports for most:
+// Genkit for Go records spans with proprietary attributes. Put [NewProcessor] before the program's existing processor,
+// which usually exports the spans:
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), otelgenai.Options{}))
 //
-// Each processor that a provider has gets the spans as they are unless it is behind one of these: wrap all of them.
-// Nothing else of the program changes. The spans that carry gen_ai.operation.name already are left as they are, but for
-// contents: a program that has a span of its own around a flow sets it on Genkit's span, empty, and there is one
-// workflow, not two.
+// A processor of the provider that is not wrapped receives the original spans, so wrap all of them. The rest of the
+// program does not change. If a span already has the attribute gen_ai.operation.name, only its contents are removed. To
+// avoid counting a workflow twice, a program with a span around a flow can set this attribute to "" on Genkit's span.
 //
 // The conventions are those of open-telemetry/semantic-conventions-genai in release v0.1.0; they are in development.
 // With Options.OldNames, names that this release replaced are emitted as well.
@@ -30,24 +28,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// CaptureVariable is the environment variable by which programs are told to
-// record contents. SPAN_ONLY and SPAN_AND_EVENT, and true, mean Options.Content;
-// NO_CONTENT, EVENT_ONLY and everything else do not: there are no events with contents.
+// CaptureVariable is the environment variable that makes programs record contents. SPAN_ONLY, SPAN_AND_EVENT, and true
+// set Options.Content. NO_CONTENT, EVENT_ONLY, and all other values do not, because no events with contents exist.
 const CaptureVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
-// CaptureContent reports whether the value of CaptureVariable asks for contents.
+// CaptureContent reports whether the value of CaptureVariable enables contents.
 func CaptureContent(value string) bool {
 	return slices.Contains([]string{"true", "span_only", "span_and_event"}, strings.ToLower(value))
 }
 
-// Options refine NewProcessor.
+// Options are options for NewProcessor.
 type Options struct {
-	// Content keeps prompts, answers, the arguments and results of tools, and
-	// the texts of errors. They may hold secrets, and are dropped without it.
+	// Content keeps prompts, answers, arguments and results of tools, and error texts. They may contain secrets. If false,
+	// they are removed.
 	Content bool
-	// MaxLength is the longest text attribute in bytes; zero is 4,096. A
-	// provider's own limit cuts before tokens can be read, so leave that without
-	// one.
+	// MaxLength is the maximum length of a text attribute in bytes. If zero, it is 4,096. Do not set a limit in the
+	// provider, because that limit truncates the text before tokens can be read from it.
 	MaxLength int
 	// OldNames also emits names that the release replaced, such as gen_ai.workflow.name. The next release of this module
 	// removes it.
@@ -63,25 +59,25 @@ func KeepOldNames(value string) bool {
 	return slices.Contains(strings.Split(strings.ReplaceAll(value, " ", ""), ","), "gen_ai/dup")
 }
 
-// NewProcessor returns a processor that hands spans that end on to next as the
-// conventions want them. What they held before is in nobody's queue then. Of a
-// span that begins next gets the original, whose attributes it must not export.
+// NewProcessor returns a processor that converts ended spans to the conventions and passes them to next. Removed
+// contents never reach the queue of next. When a span starts, next receives the original span, whose attributes it must
+// not export.
 func NewProcessor(next sdktrace.SpanProcessor, o Options) sdktrace.SpanProcessor {
 	o.MaxLength = cmp.Or(o.MaxLength, 4096)
 	return &processor{next, o}
 }
 
 type processor struct {
-	sdktrace.SpanProcessor // begins, flushes and ends with it
+	sdktrace.SpanProcessor // OnStart, ForceFlush, and Shutdown
 	options                Options
 }
 
-// OnEnd hands on a span as the conventions want it.
+// OnEnd passes the converted span to the next processor.
 func (p *processor) OnEnd(s sdktrace.ReadOnlySpan) {
 	p.SpanProcessor.OnEnd(p.convert(s))
 }
 
-// span is another view of a span.
+// span is a converted view of a span.
 type span struct {
 	sdktrace.ReadOnlySpan
 	name       string
@@ -118,7 +114,7 @@ func (p *processor) convert(in sdktrace.ReadOnlySpan) sdktrace.ReadOnlySpan {
 	return out
 }
 
-// translate sets what the conventions have for an action of Genkit.
+// translate sets the attributes of the conventions for a Genkit action.
 func (s *span) translate(in []attribute.KeyValue) {
 	get := func(key string) string {
 		for _, kv := range in {
@@ -160,13 +156,13 @@ func (s *span) set(attributes ...attribute.KeyValue) {
 	}
 }
 
-// operation names the span by what is done and with what.
+// operation sets the name of the span to the operation and its object.
 func (s *span) operation(operation string, key attribute.Key, name string) {
 	s.name = operation + " " + name
 	s.set(semconv.OperationName.String(operation), key.String(name))
 }
 
-// model describes a call of a model, whose name in Genkit begins with its plugin's.
+// model describes a model call. In Genkit, a model's name begins with its plugin's name.
 func (s *span) model(operation, name string) {
 	plugin, model, ok := strings.Cut(name, "/")
 	if !ok {
@@ -177,7 +173,7 @@ func (s *span) model(operation, name string) {
 	s.set(semconv.ProviderName.String(semconv.Provider(plugin)))
 }
 
-// response sets what a model's response says beside its contents.
+// response sets the attributes of a model's response, except its contents.
 func (s *span) response(output string) {
 	var r struct {
 		FinishReason string `json:"finishReason"`
@@ -194,11 +190,11 @@ func (s *span) response(output string) {
 		} `json:"usage"`
 	}
 	if json.Unmarshal([]byte(output), &r) != nil {
-		return // failed, or cut by a limit of the provider
+		return // failed, or truncated by a limit of the provider
 	}
 	reason := r.FinishReason
 	for _, part := range r.Message.Content {
-		if len(part.ToolRequest) > 0 { // Genkit has no reason of its own for it
+		if len(part.ToolRequest) > 0 { // Genkit has no finish reason for tool calls
 			reason = "tool_calls"
 		}
 	}
@@ -212,7 +208,7 @@ func (s *span) response(output string) {
 	}
 }
 
-// messages sets the contents of a call, as Genkit has them.
+// messages sets the contents of a call in Genkit's format.
 func (s *span) messages(input, output string) {
 	var request struct {
 		Messages json.RawMessage `json:"messages"`
@@ -228,7 +224,7 @@ func (s *span) messages(input, output string) {
 	}
 }
 
-// keep returns the attributes that may leave the process, cut to the longest.
+// keep returns the attributes that may be exported, truncated to the maximum length.
 func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, len(in))
 	for _, kv := range in {
@@ -243,14 +239,14 @@ func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	return out
 }
 
-// continues reports whether an attribute is an id of Genkit's by which a client
-// continues a conversation: it may have chosen it, and who else knows it can do so, too.
+// continues reports whether an attribute is a Genkit id with which a client continues a conversation. The id must stay
+// secret, because other clients that know it can also continue the conversation.
 func continues(key attribute.Key) bool {
 	return key == "genkit:metadata:agent:sessionId" || key == "genkit:metadata:agent:snapshotId"
 }
 
-// holdsContent reports whether an attribute quotes what went through a call: of
-// Genkit, of the conventions or of OpenTelemetry's events of errors.
+// holdsContent reports whether an attribute quotes the contents of a call: an attribute of Genkit, of the conventions,
+// or of OpenTelemetry's error events.
 func holdsContent(key attribute.Key) bool {
 	switch key {
 	case "genkit:input", "genkit:output", "genkit:init", "genkit:error", "exception.message", "exception.stacktrace",
@@ -260,7 +256,7 @@ func holdsContent(key attribute.Key) bool {
 	return strings.HasPrefix(string(key), "genkit:metadata:context")
 }
 
-// cut returns the first n bytes of s, less half a character.
+// cut returns at most the first n bytes of s without splitting a character.
 func cut(s string, n int) string {
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--

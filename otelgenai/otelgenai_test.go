@@ -24,15 +24,14 @@ import (
 	"github.com/workcell-dev/workcell/otelgenai"
 )
 
-// TestGenkit runs a flow, a model and tools of Genkit itself, and looks at what leaves the process, with and without
-// contents.
+// TestGenkit runs a flow, a model, and tools of Genkit. It verifies the exported spans with and without contents.
 func TestGenkit(t *testing.T) {
 	dropped, kept := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(dropped), otelgenai.Options{})),
 		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(kept), otelgenai.Options{Content: true, MaxLength: 300})))
 	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(provider) // the one that Genkit takes
+	otel.SetTracerProvider(provider) // Genkit uses the global provider
 	t.Cleanup(func() { otel.SetTracerProvider(before) })
 	useGenkit(t)
 
@@ -75,7 +74,7 @@ func TestGenkit(t *testing.T) {
 	}
 }
 
-// useGenkit has a flow that calls a model, which calls two tools first. A secret goes through all of it.
+// useGenkit runs a flow that calls a model, which first calls two tools. All of them handle a secret.
 func useGenkit(t *testing.T) {
 	t.Helper()
 	g := genkit.Init(t.Context())
@@ -113,7 +112,7 @@ func useGenkit(t *testing.T) {
 	}
 }
 
-// genAI returns the attributes of the conventions, sorted.
+// genAI returns the sorted attributes of the conventions.
 func genAI(s tracetest.SpanStub) string {
 	var out []string
 	for _, kv := range s.Attributes {
@@ -134,7 +133,8 @@ func value(s tracetest.SpanStub, key attribute.Key) string {
 	return ""
 }
 
-// TestOwnSpans: spans with the conventions' attributes keep them, and spans of others their names.
+// TestOwnSpans verifies that spans with the conventions' attributes keep them and that spans of other programs keep
+// their names.
 func TestOwnSpans(t *testing.T) {
 	t.Parallel()
 	memory := tracetest.NewInMemoryExporter()
@@ -157,7 +157,8 @@ func TestOwnSpans(t *testing.T) {
 	}
 }
 
-// TestConversationIDs: the ids by which a client of a Genkit agent continues its conversation are in no span.
+// TestConversationIDs verifies that no span contains the ids with which a client of a Genkit agent continues its
+// conversation.
 func TestConversationIDs(t *testing.T) {
 	memory, raw := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(raw),
@@ -186,7 +187,7 @@ func TestConversationIDs(t *testing.T) {
 	}
 }
 
-// recorder is a processor that exports nothing. It keeps names.
+// recorder is a processor that exports nothing and records names.
 type recorder struct{ began, ended []string }
 
 func (r *recorder) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
@@ -196,7 +197,7 @@ func (r *recorder) OnEnd(s sdktrace.ReadOnlySpan)  { r.ended = append(r.ended, s
 func (*recorder) Shutdown(context.Context) error   { return nil }
 func (*recorder) ForceFlush(context.Context) error { return nil }
 
-// TestOwnProcessor: any processor can be behind ours, and one beside it gets the spans as they are.
+// TestOwnProcessor verifies that any processor can be wrapped, and that an unwrapped one gets the original spans.
 func TestOwnProcessor(t *testing.T) {
 	t.Parallel()
 	behind, beside := &recorder{}, &recorder{}
