@@ -19,35 +19,33 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 )
 
-// Result is what became of the changes of a patch, by path.
+// Result is the result of applying a patch, by path.
 type Result struct {
-	Applied   []string   `json:"applied,omitempty"`   // made as they are
-	Merged    []string   `json:"merged,omitempty"`    // made beside other changes of the same file
-	Unchanged []string   `json:"unchanged,omitempty"` // made before
+	Applied   []string   `json:"applied,omitempty"`   // applied unchanged
+	Merged    []string   `json:"merged,omitempty"`    // merged with other changes of the same file
+	Unchanged []string   `json:"unchanged,omitempty"` // applied before
 	Marked    []string   `json:"marked,omitempty"`    // conflicts that ApplyMarked wrote into the file
-	Conflicts []Conflict `json:"conflicts,omitempty"` // left as it was
+	Conflicts []Conflict `json:"conflicts,omitempty"` // not applied
 }
 
-// Conflict is a change that was not made.
+// Conflict is a change that was not applied.
 type Conflict struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// Apply makes the changes in the directory dir. A file that differs from what
-// it was when the patch was made is never overwritten: texts are merged where
-// the two changes are apart, and everything else is a conflict and left alone.
-// Nothing outside of dir, nothing through a symbolic link and nothing in a Git
-// repository, below a directory named .git or without one, is ever written.
-// Each file is replaced as a whole. The path of dir must not contain a link
-// either, because its target may have changed since the copy.
+// Apply applies the changes to the directory dir. It never overwrites a file that has changed since the patch was
+// created. If both sides changed separate parts of a text, Apply merges them. Everything else is a conflict, and the
+// file is left unchanged. Apply never writes outside dir, through a symbolic link, or into a Git repository, whether it
+// is below a directory named .git or not. Each file is replaced atomically. The path of dir must not contain a link
+// either, because the link's target may have changed since the copy.
 //
-// The error is for what keeps the patch from being applied further; what was
-// made until then stays and is in the result.
+// If Apply returns an error, it could not apply the remaining changes. Changes that were already applied are kept and
+// are in the result.
 func (p *Patch) Apply(dir string) (Result, error) { return p.apply(dir, false) }
 
-// ApplyMarked is Apply, but if the patch and the directory changed the same lines of a text, it writes both versions
-// between conflict markers, as Git does.
+// ApplyMarked is like Apply, but if the patch and the directory changed the same lines of a text, it writes both
+// versions between conflict markers, like Git.
 func (p *Patch) ApplyMarked(dir string) (Result, error) { return p.apply(dir, true) }
 
 func (p *Patch) apply(dir string, mark bool) (Result, error) {
@@ -64,8 +62,8 @@ func (p *Patch) apply(dir string, mark bool) (Result, error) {
 			}
 		}
 	})
-	// Deletions first: a directory may become a file and the other way round.
-	// Links last: where they lead depends on everything else.
+	// Deletions come first, because a directory may become a file and vice versa. Links come last, because their targets
+	// depend on all other changes.
 	changes := slices.Clone(p.Changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return a.turn() - b.turn() })
 	var links []step
@@ -98,7 +96,7 @@ func (p *Patch) apply(dir string, mark bool) (Result, error) {
 	return result, a.makeLinks(links, &result)
 }
 
-// openExact opens a directory that no link leads to.
+// openExact opens a directory whose path contains no link.
 func openExact(dir string) (*os.Root, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -118,7 +116,7 @@ func openExact(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// turn returns when the change is made: what is lower comes first.
+// turn returns the order of the change. Changes with lower numbers are applied first.
 func (c *Change) turn() int {
 	switch {
 	case c.New == nil:
@@ -129,7 +127,8 @@ func (c *Change) turn() int {
 	return 2
 }
 
-// add adds the change at a path to one of the lists, or to the conflicts. It returns errors that are not conflicts.
+// add adds the change at a path to one of the lists. If err is a conflict, add adds it to the conflicts; it returns all
+// other errors.
 func (r *Result) add(name string, to *[]string, err error) error {
 	var conflict conflictError
 	switch {
@@ -143,12 +142,12 @@ func (r *Result) add(name string, to *[]string, err error) error {
 	return nil
 }
 
-// conflictError is why a change is not made.
+// conflictError is the reason why a change is not applied.
 type conflictError string
 
 func (e conflictError) Error() string { return string(e) }
 
-// errSameLines is the conflict of two changes of the same lines.
+// errSameLines is the conflict of two changes to the same lines.
 const errSameLines = conflictError("the same lines have changed since the patch was created")
 
 // Conflict markers.
@@ -160,16 +159,16 @@ const (
 
 type applier struct {
 	root  *os.Root
-	parts map[string]bool // paths of gitParts that will be there, as gitPath has them
-	repos map[string]bool // directories, and whether they are or become repositories
-	swept map[string]bool // directories without the files of killed writers
+	parts map[string]bool // paths from gitPath of gitParts that the patch will create
+	repos map[string]bool // by directory: whether it is or will become a repository
+	swept map[string]bool // directories from which leftover files were removed
 	left  int             // bytes of paths that may still be looked up for links
 }
 
-// gitParts are the names by which Git knows a directory for a repository.
+// gitParts are the names by which Git recognizes a repository.
 var gitParts = []string{"head", "commondir", "objects", "refs"}
 
-// newApplier returns an applier that is about to make files and links.
+// newApplier returns an applier that will create files.
 func newApplier(root *os.Root, files iter.Seq[string]) *applier {
 	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, swept: map[string]bool{}, left: maxFollow}
 	for name := range files {
@@ -182,7 +181,8 @@ func newApplier(root *os.Root, files iter.Seq[string]) *applier {
 	return a
 }
 
-// isRepository reports whether Git takes a directory for a bare repository, or will: its configuration names programs.
+// isRepository reports whether Git treats a directory as a bare repository, or will. A repository's configuration can
+// name programs that Git runs.
 func (a *applier) isRepository(dir string) bool {
 	is, known := a.repos[dir]
 	if !known {
@@ -202,7 +202,7 @@ type step struct {
 	was, next *Entry
 }
 
-// plan returns the step of a change. If the directory has the change already, plan returns nil. With errSameLines, the
+// plan returns the step for a change. If the directory already has the change, plan returns nil. With errSameLines, the
 // step writes conflict markers.
 func (a *applier) plan(c *Change) (*step, error) {
 	if err := a.check(c.Path); err != nil {
@@ -224,7 +224,7 @@ func (a *applier) plan(c *Change) (*step, error) {
 	return &step{c.Path, was, next}, err
 }
 
-// take makes a change as planned.
+// take applies a planned step.
 func (a *applier) take(s *step) error {
 	if s.next == nil {
 		return a.remove(s.name, s.was)
@@ -233,8 +233,8 @@ func (a *applier) take(s *step) error {
 	return a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 }
 
-// merge returns what the change makes of what is at its path: nil is nothing. With errSameLines, the text has conflict
-// markers.
+// merge applies a change to the entry at its path. A nil entry means that the path is free. With errSameLines, the text
+// contains conflict markers.
 func merge(c *Change, was *Entry) (*Entry, error) {
 	switch {
 	case c.Old == nil && was == nil:
@@ -258,7 +258,7 @@ func merge(c *Change, was *Entry) (*Entry, error) {
 	return next.withPermissions(was), err
 }
 
-// withPermissions returns e with the permissions of was; only executing is e's own.
+// withPermissions returns e with the permissions of was, except that e decides whether the file is executable.
 func (e *Entry) withPermissions(was *Entry) *Entry {
 	if e == nil || e.isLink() || was.isLink() {
 		return e
@@ -270,15 +270,15 @@ func (e *Entry) withPermissions(was *Entry) *Entry {
 	return &Entry{Mode: perm, Content: e.Content}
 }
 
-// merge3 returns base with the changes of both. If they touch each other and differ, the text has both versions of
-// these lines between conflict markers, and the error is errSameLines.
+// merge3 returns base with the changes of both sides. If two changes touch each other and differ, the text contains
+// both versions of these lines between conflict markers, and the error is errSameLines.
 func merge3(base, a, b string) (string, error) {
-	var sides [2]string // each with the changes of the other that are apart from its own
+	var sides [2]string // each side with the other's changes that do not touch its own
 	edits := [2][]udiff.Edit{udiff.Lines(base, a), udiff.Lines(base, b)}
 	for i, own := range edits {
 		apart := slices.DeleteFunc(slices.Clone(edits[1-i]), func(e udiff.Edit) bool {
 			return slices.ContainsFunc(own, func(f udiff.Edit) bool {
-				// Lines side by side belong together more often than not.
+				// Adjacent lines usually belong together.
 				return e != f && e.Start <= f.End && f.Start <= e.End
 			})
 		})
@@ -310,7 +310,7 @@ func ended(lines string) string {
 	return lines + "\n"
 }
 
-// check refuses a path at which a patch may not write.
+// check returns an error for a path to which a patch may not write.
 func (a *applier) check(name string) error {
 	local, err := filepath.Localize(name)
 	if err != nil || name == "." {
@@ -340,7 +340,7 @@ func (a *applier) check(name string) error {
 	return nil
 }
 
-// gitPath returns a path as gitName has its names.
+// gitPath applies gitName to each component of a path.
 func gitPath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
@@ -349,14 +349,14 @@ func gitPath(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// isGitDir reports whether some file system takes name for .git.
+// isGitDir reports whether some file system treats name as .git.
 func isGitDir(name string) bool {
 	name = gitName(name)
 	return name == ".git" || name == "git~1"
 }
 
-// gitName returns a name as some file systems have it: those of Windows and macOS ignore case, trailing dots, spaces,
-// streams and characters of no width.
+// gitName returns the canonical form of a name. File systems of Windows and macOS ignore case, trailing dots, spaces,
+// streams, and zero-width characters.
 func gitName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {
@@ -368,7 +368,7 @@ func gitName(name string) string {
 	return strings.ToLower(strings.TrimRight(name, ". "))
 }
 
-// read returns what is at name: nil is nothing.
+// read returns the entry at name, or nil if the path is free.
 func (a *applier) read(name string) (*Entry, error) {
 	name = filepath.FromSlash(name)
 	info, err := a.root.Lstat(name)
@@ -383,7 +383,7 @@ func (a *applier) read(name string) (*Entry, error) {
 	case !info.Mode().IsRegular():
 		return nil, conflictError("the path is a directory or a special file")
 	}
-	f, err := a.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // what took its place may be a FIFO
+	f, err := a.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been replaced by a FIFO
 	if err != nil {
 		return nil, err
 	}
@@ -392,7 +392,7 @@ func (a *applier) read(name string) (*Entry, error) {
 	return &Entry{Mode: info.Mode().Perm(), Content: content}, err
 }
 
-// write puts e where was is, as a whole; with its very permissions when exact, else as a new file has them.
+// write atomically replaces was by e. If exact is true, it sets e's exact permissions; otherwise the umask applies.
 func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 	if dir := path.Dir(name); dir != "." {
 		if err := a.root.MkdirAll(filepath.FromSlash(dir), 0o777); err != nil { // the umask decides
@@ -420,12 +420,12 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 
 const tempPrefix = ".workcell-"
 
-// isTemp matches what tempPrefix and rand.Text make.
+// isTemp matches names from tempPrefix and rand.Text.
 var isTemp = regexp.MustCompile(`^\.workcell-[A-Z2-7]{26}$`)
 
-// lock opens a directory and locks it until it is closed, to protect temporary files from sweeps. The first lock of a
-// directory removes the files that killed writers left, unless another process has the lock. If locks fail, nothing is
-// swept. The result may be nil.
+// lock opens a directory and locks it until the result is closed, to protect temporary files from cleanup. The first
+// lock of a directory removes the files of killed writers, unless another process has the lock. If locks fail, no files
+// are removed. The result may be nil.
 func (a *applier) lock(dir string) *os.File {
 	f, _ := a.root.OpenFile(filepath.FromSlash(dir), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if !a.swept[dir] && lockDir(f, alone) {
@@ -436,7 +436,7 @@ func (a *applier) lock(dir string) *os.File {
 				continue
 			}
 			if info, err := a.root.Lstat(name); err == nil && info.Mode().Type()&^fs.ModeSymlink == 0 {
-				_ = a.root.Remove(name) // or the next apply does
+				_ = a.root.Remove(name) // the next apply tries again
 			}
 		}
 	}
@@ -467,7 +467,7 @@ func (a *applier) create(name string, e *Entry, exact bool) error {
 	return errors.Join(err, f.Close())
 }
 
-// remove deletes what is at name, and the directories above it that it leaves empty.
+// remove deletes the entry at name and parent directories that become empty.
 func (a *applier) remove(name string, was *Entry) error {
 	if err := a.unchanged(name, was); err != nil {
 		return err
@@ -483,7 +483,7 @@ func (a *applier) remove(name string, was *Entry) error {
 	return nil
 }
 
-// unchanged refuses when there is not any more at name what was read.
+// unchanged returns a conflict if the entry at name has changed since it was read.
 func (a *applier) unchanged(name string, was *Entry) error {
 	is, err := a.read(name)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statExact describes the directory at a clean path without links. O_PATH needs no permission to list its parents.
+// statExact describes the directory at a clean path without links. O_PATH needs no permission to list the parents.
 func statExact(dir string) (os.FileInfo, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	start, rest := ".", dir
@@ -35,8 +35,8 @@ func statExact(dir string) (os.FileInfo, error) {
 	return f.Stat()
 }
 
-// lockDir locks an open directory. A writer waits for a sweep, but not forever, for it may be another program that has
-// the lock.
+// lockDir locks an open directory. A writer waits for another process's cleanup, but with a limit, because another
+// program may have the lock.
 func lockDir(f *os.File, how int) bool {
 	for range map[int]int{alone: 3, shared: 300}[how] {
 		if unix.Flock(int(f.Fd()), how|unix.LOCK_NB) == nil {

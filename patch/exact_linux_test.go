@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// TestLinkAtAnyMoment: nothing is written through a link that is exchanged with a directory of the path all the time.
+// TestLinkAtAnyMoment verifies that nothing is written through a link while a link and a directory in the path are
+// swapped repeatedly.
 func TestLinkAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	base, err := filepath.EvalSymlinks(t.TempDir())
@@ -41,14 +42,14 @@ func TestLinkAtAnyMoment(t *testing.T) {
 	entry := &patch.Entry{Mode: 0o644, Content: []byte("x")}
 	p := &patch.Patch{Changes: []patch.Change{{Path: "new", New: entry}}}
 	for range 20_000 {
-		_, _ = p.Apply(filepath.Join(real, "project")) // most fail
+		_, _ = p.Apply(filepath.Join(real, "project")) // most calls fail
 		if _, err := os.Lstat(filepath.Join(victim, "project", "new")); err == nil {
 			t.Fatal("written through a link")
 		}
 	}
 }
 
-// applyVariable makes the test's program apply patches in a directory until it is killed.
+// applyVariable makes the test binary apply patches in a directory until it is killed.
 const applyVariable = "PATCH_TEST_APPLY"
 
 func TestMain(m *testing.M) {
@@ -63,8 +64,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKilledApply verifies that the next apply removes the temporary file that a killed process left. It keeps the
-// file of a living process, even if this process is stopped.
+// TestKilledApply verifies that the next apply removes the temporary file of a killed process. It keeps the temporary
+// file of a living process, even if that process is stopped.
 func TestKilledApply(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

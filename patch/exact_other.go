@@ -37,7 +37,7 @@ func statExact(dir string) (os.FileInfo, error) {
 		if err != nil {
 			return nil, err
 		}
-		// OpenRoot follows links, but the directory itself was in the one above.
+		// OpenRoot follows links, so verify that the opened directory is the entry of its parent.
 		if opened, err := root.Stat("."); err != nil || !os.SameFile(there, opened) {
 			return nil, errors.Join(fmt.Errorf("%s in the path %s is a link", name, dir), err, root.Close())
 		}
@@ -46,5 +46,5 @@ func statExact(dir string) (os.FileInfo, error) {
 	return root.Stat(".")
 }
 
-// lockDir reports that directories cannot be locked.
+// lockDir returns false, because directories cannot be locked on this system.
 func lockDir(*os.File, int) bool { return false }

@@ -3,7 +3,7 @@ package patch
 import (
 	"bufio"
 	"compress/zlib"
-	"crypto/sha1" //nolint:gosec // what Git names contents by
+	"crypto/sha1" //nolint:gosec // Git identifies contents by SHA-1
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -13,8 +13,8 @@ import (
 	"github.com/bluekeyes/go-gitdiff/gitdiff"
 )
 
-// Format writes the patch in Git's format, with binary files and modes, for
-// `git apply`. A renamed file is deleted and created.
+// Format writes the patch in Git's format, including binary files and modes, for `git apply`. A renamed file is deleted
+// and created.
 func (p *Patch) Format(w io.Writer) error {
 	for i := range p.Changes {
 		for _, c := range p.Changes[i].sections() {
@@ -32,8 +32,7 @@ func (p *Patch) Format(w io.Writer) error {
 	return nil
 }
 
-// sections returns the change as Git writes it: a file that becomes a link, and
-// the other way round, is deleted and created.
+// sections returns the change as Git writes it. A file that becomes a link, or vice versa, is deleted and created.
 func (c *Change) sections() []Change {
 	if c.Old == nil || c.New == nil || c.Old.isLink() == c.New.isLink() {
 		return []Change{*c}
@@ -41,8 +40,8 @@ func (c *Change) sections() []Change {
 	return []Change{{Path: c.Path, Old: c.Old}, {Path: c.Path, New: c.New}}
 }
 
-// file returns the change as the library has it, but for binary contents: it
-// holds those in memory some ten times.
+// file returns the change as a gitdiff.File without binary contents, because the library needs about ten times their
+// size in memory.
 func (c *Change) file() *gitdiff.File {
 	f := &gitdiff.File{
 		OldName:      c.Path,
@@ -63,11 +62,11 @@ func (c *Change) file() *gitdiff.File {
 		f.NewName = ""
 	}
 	same := f.OldOIDPrefix == f.NewOIDPrefix
-	if same { // no index line when only the mode changed
+	if same { // no index line if only the mode changed
 		f.OldOIDPrefix, f.NewOIDPrefix = "", ""
 	}
 	if f.OldMode == f.NewMode && f.OldMode != 0 {
-		f.NewMode = 0 // else it would be told as a change of mode
+		f.NewMode = 0 // otherwise the output would contain a mode change
 	}
 	if !same && !c.isBinary() {
 		for _, h := range c.hunks() {
@@ -77,7 +76,7 @@ func (c *Change) file() *gitdiff.File {
 	return f
 }
 
-// objectID returns Git's name of the content: of the absent, zeros.
+// objectID returns Git's id of the content. For a missing entry, it returns zeros.
 func (e *Entry) objectID() string {
 	if e == nil {
 		return hex.EncodeToString(make([]byte, sha1.Size))
@@ -109,7 +108,7 @@ func writeBinary(w io.Writer, c *Change) error {
 	return nil
 }
 
-// literalWriter writes lines of 52 bytes in Git's base85, each behind a letter for its length.
+// literalWriter writes lines of 52 bytes in Git's base85, each after a letter for its length.
 type literalWriter struct {
 	w    *bufio.Writer
 	line []byte
@@ -139,7 +138,7 @@ func (l *literalWriter) flush() {
 		letter = byte('a' + n - 27)
 	}
 	out := append(l.out[:0], letter)
-	l.line = append(l.line, 0, 0, 0) // the last four may be fewer
+	l.line = append(l.line, 0, 0, 0) // the last group may have fewer than four bytes
 	for i := 0; i < n; i += 4 {
 		v := binary.BigEndian.Uint32(l.line[i:])
 		out = append(out, base85[v/(85*85*85*85)], base85[v/(85*85*85)%85], base85[v/(85*85)%85], base85[v/85%85], base85[v%85])
@@ -155,7 +154,7 @@ func (l *literalWriter) close() error {
 	return l.w.Flush()
 }
 
-// fragment returns the hunk as the library has it, with context from the old lines.
+// fragment returns the hunk as a gitdiff.TextFragment with context from the old lines.
 func (h *hunk) fragment(lines []string) *gitdiff.TextFragment {
 	f := &gitdiff.TextFragment{OldPosition: int64(h.start), NewPosition: int64(h.now)}
 	add := func(op gitdiff.LineOp, lines []string) {
@@ -177,7 +176,7 @@ func (h *hunk) fragment(lines []string) *gitdiff.TextFragment {
 		at = e.at + len(e.old)
 	}
 	add(gitdiff.OpContext, lines[at:h.end])
-	// Lines count from 1; an empty side is named by the line before it.
+	// Lines count from 1. An empty side has the number of the line before it.
 	f.OldPosition += min(f.OldLines, 1)
 	f.NewPosition += min(f.NewLines, 1)
 	return f

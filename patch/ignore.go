@@ -9,40 +9,38 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// IgnoreFile is the name of the files with Git's rules of what is left out.
+// IgnoreFile is the name of files with Git's ignore rules.
 const IgnoreFile = ".gitignore"
 
-// Bounds of an Ignorer: the files may come from code that is not trusted.
+// Limits of an Ignorer, because the files may come from untrusted code.
 const (
 	maxIgnoreFiles = 2000
-	maxIgnoreBytes = 1 << 20 // of all files
+	maxIgnoreBytes = 1 << 20 // total size of all files
 	maxIgnoreRules = 10_000
 	maxRuleBytes   = 1024
-	maxMatching    = 1 << 29 // of what is compared, in bytes: some seconds
+	maxMatching    = 1 << 29 // total size of all comparisons in bytes: a few seconds
 )
 
-// Ignorer has the rules of the .gitignore files of a tree, which may come one
-// after the other. The zero value has none. It is not safe for concurrent use.
+// Ignorer contains the rules of a tree's .gitignore files, which can be added one by one. The zero value has no rules.
+// It is not safe for concurrent use.
 //
-// There is a bound to the files, to their rules and to the work of matching
-// them. Past it nothing is left out any more, and Err says so. Git never
-// leaves out what it tracks; that is for the caller to know. Its own
-// directories are left out always.
+// The number of files, the number of rules, and the work of matching are limited. If a limit is exceeded, Ignorer stops
+// ignoring files, and Err returns an error. Git never ignores tracked files; the caller must check this. Git's own
+// directories are always ignored.
 type Ignorer struct {
 	rules map[string][]rule // by directory
-	dirs  map[string]bool   // whether a directory is left out, as far as that was asked
+	dirs  map[string]bool   // cached results of IgnoresDir
 	files int
 	bytes int
-	count int // of rules
+	count int // number of rules
 	work  int
 	err   error
 }
 
-// Err returns which bound was passed; nil for none.
+// Err returns an error for the exceeded limit, or nil.
 func (g *Ignorer) Err() error { return g.err }
 
-// Add adds the rules of the text of a .gitignore file in dir, "." for the top,
-// behind those that were added for dir before.
+// Add adds the rules of a .gitignore file in dir. The top directory is ".". The rules come after earlier rules for dir.
 func (g *Ignorer) Add(dir, text string) {
 	if g.rules == nil {
 		g.rules = map[string][]rule{}
@@ -79,7 +77,7 @@ func (g *Ignorer) Ignores(name string) bool {
 	return base == ".git" || dir != "" && g.IgnoresDir(path.Clean(dir)) || g.ignored(name, false)
 }
 
-// IgnoresDir reports whether a directory, with all that is in it, is left out. It remembers its answers.
+// IgnoresDir reports whether a directory and its contents are excluded. It caches the result.
 func (g *Ignorer) IgnoresDir(name string) bool {
 	if out, known := g.dirs[name]; known {
 		return out
@@ -95,10 +93,10 @@ func (g *Ignorer) IgnoresDir(name string) bool {
 
 // rule is a line of a .gitignore file.
 type rule struct {
-	pattern string // of a path relative to the file's directory
+	pattern string // relative to the file's directory
 	negated bool
-	dirs    bool // matches directories alone
-	wild    bool // the pattern has stars or classes
+	dirs    bool // matches only directories
+	wild    bool // the pattern contains stars or classes
 }
 
 func parseRules(text string) []rule {
@@ -119,7 +117,7 @@ func parseRules(text string) []rule {
 		}
 		line = strings.TrimPrefix(line, "/")
 		if strings.HasSuffix(line, "/**") {
-			line += "/*" // what is in the directory, and not the directory
+			line += "/*" // matches the contents of the directory but not the directory
 		}
 		r.pattern, r.wild = withoutBraces(line), strings.ContainsAny(line, "*[")
 		rules = append(rules, r)
@@ -127,7 +125,7 @@ func parseRules(text string) []rule {
 	return rules
 }
 
-// withoutBraces has braces stand for themselves, as in Git; those behind a backslash do already.
+// withoutBraces escapes braces, which have no special meaning in Git. Escaped braces stay unchanged.
 func withoutBraces(line string) string {
 	var b strings.Builder
 	for i := 0; i < len(line); i++ {
@@ -143,7 +141,7 @@ func withoutBraces(line string) string {
 	return b.String()
 }
 
-// ignored reports whether the last rule that matches the path leaves it out; those of the nearest directory come last.
+// ignored reports whether the last matching rule excludes the path. Rules of nearer directories come later.
 func (g *Ignorer) ignored(name string, isDir bool) bool {
 	out := false
 	for end := -1; end < len(name); {
@@ -174,8 +172,8 @@ func (g *Ignorer) ignored(name string, isDir bool) bool {
 	return out && g.err == nil
 }
 
-// cost returns how much is compared for a match, in bytes. Behind a star each place of the path may be tried for the
-// whole rest of the pattern; short ones are counted as what they mostly cost.
+// cost returns the work of a match in bytes. After a star, the rest of the pattern may be compared at each position of
+// the path. For short patterns, cost returns the typical work.
 func (r *rule) cost(name string) int {
 	if r.wild && len(r.pattern) > shortRule {
 		return (len(r.pattern) + 1) * (len(name) + 1)
@@ -185,8 +183,8 @@ func (r *rule) cost(name string) int {
 
 const shortRule = 32
 
-// IsPrivate reports whether a path below the work directory is not part of a project's files: version control's at any
-// depth, which may be a file, such as .git in a Git submodule, and Workcell's own directory.
+// IsPrivate reports whether a path in the workspace does not belong to the project's files. Such paths are version
+// control directories at any depth and Workcell's own directory. In a Git submodule, .git is a file.
 func IsPrivate(name string) bool {
 	switch path.Base(name) {
 	case ".git", ".hg", ".svn":

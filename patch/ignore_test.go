@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestIgnoreAsGit: for rules of every kind, and random ones, the same paths are left out as by Git.
+// TestIgnoreAsGit verifies that rules of every kind, and random rules, exclude the same paths as in Git.
 func TestIgnoreAsGit(t *testing.T) {
 	t.Parallel()
 	tree := Tree{
@@ -93,7 +93,7 @@ func rulesOf(tree Tree) map[string]string {
 	return out
 }
 
-// TestIgnoreHasBounds: rules of a sandbox cost neither memory nor time without end, and a bound that is passed is told.
+// TestIgnoreHasBounds verifies that hostile rules have limited memory and time, and that Err reports an exceeded limit.
 func TestIgnoreHasBounds(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(*Ignorer){
@@ -126,7 +126,7 @@ func TestIgnoreHasBounds(t *testing.T) {
 			}
 		})
 	}
-	var g Ignorer // a large project, and all that is installed for it
+	var g Ignorer // a large project with all its dependencies
 	g.Add(".", strings.Repeat("*.log\n/build/\nnode_modules/\n", 20))
 	for i := range 50_000 {
 		g.Ignores(fmt.Sprintf("src/some/package%d/directory/file%d.go", i%500, i))

@@ -16,15 +16,14 @@ const (
 	maxFollow = 64 << 20 // bytes of all paths that one patch looks up
 )
 
-// checkLink refuses a link that leaves the directory by its own text, and one
-// with `..` behind a name: that is another directory as soon as the name is a
-// link. Without those, links that stay inside stay inside also one behind the other.
+// checkLink returns a conflict for a link whose target leaves the directory, and for a target with `..` after a name:
+// if the name becomes a link, `..` leads to another directory. Without such targets, chains of links also stay inside.
 func checkLink(at string, e *Entry) error {
 	if !e.isLink() {
 		return nil
 	}
 	target := string(e.Content)
-	foreign := filepath.Separator == '\\' && strings.ContainsAny(target, `\:`) // another path on Windows than it looks
+	foreign := filepath.Separator == '\\' && strings.ContainsAny(target, `\:`) // Windows interprets this path differently
 	switch {
 	case target == "" || strings.Contains(target, "\x00"):
 		return conflictError("the link is broken")
@@ -56,8 +55,9 @@ func leaves(target string) conflictError {
 
 const errBelowGit = conflictError("the link points below .git, where Git can run files on this host")
 
-// makeLinks makes links when everything else is in place. It takes back those that lead out of the directory or below
-// .git, through links of the patch or existing ones. Others may lead out once it has restored an earlier link.
+// makeLinks creates links after all other changes. It undoes links that lead outside the directory or below .git,
+// directly or through other links of the patch or the directory. Undoing a link may make others lead outside, so it
+// checks again.
 func (a *applier) makeLinks(links []step, result *Result) error {
 	errs := make([]error, len(links))
 	for i, l := range links {
@@ -102,10 +102,10 @@ func (a *applier) undo(s step) error {
 	return a.write(s.name, s.next, s.was, !s.was.isLink())
 }
 
-// follow refuses a link that leads out of the directory or below .git, itself or through other links.
+// follow returns a conflict for a link that leads outside the directory or below .git, directly or through other links.
 func (a *applier) follow(name string) error {
 	var at []string
-	var first string // target of the link itself
+	var first string // target of the first link
 	todo := strings.Split(name, "/")
 	for hops := 0; len(todo) > 0; {
 		next := todo[0]
@@ -129,7 +129,7 @@ func (a *applier) follow(name string) error {
 		info, err := a.root.Lstat(here)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // it leads nowhere
+			return nil // the target does not exist
 		case err == nil && info.Mode()&fs.ModeSymlink == 0:
 			continue
 		}

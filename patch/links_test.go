@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLinks: no link that a patch makes leads out of the directory or below .git, through links of the same patch, of
-// an earlier patch or of the directory, and nothing is written through a link.
+// TestLinks verifies that no link of a patch leads outside the directory or below .git, even through links of the same
+// patch, an earlier patch, or the directory. Nothing is written through a link.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	f := file("x\n")
@@ -22,9 +22,9 @@ func TestLinks(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		mine    Tree // in the directory; links to "OUT" lead to the directory beside it
+		mine    Tree // in the directory; links to "OUT" lead to its sibling directory
 		patches []*Patch
-		left    []string // alone, of all patches
+		left    []string // changes that were not applied, from all patches
 	}{
 		{"inside", Tree{"real/f": f}, []*Patch{created(Tree{"l": link("real"), "d/up": link("../real/f"), "d/dot": link("./e"), "nowhere": link("not/yet")})}, nil},
 		{"to the directory itself", nil, []*Patch{created(Tree{"d/l": link("..")})}, nil},
@@ -109,7 +109,8 @@ func sortedNames(tree Tree) []string {
 	return names
 }
 
-// checkInside has the kernel follow each link that the patch has made: it leads nowhere, or inside, but not to .git.
+// checkInside resolves each link of the patch with the kernel. It verifies that the target does not exist, or is inside
+// the directory and not below .git.
 func checkInside(t *testing.T, dir string, p *Patch, mine Tree) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(dir)
@@ -125,7 +126,7 @@ func checkInside(t *testing.T, dir string, p *Patch, mine Tree) {
 	}
 }
 
-// TestWriteLinks: outputs keep to the same rules.
+// TestWriteLinks verifies that outputs follow the same rules.
 func TestWriteLinks(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"real/mine": link("/usr"), "p": link("real/mine")})
@@ -138,7 +139,7 @@ func TestWriteLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks: links whose paths are too long in total are all taken back.
+// TestTooManyLinks verifies that all links are undone if the total length of their paths is too large.
 func TestTooManyLinks(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(put(t, Tree{"a/a/a/f": file("x")}))

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// TestModes: of a mode that a patch names only executing counts; files keep their permissions, new ones and directories
-// have the umask's.
+// TestModes verifies that only the executable bit of a patch's mode matters. Existing files keep their permissions. New
+// files and directories get the umask's permissions.
 func TestModes(t *testing.T) {
-	defer syscall.Umask(syscall.Umask(0o002)) // of the process: no test may run beside
+	defer syscall.Umask(syscall.Umask(0o002)) // of the process, so no test may run in parallel
 	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine")})
 	for name, mode := range map[string]fs.FileMode{"mine": 0o600, "tool": 0o750 | fs.ModeSetuid | fs.ModeSetgid} {
 		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {

@@ -1,9 +1,8 @@
-// Package patch compares two states of a directory, writes the difference in
-// Git's format and applies it. It needs no Git, and no repository.
+// Package patch compares two states of a directory, writes the difference in Git's format, and applies it. It needs
+// neither Git nor a repository.
 //
-// A [Patch] holds the contents on both sides of each change, so that applying
-// it to a directory that has changed meanwhile can merge texts, and overwrites
-// nothing.
+// A [Patch] contains the contents of both sides of each change. Therefore it can be applied to a directory that has
+// changed since: texts are merged, and nothing is overwritten.
 package patch
 
 import (
@@ -17,38 +16,38 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 )
 
-// Entry is what a path of a tree holds: a regular file or a symbolic link.
+// Entry is the entry of a tree at a path: a regular file or a symbolic link.
 type Entry struct {
-	// Mode has the permissions of a regular file, or fs.ModeSymlink. Only
-	// whether a file's owner may execute it is part of a patch, as in Git.
+	// Mode contains the permissions of a regular file, or fs.ModeSymlink. As in Git, only the owner's executable bit is
+	// part of a patch.
 	Mode fs.FileMode
-	// Content is the content of a file and the target of a link.
+	// Content is the content of a file or the target of a link.
 	Content []byte
 }
 
 // NewLink returns the entry of a symbolic link to target.
 func NewLink(target []byte) Entry { return Entry{Mode: fs.ModeSymlink, Content: target} }
 
-// Tree is a state of a directory: what each path holds. Paths are relative,
-// clean and separated by slashes. Directories are not part of it.
+// Tree is a state of a directory: its entries by path. Paths are relative and clean and use slashes. Directories are
+// not included.
 type Tree map[string]Entry
 
 // Change is the difference at one path.
 type Change struct {
 	Path string
-	Old  *Entry // nil: created
-	New  *Entry // nil: deleted
+	Old  *Entry // nil if created
+	New  *Entry // nil if deleted
 }
 
-// Patch is the difference between two trees, ordered by path.
+// Patch is the difference between two trees, sorted by path.
 type Patch struct {
 	Changes []Change
-	// Omitted are paths that differ, too, and are not among the changes, with
-	// the reason; Compare leaves it to whoever made the trees.
+	// Omitted are further paths that differ but are not in Changes, with the reasons. Compare does not set it; the caller
+	// that read the trees does.
 	Omitted []Conflict
 }
 
-// Compare returns the changes that make before into after.
+// Compare returns the changes from before to after.
 func Compare(before, after Tree) *Patch {
 	p := &Patch{}
 	for path, old := range before {
@@ -69,20 +68,20 @@ func Compare(before, after Tree) *Patch {
 
 func (e *Entry) isLink() bool { return e.Mode&fs.ModeSymlink != 0 }
 
-// Bounds of a text. What passes them is compared and written as a whole, as a
-// binary file is: lines need many times the memory of what is in them.
+// Limits of a text. Larger files are compared and written as a whole, like binary files, because the lines of a text
+// need many times its size in memory.
 const (
 	maxTextBytes = 16 << 20
 	maxTextLines = 200_000
 )
 
 func (e *Entry) isText() bool {
-	// Git's rule: no NUL among the first 8,000 bytes.
+	// Git's rule: no NUL byte in the first 8,000 bytes.
 	return !e.isLink() && !slices.Contains(e.Content[:min(len(e.Content), 8000)], 0) &&
 		len(e.Content) <= maxTextBytes && bytes.Count(e.Content, []byte("\n")) <= maxTextLines
 }
 
-// gitMode returns the mode that Git has for e: it has three for what is not a directory.
+// gitMode returns Git's mode of e. Git has three modes for entries that are not directories.
 func (e *Entry) gitMode() fs.FileMode {
 	switch {
 	case e.isLink():
@@ -97,14 +96,14 @@ func (e *Entry) equal(o *Entry) bool {
 	return e.gitMode() == o.gitMode() && bytes.Equal(e.Content, o.Content)
 }
 
-// Stat is the size of a change or of a patch, in lines as `git diff --stat` counts them.
+// Stat is the size of a change or a patch in lines, like `git diff --stat`.
 type Stat struct {
 	Files      int `json:"files"`
 	Insertions int `json:"insertions"`
 	Deletions  int `json:"deletions"`
 }
 
-// String returns the stat as Git's last line: "1 file changed, 2 insertions(+)".
+// String returns the stat like Git's last line: "1 file changed, 2 insertions(+)".
 func (s Stat) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s changed", count(s.Files, "file"))
@@ -148,14 +147,13 @@ func (c *Change) Stat() Stat {
 	return s
 }
 
-// edit replaces lines; several make one text into another. Lines have their ends.
+// edit replaces lines. A sequence of edits converts one text to another. Lines include their line ends.
 type edit struct {
 	at       int // index of the first line of old
 	old, new []string
 }
 
-// hunk is some edits with their context: lines [start, end) of the old text,
-// which begin at line now of the new one.
+// hunk contains edits with their context: lines [start, end) of the old text, which begin at line now of the new text.
 type hunk struct {
 	start, end, now int
 	edits           []edit
@@ -163,7 +161,7 @@ type hunk struct {
 
 const contextLines = 3
 
-// hunks returns the differences of the change's texts; none when either side is binary or a link.
+// hunks returns the differences between the change's texts. If a side is binary or a link, it returns nil.
 func (c *Change) hunks() []hunk {
 	old, now := c.text()
 	if old == now {
@@ -171,7 +169,7 @@ func (c *Change) hunks() []hunk {
 	}
 	lines := splitLines(old)
 	var hunks []hunk
-	added := 0 // lines by all edits before
+	added := 0 // lines added by earlier edits
 	for _, e := range lineEdits(old, now) {
 		start, end := max(e.at-contextLines, 0), min(e.at+len(e.old)+contextLines, len(lines))
 		if n := len(hunks); n > 0 && start <= hunks[n-1].end {
@@ -185,7 +183,7 @@ func (c *Change) hunks() []hunk {
 	return hunks
 }
 
-// text returns what the change compares line by line: nothing where a side is not text.
+// text returns the texts to compare line by line. If a side is not text, it returns "".
 func (c *Change) text() (old, now string) {
 	if c.isBinary() {
 		return "", ""
@@ -200,17 +198,17 @@ func (e *Entry) text() string {
 	return string(e.Content)
 }
 
-// isBinary reports whether the change of contents has no lines: of files that are binary or too large. A link's target
-// is a text in Git's format.
+// isBinary reports whether a side of the change has no lines, because the file is binary or too large. In Git's format,
+// a link's target is text.
 func (c *Change) isBinary() bool {
 	binary := func(e *Entry) bool { return e != nil && !e.isLink() && !e.isText() }
 	return binary(c.Old) || binary(c.New)
 }
 
-// lineEdits returns the edits in whole lines that make old into now.
+// lineEdits returns the edits in whole lines that convert old to now.
 func lineEdits(old, now string) []edit {
 	var edits []edit
-	line, at := 0, 0 // line is the number of the one that begins at byte `at`
+	line, at := 0, 0 // line is the number of the line that begins at byte `at`
 	for _, e := range udiff.Lines(old, now) {
 		line += strings.Count(old[at:e.Start], "\n")
 		at = e.Start

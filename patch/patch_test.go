@@ -44,7 +44,7 @@ func put(t *testing.T, tree Tree) string {
 	return dir
 }
 
-// get returns the tree in dir with Git's modes; what is not a file or a link fails the test.
+// get returns the tree in dir with Git's modes. Other entries than files and links fail the test.
 func get(t *testing.T, dir string) Tree {
 	t.Helper()
 	tree := Tree{}
@@ -94,7 +94,7 @@ func numbered(from, to int) string {
 	return b.String()
 }
 
-// trees are pairs with every kind of change.
+// trees returns pairs of trees with every kind of change.
 func trees() map[string][2]Tree {
 	return map[string][2]Tree{
 		"nothing":           {{"a": file("x")}, {"a": file("x")}},
@@ -122,7 +122,7 @@ func trees() map[string][2]Tree {
 	}
 }
 
-// TestGitApplies: what Format writes is what `git apply` makes of the tree before the tree after, and what Apply does.
+// TestGitApplies verifies that both `git apply` of Format's output and Apply convert the first tree to the second.
 func TestGitApplies(t *testing.T) {
 	t.Parallel()
 	cases := trees()
@@ -158,7 +158,7 @@ func TestGitApplies(t *testing.T) {
 			if got := get(t, dir); !same(got, c[1]) {
 				t.Errorf("Apply made %q, want %q", got, c[1])
 			}
-			// A second time nothing is left to do.
+			// Applying the patch again has no effect.
 			if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 && !strings.Contains(name, "directory") {
 				t.Errorf("Apply again: %v %v", r, err)
 			}
@@ -194,7 +194,7 @@ func randomTree(r *rand.Rand) Tree {
 	return tree
 }
 
-// TestApplyToWhatChanged: nothing that changed meanwhile is overwritten.
+// TestApplyToWhatChanged verifies that Apply overwrites no file that has changed since the patch was created.
 func TestApplyToWhatChanged(t *testing.T) {
 	t.Parallel()
 	ten := numbered(0, 10)
@@ -248,7 +248,7 @@ func TestApplyToWhatChanged(t *testing.T) {
 }
 
 // TestApplyMarked verifies that conflict markers enclose both versions of the lines that both sides changed, and that a
-// file with markers is left alone.
+// file with markers is left unchanged.
 func TestApplyMarked(t *testing.T) {
 	t.Parallel()
 	for was, want := range map[string]string{
@@ -273,7 +273,7 @@ func TestApplyMarked(t *testing.T) {
 	}
 }
 
-// TestApplyStaysInside: a patch from code that is not trusted writes nothing outside of the directory, and nothing that
+// TestApplyStaysInside verifies that a patch from untrusted code writes nothing outside the directory and nothing that
 // runs on the host.
 func TestApplyStaysInside(t *testing.T) {
 	t.Parallel()
@@ -316,8 +316,9 @@ func TestApplyStaysInside(t *testing.T) {
 	}
 }
 
-// TestRepositories: a directory is or becomes a repository by its files, whatever its name: Git would run what they
-// name. Nothing is written there, in whichever order it comes, and what only looks alike is.
+// TestRepositories verifies that Apply detects repositories by their files, whatever the directory's name, because Git
+// would run programs from their configuration. Nothing is written into a repository, in any order of changes.
+// Directories that only look similar are written.
 func TestRepositories(t *testing.T) {
 	t.Parallel()
 	mine := Tree{
@@ -350,14 +351,15 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// TestManyLines: what a sandbox fills with lines, or with noise, costs no more memory than its bytes. It is not merged.
-func TestManyLines(t *testing.T) { // not beside others: it counts what the process allocates
+// TestManyLines verifies that files with very many lines, or with noise, need no more memory than their size. They are
+// not merged.
+func TestManyLines(t *testing.T) { // not parallel, because it counts the process's allocations
 	lines := bytes.Repeat([]byte("\n"), 100<<20)
 	now := Entry{Mode: 0o644, Content: lines}
 	noise := make([]byte, 16<<20)
 	r := rand.NewChaCha8([32]byte{})
 	r.Read(noise)                       //nolint:errcheck // never fails
-	noise = append([]byte{0}, noise...) // does not get smaller by compression
+	noise = append([]byte{0}, noise...) // cannot be compressed
 	p := Compare(Tree{"a": file("1\n2\n3\n"), "gone": {Mode: 0o644, Content: lines[1:]}}, Tree{"a": now, "new": {Mode: 0o644, Content: lines[2:]}, "noise": {Mode: 0o644, Content: noise}})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -378,7 +380,7 @@ func TestManyLines(t *testing.T) { // not beside others: it counts what the proc
 	}
 }
 
-// TestTypeChange: a file that becomes a link is deleted and created, as Git writes it.
+// TestTypeChange verifies that a file that becomes a link is deleted and created, as in Git's format.
 func TestTypeChange(t *testing.T) {
 	t.Parallel()
 	text := format(t, Compare(Tree{"a": script("x\n")}, Tree{"a": link("b")}))
@@ -390,7 +392,7 @@ func TestTypeChange(t *testing.T) {
 	}
 }
 
-// TestStat: lines are counted as Git counts them.
+// TestStat verifies that lines are counted like in Git.
 func TestStat(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -410,7 +412,7 @@ func TestStat(t *testing.T) {
 	}
 }
 
-// FuzzFormat: whatever the contents, the patch can be read back and says what was put in.
+// FuzzFormat verifies that the formatted patch can be parsed and has the same contents.
 func FuzzFormat(f *testing.F) {
 	f.Add("a", "x\ny", "x\nz", true)
 	f.Add("a b\t", "", "\x00", false)
@@ -418,7 +420,7 @@ func FuzzFormat(f *testing.F) {
 		if !fs.ValidPath(name) || name == "." || strings.ContainsRune(name, 0) || old == now {
 			return
 		}
-		if strings.HasSuffix(name, `\`) { // go-gitdiff takes its quoting for an escaped quotation mark
+		if strings.HasSuffix(name, `\`) { // go-gitdiff mistakes it for an escaped quotation mark
 			return
 		}
 		after := file(now)

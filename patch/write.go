@@ -9,11 +9,10 @@ import (
 	"slices"
 )
 
-// Stamps are the files of a directory as they were at a time.
+// Stamps describes the files of a directory at one time.
 type Stamps map[string]fs.FileInfo
 
-// Stamp returns those of the files and links that names lists which are there
-// in the directory dir.
+// Stamp describes the existing files and links in the directory dir that names lists.
 func Stamp(dir string, names []string) Stamps {
 	stamps := Stamps{}
 	for _, name := range names {
@@ -24,12 +23,10 @@ func Stamp(dir string, names []string) Stamps {
 	return stamps
 }
 
-// Write puts the files of the tree into the directory dir, which is made when
-// there is none. It keeps to the rules of [Patch.Apply]: nothing outside of
-// dir, through a link or in a Git repository, each file as a whole. A file that is
-// there with another content is replaced only when it is still as before has
-// it, or when force is true; else it is a conflict. The path of dir must not
-// contain a link, as that of Apply.
+// Write writes the files of the tree into the directory dir and creates dir if it does not exist. Like [Patch.Apply],
+// it never writes outside dir, through a link, or into a Git repository, and it replaces files atomically. It replaces
+// an existing file with other content only if the file is unchanged since before, or if force is true. Otherwise the
+// file is a conflict. The path of dir must not contain a link.
 func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	var result Result
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -63,7 +60,7 @@ func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	return result, a.makeLinks(links, &result)
 }
 
-// before returns what is at the place of a file that may be put there; nil is nothing.
+// before returns the entry that a new file would replace, or nil. If the file may not be written, it returns an error.
 func (a *applier) before(name string, e *Entry, before fs.FileInfo, force bool) (*Entry, error) {
 	if err := errors.Join(a.check(name), checkLink(name, e)); err != nil {
 		return nil, err
@@ -75,7 +72,7 @@ func (a *applier) before(name string, e *Entry, before fs.FileInfo, force bool) 
 	return was, err
 }
 
-// same reports whether the file at name is the one that before describes.
+// same reports whether the file at name is the file that before describes.
 func (a *applier) same(name string, before fs.FileInfo) bool {
 	now, err := a.root.Lstat(filepath.FromSlash(name))
 	return err == nil && before != nil && os.SameFile(before, now) && before.Size() == now.Size() &&

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWrite: a file that is not as it was is replaced only by force, and nothing outside is written at all.
+// TestWrite verifies that a changed file is only replaced with force, and that nothing outside is written.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"same": file("new\n"), "mine": file("mine\n"), "meanwhile": file("old\n"), "as it was": file("old\n"), "d/link": link("../as it was")})
@@ -38,7 +38,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestWriteThroughLink: no file is written where a link of the path leads.
+// TestWriteThroughLink verifies that no file is written if the path contains a link.
 func TestWriteThroughLink(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"victim/f": file("x"), "link": link("victim")})
@@ -52,7 +52,7 @@ func TestWriteThroughLink(t *testing.T) {
 	}
 }
 
-// TestStamp: a file with the same size that took another's place is another.
+// TestStamp verifies that a replaced file with the same size is detected.
 func TestStamp(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"a": file("old")})
