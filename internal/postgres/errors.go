@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Codes of the server (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+// Error codes of the server (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 const (
 	undefinedTable  = "42P01"
 	undefinedSchema = "3F000"
@@ -24,7 +24,7 @@ const (
 	locked          = "55P03"
 )
 
-// IsConflict reports whether err means that a row exists already.
+// IsConflict reports whether err means that a row already exists.
 func IsConflict(err error) bool { return codeOf(err) == uniqueViolation }
 
 func codeOf(err error) string {
@@ -35,23 +35,23 @@ func codeOf(err error) string {
 	return ""
 }
 
-// isLost reports whether err is about the connection or the state of the server, not about what was asked.
+// isLost reports whether err concerns the connection or the state of the server, not the statement.
 func isLost(err error) bool {
 	switch code := codeOf(err); {
 	case code == tooManyClients, code == serialization, code == deadlock, code == locked, code == readOnly:
 		return true
 	case code != "":
-		// 08: the connection; 57P01 to 57P05: the server ends, has crashed, starts, or has ended this connection.
+		// 08: connection problems. 57P01 to 57P05: the server stops, has crashed, is starting, or has closed this connection.
 		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P0") && code != "57P04"
 	}
 	var connect *pgconn.ConnectError
 	var network net.Error
 	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) ||
-		strings.Contains(err.Error(), "conn closed") // pgx has no error of its own for it
+		strings.Contains(err.Error(), "conn closed") // pgx has no error value for it
 }
 
-// Error adds its class to an error of the server. Others, context errors too, come back as they are.
+// Error adds the class to a server error. It returns other errors unchanged, including context errors.
 func (db *DB) Error(err error) error {
 	if err == nil {
 		return nil
@@ -69,7 +69,7 @@ func classify(err error) error {
 	code := codeOf(err)
 	var connect *pgconn.ConnectError
 	switch {
-	case strings.HasPrefix(code, "28"), code == "42501", code == "3D000": // who, may not, no such database
+	case strings.HasPrefix(code, "28"), code == "42501", code == "3D000": // authentication, privileges, missing database
 		return ErrRefused
 	case strings.HasPrefix(code, "XX"):
 		return ErrCorrupt

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// JoinFor is Join with another lease.
+// JoinFor is like Join with another lease.
 func (db *DB) JoinFor(ctx context.Context, lease, every time.Duration) (*Owner, error) {
 	return db.join(ctx, lease, every)
 }
 
-// Renewed returns when the latest renewal that worked was asked for.
+// Renewed returns when the latest successful renewal was requested.
 func (o *Owner) Renewed() time.Time { return *o.renewed.Load() }
 
-// SetPatience makes calls wait for another time.
+// SetPatience sets how long calls wait for the server.
 func (db *DB) SetPatience(d time.Duration) { db.patience = d }
 
-// SetTimeout bounds attempts of calls by another time.
+// SetTimeout sets the timeout of one attempt of a call.
 func (db *DB) SetTimeout(d time.Duration) { db.timeout = d }

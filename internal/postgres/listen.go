@@ -6,15 +6,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Listen calls heard once it listens on a channel, and for each notification there, until ctx ends or the connection,
-// which is not one of the pool's, is lost. A notification says that rows may have changed; what they are is in the
-// rows. Who calls Listen again must look at them, because heard is not called for what happened meanwhile.
+// Listen calls heard when it starts to listen on a channel and for each notification, until ctx ends or the connection
+// is lost. It uses a separate connection outside the pool. A notification means that rows may have changed; its
+// receiver must read the rows. A caller that calls Listen again must also read the rows, because heard is not called
+// for changes in between.
 func (db *DB) Listen(ctx context.Context, channel string, heard func(payload string)) error {
 	conn, err := pgx.ConnectConfig(ctx, db.pool.Config().ConnConfig)
 	if err != nil {
 		return db.Error(err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is under way in it
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is idle
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return db.Error(err)
 	}
@@ -28,7 +29,7 @@ func (db *DB) Listen(ctx context.Context, channel string, heard func(payload str
 	}
 }
 
-// Notify tells those who listen on a channel, once the transaction is committed.
+// Notify notifies the listeners of a channel when the transaction commits.
 func Notify(ctx context.Context, tx pgx.Tx, channel, payload string) error {
 	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, payload)
 	return err

@@ -13,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An owner is a process, or a part of one, which others must check to be alive before they touch its part of the
-// database. It has a row, and renews it. Who finds that a row was not renewed for as long as its lease, by the clock of
-// the server, deletes it: from then on the owner is dead for all, for itself too. An owner whose lease is over but whom
-// nobody asked about lives. Every write of an owner locks its row for the moment of the write, so that nothing which it
-// writes comes after its death.
+// An owner is a process or a part of one. Other processes must check that it is alive before they change its part of
+// the database. The owner has a row and renews it. If a process finds that the row was not renewed for the duration of
+// the lease, according to the server's clock, it deletes the row. From then on, the owner is dead for all processes,
+// including its own. An owner whose lease has expired stays alive until another process checks it. Every write of an
+// owner locks its row during the write, so that no write comes after the owner's death.
 
-// Lease is how long an owner lives without a word of it; renewEvery is how often it says one.
+// Lease is how long an owner stays alive without a renewal. renewEvery is the interval between renewals.
 const (
 	Lease      = 30 * time.Second
 	renewEvery = Lease / 6
@@ -35,28 +35,28 @@ CREATE TABLE workcell.owner (
 `}}
 }
 
-// Late is the SQL condition for rows of dead owners. No owner can renew its lease while the server is down, so every
-// lease starts again with the server.
+// Late is the SQL condition for rows of dead owners. Owners cannot renew their leases while the server is down, so
+// every lease is counted from the start of the server at the earliest.
 const Late = `greatest(renewed, pg_postmaster_start_time()) + lease < clock_timestamp()`
 
 // Owner is an owner of this process.
 type Owner struct {
 	ID   string
 	db   *DB
-	own  *DB // a connection of its own, so that it is renewed also while calls have all others
+	own  *DB // separate connection, for renewals while calls use all others
 	end  context.CancelFunc
-	done chan struct{} // closed when it is no longer renewed
+	done chan struct{} // closed when renewals have stopped
 	once sync.Once
-	err  error // of leave
+	err  error // error of Leave
 	lost chan struct{}
 	lose func() // closes lost
 
-	trusted time.Duration             // how long after a renewal it takes itself to live; its lease is longer
-	renewed atomic.Pointer[time.Time] // when the latest renewal that worked was asked for
-	expiry  *time.Timer               // calls lost when that was too long ago
+	trusted time.Duration             // time after a renewal in which the owner trusts its lease; shorter than the lease
+	renewed atomic.Pointer[time.Time] // when the latest successful renewal was requested
+	expiry  *time.Timer               // calls lose when that is too long ago
 }
 
-// Join makes a new owner, which is renewed until Leave is called.
+// Join creates an owner. The owner is renewed until Leave is called.
 func (db *DB) Join(ctx context.Context) (*Owner, error) { return db.join(ctx, Lease, renewEvery) }
 
 func (db *DB) join(ctx context.Context, lease, every time.Duration) (*Owner, error) {
@@ -87,13 +87,13 @@ ON CONFLICT (id) DO UPDATE SET renewed = clock_timestamp()`, o.ID, lease)
 			o.lose()
 		}
 	})
-	renewing, end := context.WithCancel(context.WithoutCancel(ctx)) // it lives for longer than the call
+	renewing, end := context.WithCancel(context.WithoutCancel(ctx)) // outlives the call
 	o.end = end
 	go o.renew(renewing, every)
 	return o, nil
 }
 
-// renew renews the owner until it is ended or dead. A renewal that fails is tried again with the next one.
+// renew renews the owner until it is ended or dead. After a failure, the next renewal tries again.
 func (o *Owner) renew(ctx context.Context, every time.Duration) {
 	defer close(o.done)
 	defer o.expiry.Stop()
@@ -118,7 +118,7 @@ func (o *Owner) renew(ctx context.Context, every time.Duration) {
 	}
 }
 
-// renewOnce renews the owner, within a time, and reports whether it is there.
+// renewOnce renews the owner with a timeout. It reports whether the owner's row exists.
 func (o *Owner) renewOnce(ctx context.Context, within time.Duration) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -126,16 +126,16 @@ func (o *Owner) renewOnce(ctx context.Context, within time.Duration) (there bool
 	return n > 0, err
 }
 
-// Overdue reports whether nothing was heard of the server for so long that this owner may be dead before what it begins
-// now is done. It measures time that has passed; what this machine takes for the time of day does not matter.
+// Overdue reports whether the server was unreachable for so long that this owner may be dead before an operation that
+// begins now is done. It measures elapsed time, so changes of the local clock do not matter.
 func (o *Owner) Overdue() bool { return time.Since(*o.renewed.Load()) >= o.trusted }
 
-// Lost is closed when the owner learns that it was taken for dead, and, a little before it may be, when it does not
-// reach the server. What others then may go on with must end. It may turn out later that nobody asked, and that the
-// owner lives.
+// Lost returns a channel that is closed when the owner learns that it was treated as dead. If the server is
+// unreachable, the channel is closed shortly before other processes may treat the owner as dead. All work that other
+// processes may then continue must end. The owner may still turn out to be alive later, if no process checked it.
 func (o *Owner) Lost() <-chan struct{} { return o.lost }
 
-// leaveTimeout bounds the farewell of an owner; without it the owner is dead when its lease is over.
+// leaveTimeout is the timeout for deleting an owner's row. After a failure, the owner is dead when its lease expires.
 const leaveTimeout = 5 * time.Second
 
 // Leave ends the owner. It may be called twice.
@@ -151,7 +151,7 @@ func (o *Owner) Leave() error {
 	return o.err
 }
 
-// Lives reports whether an owner lives. One whose lease is over is dead from this moment on.
+// Lives reports whether an owner is alive. If the owner's lease has expired, Lives makes the owner dead.
 func (db *DB) Lives(ctx context.Context, id string) (lives bool, err error) {
 	if err := ctx.Err(); err != nil || id == "" {
 		return false, err
@@ -166,7 +166,7 @@ func (db *DB) Lives(ctx context.Context, id string) (lives bool, err error) {
 		if err != nil || !over {
 			return err
 		}
-		// It may renew its lease at this very moment; whose statement comes first decides, for both.
+		// The owner may renew its lease at this moment. The order of the two statements decides for both sides.
 		tag, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE id = $1 AND `+Late, id)
 		if err == nil && tag.RowsAffected() == 0 {
 			return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.owner WHERE id = $1)`, id).Scan(&lives)
@@ -176,7 +176,7 @@ func (db *DB) Lives(ctx context.Context, id string) (lives bool, err error) {
 	return lives, err
 }
 
-// Guard fails with ErrLeaseLost unless all owners live, and keeps them alive until the transaction ends.
+// Guard returns ErrLeaseLost unless all owners are alive. It keeps them alive until the transaction ends.
 func Guard(ctx context.Context, tx pgx.Tx, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -188,7 +188,7 @@ func Guard(ctx context.Context, tx pgx.Tx, ids []string) error {
 	return err
 }
 
-// awaitEvery is how often AwaitEnd asks.
+// awaitEvery is the polling interval of AwaitEnd.
 const awaitEvery = 2 * time.Second
 
 // AwaitEnd waits until an owner has ended.
@@ -205,8 +205,8 @@ func (db *DB) AwaitEnd(ctx context.Context, id string) error {
 	}
 }
 
-// Claim takes an advisory lock on the database, for what one process is enough for. held: somebody else has it. It ends
-// with leave, or with the connection.
+// Claim takes an advisory lock in the database for work that only one process should do. If another process has the
+// lock, held is true. The lock is released by leave, or when the connection is lost.
 func (db *DB) Claim(ctx context.Context, name string) (leave func() error, held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()
@@ -220,11 +220,11 @@ func (db *DB) Claim(ctx context.Context, name string) (leave func() error, held 
 		return nil, !ok && err == nil, db.Error(err)
 	}
 	return sync.OnceValue(func() error {
-		// The lock goes with the connection, also where that is lost already.
+		// Closing the connection releases the lock, even if the connection is already lost.
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
 		raw := conn.Hijack()
-		_ = raw.Close(ctx) // it is gone either way
+		_ = raw.Close(ctx) // the connection ends in any case
 		return nil
 	}), false, nil
 }

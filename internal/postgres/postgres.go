@@ -1,9 +1,9 @@
-// Package postgres keeps state in a PostgreSQL database that processes of several machines use at once, and that
-// survives the end of any of them.
+// Package postgres stores state in a PostgreSQL database that processes on several hosts use concurrently. The state
+// survives the end of any process.
 //
-// A database holds components: groups of tables that belong to one package, each with a schema version of its own, all
-// in the schema "workcell". Opening a component brings its tables up to date; what a newer program wrote is refused,
-// never guessed at. All times that decide anything are the server's: clocks of clients are not asked.
+// A database contains components: groups of tables that belong to one package. Each component has its own schema
+// version. All tables are in the schema "workcell". Opening a component updates its tables. If a newer program wrote
+// the tables, Open returns an error. All time comparisons use the server's clock, never a client's clock.
 package postgres
 
 import (
@@ -20,39 +20,39 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Bounds of the conversation with the server.
+// Limits for calls to the server.
 const (
-	maxConns = 8 // of a pool; the URL's pool_max_conns counts before it
-	// connectTimeout bounds one attempt to connect, callTimeout one transaction: a connection may be dead without saying
-	// so.
+	maxConns = 8 // default size of a pool; the URL's pool_max_conns overrides it
+	// connectTimeout is the timeout of one attempt to connect. callTimeout is the timeout of one transaction, because a
+	// dead connection may not report an error.
 	connectTimeout = 5 * time.Second
 	callTimeout    = 20 * time.Second
-	// Patience is how long a call waits for a server that restarts, or a network that is cut.
+	// Patience is how long a call waits for a restarting server or a broken network.
 	Patience = time.Minute
-	// openPatience is that of Open: a command that cannot begin says so soon.
+	// openPatience is the same limit for Open, so that a command that cannot start fails soon.
 	openPatience = 4 * time.Second
-	// Waits between two attempts of a call.
+	// Limits of the wait between two attempts of a call.
 	minWait = 20 * time.Millisecond
 	maxWait = time.Second
 )
 
-// Errors. What they wrap has the details, for people.
+// Errors. They wrap errors with the details for users.
 var (
-	// ErrAddress means that the URL is not one of a PostgreSQL database.
+	// ErrAddress means that the URL is not a URL of a PostgreSQL database.
 	ErrAddress = errors.New("not the URL of a PostgreSQL database")
-	// ErrUnreachable means that the server did not answer, or took no changes, for as long as a call waits. It wraps
-	// backend.ErrUnavailable.
+	// ErrUnreachable means that the server did not answer, or accepted no changes, during the maximum wait of a call. It
+	// wraps backend.ErrUnavailable.
 	ErrUnreachable error = unreachable{}
-	// ErrRefused means that the server does not let this user do what is needed.
+	// ErrRefused means that the server does not grant this user the necessary permissions.
 	ErrRefused = errors.New("the PostgreSQL server refused access")
 	// ErrNewer means that a newer version of the program wrote the tables.
 	ErrNewer = errors.New("the state database was written by a newer version")
-	// ErrCorrupt means that what a table holds cannot be read.
+	// ErrCorrupt means that the data in a table cannot be read.
 	ErrCorrupt = errors.New("the state database is damaged")
-	// ErrFull means that the server's disk takes no more.
+	// ErrFull means that the server's disk is full.
 	ErrFull = errors.New("the disk of the PostgreSQL server is full")
-	// ErrLeaseLost means that an owner did not renew its lease in time and was taken for dead, or may be: what it had may
-	// be another's.
+	// ErrLeaseLost means that an owner did not renew its lease in time and was treated as dead, or may be. Another process
+	// may own its resources.
 	ErrLeaseLost = errors.New("this process lost its lease, because it could not reach the state database for too long")
 )
 
@@ -64,8 +64,8 @@ func (unreachable) Unwrap() error { return backend.ErrUnavailable }
 // Component is a group of tables.
 type Component struct {
 	Name string
-	// Migrations bring the tables from each version to the next; the first makes them. An entry that was released is
-	// never changed.
+	// Migrations contains one entry per version. The first entry creates the tables, and each other entry updates them
+	// from the previous version. Never change a released entry.
 	Migrations []string
 }
 
@@ -74,11 +74,11 @@ type DB struct {
 	pool     *pgxpool.Pool
 	where    string // host and database, for errors
 	patience time.Duration
-	timeout  time.Duration // of one attempt of a call
-	cutOff   atomic.Bool   // an owner is lost because it does not reach the server: its process waits for nothing any more
+	timeout  time.Duration // timeout of one attempt of a call
+	cutOff   atomic.Bool   // an owner was lost because the server is unreachable; calls do not wait
 }
 
-// Open connects to the database of a URL and brings the components, and the table of owners, up to date.
+// Open connects to the database of a URL and updates the tables of the components and of the owners.
 func Open(ctx context.Context, url string, components ...Component) (*DB, error) {
 	conf, err := config(url)
 	if err != nil {
@@ -100,7 +100,7 @@ func Open(ctx context.Context, url string, components ...Component) (*DB, error)
 	return db, nil
 }
 
-// alone returns the same database with a single connection.
+// alone returns a DB for the same database with a single connection.
 func (db *DB) alone(ctx context.Context) (*DB, error) {
 	conf := db.pool.Config() // a copy
 	conf.MaxConns, conf.MinConns, conf.MinIdleConns = 1, 0, 0
@@ -111,7 +111,7 @@ func (db *DB) alone(ctx context.Context) (*DB, error) {
 	return &DB{pool: pool, where: db.where, patience: db.patience, timeout: db.timeout}, nil
 }
 
-// config reads a URL. Its errors do not show the password.
+// config parses a URL. Its errors do not contain the password.
 func config(url string) (*pgxpool.Config, error) {
 	conf, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -129,9 +129,9 @@ func config(url string) (*pgxpool.Config, error) {
 	params := conf.ConnConfig.RuntimeParams
 	for name, value := range map[string]string{
 		"application_name": "workcell",
-		// A transaction whose client is gone must not keep its locks.
+		// A transaction of a disconnected client must not keep its locks.
 		"idle_in_transaction_session_timeout": "30s", "lock_timeout": "15s", "statement_timeout": "60s",
-		// What was acknowledged is on the server's disk, whatever its default is.
+		// An acknowledged write must be on the server's disk, whatever the server's default is.
 		"synchronous_commit": "on",
 	} {
 		if _, ok := params[name]; !ok {
@@ -141,14 +141,14 @@ func config(url string) (*pgxpool.Config, error) {
 	return conf, nil
 }
 
-// Close closes all connections. It waits a moment for the server, which may be silent.
+// Close closes all connections. It waits at most a second for the server, which may not respond.
 func (db *DB) Close() {
 	ctx, closed := context.WithTimeout(context.Background(), time.Second)
 	go func() { db.pool.Close(); closed() }()
 	<-ctx.Done()
 }
 
-// migrate brings a component's tables up to date. Processes that start at once take turns.
+// migrate updates a component's tables. Concurrent processes take turns.
 func (db *DB) migrate(ctx context.Context, c Component) error {
 	have, err := db.version(ctx, c.Name)
 	if err != nil || have == len(c.Migrations) {
@@ -165,7 +165,7 @@ func (db *DB) migrate(ctx context.Context, c Component) error {
 CREATE TABLE IF NOT EXISTS workcell.component (name text PRIMARY KEY, version int NOT NULL)`); err != nil {
 			return err
 		}
-		var have int // by now
+		var have int // another process may have migrated
 		err := tx.QueryRow(ctx, `SELECT version FROM workcell.component WHERE name = $1`, c.Name).Scan(&have)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
@@ -184,7 +184,7 @@ CREATE TABLE IF NOT EXISTS workcell.component (name text PRIMARY KEY, version in
 	})
 }
 
-// version returns the version of a component's tables; 0 for none. A user without the right to make any can read it.
+// version returns the version of a component's tables, or 0. A user who may not create tables can read it.
 func (db *DB) version(ctx context.Context, name string) (have int, err error) {
 	return have, db.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
 		err := q.QueryRow(ctx, `SELECT version FROM workcell.component WHERE name = $1`, name).Scan(&have)
@@ -196,21 +196,21 @@ func (db *DB) version(ctx context.Context, name string) (have int, err error) {
 	})
 }
 
-// Queryer is a connection, or a transaction.
+// Queryer is a connection or a transaction.
 type Queryer interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
 }
 
-// Do calls fn, whose single statement is a transaction of its own, and calls it again after the connection was lost, or
-// while there is none. again: an earlier call may have been done although its answer did not arrive, so that fn must
-// take what it finds done for its own work. Errors of the server come back as those of this package.
+// Do calls fn with a connection. fn must run a single statement, which is a separate transaction. If the connection is
+// lost or unavailable, Do calls fn again. If again is true, an earlier call may have succeeded and its answer was lost.
+// fn must then accept existing changes as its own. Errors of the server are converted to the errors of this package.
 func (db *DB) Do(ctx context.Context, fn func(ctx context.Context, q Queryer, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error { return fn(ctx, db.pool, again) })
 }
 
-// Exec is Do for a statement that may be done twice, and returns how many rows it changed.
+// Exec is like Do for a statement that may be repeated. It returns the number of changed rows.
 func (db *DB) Exec(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = db.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
 		tag, err := q.Exec(ctx, query, args...)
@@ -220,17 +220,17 @@ func (db *DB) Exec(ctx context.Context, query string, args ...any) (n int64, err
 	return n, err
 }
 
-// Tx is Do for a transaction of several statements, all of which must end with the context that fn is called with.
+// Tx is like Do for a transaction with several statements. All statements must use the context that fn receives.
 func (db *DB) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error {
 		return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return fn(ctx, tx, again) })
 	})
 }
 
-// repeat calls fn until it did not fail for want of a connection, at most for as long as calls are patient.
+// repeat calls fn until it succeeds or fails for another reason than the connection, at most for db.patience.
 func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again bool) error) error {
 	began, wait, again := time.Now(), minWait, false
-	var last error // why the latest attempt failed that ctx did not end
+	var last error // error of the latest attempt that ctx did not end
 	over := func() error {
 		if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return fmt.Errorf("%w: %w", db.Error(last), ctx.Err())
@@ -252,10 +252,10 @@ func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again boo
 		if time.Since(began) > db.patience || db.cutOff.Load() {
 			return db.Error(err)
 		}
-		if codeOf(err) == readOnly { // the address may lead to another server by now, these connections never will
+		if codeOf(err) == readOnly { // the address may now lead to another server, but these connections do not
 			db.pool.Reset()
 		}
-		// Of any other failure it is not known what was done: that of a commit whose answer is lost says "conn closed", too.
+		// After other failures, the result is unknown. For example, a commit whose answer is lost fails with "conn closed".
 		var connect *pgconn.ConnectError
 		again = again || !errors.As(err, &connect)
 		select {
@@ -267,7 +267,7 @@ func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again boo
 	}
 }
 
-// once is one attempt, which does not wait for ever on a connection that is dead.
+// once makes one attempt with a timeout, because a dead connection may block forever.
 func (db *DB) once(ctx context.Context, again bool, fn func(ctx context.Context, again bool) error) error {
 	ctx, cancel := context.WithTimeout(ctx, db.timeout)
 	defer cancel()

@@ -42,7 +42,7 @@ func open(t *testing.T, url string) *postgres.DB {
 	return db
 }
 
-// add adds a number as the packages above add rows: what an earlier attempt has done counts.
+// add adds a number like the packages that use postgres: the effect of an earlier attempt counts as success.
 func add(ctx context.Context, db *postgres.DB, n int64) error {
 	return db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
 		_, err := q.Exec(ctx, `INSERT INTO workcell.counter VALUES ($1)`, n)
@@ -61,7 +61,8 @@ func count(t *testing.T, db *postgres.DB) (n int64) {
 	return n
 }
 
-// TestMigrations: many who open a new database at once make its tables once; those of a newer program are refused.
+// TestMigrations verifies that concurrent openers of a new database create its tables once, and that tables of a newer
+// program are refused.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -88,7 +89,7 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// TestAddress: what is wrong with a URL is said, and no password.
+// TestAddress verifies that errors about a URL contain the problem and not the password.
 func TestAddress(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]error{
@@ -103,7 +104,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestConnectionLimit verifies that the error has the server's reason if the time ends while no connection is free.
+// TestConnectionLimit verifies that the error contains the server's reason if no connection becomes free in time.
 func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
 	address, role := pgtest.Database(t), "limited_"+strings.ToLower(rand.Text())
@@ -124,13 +125,13 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// TestCloseSilent verifies that a database is closed soon if its server accepts connections and does not answer.
+// TestCloseSilent verifies that Close returns soon if the server accepts connections but does not respond.
 func TestCloseSilent(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
-	var conns []net.Conn // so that none is closed
+	var conns []net.Conn // keeps them open
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -138,15 +139,15 @@ func TestCloseSilent(t *testing.T) {
 				return
 			}
 			conns = append(conns, conn)
-			_, _ = conn.Read(make([]byte, 1<<10))                                            // who connects
-			_, _ = conn.Write([]byte("R\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I")) // may connect
+			_, _ = conn.Read(make([]byte, 1<<10))                                            // startup message
+			_, _ = conn.Write([]byte("R\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I")) // authenticated, ready
 		}
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	opened := make(chan error, 1)
 	go func() {
-		_, err := postgres.Open(ctx, "postgres://u@"+l.Addr().String()+"/db?sslmode=disable") // which closes it
+		_, err := postgres.Open(ctx, "postgres://u@"+l.Addr().String()+"/db?sslmode=disable") // closes it
 		opened <- err
 	}()
 	select {
@@ -159,21 +160,22 @@ func TestCloseSilent(t *testing.T) {
 	}
 }
 
-// TestOwnerDies: an owner that is not renewed is dead for all when its lease is over, and for itself.
+// TestOwnerDies verifies that an owner that is not renewed is dead after its lease, for itself and for all other
+// processes.
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	db := open(t, url)
 	silent, err := db.JoinFor(t.Context(), 50*time.Millisecond, time.Hour)
 	must(t, err)
-	defer silent.Leave() //nolint:errcheck // the database goes with the test
+	defer silent.Leave() //nolint:errcheck // the database is deleted with the test
 	renewed, err := db.JoinFor(t.Context(), time.Hour, 10*time.Millisecond)
 	must(t, err)
 	guard := func(o *postgres.Owner) error {
 		return db.Tx(t.Context(), func(ctx context.Context, tx pgx.Tx, _ bool) error { return postgres.Guard(ctx, tx, []string{o.ID}) })
 	}
 	must(t, guard(renewed))
-	// The server counts the time of its start, too: wait for what it says.
+	// The lease also counts from the start of the server, so wait until the server reports the death.
 	for {
 		lives, err := db.Lives(t.Context(), silent.ID)
 		must(t, err)
@@ -188,11 +190,12 @@ func TestOwnerDies(t *testing.T) {
 		t.Error("not the silent one is overdue")
 	}
 	pgtest.Exec(t, url, `DELETE FROM workcell.owner`)
-	<-renewed.Lost() // its next renewal finds nothing
+	<-renewed.Lost() // the next renewal finds no row
 	must(t, renewed.Leave())
 }
 
-// TestOwnerLostInTime: an owner that was not renewed is lost when its time is over, although no renewal has failed yet.
+// TestOwnerLostInTime verifies that an owner that was not renewed is lost at its deadline, even if no renewal has
+// failed yet.
 func TestOwnerLostInTime(t *testing.T) {
 	t.Parallel()
 	db := open(t, pgtest.Database(t))
@@ -206,7 +209,7 @@ func TestOwnerLostInTime(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestClaim: a name is one process's at a time, and free again when its connection is gone.
+// TestClaim verifies that only one process has a claim at a time, and that a lost connection releases it.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -219,7 +222,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("the second: held %v, %v", held, err)
 	}
 	must(t, leave())
-	for { // the server may hear of the end of a connection later
+	for { // the server may notice the end of a connection later
 		leave, held, err := b.Claim(t.Context(), "reaper")
 		must(t, err)
 		if !held {
@@ -229,8 +232,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestServerKilled: writers wait for a server that is killed under them and started again, and nothing they were told
-// of is lost or done twice. Owners live on: the time of the server's absence does not count.
+// TestServerKilled verifies that writers wait while the server is killed and restarted, and that acknowledged writes
+// are neither lost nor repeated. Owners stay alive, because the server's downtime does not count.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -272,8 +275,8 @@ func TestServerKilled(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestFailover: writers go on at the standby of a server that is killed under them, which has all that they were told
-// of, once.
+// TestFailover verifies that writers continue at the standby after the primary was killed, and that the standby has
+// each acknowledged write exactly once.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -315,7 +318,7 @@ func TestFailover(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestConnectionsCut: calls whose connections the server ends are done once.
+// TestConnectionsCut verifies that calls have an effect exactly once if the server closes their connections.
 func TestConnectionsCut(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -348,7 +351,8 @@ func TestConnectionsCut(t *testing.T) {
 	}
 }
 
-// TestNoRoomForConnections: a server whose connections are all taken is waited for, and a pool that is used up is, too.
+// TestNoRoomForConnections verifies that calls wait while the server's connections or the pool's connections are all in
+// use.
 func TestNoRoomForConnections(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t, "max_connections = 5", "superuser_reserved_connections = 0")
@@ -364,7 +368,7 @@ func TestNoRoomForConnections(t *testing.T) {
 	}
 	go func() {
 		for _, conn := range held {
-			_ = conn.Close(context.Background()) // which lets the others in
+			_ = conn.Close(context.Background()) // frees connections for the others
 		}
 	}()
 	var wg sync.WaitGroup
@@ -381,7 +385,8 @@ func TestNoRoomForConnections(t *testing.T) {
 	}
 }
 
-// TestListen: who listens hears what others notify, first that it listens, and learns that its connection is gone.
+// TestListen verifies that a listener is first notified that it listens, receives notifications, and notices the loss
+// of its connection.
 func TestListen(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -403,8 +408,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestConnectionFallsSilent: a connection on which nothing comes any more, in the middle of a transaction, is given up,
-// and the call is done on another one.
+// TestConnectionFallsSilent verifies that a connection that stops responding in a transaction is closed and that the
+// call is repeated on a new connection.
 func TestConnectionFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t, pgtest.Database(t))
@@ -423,11 +428,11 @@ func TestConnectionFallsSilent(t *testing.T) {
 	}
 }
 
-// proxy stands between clients and a server.
+// proxy forwards connections between clients and a server.
 type proxy struct {
-	url    string                 // of the database behind it
-	server atomic.Pointer[string] // URL of the server for connections that begin
-	silent atomic.Int64           // when it is added to, nothing is passed on any more in the connections that there are
+	url    string                 // URL of the database through the proxy
+	server atomic.Pointer[string] // URL of the server for new connections
+	silent atomic.Int64           // incrementing it stops forwarding in all existing connections
 }
 
 func newProxy(t *testing.T, server string) *proxy {
@@ -465,7 +470,7 @@ func (p *proxy) serve(client net.Conn) error {
 	}
 	began := p.silent.Load()
 	pass := func(to, from net.Conn) {
-		defer to.Close() //nolint:errcheck // the other end is gone
+		defer to.Close() //nolint:errcheck // the other end is closed
 		_, _ = io.Copy(writer(func(b []byte) (int, error) {
 			if p.silent.Load() != began {
 				return len(b), nil
@@ -482,13 +487,13 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestReadOnlyServer: calls whose connections lead to a server that takes no changes go on at the one that its name
-// leads to by then.
+// TestReadOnlyServer verifies that calls on connections to a read-only server are repeated on the server to which the
+// address leads now.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
 	standby := s.NewStandby()
-	open(t, s.URL+"&synchronous_commit=remote_apply") // the standby shows the tables, too
+	open(t, s.URL+"&synchronous_commit=remote_apply") // the standby also has the tables
 	p := newProxy(t, standby.URL)
 	db := open(t, p.url)
 	p.server.Store(&s.URL)
@@ -498,14 +503,14 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 }
 
-// TestLockedTable: who holds a lock for longer than the server lets others wait for it is waited for.
+// TestLockedTable verifies that calls wait for a lock even if it is held for longer than the server's lock timeout.
 func TestLockedTable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	db := open(t, url+"&lock_timeout=20ms")
 	conn, err := pgx.Connect(t.Context(), url)
 	must(t, err)
-	defer conn.Close(context.Background()) //nolint:errcheck // the database goes with the test
+	defer conn.Close(context.Background()) //nolint:errcheck // the database is deleted with the test
 	tx, err := conn.Begin(t.Context())
 	must(t, err)
 	_, err = tx.Exec(t.Context(), `LOCK TABLE workcell.counter`)
@@ -523,8 +528,9 @@ func TestLockedTable(t *testing.T) {
 	}
 }
 
-// TestOwnerCutOff: an owner that reaches the server no more is lost without being told, before others take it for dead,
-// and its process waits for the server no longer; when that is reached again and nobody asked, it is renewed.
+// TestOwnerCutOff verifies that an owner that cannot reach the server is lost before other processes may treat it as
+// dead, and that its process stops waiting for the server. If the server becomes reachable and no process checked the
+// owner, it is renewed.
 func TestOwnerCutOff(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -547,7 +553,7 @@ func TestOwnerCutOff(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestRenewalNeedsNoRoom: an owner is renewed also while all connections of the pool are used.
+// TestRenewalNeedsNoRoom verifies that an owner is renewed even if all connections of the pool are in use.
 func TestRenewalNeedsNoRoom(t *testing.T) {
 	t.Parallel()
 	db := open(t, pgtest.Database(t)+"&pool_max_conns=1")

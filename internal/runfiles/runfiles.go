@@ -1,5 +1,5 @@
-// Package runfiles keeps what runs leave on the host: the tree that a run's workspace began as, its outputs and its
-// patch. Each run has a directory of its own, named by its id.
+// Package runfiles stores files of runs on the host: the initial files of a run's workspace, its outputs, and its
+// patch. Each run has a directory with its id as the name.
 package runfiles
 
 import (
@@ -21,41 +21,41 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// Names in a run's directory, and in the archive there.
+// Names in a run's directory and in its archive.
 const (
-	baseFile    = "base.zip" // the workspace as it was; only while the run is under way or interrupted
-	madeFile    = "made.zip" // what the run made
-	fetchedFile = "fetched"  // there when madeFile is another machine's
-	noteFile    = "note"     // how the run was started; only while the run is under way or interrupted
-	needsDir    = "needs"    // with unnamed behind it: what the run needs, on a machine that it did not begin on
-	unnamed     = "-*"       // behind the name of a file that is being written
+	baseFile    = "base.zip" // initial workspace; only while the run is running or interrupted
+	madeFile    = "made.zip" // results of the run
+	fetchedFile = "fetched"  // exists if madeFile comes from another host
+	noteFile    = "note"     // how the run was started; only while it is running or interrupted
+	needsDir    = "needs"    // followed by unnamed: files that the run needs on a host where it did not start
+	unnamed     = "-*"       // suffix pattern of files that are being written
 	aboutName   = "about.json"
 	outputsDir  = "outputs/"
 )
 
-// maxBytes is how large an archive may be that is unpacked: outputs and both sides of a patch have at most 256 MiB
+// maxBytes is the maximum size of an archive's contents. The outputs and both sides of a patch have at most 256 MiB
 // each.
 const maxBytes = 1 << 30
 
-// Dir is the directory that holds those of all runs.
+// Dir is the directory that contains the directories of all runs.
 type Dir string
 
-// Made is what a run made.
+// Made contains the results of a run.
 type Made struct {
-	Source    string       // what ran: the file of a workflow or an agent
-	Workspace string       // absolute path of the directory that Patch is for; empty without one
-	Outputs   patch.Tree   // by path below the work directory
-	Patch     *patch.Patch // nil when the workspace came from no directory
+	Source    string       // file of the workflow or agent
+	Workspace string       // absolute path of the directory for Patch; empty without a directory
+	Outputs   patch.Tree   // by path relative to the workspace
+	Patch     *patch.Patch // nil if no directory was copied into the workspace
 }
 
-// Base returns the path of the file that keeps the workspace of a run as it began.
+// Base returns the path of the file with the initial workspace of a run.
 func (d Dir) Base(run string) string { return d.Of(run, baseFile) }
 
-// Made returns the path of the file that keeps what a run made.
+// Made returns the path of the file with the results of a run.
 func (d Dir) Made(run string) string { return d.Of(run, madeFile) }
 
-// Fetched marks the archive of a run as another machine's, before it is fetched. Such an archive names no workspace,
-// because another machine must not choose where files are written.
+// Fetched marks the archive of a run as another host's archive before it is fetched. Such an archive has no Workspace,
+// because another host must not choose where files are written.
 func (d Dir) Fetched(run string) error {
 	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return err
@@ -63,19 +63,19 @@ func (d Dir) Fetched(run string) error {
 	return os.WriteFile(d.Of(run, fetchedFile), nil, 0o600)
 }
 
-// KeepNote keeps how a run was started on this machine, so that a writer of the database cannot change that.
+// KeepNote stores locally how a run was started, so that writers of the database cannot change it.
 func (d Dir) KeepNote(run, note string) error {
 	return errors.Join(os.MkdirAll(d.Of(run), 0o700), os.WriteFile(d.Of(run, noteFile), []byte(note), 0o600))
 }
 
-// Note returns what KeepNote kept; fs.ErrNotExist for a run that began elsewhere, or has ended.
+// Note returns the note from KeepNote. If the run started on another host or has ended, the error wraps fs.ErrNotExist.
 func (d Dir) Note(run string) (string, error) {
 	note, err := os.ReadFile(d.Of(run, noteFile))
 	return string(note), err
 }
 
-// Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of
-// processes that were killed go with RemoveBegun.
+// Needs creates a directory for files that a process needs to execute a run. The process must delete it at the end.
+// RemoveBegun deletes the directories of killed processes.
 func (d Dir) Needs(run string) (string, error) {
 	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return "", err
@@ -83,15 +83,15 @@ func (d Dir) Needs(run string) (string, error) {
 	return os.MkdirTemp(d.Of(run), needsDir+unnamed)
 }
 
-// Of returns the path of a run's directory, or of a file in it. Neither need exist.
+// Of returns the path of a run's directory or of a file in it. The path does not have to exist.
 func (d Dir) Of(run string, name ...string) string {
-	if run == "." || run != filepath.Base(run) || !filepath.IsLocal(run) { // a database may have any id
+	if run == "." || run != filepath.Base(run) || !filepath.IsLocal(run) { // a database may contain any id
 		run = "_"
 	}
 	return filepath.Join(append([]string{string(d), run}, name...)...)
 }
 
-// about describes what the archive holds. Contents of changes are entries named by their index.
+// about describes the contents of an archive. The contents of changes are entries whose names are their indices.
 type about struct {
 	Source    string           `json:"source,omitempty"`
 	Workspace string           `json:"workspace,omitempty"`
@@ -102,11 +102,11 @@ type about struct {
 
 type change struct {
 	Path string       `json:"path"`
-	Old  *fs.FileMode `json:"old,omitempty"` // absent: created
-	New  *fs.FileMode `json:"new,omitempty"` // absent: deleted
+	Old  *fs.FileMode `json:"old,omitempty"` // missing if created
+	New  *fs.FileMode `json:"new,omitempty"` // missing if deleted
 }
 
-// Save keeps what a run made, in place of what was kept of it before. When it returns nil it is on the disk.
+// Save stores the results of a run and replaces earlier results. When it returns nil, the results are on disk.
 func (d Dir) Save(run string, m Made) error {
 	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (d Dir) Save(run string, m Made) error {
 	return errors.Join(syncDir(d.Of(run)), syncDir(string(d)))
 }
 
-// WriteWhole writes a file, which appears whole or not at all.
+// WriteWhole writes a file atomically.
 func WriteWhole(to string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+unnamed)
 	if err != nil {
@@ -136,7 +136,7 @@ func WriteWhole(to string, write func(io.Writer) error) error {
 	return nil
 }
 
-// syncDir puts the names in a directory on the disk. Windows has no such call.
+// syncDir writes the names in a directory to the disk. Windows has no such call.
 func syncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
@@ -183,14 +183,14 @@ func (m *Made) write(f io.Writer) error {
 	return errors.Join(append(errs, err, z.Close())...)
 }
 
-// Archive is what a run made, as it is kept. The caller must close it.
+// Archive contains the stored results of a run. The caller must close it.
 type Archive struct {
 	z       *zip.ReadCloser
-	entries map[string]*zip.File // by name; there may be very many
+	entries map[string]*zip.File // by name, because there may be very many
 	a       about
 }
 
-// Open opens what a run made; fs.ErrNotExist when nothing is kept of it.
+// Open opens the results of a run. If none are stored, the error wraps fs.ErrNotExist.
 func (d Dir) Open(run string) (*Archive, error) {
 	z, err := zip.OpenReader(d.Of(run, madeFile))
 	if err != nil {
@@ -199,7 +199,7 @@ func (d Dir) Open(run string) (*Archive, error) {
 	ar := &Archive{z: z, entries: map[string]*zip.File{}}
 	left := uint64(maxBytes)
 	for _, f := range z.File {
-		if f.UncompressedSize64 > left { // which no entry exceeds when it is read
+		if f.UncompressedSize64 > left { // an entry cannot exceed its declared size when it is read
 			return nil, errors.Join(fmt.Errorf("%s contains more than %d bytes", d.Of(run, madeFile), maxBytes), z.Close())
 		}
 		left -= f.UncompressedSize64
@@ -221,10 +221,10 @@ func (d Dir) Open(run string) (*Archive, error) {
 // Close closes the archive.
 func (ar *Archive) Close() error { return ar.z.Close() }
 
-// Source returns what ran.
+// Source returns the file of the workflow or agent.
 func (ar *Archive) Source() string { return ar.a.Source }
 
-// Workspace returns the directory that the patch is for; empty without one, and where the archive was [Dir.Fetched].
+// Workspace returns the directory for the patch. Without a directory or after [Dir.Fetched], it returns "".
 func (ar *Archive) Workspace() string { return ar.a.Workspace }
 
 // entry reads an entry of the archive.
@@ -246,14 +246,14 @@ func read(f *zip.File) (e patch.Entry, err error) {
 	return e, errors.Join(err, r.Close())
 }
 
-// Output is a file that a run made.
+// Output describes an output file of a run.
 type Output struct {
 	Path string
 	Size int64
 	Mode fs.FileMode
 }
 
-// Outputs lists the outputs by path: that at a path, or those below it; all for ".".
+// Outputs returns the output at a path or the outputs below it. For ".", it returns all outputs.
 func (ar *Archive) Outputs(at string) []Output {
 	var list []Output
 	for _, f := range ar.z.File {
@@ -278,7 +278,7 @@ func (ar *Archive) Read(list []Output) (patch.Tree, error) {
 	return tree, nil
 }
 
-// Patch returns the run's patch; nil when its workspace came from no directory.
+// Patch returns the run's patch. If no directory was copied into the workspace, it returns nil.
 func (ar *Archive) Patch() (*patch.Patch, error) {
 	if !ar.a.Patch {
 		return nil, nil
@@ -303,7 +303,7 @@ func (ar *Archive) Patch() (*patch.Patch, error) {
 	return p, nil
 }
 
-// Runs lists the ids of the runs of which something is kept.
+// Runs returns the ids of the runs with stored files.
 func (d Dir) Runs() ([]string, error) {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -316,23 +316,23 @@ func (d Dir) Runs() ([]string, error) {
 	return ids, err
 }
 
-// Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began,
-// their note, or what killed processes wrote half.
+// Begun returns the ids of the runs with temporary files: the initial workspace, the note, or partly written files of
+// killed processes.
 func (d Dir) Begun() ([]string, error) {
 	ids, err := d.Runs()
 	return slices.DeleteFunc(ids, func(run string) bool { return len(d.begun(run)) == 0 }), err
 }
 
-// begun lists files of a run. The id is not a pattern, because a database may have any id.
+// begun returns the temporary files of a run. The id is not used as a pattern, because a database may contain any id.
 func (d Dir) begun(run string) (files []string) {
 	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
-		found, _ := fs.Glob(os.DirFS(d.Of(run)), pattern) // only a bad pattern is an error
+		found, _ := fs.Glob(os.DirFS(d.Of(run)), pattern) // only an invalid pattern causes an error
 		files = append(files, found...)
 	}
 	return files
 }
 
-// RemoveBegun deletes what Begun lists a run for, and leaves what else is kept of it. The run must have ended.
+// RemoveBegun deletes the temporary files of a run and keeps its results. The run must have ended.
 func (d Dir) RemoveBegun(run string) error {
 	var errs []error
 	for _, file := range d.begun(run) {
@@ -341,13 +341,13 @@ func (d Dir) RemoveBegun(run string) error {
 	return errors.Join(errs...)
 }
 
-// Remove deletes what is kept of a run.
+// Remove deletes all files of a run.
 func (d Dir) Remove(run string) error { return os.RemoveAll(d.Of(run)) }
 
-// Clear deletes what is kept of all runs.
+// Clear deletes the files of all runs.
 func (d Dir) Clear() error { return os.RemoveAll(string(d)) }
 
-// Prune deletes what was kept before a time, but for runs that known reports true for.
+// Prune deletes the files of runs that were last changed before a time, except runs for which known returns true.
 func (d Dir) Prune(before time.Time, known func(run string) bool) error {
 	ids, err := d.Runs()
 	errs := []error{err}

@@ -26,7 +26,8 @@ func must(t *testing.T, err error) {
 
 func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
 
-// TestSaveAndOpen: what was kept comes back, names that a sandbox may choose included, and is for the user alone.
+// TestSaveAndOpen verifies that stored results are read back, including names that a sandbox may choose, and that only
+// the user can read them.
 func TestSaveAndOpen(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(filepath.Join(t.TempDir(), "runs"))
@@ -39,7 +40,7 @@ func TestSaveAndOpen(t *testing.T) {
 	}
 	made.Patch.Omitted = []patch.Conflict{{Path: "big", Reason: "too big"}}
 	must(t, d.Save("run_1", runfiles.Made{Outputs: patch.Tree{"before": file("")}}))
-	must(t, d.Save("run_1", made)) // in place of the first
+	must(t, d.Save("run_1", made)) // replaces the first results
 	ar, err := d.Open("run_1")
 	must(t, err)
 	defer ar.Close()
@@ -59,7 +60,7 @@ func TestSaveAndOpen(t *testing.T) {
 	if ar.Workspace() != made.Workspace || ar.Source() != made.Source {
 		t.Errorf("of %s for %s", ar.Source(), ar.Workspace())
 	}
-	// What came from another machine gets no say in where files are written, until this one makes it anew.
+	// Results from another host do not determine where files are written, until this host saves results again.
 	must(t, d.Fetched("run_1"))
 	fetched, err := d.Open("run_1")
 	must(t, err)
@@ -77,7 +78,8 @@ func TestSaveAndOpen(t *testing.T) {
 	}
 }
 
-// TestTooMuchKept: a small archive that unpacks to very much, as a database may have one, is not opened.
+// TestTooMuchKept verifies that a small archive that unpacks to a huge size is refused. A database may contain such an
+// archive.
 func TestTooMuchKept(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
@@ -109,7 +111,7 @@ func TestNothingKept(t *testing.T) {
 	}
 }
 
-// TestPrune: what is old goes, unless its run is still known.
+// TestPrune verifies that old files are deleted unless their run is still known.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
@@ -131,7 +133,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun: a run ID with a pattern or a path is refused, so it cannot name another run.
+// TestRemoveBegun verifies that a run ID with a pattern or a path cannot match another run.
 func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())

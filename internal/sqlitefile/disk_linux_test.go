@@ -18,12 +18,12 @@ func smallDisk(t *testing.T) string {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatalf("these tests mount a small file system, which root may: %v", err)
 	}
-	// A process that another test is just starting has its files for a moment, too.
+	// A process that another test is starting may have the file system's files open for a moment.
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	return dir
 }
 
-// TestFullDisk: a write that finds no room says so and loses nothing that was written before.
+// TestFullDisk verifies that a write to a full disk returns ErrFull and that earlier writes are kept.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(smallDisk(t), "state.db")

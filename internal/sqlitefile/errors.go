@@ -11,13 +11,13 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Error adds its class to an error of SQLite. Others, context errors too, come back as they are.
+// Error adds the class to an SQLite error. It returns other errors unchanged, including context errors.
 func (f *File) Error(err error) error {
 	var e *sqlite.Error
 	if err == nil || !errors.As(err, &e) {
 		return err
 	}
-	if strings.Contains(e.Error(), "malformed JSON") { // SQLite has no code of its own for it
+	if strings.Contains(e.Error(), "malformed JSON") { // SQLite has no code for it
 		return fmt.Errorf("%s: %w: %w", f.path, ErrCorrupt, err)
 	}
 	if kind := classify(e.Code()); kind != nil {
@@ -26,7 +26,7 @@ func (f *File) Error(err error) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// classify returns the class of a result code, the lowest byte of which is its class (https://sqlite.org/rescode.html).
+// classify returns the class of a result code. The lowest byte is the primary code (https://sqlite.org/rescode.html).
 func classify(code int) error {
 	switch code & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
@@ -43,7 +43,7 @@ func classify(code int) error {
 	return nil
 }
 
-// IsConflict reports whether err means that a row exists already.
+// IsConflict reports whether err means that a row already exists.
 func IsConflict(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT

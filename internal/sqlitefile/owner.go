@@ -15,15 +15,15 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// An owner is a process, or a part of one, which others must check to be alive before they touch its part of the file.
-// It holds a lock on a file of its own beside the state file. The kernel releases the lock with the process, however
-// that ends, and never before: unlike a time that has to be renewed, a lock survives a stopped process, a machine that
-// slept and a clock that jumps, and a death is known at once.
+// An owner is a process or a part of one. Other processes must check that it is alive before they change its part of
+// the file. The owner locks a separate file next to the state file. The kernel releases the lock when the process exits
+// in any way, and never earlier. A lease that has to be renewed would expire if the process is stopped, the host
+// sleeps, or the clock jumps; a lock does not, and other processes notice a death at once.
 
-// errLocked means that somebody else has the lock.
+// errLocked means that another process has the lock.
 var errLocked = errors.New("locked by another process")
 
-// Join makes a new owner, who lives until leave is called or this process ends. leave may be called twice.
+// Join creates an owner that lives until leave is called or this process exits. leave may be called twice.
 func (f *File) Join() (id string, leave func() error, err error) {
 	dir := f.ownerDir()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -35,7 +35,7 @@ func (f *File) Join() (id string, leave func() error, err error) {
 		path := filepath.Join(dir, id)
 		lock, err := lockNew(path)
 		if errors.Is(err, errLocked) {
-			continue // somebody took it for a dead owner's before it was locked
+			continue // another process mistook it for a dead owner's file before it was locked
 		}
 		if err != nil {
 			return "", nil, fileError(path, err)
@@ -46,7 +46,7 @@ func (f *File) Join() (id string, leave func() error, err error) {
 	}
 }
 
-// lockNew makes and locks the file of an owner.
+// lockNew creates and locks the file of an owner.
 func lockNew(path string) (*flock.Flock, error) {
 	lock := flock.New(path, flock.SetFlag(os.O_RDWR|os.O_CREATE|os.O_EXCL), flock.SetPermissions(0o600))
 	locked, err := lock.TryLock()
@@ -63,7 +63,7 @@ func lockNew(path string) (*flock.Flock, error) {
 	return nil, errors.Join(errLocked, lock.Close())
 }
 
-// removeDead removes the file of a dead owner, which somebody else may have done. Ids do not come back.
+// removeDead removes the file of a dead owner. Another process may have removed it. Ids are never reused.
 func removeDead(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -71,7 +71,7 @@ func removeDead(path string) error {
 	return nil
 }
 
-// Lives reports whether an owner lives. An error means that this is not known.
+// Lives reports whether an owner is alive. If this is unknown, Lives returns an error.
 func (f *File) Lives(id string) (bool, error) {
 	if id == "" {
 		return false, nil
@@ -82,7 +82,7 @@ func (f *File) Lives(id string) (bool, error) {
 	return f.locked(id)
 }
 
-// locked reports whether a file of the owners is locked; one that is not belongs to a dead owner and is removed.
+// locked reports whether an owner's file is locked. An unlocked file belongs to a dead owner, and locked removes it.
 func (f *File) locked(name string) (bool, error) {
 	path := filepath.Join(f.ownerDir(), name)
 	lock := flock.New(path, flock.SetFlag(os.O_RDWR))
@@ -96,20 +96,20 @@ func (f *File) locked(name string) (bool, error) {
 		return true, nil
 	}
 	defer lock.Close()   // nothing was written to it
-	_ = removeDead(path) // litter, which the next one finds too
+	_ = removeDead(path) // if this fails, the next caller tries again
 	return false, nil
 }
 
-// forgetDead removes the files of owners that died.
+// forgetDead removes the files of dead owners.
 func (f *File) forgetDead() {
-	entries, _ := os.ReadDir(f.ownerDir()) // what cannot be read now stays for the next time
+	entries, _ := os.ReadDir(f.ownerDir()) // files that cannot be read now are left for the next call
 	for _, e := range entries {
 		_, _ = f.locked(e.Name())
 	}
 }
 
-// AwaitEnd waits until an owner of the file at path has ended. The file need not be open, nor be there any more. It
-// waits in the kernel; when ctx ends first, a goroutine waits for as long as the owner lives.
+// AwaitEnd waits until an owner of the file at path has ended. The file does not have to be open and may have been
+// removed. AwaitEnd waits in the kernel. If ctx ends first, a goroutine keeps waiting as long as the owner lives.
 func AwaitEnd(ctx context.Context, path, id string) error {
 	lock := flock.New(filepath.Join(ownerDir(path), id), flock.SetFlag(os.O_RDWR))
 	ended := make(chan error, 1)
@@ -131,9 +131,10 @@ func AwaitEnd(ctx context.Context, path, id string) error {
 	}
 }
 
-// Claim makes an owner with a name, of small letters and digits, for what one process is enough for. held: somebody
-// else is that owner. Should several come upon what a dead one left at the same moment, two may have it. The file at
-// path need not be open, but its directory must be there.
+// Claim creates an owner with a fixed name, for work that only one process should do. The name must consist of
+// lower-case letters and digits. If another process is that owner, held is true. If several processes find the file of
+// a dead owner at the same moment, two of them may succeed. The file at path does not have to be open, but its
+// directory must exist.
 func Claim(path, name string) (leave func() error, held bool, err error) {
 	f := &File{path: path}
 	if err := os.Mkdir(f.ownerDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -148,7 +149,7 @@ func Claim(path, name string) (leave func() error, held bool, err error) {
 		switch {
 		case err == nil:
 			return sync.OnceValue(func() error { return errors.Join(removeDead(own), lock.Close()) }), false, nil
-		case !errors.Is(err, errLocked) && !errors.Is(err, fs.ErrExist): // else somebody came between the two steps
+		case !errors.Is(err, errLocked) && !errors.Is(err, fs.ErrExist): // otherwise another process came in between
 			return nil, false, fileError(path, err)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 )
 
-// ownerProcess makes the test binary a process that joins the file that it names, says its id and waits.
+// ownerProcess is the environment variable that makes the test binary join the file in its value, print its id, and
+// wait.
 const ownerProcess = "SQLITEFILE_TEST_OWNER"
 
 func ownForever(path string) error {
@@ -75,7 +76,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestKilledOwner: an owner lives exactly as long as its process.
+// TestKilledOwner verifies that an owner lives exactly as long as its process.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -103,8 +104,9 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
-// TestOwnersElsewhere: the owners of a file that was opened by a relative path are found wherever the process goes.
-func TestOwnersElsewhere(t *testing.T) { // not parallel: the directory is the whole process's
+// TestOwnersElsewhere verifies that the owners of a file with a relative path are found after the process changes its
+// directory.
+func TestOwnersElsewhere(t *testing.T) { // not parallel, because the directory belongs to the whole process
 	t.Chdir(t.TempDir())
 	f := open(t, "state.db", notes())
 	id, leave, err := f.Join()
@@ -120,7 +122,7 @@ func TestOwnersElsewhere(t *testing.T) { // not parallel: the directory is the w
 	}
 }
 
-// TestOwnersTogether: many come and go and look for each other.
+// TestOwnersTogether verifies concurrent calls of Join, Lives, and leave.
 func TestOwnersTogether(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -152,7 +154,8 @@ func TestOwnersTogether(t *testing.T) {
 	}
 }
 
-// TestAwaitEnd: who waits for an owner learns of its end, however it comes, and of one that is over at once.
+// TestAwaitEnd verifies that AwaitEnd notices every kind of end of an owner, and returns at once if the owner has
+// ended.
 func TestAwaitEnd(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -182,7 +185,7 @@ func TestAwaitEnd(t *testing.T) {
 	}
 }
 
-// TestClaim: one has a name at a time, and who died has it no more.
+// TestClaim verifies that only one owner has a name at a time, and that a dead owner loses its name.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -201,7 +204,7 @@ func TestClaim(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(path+"-owners", "me"), nil, 0o600); err != nil { // a dead one's
+	if err := os.WriteFile(filepath.Join(path+"-owners", "me"), nil, 0o600); err != nil { // file of a dead owner
 		t.Fatal(err)
 	}
 	leave, held, err := sqlitefile.Claim(path, "me")

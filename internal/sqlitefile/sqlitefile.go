@@ -1,8 +1,8 @@
-// Package sqlitefile keeps state in one SQLite file that several processes use at once and that survives the end of any
-// of them, and of the machine, at any moment.
+// Package sqlitefile stores state in one SQLite file that several processes use concurrently. The state survives the
+// end of any process, or of the host, at any moment.
 //
-// A file holds components: groups of tables that belong to one package, each with a schema version of its own. Opening
-// a component brings its tables up to date; what a newer program wrote is refused, never guessed at.
+// A file contains components: groups of tables that belong to one package. Each component has its own schema version.
+// Opening a component updates its tables. If a newer program wrote the tables, Open returns an error.
 package sqlitefile
 
 import (
@@ -17,18 +17,19 @@ import (
 	"strconv"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
 )
 
-// applicationID marks the files of this program ("WCel"), so that another program's database is not taken for one.
+// applicationID identifies the files of this program ("WCel"), so that it refuses databases of other programs.
 const applicationID = 0x5743656c
 
-// busyTimeout is how long a statement waits for another process's transaction. Transactions here take milliseconds.
+// busyTimeout is how long a statement waits for another process's transaction. Workcell's transactions take
+// milliseconds.
 const busyTimeout = 30 * time.Second
 
-// Errors. What they wrap has the details, for people.
+// Errors. They wrap errors with the details for users.
 var (
-	// ErrCorrupt means that the file is damaged or no database.
+	// ErrCorrupt means that the file is damaged or not a database.
 	ErrCorrupt = errors.New("the state file is damaged")
 	// ErrForeign means that the file is the database of another program.
 	ErrForeign = errors.New("the state file belongs to another program")
@@ -38,15 +39,15 @@ var (
 	ErrReadOnly = errors.New("cannot write the state file")
 	// ErrFull means that the disk is full or failing.
 	ErrFull = errors.New("the disk of the state file is full")
-	// ErrBusy means that another process kept its lock on the file.
+	// ErrBusy means that another process has kept the lock on the file for too long.
 	ErrBusy = errors.New("the state file is locked by another process")
 )
 
 // Component is a group of tables.
 type Component struct {
 	Name string
-	// Migrations bring the tables from each version to the next; the first makes them. An entry that was released is
-	// never changed.
+	// Migrations contains one entry per version. The first entry creates the tables, and each other entry updates them
+	// from the previous version. Never change a released entry.
 	Migrations []string
 }
 
@@ -54,15 +55,15 @@ type Component struct {
 type File struct {
 	db   *sql.DB
 	path string
-	// turn is who writes. SQLite has one writer, and lets the others sleep for longer each time that they find it busy, so
-	// within a process they wait here.
+	// turn is held by the current writer. SQLite allows one writer and makes others sleep for increasing times, so writers
+	// of this process wait here instead.
 	turn chan struct{}
 }
 
-// Open opens the file at path, which is made with its directory when there is none, and brings c up to date. The file
-// and its directory are the user's alone (0600, 0700).
+// Open opens the file at path and updates c. If the file or its directory does not exist, Open creates it. Only the
+// user can access the file and its directory (0600, 0700).
 func Open(ctx context.Context, path string, c Component) (*File, error) {
-	path, err := filepath.Abs(path) // owners are looked for beside it, wherever the process goes
+	path, err := filepath.Abs(path) // owners are next to it, even if the process changes its directory
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -80,8 +81,8 @@ func Open(ctx context.Context, path string, c Component) (*File, error) {
 	return f, nil
 }
 
-// dsn asks for a write-ahead log that is on the disk before a commit returns. Transactions take the write lock when
-// they begin: one that began as a reader could fail in its middle.
+// dsn selects a write-ahead log that is on disk before a commit returns. Transactions take the write lock at their
+// beginning, because a transaction that starts as a reader could fail later.
 func dsn(path string) string {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
 		"busy_timeout(" + strconv.FormatInt(busyTimeout.Milliseconds(), 10) + ")",
@@ -90,7 +91,7 @@ func dsn(path string) string {
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: q.Encode()}).String()
 }
 
-// prepare makes the file with the right mode before SQLite would make it with the umask's.
+// prepare creates the file with the right mode, because SQLite would use the umask.
 func prepare(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fileError(path, err)
@@ -111,14 +112,14 @@ func fileError(path string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrPermission), isReadOnly(err):
-		return fmt.Errorf("%w: %w", ErrReadOnly, err) // err names the path
+		return fmt.Errorf("%w: %w", ErrReadOnly, err) // err contains the path
 	case isFull(err):
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// migrate brings the component's tables up to date. Two processes that start at once take turns.
+// migrate updates the component's tables. Concurrent processes take turns.
 func (f *File) migrate(ctx context.Context, c Component) error {
 	if err := f.check(ctx); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 	})
 }
 
-// check makes sure that the file is ours and sound, and marks a new one.
+// check verifies that the file belongs to this program and is not damaged. It marks a new file.
 func (f *File) check(ctx context.Context) error {
 	var id, pages int
 	if err := f.db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
@@ -174,7 +175,7 @@ func (f *File) isEmpty(ctx context.Context) bool {
 	return err == nil && tables == 0
 }
 
-// sound looks for damage that SQLite would otherwise find only when it comes upon it. The file is small.
+// sound detects damage that SQLite would otherwise only find when it reads the damaged page. The file is small.
 func (f *File) sound(ctx context.Context) error {
 	var first string
 	if err := f.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&first); err != nil {
@@ -186,13 +187,13 @@ func (f *File) sound(ctx context.Context) error {
 	return nil
 }
 
-// DB returns the connection pool for reading; for writing use Tx or Exec.
+// DB returns the connection pool for reading. Use Tx or Exec for writing.
 func (f *File) DB() *sql.DB { return f.db }
 
 // Row is a row of a query.
 type Row interface{ Scan(into ...any) error }
 
-// Each calls fn for every row of a query, until it fails.
+// Each calls fn for each row of a query until fn fails.
 func (f *File) Each(ctx context.Context, fn func(Row) error, query string, args ...any) (err error) {
 	rows, err := f.db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -207,8 +208,8 @@ func (f *File) Each(ctx context.Context, fn func(Row) error, query string, args 
 	return f.Error(rows.Err())
 }
 
-// Tx runs fn in a transaction that is on the disk when Tx returns nil. Errors of SQLite come back as those of this
-// package; fn's own errors as they are.
+// Tx runs fn in a transaction. When Tx returns nil, the transaction is on disk. Errors of SQLite are converted to the
+// errors of this package. Errors of fn are returned unchanged.
 func (f *File) Tx(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err := f.await(ctx); err != nil {
 		return err
@@ -219,14 +220,14 @@ func (f *File) Tx(ctx context.Context, fn func(*sql.Tx) error) error {
 		return f.Error(err)
 	}
 	if err := fn(tx); err != nil {
-		_ = tx.Rollback() // fn's error says more
+		_ = tx.Rollback() // fn's error is more important
 		return f.Error(err)
 	}
 	return f.Error(tx.Commit())
 }
 
-// Exec runs a single statement, which is a transaction of its own, and returns how many rows it changed. It takes a
-// third of the time off a transaction with one statement.
+// Exec runs a single statement as a separate transaction and returns the number of changed rows. It takes a third less
+// time than Tx with one statement.
 func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	if err := f.await(ctx); err != nil {
 		return 0, err
@@ -235,7 +236,7 @@ func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, erro
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	// A context that ends during the statement makes the driver report its error, even if the statement has an effect.
+	// If the context ends during the statement, the driver reports its error even if the statement had an effect.
 	res, err := f.db.ExecContext(context.WithoutCancel(ctx), query, args...)
 	if err != nil {
 		return 0, f.Error(err)
@@ -243,7 +244,7 @@ func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, erro
 	return res.RowsAffected()
 }
 
-// await waits for its turn to write.
+// await waits for the turn to write.
 func (f *File) await(ctx context.Context) error {
 	select {
 	case f.turn <- struct{}{}:
@@ -253,5 +254,5 @@ func (f *File) await(ctx context.Context) error {
 	}
 }
 
-// Close lets go of the file.
+// Close closes the file.
 func (f *File) Close() error { return f.Error(f.db.Close()) }

@@ -50,7 +50,8 @@ func count(t *testing.T, f *sqlitefile.File) (n int) {
 	return n
 }
 
-// crashWriter makes the test binary a process that writes notes to the file that it names, and says when each is kept.
+// crashWriter is the environment variable that makes the test binary write notes to the file in its value and report
+// each stored note.
 const crashWriter = "SQLITEFILE_TEST_WRITER"
 
 func TestMain(m *testing.M) {
@@ -82,7 +83,7 @@ func writeForever(path string) error {
 	}
 }
 
-// TestKilledWriters ends writers at any point of their transactions: what they said was kept is there.
+// TestKilledWriters kills writers at arbitrary points. It verifies that all reported notes are stored.
 func TestKilledWriters(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -101,7 +102,7 @@ func TestKilledWriters(t *testing.T) {
 			kept++
 		}
 		must(t, cmd.Process.Kill())
-		for lines.Scan() { // what it said before it died
+		for lines.Scan() { // reports before its death
 			kept++
 		}
 		_ = cmd.Wait() // killed
@@ -145,7 +146,7 @@ func TestMigrations(t *testing.T) {
 	if _, err := sqlitefile.Open(t.Context(), path, broken); err == nil {
 		t.Error("a migration that fails was taken")
 	}
-	if n := count(t, open(t, path, next)); n != 1 { // nothing of the failed one is there
+	if n := count(t, open(t, path, next)); n != 1 { // the failed migration has no effect
 		t.Errorf("%d notes after a failed migration", n)
 	}
 	other := open(t, path, sqlitefile.Component{Name: "other", Migrations: []string{`CREATE TABLE thing (id INTEGER) STRICT`}})
@@ -192,7 +193,7 @@ func TestDamage(t *testing.T) {
 			}
 		})
 	}
-	t.Run("empty", func(t *testing.T) { // as a crash before the first write leaves it
+	t.Run("empty", func(t *testing.T) { // as after a crash before the first write
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "state.db")
 		must(t, os.WriteFile(path, nil, 0o600))
@@ -210,7 +211,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// TestWaitsForOthers: a writer waits for another process's transaction, and for its own context.
+// TestWaitsForOthers verifies that a writer waits for another process's transaction, but not longer than its context.
 func TestWaitsForOthers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")

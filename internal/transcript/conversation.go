@@ -1,9 +1,9 @@
-// Package transcript records the conversation of an agent with its model while it goes on, part by part, and lets
-// another process continue it: what was recorded is neither asked of the model again nor done by a tool again.
+// Package transcript records an agent's conversation with its model part by part, so that another process can continue
+// it. Recorded model answers are not requested again, and recorded tool calls are not repeated.
 //
-// A conversation is a sequence of parts in JSON: a turn is an answer of the model that calls tools, with the messages
-// that led to it; a call is the result of one of these tool calls. The part of a call is there as soon as its tool has
-// returned. Answers that call no tools end the conversation, and are not recorded.
+// A conversation is a sequence of parts in JSON. A turn is a model answer that calls tools, with the messages that led
+// to it. A call is the result of one of these tool calls, recorded as soon as the tool has returned. An answer without
+// tool calls ends the conversation and is not recorded.
 package transcript
 
 import (
@@ -23,28 +23,28 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// MaxBytes bounds the parts of one conversation. It has room for more than a model's longest context as text, a million
-// tokens of four bytes, and some images.
+// MaxBytes is the maximum size of all parts of one conversation. It is larger than the longest model context as text (a
+// million tokens of four bytes) plus some images.
 const MaxBytes = 16 << 20
 
-// ErrInvalid: a part cannot be read, or does not follow the ones before it.
+// ErrInvalid means that a part cannot be decoded or does not follow the earlier parts.
 var ErrInvalid = errors.New("the recorded conversation is damaged")
 
-// part is one recorded part: one of its fields is set.
+// part is one recorded part. Exactly one field is set.
 type part struct {
 	Turn *turn `json:"turn,omitempty"`
 	Call *call `json:"call,omitempty"`
-	// Lost is why nothing more is recorded. The conversation cannot be continued then.
+	// Lost is the reason why recording stopped. The conversation cannot be continued then.
 	Lost string `json:"lost,omitempty"`
-	// Restart is why the agent begins again at its start. The parts before are of no conversation any more.
+	// Restart is the reason why the agent starts from the beginning. Earlier parts do not count.
 	Restart string `json:"restart,omitempty"`
 }
 
-// turn is an answer of the model that calls tools.
+// turn is a model answer that calls tools.
 type turn struct {
-	Number       int               `json:"number"`             // from 1, without gaps
-	Keep         int               `json:"keep"`               // how many messages of the conversation so far begin what the model was asked with
-	Messages     []json.RawMessage `json:"messages,omitempty"` // the messages that followed them
+	Number       int               `json:"number"`             // starting at 1, without gaps
+	Keep         int               `json:"keep"`               // how many earlier messages begin the model's request
+	Messages     []json.RawMessage `json:"messages,omitempty"` // messages of the request after those
 	Answer       json.RawMessage   `json:"answer"`
 	Definition   string            `json:"definition,omitempty"` // digest of the agent, in its first turn
 	InputTokens  int               `json:"input_tokens,omitempty"`
@@ -54,26 +54,26 @@ type turn struct {
 // call is the result of a tool call.
 type call struct {
 	Turn   int                       `json:"turn"`
-	Ref    string                    `json:"ref"` // of the call, unique in its turn
+	Ref    string                    `json:"ref"` // reference of the call, unique in its turn
 	Result *ai.MultipartToolResponse `json:"result"`
 }
 
-// Conversation is what was recorded of a conversation. The zero value is one that has not begun. It is not safe for
+// Conversation is a recorded conversation. The zero value is a conversation that has not started. It is not safe for
 // concurrent use.
 type Conversation struct {
 	turns    int
-	messages []json.RawMessage // what the model was asked with for the latest turn
-	answer   json.RawMessage   // the latest turn's
-	requests []*ai.ToolRequest // of answer
+	messages []json.RawMessage // messages of the model request for the latest turn
+	answer   json.RawMessage   // answer of the latest turn
+	requests []*ai.ToolRequest // tool calls of answer
 	results  map[string]*ai.MultipartToolResponse
-	bytes    int // of all parts
+	bytes    int // size of all parts
 	lost     string
 
-	definition string // of the first turn
+	definition string // digest from the first turn
 
-	calls, input, output int               // tool calls with a result, and tokens, of all turns
+	calls, input, output int               // totals of all turns: tool calls with a result, and tokens
 	sandboxes            map[string]string // session keys of sandboxes in use, by id
-	execs                []string          // ids of commands; each once
+	execs                []string          // distinct ids of commands
 	recorded             time.Time
 }
 
@@ -83,13 +83,13 @@ func (c *Conversation) Turns() int { return c.turns }
 // Bytes returns the size of all parts.
 func (c *Conversation) Bytes() int { return c.bytes }
 
-// Lost returns why the conversation was not recorded to its end; empty when it was.
+// Lost returns the reason why the conversation was not recorded completely, or "".
 func (c *Conversation) Lost() string { return c.lost }
 
-// Execs returns the ids of the commands that results name. One of them may still run, and the model knows of it.
+// Execs returns the ids of the commands in results. They may still be running, and the model knows them.
 func (c *Conversation) Execs() []string { return c.execs }
 
-// Ends returns why a part ends what was recorded before it, empty for one that does not, and whether another
+// Ends returns the reason why a part ends the conversation before it, or "". restarts reports whether a new
 // conversation follows.
 func Ends(raw json.RawMessage) (why string, restarts bool) {
 	p, err := decode(raw)
@@ -99,7 +99,7 @@ func Ends(raw json.RawMessage) (why string, restarts bool) {
 	return cmp.Or(p.Lost, p.Restart), p.Restart != ""
 }
 
-// Refs returns the references of the tool calls of a part that is a turn; nil for any other, and for what is no part.
+// Refs returns the references of the tool calls in a turn. For other parts and invalid parts, it returns nil.
 func Refs(raw json.RawMessage) []string {
 	p, err := decode(raw)
 	if err != nil || p.Turn == nil {
@@ -109,7 +109,7 @@ func Refs(raw json.RawMessage) []string {
 	if err != nil {
 		return nil
 	}
-	requests, _ := requestsOf(answer) // nil of one that is no turn's
+	requests, _ := requestsOf(answer) // nil for an invalid turn
 	var refs []string
 	for _, req := range requests {
 		refs = append(refs, req.Ref)
@@ -117,7 +117,7 @@ func Refs(raw json.RawMessage) []string {
 	return refs
 }
 
-// Add adds the next part, which was recorded at a time. It fails with ErrInvalid, and then changes nothing.
+// Add adds the next part, which was recorded at the specified time. If Add fails with ErrInvalid, it changes nothing.
 func (c *Conversation) Add(raw json.RawMessage, at time.Time) error {
 	p, err := decode(raw)
 	switch {
@@ -142,7 +142,7 @@ func (c *Conversation) Add(raw json.RawMessage, at time.Time) error {
 	return nil
 }
 
-// decode reads a part, and nothing that is not one.
+// decode decodes a part strictly.
 func decode(raw json.RawMessage) (p part, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
@@ -191,7 +191,7 @@ func (c *Conversation) addTurn(t *turn) error {
 	return nil
 }
 
-// message reads a message.
+// message decodes a message.
 func message(raw json.RawMessage) (*ai.Message, error) {
 	var m *ai.Message
 	if err := json.Unmarshal(raw, &m); err != nil {
@@ -203,7 +203,7 @@ func message(raw json.RawMessage) (*ai.Message, error) {
 	return m, nil
 }
 
-// requestsOf returns the tool calls of an answer, of which there must be some, each with a reference of its own.
+// requestsOf returns the tool calls of an answer. At least one must exist, and each must have a unique reference.
 func requestsOf(answer *ai.Message) ([]*ai.ToolRequest, error) {
 	var requests []*ai.ToolRequest
 	seen := map[string]bool{"": true}
@@ -244,8 +244,8 @@ func (c *Conversation) addCall(call *call) error {
 	return nil
 }
 
-// noteSandbox notes which sandbox a call opened, used or closed. The agent's own is opened by the first tool that needs
-// one.
+// noteSandbox records which sandbox a call opened, used, or closed. The first tool that needs the agent's own sandbox
+// opens it.
 func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolResponse) {
 	in, _ := req.Input.(map[string]any)
 	out, _ := res.Output.(map[string]any)
@@ -260,7 +260,7 @@ func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolRes
 	case !strings.HasPrefix(req.Name, "sandbox_") || req.Name == toolspec.ToolRun:
 	case req.Name == toolspec.ToolClose && out["error"] == nil:
 		closed := text(in, "sandbox_id")
-		key, known := c.sandboxes[closed] // which the agent's own may have been noted by, before its id was known
+		key, known := c.sandboxes[closed] // the agent's own sandbox may have been recorded before its id was known
 		maps.DeleteFunc(c.sandboxes, func(id, k string) bool { return closed == "" || id == closed || known && k == key })
 	case req.Name == toolspec.ToolOpen && out["error"] == nil:
 		c.sandboxes[text(out, "sandbox_id")] = text(in, "session_key")
@@ -269,8 +269,8 @@ func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolRes
 	}
 }
 
-// next returns what Genkit asks the model with after the latest turn, unless somebody else changes it: the messages
-// before, the answer, and the results of its calls in one message. It fails when a result is missing.
+// next returns the messages of the model request after the latest turn, unless a caller changes them: the earlier
+// messages, the answer, and one message with the results of its calls. If a result is missing, next returns an error.
 func (c *Conversation) next() ([]json.RawMessage, error) {
 	if c.turns == 0 {
 		return nil, nil

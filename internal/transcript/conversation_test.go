@@ -33,7 +33,7 @@ func add(c *Conversation, parts ...string) error {
 	return nil
 }
 
-// TestConversation: parts in their order make a conversation, and nothing else does.
+// TestConversation verifies that only parts in the right order form a conversation.
 func TestConversation(t *testing.T) {
 	t.Parallel()
 	c := &Conversation{}
@@ -96,7 +96,7 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// TestSandboxesInUse: a sandbox is in use until it is closed, by whichever of its names.
+// TestSandboxesInUse verifies that a sandbox is in use until it is closed by its id or its session key.
 func TestSandboxesInUse(t *testing.T) {
 	t.Parallel()
 	use := func(turn int, tool, input, output string) []string {
@@ -123,13 +123,13 @@ func TestSandboxesInUse(t *testing.T) {
 	}
 }
 
-// one1 is the result of the first call of a turn.
+// one1 returns the result of the first call in a turn.
 func one1(turn int) string {
 	return strings.Replace(one, `"turn":1`, `"turn":`+string(rune('0'+turn)), 1)
 }
 
-// FuzzConversation: whatever the parts are, a conversation takes them or refuses them, and what it takes can be
-// continued.
+// FuzzConversation verifies that a conversation accepts or refuses arbitrary parts, and that it can be continued after
+// the accepted parts.
 func FuzzConversation(f *testing.F) {
 	f.Add(ask, one, two)
 	f.Add(ask, two, one)
@@ -161,7 +161,7 @@ func FuzzConversation(f *testing.F) {
 	})
 }
 
-// TestReplayedCalls: an answer that calls a tool which the agent is not offered is not played back.
+// TestReplayedCalls verifies that a recorded answer is not replayed if it calls a tool that the agent is not offered.
 func TestReplayedCalls(t *testing.T) {
 	t.Parallel()
 	for names, want := range map[string]error{"x y": nil, "x": ErrInvalid, "": ErrInvalid} {

@@ -18,37 +18,36 @@ import (
 	"github.com/firebase/genkit/go/ai"
 )
 
-// ErrFull is what a Write function returns when there is no room for a part. The conversation goes on, without a
-// record.
+// ErrFull is returned by a Write function that has no room for a part. The conversation continues without a record.
 var ErrFull = errors.New("record limit of conversations reached")
 
-// Write stores a part. It must have done so when it returns. A failure other than ErrFull ends the conversation.
+// Write stores a part. The part must be stored when Write returns. An error other than ErrFull ends the conversation.
 type Write func(ctx context.Context, part json.RawMessage) error
 
-// Recorder records the conversation of one run of an agent, and begins by playing back what was recorded of it before.
-// It reaches the agent in its context (With). Its methods may be called concurrently.
+// Recorder records the conversation of one run of an agent. It first replays the earlier record of the conversation.
+// The agent gets it from its context (With). It is safe for concurrent use.
 type Recorder struct {
 	agent, sandbox          string
 	write                   Write
 	claimed, sandboxClaimed atomic.Bool
 
-	// Interrupts reports whether a call that failed with err ends the agent's run, because a resumed run can make it
-	// again. It is set before the recorder is used; nil for never.
+	// Interrupts reports whether a call that failed with err ends the agent's run, because a resumed run can repeat the
+	// call. Set it before the recorder is used. If nil, no call does.
 	Interrupts func(ctx context.Context, err error) bool
 
-	mu     sync.Mutex // guards what follows; held while a part is written, so that they come in order
+	mu     sync.Mutex // guards the fields below; held while a part is written, to keep the order
 	past   Conversation
-	replay bool   // the latest turn's answer is to be played back
-	notice string // what the model is to know when it is asked next
-	failed error  // of write
-	ended  error  // of the call that interrupted the run
+	replay bool   // the latest turn's answer must be replayed
+	notice string // text for the model's next request
+	failed error  // error of write
+	ended  error  // error of the call that interrupted the run
 	closed bool
 
 	definition string // digest of the agent
 }
 
-// New returns a recorder for a run of an agent. sandbox is the name of the isolated sandbox of the run, should the
-// agent have one. past is what was recorded of the same run before; nil for a new one.
+// New returns a recorder for a run of an agent. sandbox is the name of the run's isolated sandbox, if the agent uses
+// one. past is the earlier record of the same run, or nil for a new run.
 func New(agent, sandbox string, past *Conversation, write Write) *Recorder {
 	r := &Recorder{agent: agent, sandbox: sandbox, write: write}
 	if past != nil && past.turns > 0 {
@@ -57,15 +56,15 @@ func New(agent, sandbox string, past *Conversation, write Write) *Recorder {
 	return r
 }
 
-type recorderKey struct{} // holds the *Recorder of an agent's run
+type recorderKey struct{} // *Recorder of an agent's run
 
-// With returns a context for the agent whose run is recorded.
+// With returns a context for an agent whose run is recorded.
 func With(ctx context.Context, r *Recorder) context.Context {
 	return context.WithValue(ctx, recorderKey{}, r)
 }
 
-// Claim returns the recorder that ctx has for a run of an agent, nil when it has none. It is there for the first run
-// only: what a tool of an agent runs is part of that tool's call.
+// Claim returns the recorder in ctx for a run of an agent, or nil. Only the first run gets the recorder: agents that a
+// tool of the agent runs are part of that tool's call.
 func Claim(ctx context.Context, agent string) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	if r == nil || r.agent != agent || !r.claimed.CompareAndSwap(false, true) {
@@ -74,8 +73,8 @@ func Claim(ctx context.Context, agent string) *Recorder {
 	return r
 }
 
-// ClaimSandbox returns the recorder of the run of an agent that ctx belongs to, for the tools of its sandbox, nil when
-// there is none. It is there for the first of them only, those of the agent itself.
+// ClaimSandbox returns the recorder in ctx for the sandbox tools of an agent's run, or nil. Only the first call gets
+// the recorder, which comes from the agent itself.
 func ClaimSandbox(ctx context.Context) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	if r == nil || !r.claimed.Load() || !r.sandboxClaimed.CompareAndSwap(false, true) {
@@ -84,10 +83,10 @@ func ClaimSandbox(ctx context.Context) *Recorder {
 	return r
 }
 
-// Sandbox returns the name of the isolated sandbox of the run, which is the same in every process that continues it.
+// Sandbox returns the name of the run's isolated sandbox. The name is the same in every process that continues the run.
 func (r *Recorder) Sandbox() string { return r.sandbox }
 
-// Turn returns the number of the latest turn; 0 without a recorder.
+// Turn returns the number of the latest turn. Without a recorder, it returns 0.
 func (r *Recorder) Turn() int {
 	if r == nil {
 		return 0
@@ -97,8 +96,8 @@ func (r *Recorder) Turn() int {
 	return r.past.turns
 }
 
-// Close ends the recording. A tool that returns later is not recorded. Close returns the failure of a Write, or of the
-// call that interrupted the run.
+// Close stops recording. Tools that return later are not recorded. Close returns the error of a Write, or of the call
+// that interrupted the run.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +105,7 @@ func (r *Recorder) Close() error {
 	return cmp.Or(r.failed, r.ended)
 }
 
-// Interrupted reports whether a call that failed with err interrupts the agent's run. The call is not recorded.
+// Interrupted reports whether a call that failed with err interrupts the agent's run. Such a call is not recorded.
 func (r *Recorder) Interrupted(ctx context.Context, err error) bool {
 	if r == nil || r.Interrupts == nil || !r.Interrupts(ctx, err) {
 		return false
@@ -117,16 +116,16 @@ func (r *Recorder) Interrupted(ctx context.Context, err error) bool {
 	return true
 }
 
-// Progress is what was recorded before this process.
+// Progress describes the record of earlier processes.
 type Progress struct {
-	Messages                  []*ai.Message // what the model was asked with for the latest turn; nil when nothing was recorded
-	Turns, Calls              int           // answers that call tools, and calls that have a result
+	Messages                  []*ai.Message // messages of the latest turn's model request; nil without a record
+	Turns, Calls              int           // answers that call tools, and calls with a result
 	InputTokens, OutputTokens int
-	Sandboxes                 []string  // session keys of the sandboxes that were in use at the end, empty for the agent's own
-	Recorded                  time.Time // when the latest part was
+	Sandboxes                 []string  // session keys of sandboxes in use at the end; empty for the agent's own
+	Recorded                  time.Time // when the latest part was recorded
 }
 
-// Progress returns what was recorded before this process.
+// Progress returns the progress of earlier processes.
 func (r *Recorder) Progress() (Progress, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,8 +144,9 @@ func (r *Recorder) Progress() (Progress, error) {
 	return p, nil
 }
 
-// Define tells the recorder what the agent is: digest stands for all that makes it. The conversation of another agent,
-// such as one whose prompt was edited since, is not continued: this one begins at its start, and so does its record.
+// Define sets the digest of everything that defines the agent. If the recorded conversation belongs to another
+// definition, for example because the prompt was edited, it is not continued. The agent and its record then start from
+// the beginning.
 func (r *Recorder) Define(ctx context.Context, digest string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,33 +158,33 @@ func (r *Recorder) Define(ctx context.Context, digest string) error {
 	return r.add(ctx, part{Restart: "the agent has changed since its conversation began"})
 }
 
-// noticeKey marks messages of Notice in their metadata.
+// noticeKey marks messages from Notice in their metadata.
 const noticeKey = "workcell-notice"
 
-// Notice returns a message by which a model learns what is not as its conversation says.
+// Notice returns a message that tells a model about a difference from its conversation.
 func Notice(text string) *ai.Message {
 	m := ai.NewUserTextMessage(text)
 	m.Metadata = map[string]any{noticeKey: true}
 	return m
 }
 
-// Notice has the model read text before its next answer.
+// Notice adds text to the model's next request.
 func (r *Recorder) Notice(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.notice = text
 }
 
-// IsNotice reports whether a message is one of Notice.
+// IsNotice reports whether a message comes from Notice.
 func IsNotice(m *ai.Message) bool { return m != nil && m.Metadata[noticeKey] != nil }
 
-// Hooks returns what records a Generate call. They must be the outermost of the call, so that what is recorded is what
-// Genkit works with, and what is played back runs no other hook again.
+// Hooks returns the hooks that record a Generate call. They must be the outermost hooks of the call, so that they
+// record the data that Genkit uses, and so that replayed parts run no other hooks again.
 func (r *Recorder) Hooks() *ai.Hooks {
 	return &ai.Hooks{WrapGenerate: r.generate, WrapModel: r.model, WrapTool: r.tool}
 }
 
-// generate adds the notice to the conversation, behind the turn that was played back.
+// generate adds the notice to the conversation after the replayed turn.
 func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
 	r.mu.Lock()
 	text := r.notice
@@ -201,7 +201,7 @@ func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.G
 	return next(ctx, p)
 }
 
-// model plays back the latest answer, or asks the model and records an answer that calls tools.
+// model replays the latest answer, or calls the model and records an answer that calls tools.
 func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if m, err := r.replayed(p.Request.Tools); m != nil || err != nil {
 		return &ai.ModelResponse{Request: p.Request, Message: m, FinishReason: ai.FinishReasonStop, Usage: &ai.GenerationUsage{}}, err
@@ -218,8 +218,8 @@ func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	return &out, nil
 }
 
-// replayed returns the latest answer, once. Genkit runs any registered tool, and others may write to the journal, so
-// all calls must be of offered tools.
+// replayed returns the latest answer once. All its calls must be calls of offered tools, because Genkit runs any
+// registered tool, and other programs may write to the journal.
 func (r *Recorder) replayed(offered []*ai.ToolDefinition) (*ai.Message, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,8 +235,8 @@ func (r *Recorder) replayed(offered []*ai.ToolDefinition) (*ai.Message, error) {
 	return message(r.past.answer)
 }
 
-// withRefs returns the message with a reference of its own for each tool call. Genkit would add those that are missing,
-// but later, and others in each process.
+// withRefs returns the message with a unique reference for each tool call. Genkit would add missing references later,
+// and differently in each process.
 func withRefs(m *ai.Message) *ai.Message {
 	out := *m
 	out.Content = make([]*ai.Part, len(m.Content))
@@ -256,7 +256,7 @@ func withRefs(m *ai.Message) *ai.Message {
 	return &out
 }
 
-// recordTurn records an answer with what of the question is new.
+// recordTurn records an answer and the new messages of its request.
 func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *ai.ModelResponse) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,7 +291,7 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 	return r.add(ctx, part{Turn: t})
 }
 
-// tool plays back the recorded result of a call, or runs the tool and records what it returned.
+// tool replays the recorded result of a call, or runs the tool and records its result.
 func (r *Recorder) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (*ai.MultipartToolResponse, error) {
 	r.mu.Lock()
 	turn, known := r.past.turns, r.past.results[p.Request.Ref]
@@ -314,10 +314,10 @@ func (r *Recorder) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext)
 	return resp, nil
 }
 
-// add records a part, or gives up recording; r.mu is held.
+// add records a part or stops recording. The caller must hold r.mu.
 func (r *Recorder) add(ctx context.Context, p part) error {
 	if r.failed != nil {
-		return r.failed // what comes behind a gap would be of no use
+		return r.failed // parts after a gap would be useless
 	}
 	raw, err := json.Marshal(p)
 	if err != nil {
@@ -326,7 +326,7 @@ func (r *Recorder) add(ctx context.Context, p part) error {
 	if r.past.bytes+len(raw) > MaxBytes {
 		return r.giveUp(ctx, fmt.Sprintf("it has more than %d MiB", MaxBytes>>20))
 	}
-	if err := r.past.Add(raw, time.Now()); err != nil { // what could not be read must not be written
+	if err := r.past.Add(raw, time.Now()); err != nil { // an unreadable part must not be written
 		return r.giveUp(ctx, err.Error())
 	}
 	switch err := r.write(ctx, raw); {
@@ -339,7 +339,7 @@ func (r *Recorder) add(ctx context.Context, p part) error {
 	return nil
 }
 
-// giveUp records that the rest of the conversation will not be; r.mu is held.
+// giveUp records that the rest of the conversation is not recorded. The caller must hold r.mu.
 func (r *Recorder) giveUp(ctx context.Context, why string) error {
 	why = strings.ToValidUTF8(why[:min(len(why), 500)], "")
 	raw, err := json.Marshal(part{Lost: why})

@@ -1,5 +1,5 @@
-// Package pgtest has PostgreSQL for tests: a database of a test's own on the server that hack/service.sh starts, and
-// servers of a test's own, which it may kill.
+// Package pgtest provides PostgreSQL for tests: a private database on the server that hack/service.sh starts, and
+// private servers that a test may kill.
 package pgtest
 
 import (
@@ -20,18 +20,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Variable names a server that is to be used instead of that of hack/service.sh; its user must be able to make
-// databases.
+// Variable is the environment variable with the URL of a server that replaces the server of hack/service.sh. Its user
+// must be able to create databases.
 const Variable = "WORKCELL_TEST_POSTGRES"
 
-// Database makes a database and returns its URL. It is dropped, with what is still connected to it, at the end of the
-// test.
+// Database creates a database and returns its URL. At the end of the test, the database is dropped and its connections
+// are closed.
 func Database(t testing.TB) string {
 	t.Helper()
 	return DatabaseOn(t, server(t))
 }
 
-// DatabaseOn is Database on a server.
+// DatabaseOn is like Database on the specified server.
 func DatabaseOn(t testing.TB, server string) string {
 	t.Helper()
 	name := "workcell_test_" + strings.ToLower(rand.Text())
@@ -45,7 +45,7 @@ func DatabaseOn(t testing.TB, server string) string {
 	return u.String()
 }
 
-// Exec runs one statement in a connection of its own.
+// Exec runs one statement in a separate connection.
 func Exec(t testing.TB, address, query string, args ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -60,8 +60,8 @@ func Exec(t testing.TB, address, query string, args ...any) {
 	}
 }
 
-// Relay passes what connects to l, which it closes at the end of the test, to a server that listens on a socket in the
-// file system. What is connected then is cut.
+// Relay forwards connections from l to a server that listens on a Unix socket. At the end of the test, it closes l and
+// all connections.
 func Relay(t testing.TB, l net.Listener, server string) {
 	t.Helper()
 	at, err := pgx.ParseConfig(server)
@@ -82,18 +82,18 @@ func Relay(t testing.TB, l net.Listener, server string) {
 		for {
 			client, err := l.Accept()
 			if err != nil {
-				return // it is closed
+				return // the listener is closed
 			}
 			all.Go(func() { join(ctx, client, network, address) })
 		}
 	})
 }
 
-// join copies between a client and a server until one of them ends or ctx does.
+// join copies between a client and a server until one of them ends or ctx ends.
 func join(ctx context.Context, client net.Conn, network, address string) {
 	var both sync.WaitGroup
-	defer both.Wait()    // after all is closed
-	defer client.Close() //nolint:errcheck // nothing is left to say
+	defer both.Wait()    // after both are closed
+	defer client.Close() //nolint:errcheck // no data is left to send
 	server, err := net.Dial(network, address)
 	if err != nil {
 		return // the client tries again
@@ -102,14 +102,14 @@ func join(ctx context.Context, client net.Conn, network, address string) {
 	ctx, ended := context.WithCancel(ctx)
 	pass := func(to io.Writer, from io.Reader) {
 		defer ended()
-		_, _ = io.Copy(to, from) // whoever ended it tells its user why
+		_, _ = io.Copy(to, from) // the sides report errors themselves
 	}
 	both.Go(func() { pass(server, client) })
 	both.Go(func() { pass(client, server) })
 	<-ctx.Done()
 }
 
-// server returns the URL of the shared server, which is started if need be.
+// server returns the URL of the shared server and starts the server if necessary.
 func server(t testing.TB) string {
 	t.Helper()
 	if address := os.Getenv(Variable); address != "" {
@@ -130,7 +130,7 @@ func last(out string) string {
 	return out[strings.LastIndexByte(out, '\n')+1:]
 }
 
-// script returns the path of a script in hack, from wherever in the module a test runs.
+// script returns the path of a script in hack. It works from every directory of the module.
 func script(name string) string {
 	dir, err := os.Getwd()
 	for err == nil {

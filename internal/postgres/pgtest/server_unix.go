@@ -14,16 +14,16 @@ import (
 	"testing"
 )
 
-// Server is a PostgreSQL of a test's own, which it may kill and start again.
+// Server is a private PostgreSQL server that a test may kill and restart.
 type Server struct {
-	URL string // of the database postgres
+	URL string // URL of the database postgres
 
 	t        testing.TB
 	bin, dir string
 }
 
-// NewServer makes a cluster in a directory of its own, with a few parameters beside the usual, and starts it. It is
-// gone at the end of the test.
+// NewServer creates a cluster in a separate directory with additional parameters and starts it. The server is removed
+// at the end of the test.
 func NewServer(t testing.TB, parameters ...string) *Server {
 	t.Helper()
 	s := noServer(t)
@@ -34,7 +34,7 @@ func NewServer(t testing.TB, parameters ...string) *Server {
 	return s
 }
 
-// NewStandby starts a server that follows s: from now on, s acknowledges what both have on their disks.
+// NewStandby starts a standby of s. From then on, s acknowledges a write when it is on both disks.
 func (s *Server) NewStandby() *Server {
 	s.t.Helper()
 	standby := noServer(s.t)
@@ -47,25 +47,26 @@ func (s *Server) NewStandby() *Server {
 	return standby
 }
 
-// Promote makes a standby a server of its own, whose clients may write.
+// Promote makes a standby a primary server that accepts writes.
 func (s *Server) Promote() {
 	s.t.Helper()
 	s.run("pg_ctl", "promote", "-s", "-w", "-t", "120", "-D", s.data())
 }
 
-// WithStandby returns the URL of the database postgres on s, or on the standby once that is promoted.
+// WithStandby returns the URL of the database postgres on s, or on the standby after its promotion.
 func (s *Server) WithStandby(standby *Server) string {
 	return strings.Replace(s.URL, url.QueryEscape(s.dir), url.QueryEscape(s.dir+","+standby.dir), 1) + "&target_session_attrs=read-write"
 }
 
-// noServer makes the directory of a server.
+// noServer creates the directory of a server.
 func noServer(t testing.TB) *Server {
 	t.Helper()
 	bin, err := exec.Command(script("tool.sh"), "postgres").Output()
 	if err != nil {
 		t.Fatalf("hack/tool.sh postgres: %v", err)
 	}
-	// A test's own directory may be too long for a socket, and TMPDIR closed to the server's user.
+	// The path of a test's temporary directory may be too long for a socket, and TMPDIR may be closed to the server's
+	// user.
 	dir, err := os.MkdirTemp("/tmp", "pg-")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +87,7 @@ func noServer(t testing.TB) *Server {
 	return s
 }
 
-// configure sets parameters, and where the server's socket is.
+// configure sets parameters and the directory of the server's socket.
 func (s *Server) configure(parameters ...string) {
 	s.t.Helper()
 	config := "unix_socket_directories = '" + s.dir + "'\n" + strings.Join(parameters, "\n") + "\n"
@@ -110,8 +111,7 @@ func (s *Server) Start() {
 	s.run("pg_ctl", "start", "-s", "-w", "-t", "120", "-D", s.data(), "-l", filepath.Join(s.dir, "log"))
 }
 
-// Kill ends the server as a power failure of its machine does, as far as its processes are concerned. One that does not
-// run is left alone.
+// Kill kills the server's processes as a power failure would. If the server is not running, Kill does nothing.
 func (s *Server) Kill() {
 	s.t.Helper()
 	if _, err := os.Stat(filepath.Join(s.data(), "postmaster.pid")); err != nil {
@@ -120,7 +120,7 @@ func (s *Server) Kill() {
 	s.run("pg_ctl", "stop", "-s", "-w", "-t", "120", "-m", "immediate", "-D", s.data())
 }
 
-// Pause stops all processes of the server until resume is called. Connections stay open, and nothing is answered.
+// Pause stops all processes of the server until resume is called. Connections stay open but get no answers.
 func (s *Server) Pause() (resume func()) {
 	s.t.Helper()
 	file, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
@@ -131,10 +131,10 @@ func (s *Server) Pause() (resume func()) {
 	all := []string{first}
 	signal := func(pid string, sig syscall.Signal) {
 		if n, err := strconv.Atoi(pid); err == nil && n > 1 {
-			_ = syscall.Kill(n, sig) // a process of one connection may have ended
+			_ = syscall.Kill(n, sig) // the process of a connection may have exited
 		}
 	}
-	signal(first, syscall.SIGSTOP) // it starts no others
+	signal(first, syscall.SIGSTOP) // a stopped postmaster starts no other processes
 	children, err := os.ReadFile("/proc/" + first + "/task/" + first + "/children")
 	if err != nil {
 		s.t.Error(err)
@@ -150,7 +150,7 @@ func (s *Server) Pause() (resume func()) {
 	}
 }
 
-// run runs one of PostgreSQL's programs, which refuse root.
+// run runs a program of PostgreSQL. These programs refuse to run as root.
 func (s *Server) run(program string, args ...string) {
 	s.t.Helper()
 	cmd := exec.Command(filepath.Join(s.bin, program), args...)
@@ -158,11 +158,11 @@ func (s *Server) run(program string, args ...string) {
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential()}
 	}
-	out, err := os.CreateTemp("", "pg-out-") // a pipe would be held by the server
+	out, err := os.CreateTemp("", "pg-out-") // the server would keep a pipe open
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer os.Remove(out.Name()) //nolint:errcheck // it goes with the machine's temporary files
+	defer os.Remove(out.Name()) //nolint:errcheck // the host cleans its temporary files
 	defer out.Close()           //nolint:errcheck // it is read by name
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
@@ -171,7 +171,7 @@ func (s *Server) run(program string, args ...string) {
 	}
 }
 
-// credential is that of the user postgres, which Debian's package makes.
+// credential returns the user postgres, which Debian's package creates.
 func (s *Server) credential() *syscall.Credential {
 	s.t.Helper()
 	u, err := user.Lookup("postgres")
