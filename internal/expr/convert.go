@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// budget bounds one result while it is built, so that values that share parts cannot be blown up by copying them.
+// budget limits the size of one result while it is built, because copying shared parts of values could make it huge.
 type budget struct {
 	nodes int
 	bytes int
@@ -38,7 +38,7 @@ func (b *budget) take(bytes, depth int) error {
 	return nil
 }
 
-// native converts a CEL value into plain data: nil, bool, int64, float64, string, []any, map[string]any.
+// native converts a CEL value to plain data: nil, bool, int64, float64, string, []any, or map[string]any.
 func (b *budget) native(v ref.Val, depth int) (any, error) {
 	switch v := v.(type) {
 	case types.String:
@@ -112,10 +112,10 @@ func scalar(v ref.Val) (any, error) {
 	return nil, fmt.Errorf("a result of type %s cannot be used", v.Type().TypeName())
 }
 
-// Normalize copies data into the plain form that expressions work on: nil, bool, int64, float64, string, []any and
-// map[string]any. Numbers without a fraction become int64, also those that arrive as float64, because JSON has
-// one kind of number and "count + 1" must work. Invalid UTF-8 is replaced. Other Go types go through their JSON form.
-// It fails with an error that wraps [ErrLimit] when the data passes a bound of this package or maxBytes.
+// Normalize copies data to the plain form that expressions use: nil, bool, int64, float64, string, []any, and
+// map[string]any. Numbers without a fraction become int64, even from float64, because JSON has only one number type and
+// "count + 1" must work. Invalid UTF-8 is replaced. Other Go types are converted through JSON. If the data exceeds a
+// limit of this package or maxBytes, the error wraps [ErrLimit].
 func Normalize(v any, maxBytes int) (any, error) {
 	b := &budget{nodes: maxNodes, bytes: maxBytes}
 	return b.normalize(v, 0)
@@ -167,7 +167,7 @@ func (b *budget) normalize(v any, depth int) (any, error) {
 	return b.normalize(plain, depth)
 }
 
-// DecodeJSON decodes one JSON document into plain data; anything after it but space is an error.
+// DecodeJSON decodes one JSON document to plain data. Only white space may follow it.
 func DecodeJSON(data []byte) (any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(data)))
 	dec.UseNumber()
@@ -192,7 +192,7 @@ func number(n json.Number) (any, error) {
 	return whole(f)
 }
 
-// maxExact is the largest magnitude up to which every integer is a float64.
+// maxExact is the largest magnitude up to which float64 represents every integer exactly.
 const maxExact = 1 << 53
 
 func whole(f float64) (any, error) {
@@ -205,7 +205,7 @@ func whole(f float64) (any, error) {
 	return f, nil
 }
 
-// Clone copies plain data so that the copy can be handed to somebody who may change it.
+// Clone returns a deep copy of plain data, for callers that may modify it.
 func Clone(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -224,7 +224,7 @@ func Clone(v any) any {
 	return v
 }
 
-// Size estimates how many bytes plain data takes.
+// Size estimates the size of plain data in bytes.
 func Size(v any) int {
 	switch v := v.(type) {
 	case string:
@@ -245,8 +245,8 @@ func Size(v any) int {
 	return 16
 }
 
-// Text writes plain data as text: strings as they are, null as "null", numbers and booleans as CEL and JSON do, lists
-// and maps as JSON.
+// Text formats plain data: strings unchanged, null as "null", numbers and booleans as in CEL and JSON, lists and maps
+// as JSON.
 func Text(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -254,11 +254,11 @@ func Text(v any) string {
 	case nil:
 		return "null"
 	}
-	data, _ := sanitize.JSON(v) // plain data always encodes
+	data, _ := sanitize.JSON(v) // plain data can always be encoded
 	return string(data)
 }
 
-// Describe names the type of plain data for messages: "a string", "an int", "null".
+// Describe returns the type of plain data for messages, for example "a string", "an int", or "null".
 func Describe(v any) string {
 	switch v.(type) {
 	case nil:

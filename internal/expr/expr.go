@@ -1,15 +1,16 @@
-// Package expr evaluates the expressions that users write in workflow and script files.
+// Package expr evaluates the expressions in workflow and script files.
 //
-// The language is CEL (https://cel.dev). An [Env] names the variables; [Env.Compile] parses and type-checks one
-// expression and [Env.Tree] a whole tree of values whose strings may hold "${ expression }". What is compiled is
-// immutable and may be evaluated concurrently. Data is only ever substituted, never parsed again: a value that itself
-// contains "${ … }" stays as it is.
+// The language is CEL (https://cel.dev). An [Env] declares the variables. [Env.Compile] parses and type-checks one
+// expression, and [Env.Tree] a tree of values whose strings may contain "${ expression }". The results are immutable
+// and may be evaluated concurrently. Data is only substituted and never parsed again: a value that contains "${ … }"
+// stays unchanged.
 //
-// Every evaluation is bounded in work, time and the size of its result. An expression that passes a bound ends with an
-// error that wraps [ErrLimit].
+// Every evaluation has limits for work, time, and the size of its result. If an expression exceeds a limit, the error
+// wraps [ErrLimit].
 //
-// Besides the CEL standard library, optional syntax (steps.?a.orValue("")) and these functions on strings are known:
-// lowerAscii, upperAscii, trim, split, replace, substring, indexOf, lastIndexOf, lines, and join on lists.
+// The CEL standard library and optional syntax (steps.?a.orValue("")) are available. The following string functions are
+// also available: lowerAscii, upperAscii, trim, split, replace, substring, indexOf, lastIndexOf, lines, and join for
+// lists.
 package expr
 
 import (
@@ -24,52 +25,52 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Bounds of one expression and one evaluation.
+// Limits of one expression and one evaluation.
 const (
-	maxSource = 16 << 10        // bytes of one expression's text
-	costLimit = 1_000_000       // CEL cost units of one evaluation, roughly one per elementary operation
-	timeLimit = 2 * time.Second // time of one evaluation
-	maxNodes  = 100_000         // values in a result, nested ones included
+	maxSource = 16 << 10        // size of one expression in bytes
+	costLimit = 1_000_000       // CEL cost units per evaluation, about one per elementary operation
+	timeLimit = 2 * time.Second // time per evaluation
+	maxNodes  = 100_000         // values in a result, including nested ones
 	MaxBytes  = 4 << 20         // bytes of text in a result
-	maxDepth  = 64              // nesting of a result
+	maxDepth  = 64              // nesting depth of a result
 )
 
-// parser bounds, tighter than those of CEL because a person writes these expressions
+// Limits of the parser. They are lower than CEL's defaults, because users write these expressions by hand.
 const (
 	maxRecursion   = 64
 	maxSyntaxNodes = 5_000
 	maxRegexp      = 2_000
 )
 
-// ErrLimit: an expression or its result passed one of the bounds of this package.
+// ErrLimit means that an expression or its result exceeded a limit of this package.
 var ErrLimit = errors.New("expression limit exceeded")
 
-// Place is where text stands in a YAML file.
+// Place is the position of text in a YAML file.
 type Place struct {
-	Node   *yamlnode.Node // the scalar; nil when the text is of no file
-	Offset int            // in the scalar's value, in bytes
+	Node   *yamlnode.Node // the scalar; nil if the text does not come from a file
+	Offset int            // offset in the scalar's value in bytes
 }
 
-// after returns the place that many bytes further.
+// after returns the place that is the specified number of bytes later.
 func (p Place) after(bytes int) Place { return Place{p.Node, p.Offset + bytes} }
 
-// Error is what is wrong with an expression, and where.
+// Error is a problem with an expression and its position.
 type Error struct {
 	Place
-	Msg string // one line for people
-	Err error  // what callers may test for: ErrLimit, a context error, or nil
+	Msg string // one-line message for users
+	Err error  // error for errors.Is: ErrLimit, a context error, or nil
 }
 
 func (e *Error) Error() string { return e.Msg }
 
-// Unwrap returns the error that callers may test for.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Var declares a variable of an environment.
 type Var struct {
 	Name string
-	// Map: the variable always is a map with string keys, which lets more mistakes be found when an expression
-	// is compiled. Otherwise it can hold anything.
+	// Map declares that the variable is always a map with string keys, so that more mistakes are detected at compile time.
+	// Otherwise the variable may have any type.
 	Map bool
 }
 
@@ -81,24 +82,24 @@ type Env struct {
 	most bounds
 }
 
-// bounds are those of one evaluation.
+// bounds are the limits of one evaluation.
 type bounds struct {
 	steps uint64
 	time  time.Duration
 }
 
-// At returns an environment with the same variables for text that stands at a place.
+// At returns an environment with the same variables for text at a position.
 func (e *Env) At(n *yamlnode.Node, offset int) *Env {
 	return &Env{e.vars, e.cel, Place{n, offset}, e.most}
 }
 
-// Within returns an environment whose evaluations have tighter bounds, in steps and time. An environment that With
-// makes of it has the usual ones.
+// Within returns an environment whose evaluations have lower limits for steps and time. With resets them to the
+// defaults.
 func (e *Env) Within(steps uint64, most time.Duration) *Env {
 	return &Env{e.vars, e.cel, e.at, bounds{min(steps, costLimit), min(most, timeLimit)}}
 }
 
-// New makes an environment. It fails when a name is used twice or is no identifier.
+// New returns an environment. If a name is used twice or is not an identifier, New returns an error.
 func New(vars ...Var) (*Env, error) {
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(),
@@ -129,7 +130,7 @@ func New(vars ...Var) (*Env, error) {
 	return &Env{vars: slices.Clone(vars), cel: env, most: bounds{costLimit, timeLimit}}, nil
 }
 
-// With makes an environment that has more variables. A name that is there already keeps its declaration.
+// With returns an environment with more variables. An existing name keeps its declaration.
 func (e *Env) With(vars ...Var) (*Env, error) {
 	all := slices.Clone(e.vars)
 	for _, v := range vars {
@@ -145,7 +146,7 @@ func (e *Env) Has(name string) bool {
 	return slices.ContainsFunc(e.vars, func(v Var) bool { return v.Name == name })
 }
 
-// Names lists the declared variables in order of declaration.
+// Names returns the declared variables in order of declaration.
 func (e *Env) Names() []string {
 	names := make([]string, len(e.vars))
 	for i, v := range e.vars {
@@ -154,8 +155,8 @@ func (e *Env) Names() []string {
 	return names
 }
 
-// IsIdent reports whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not
-// a word that CEL reserves.
+// IsIdent reports whether s is a valid variable name: a letter or underscore, followed by letters, digits, and
+// underscores, and not a reserved word of CEL.
 func IsIdent(s string) bool { return ident.MatchString(s) && !reserved(s) }
 
 var ident = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)

@@ -147,7 +147,7 @@ func TestEvalErrors(t *testing.T) {
 		if !errors.As(err, &e) || !strings.Contains(e.Msg, tt.msg) {
 			t.Errorf("Eval(%s) = %v, want %q", tt.src, err, tt.msg)
 		}
-		if i := strings.Index(tt.src, "[9]"); i > 0 && e.Offset < i { // after characters of two bytes
+		if i := strings.Index(tt.src, "[9]"); i > 0 && e.Offset < i { // the offset must count two-byte characters correctly
 			t.Errorf("Eval(%s) fails at %d, want the place of the index", tt.src, e.Offset)
 		}
 	}
@@ -159,7 +159,7 @@ func TestCondition(t *testing.T) {
 	if _, err := env.Condition(`size(input.list)`); err == nil || !strings.Contains(err.Error(), "must be true or false, not an int") {
 		t.Errorf("an int condition: %v", err)
 	}
-	p, err := env.Condition(`input.repo`) // whose type is not known before
+	p, err := env.Condition(`input.repo`) // its type is only known at run time
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// Each of these would take all memory or minutes without a bound.
+// TestBombs verifies limits. Without them, each expression would take all memory or minutes.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	list := make([]any, 10_000)
@@ -206,7 +206,7 @@ func TestBombs(t *testing.T) {
 			t.Errorf("Eval(%s) = %v, want ErrLimit", src, err)
 		}
 	}
-	// Patterns that make a backtracking engine explode are linear here.
+	// Patterns that take exponential time in a backtracking engine take linear time here.
 	p, err := env.Compile(`input.s.matches("^(a*)*b$")`)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestTemplate(t *testing.T) {
 		{"${ {'a': {'b': 1}} }", map[string]any{"a": map[string]any{"b": int64(1)}}},
 		{"${ '}' + \"}\" + '''}'}''' + r'\\' }", `}}}'}\`},
 		{"${ 1 // a } in a comment\n }", int64(1)},
-		// Data that looks like an expression stays data.
+		// Data that looks like an expression is not evaluated.
 		{"${ input.tpl }", "${ input.repo }"},
 		{"<${ input.tpl }>", "<${ input.repo }>"},
 	} {
@@ -353,7 +353,7 @@ func TestPaths(t *testing.T) {
 		text := fmt.Sprintf("%s@%d", path.Root, path.At.Offset)
 		for i, key := range path.Keys {
 			if key == "error" {
-				continue // where CEL places the result of a macro is its own business
+				continue // the position of a macro's result in CEL does not matter
 			}
 			text += fmt.Sprintf(" %s@%d", key, path.Places[i].Offset)
 		}
@@ -409,7 +409,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Whatever the text, compiling and evaluating ends, without a panic, and data comes back as data.
+// FuzzTemplate verifies that compiling and evaluating arbitrary text ends without a panic and that data stays
+// unchanged.
 func FuzzTemplate(f *testing.F) {
 	for _, s := range []string{"", "a ${ input.n } b", "$${", "${ '}' }", "${ input.list.map(x, x) }", "${ {'a': 1} }", "${", "}", "${ steps.test.output }", "${ \"\"\"}\"\"\" }"} {
 		f.Add(s)

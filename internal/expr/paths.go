@@ -6,18 +6,18 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// Path is a chain of constant keys that an expression reads from a variable: steps["a-b"].output.ok has the Keys [a-b
-// output ok] of Root steps, and so does steps.?["a-b"].?output.?ok. What follows a computed key or a call is not part
-// of it.
+// Path is a chain of constant keys that an expression reads from a variable. For example, steps["a-b"].output.ok and
+// steps.?["a-b"].?output.?ok both have Root steps and Keys [a-b output ok]. The path ends before a computed key or a
+// call.
 type Path struct {
 	Root string
-	At   Place // of the root
+	At   Place // position of the root
 	Keys []string
-	// Places holds where each key stands. Lists have no constant keys: an index ends the path.
+	// Places contains the position of each key. List indices are not constant keys, so an index ends the path.
 	Places []Place
 }
 
-// Paths lists what the expression reads from its variables, each chain once at its full length.
+// Paths returns the paths that the expression reads from its variables, each chain once with its full length.
 func (p *Program) Paths() []Path {
 	var out []Path
 	tree := p.ast.NativeRep()
@@ -35,7 +35,7 @@ func (p *Program) Paths() []Path {
 	return out
 }
 
-// chain reads e as a chain of selections that starts at a variable.
+// chain returns the path of e if e is a chain of selections that starts at a variable.
 func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
 	switch e.Kind() {
 	case ast.IdentKind:
@@ -64,7 +64,7 @@ func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
 	return Path{}, false
 }
 
-// extend adds a key. CEL places a selection at its dot; the key stands one byte further.
+// extend adds a key. CEL's position of a selection is its dot, and the key follows one byte later.
 func (p *Program) extend(path Path, e ast.NavigableExpr, key string) Path {
 	offset := p.nodeOffset(e.ID())
 	if offset < len(p.src) && p.src[offset] == '.' {
@@ -93,8 +93,8 @@ func constantKey(e ast.NavigableExpr) (string, bool) {
 	return string(s), ok
 }
 
-// isLocal reports whether name is bound by a macro around e (list.all(name, …)) and so is no variable of the
-// environment.
+// isLocal reports whether a macro around e, for example list.all(name, …), declares name, so that name is not a
+// variable of the environment.
 func isLocal(e ast.NavigableExpr, name string) bool {
 	for parent, ok := e.Parent(); ok; parent, ok = parent.Parent() {
 		if parent.Kind() != ast.ComprehensionKind {

@@ -15,26 +15,26 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Kind is what the type check knows about the result of an expression, for messages too: "an int", "a map".
+// Kind is the type of an expression's result according to the type check, for example "an int" or "a map".
 type Kind string
 
-// Kinds that callers ask for. KindAny means that only the evaluation shows it.
+// Kinds for callers. KindAny means that the type is only known after evaluation.
 const (
 	KindAny  Kind = "any"
 	KindBool Kind = "a bool"
 	KindList Kind = "a list"
 )
 
-// Program is a compiled expression, safe for concurrent use.
+// Program is a compiled expression. It is safe for concurrent use.
 type Program struct {
-	Place // of its text
+	Place // position of its text
 	src   string
 	ast   *cel.Ast
 	prog  cel.Program
 	most  bounds
 }
 
-// interruptEvery is after how many iterations a running evaluation looks at its context.
+// interruptEvery is the number of iterations after which a running evaluation checks its context.
 const interruptEvery = 16
 
 // Compile parses and type-checks one expression. The error is an [*Error].
@@ -77,7 +77,7 @@ func (e *Env) Condition(src string) (*Program, error) {
 	return p, nil
 }
 
-// issue turns the first thing CEL complains about into an Error; the rest mostly follows from the first.
+// issue converts CEL's first problem to an Error. Further problems are usually consequences of the first.
 func (e *Env) issue(src string, issues *cel.Issues) error {
 	if issues.Err() == nil {
 		return nil
@@ -104,7 +104,7 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 	return &Error{Place: e.at.after(byteOffset(src, first.Location)), Msg: oneLine(msg)}
 }
 
-// Kind returns what the type check found out about the result.
+// Kind returns the type of the result according to the type check.
 func (p *Program) Kind() Kind {
 	switch t := p.ast.OutputType(); t.Kind() {
 	case types.BoolKind:
@@ -128,8 +128,8 @@ func (p *Program) Kind() Kind {
 	}
 }
 
-// Eval evaluates the expression. vars must hold plain data as [Normalize] makes it, and nobody may change it meanwhile.
-// The result is plain data that shares nothing with vars. The error is an [*Error].
+// Eval evaluates the expression. vars must contain plain data from [Normalize] and must not change during the
+// evaluation. The result is plain data that shares no memory with vars. The error is an [*Error].
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	return p.eval(ctx, vars, newBudget())
 }
@@ -164,7 +164,7 @@ func (p *Program) eval(ctx context.Context, vars map[string]any, b *budget) (any
 	return v, nil
 }
 
-// runtimeError turns CEL's error of a failed evaluation into an Error.
+// runtimeError converts the error of a failed evaluation to an Error.
 func (p *Program) runtimeError(ctx context.Context, err error) *Error {
 	e := &Error{Place: p.Place, Msg: oneLine(err.Error())}
 	var cancelled interpreter.EvalCancelledError
@@ -186,7 +186,7 @@ func (p *Program) runtimeError(ctx context.Context, err error) *Error {
 	return e
 }
 
-// nodeOffset finds the place of a syntax node in the source, 0 when it is not known.
+// nodeOffset returns the offset of a syntax node in the source, or 0 if unknown.
 func (p *Program) nodeOffset(id int64) int {
 	if id == 0 {
 		return 0
@@ -194,7 +194,7 @@ func (p *Program) nodeOffset(id int64) int {
 	return byteOffset(p.src, p.ast.NativeRep().SourceInfo().GetStartLocation(id))
 }
 
-// byteOffset converts a CEL location (line from 1, column in code points from 0) into bytes from the start of src.
+// byteOffset converts a CEL location to a byte offset in src. Lines start at 1, and columns count code points from 0.
 func byteOffset(src string, loc common.Location) int {
 	if loc == nil || loc.Line() < 1 || loc.Column() < 0 {
 		return 0

@@ -4,15 +4,15 @@ import (
 	"strings"
 )
 
-// Segment is a piece of text, or the inside of a "${ … }" and where it starts in the string, in bytes.
+// Segment is a piece of text, or the inside of a "${ … }" with its byte offset in the string.
 type Segment struct {
 	Text string
 	At   int // negative for text
 	prog *Program
 }
 
-// Scan cuts a string into text and the insides of "${ … }"; "$${" stands for "${". What isText is true for, given what
-// follows "${", is text too; nil is true for nothing.
+// Scan splits a string into text and the insides of "${ … }". "$${" means the text "${". isText receives the text after
+// "${". If isText returns true, "${" is also text. isText may be nil.
 func (e *Env) Scan(s string, isText func(rest string) bool) ([]Segment, error) {
 	var out []Segment
 	var text strings.Builder
@@ -44,8 +44,8 @@ func (e *Env) Scan(s string, isText func(rest string) bool) ([]Segment, error) {
 	return out, nil
 }
 
-// Close finds the "}" that ends an expression which starts at from: braces of map literals are counted, strings and
-// comments are passed over.
+// Close returns the offset of the "}" that ends the expression at from. It counts the braces of map literals and skips
+// strings and comments.
 func Close(s string, from int) (int, bool) {
 	depth := 0
 	for i := from; i < len(s); i++ {
@@ -73,8 +73,8 @@ func Close(s string, from int) (int, bool) {
 	return 0, false
 }
 
-// closeString finds the last byte of the string literal whose first quote is at i, with CEL's triple quotes and raw
-// strings.
+// closeString returns the last byte of the string literal whose first quote is at i. It supports CEL's triple quotes
+// and raw strings.
 func closeString(s string, i int) (int, bool) {
 	quote := s[i : i+1]
 	if triple := strings.Repeat(quote, 3); strings.HasPrefix(s[i:], triple) {
@@ -93,7 +93,7 @@ func closeString(s string, i int) (int, bool) {
 	return 0, false
 }
 
-// isRaw reports whether the literal that starts at i has the prefix r, alone or with b.
+// isRaw reports whether the literal at i has the prefix r, alone or with b.
 func isRaw(s string, i int) bool {
 	from := i
 	for from > 0 && i-from < 3 && isIdentByte(s[from-1]) {

@@ -11,9 +11,9 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// CEL's own string extensions are not used: they build the result of replace, join and format before its cost is
-// looked at, so "s.replace('', s)" on 200 kB of data ends the whole process for lack of memory. The functions here know
-// the size of their result first.
+// CEL's own string extensions are not used, because replace, join, and format build their result before its cost is
+// checked. For example, "s.replace('', s)" with 200 kB of data makes the process run out of memory. The functions here
+// compute the size of their result first.
 
 func stringFunctions() []cel.EnvOption {
 	str, num, list := cel.StringType, cel.IntType, cel.ListType(cel.StringType)
@@ -33,8 +33,8 @@ func stringFunctions() []cel.EnvOption {
 	}
 }
 
-// method declares a method of its first parameter. CEL calls f with arguments of the declared types only; what a list
-// holds is not checked.
+// method declares a method of its first parameter. CEL checks the types of the arguments before it calls f, but not the
+// types of list elements.
 func method(name string, result *cel.Type, f func(...ref.Val) ref.Val, params ...*cel.Type) cel.EnvOption {
 	bind := cel.FunctionBinding(f)
 	switch len(params) {
@@ -46,7 +46,7 @@ func method(name string, result *cel.Type, f func(...ref.Val) ref.Val, params ..
 	return cel.Function(name, cel.MemberOverload(fmt.Sprintf("wc_%s_%d", name, len(params)), params, result, bind))
 }
 
-// text returns the text of an argument that is a string.
+// text returns the text of a string argument.
 func text(v ref.Val) string {
 	s, _ := v.(types.String)
 	return string(s)
@@ -58,7 +58,7 @@ func limit(format string, args ...any) ref.Val {
 
 func tooLong() ref.Val { return limit("the text has more than %d bytes", MaxBytes) }
 
-// ascii maps the 26 letters from one on to those from another on.
+// ascii maps the 26 letters that start at from to the 26 letters that start at to.
 func ascii(from, to rune) func(...ref.Val) ref.Val {
 	return func(v ...ref.Val) ref.Val {
 		return types.String(strings.Map(func(r rune) rune {
@@ -123,12 +123,12 @@ func replace(args ...ref.Val) ref.Val {
 	return types.String(strings.ReplaceAll(s, from, to))
 }
 
-// substring counts in characters, as CEL's size() does.
+// substring counts characters, like CEL's size().
 func substring(args ...ref.Val) ref.Val {
 	s := []rune(text(args[0]))
 	ends := [2]types.Int{0, types.Int(len(s))}
 	for i, arg := range args[1:] {
-		ends[i], _ = arg.(types.Int) // is one
+		ends[i], _ = arg.(types.Int) // always an Int
 	}
 	from, to := ends[0], ends[1]
 	if from < 0 || to < from || int(to) > len(s) {
@@ -150,10 +150,10 @@ func index(find func(string, string) int) func(...ref.Val) ref.Val {
 
 func stringList(parts []string) ref.Val { return types.DefaultTypeAdapter.NativeToValue(parts) }
 
-// stringCosts prices the functions of this file by the bytes they touch, as CEL prices its own.
+// stringCosts computes the cost of the functions in this file by the bytes that they process, like CEL.
 type stringCosts struct{}
 
-// CallCost implements the estimator of CEL. nil means CEL's own price.
+// CallCost implements CEL's estimator. nil means CEL's default cost.
 func (stringCosts) CallCost(_, overload string, args []ref.Val, result ref.Val) *uint64 {
 	if !strings.HasPrefix(overload, "wc_") {
 		return nil

@@ -12,10 +12,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Value is a tree of plain data in which strings may depend on expressions. It is immutable and safe for concurrent
-// use.
+// Value is a tree of plain data whose strings may contain expressions. It is immutable and safe for concurrent use.
 type Value struct {
-	constant any       // when nothing below depends on an expression
+	constant any       // set if no part depends on an expression
 	text     []Segment // a string with at least one expression
 	list     []*Value
 	object   map[string]*Value
@@ -24,9 +23,9 @@ type Value struct {
 // Of returns the value of an expression.
 func Of(p *Program) *Value { return &Value{text: []Segment{{prog: p}}} }
 
-// Template compiles a string that may hold "${ expression }". A string that is one expression and nothing else
-// evaluates to the expression's value with its type; otherwise the values are written into the text as [Text] writes
-// them. "$${" stands for "${". The error is an [*Error].
+// Template compiles a string that may contain "${ expression }". If the string is a single expression, its value keeps
+// its type. Otherwise the values are inserted into the text as formatted by [Text]. "$${" means the text "${". The
+// error is an [*Error].
 func (e *Env) Template(s string) (*Value, error) {
 	if !utf8.ValidString(s) {
 		return nil, &Error{Place: e.at, Msg: "the text is not valid UTF-8"}
@@ -50,8 +49,8 @@ func (e *Env) Template(s string) (*Value, error) {
 	return v, nil
 }
 
-// Tree compiles the data of a YAML node, aliases followed, with expressions in its strings. fail is called with each
-// mistake, after which the value must not be used. The node must be one that Format.Read of yamlnode returned.
+// Tree compiles the data of a YAML node, with expressions in its strings. It follows aliases. It calls fail for each
+// problem; afterwards the value must not be used. The node must come from Format.Read of yamlnode.
 func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	n = yamlnode.Follow(n)
 	switch n.Kind {
@@ -93,12 +92,12 @@ func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	return v
 }
 
-// Data returns the data of a YAML node as Tree does, with strings as they are.
+// Data returns the data of a YAML node like Tree, but without expressions.
 func Data(n *yamlnode.Node, fail func(*yamlnode.Node, error)) any {
 	return (*Env)(nil).Tree(n, fail).constant
 }
 
-// scalarData returns the data of a scalar: nil, a bool, a number, or text, which dates are too.
+// scalarData returns the data of a scalar: nil, a bool, a number, or text. Dates are text.
 func scalarData(n *yamlnode.Node) (any, error) {
 	var v any
 	switch n.ShortTag() {
@@ -117,7 +116,7 @@ func scalarData(n *yamlnode.Node) (any, error) {
 
 func (v *Value) isConst() bool { return v.text == nil && v.list == nil && v.object == nil }
 
-// Programs returns the expressions in the value; a nil value has none.
+// Programs returns the expressions in the value. A nil value has none.
 func (v *Value) Programs() []*Program {
 	if v == nil {
 		return nil
@@ -137,13 +136,13 @@ func (v *Value) Programs() []*Program {
 	return out
 }
 
-// Eval returns the data with all expressions replaced by their values. The result shares nothing with vars. The error
+// Eval returns the data with all expressions replaced by their values. The result shares no memory with vars. The error
 // is an [*Error].
 func (v *Value) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	return v.eval(ctx, vars, newBudget())
 }
 
-// EvalString is Eval for a value that ends up as text. A nil value is empty.
+// EvalString is like Eval, but returns the result as text. For a nil value, it returns "".
 func (v *Value) EvalString(ctx context.Context, vars map[string]any) (string, error) {
 	if v == nil {
 		return "", nil

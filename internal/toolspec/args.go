@@ -16,11 +16,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// TextMap is an object of names to texts. Besides an object it accepts what models send for one: a list of "name=value"
-// or of objects with a name and a value, and an object written as text.
+// TextMap is an object of names and texts. It also accepts other forms that models send: a list of "name=value" texts,
+// a list of objects with a name and a value, and an object as JSON text.
 type TextMap map[string]string
 
-// UnmarshalJSON reads any of the accepted forms.
+// UnmarshalJSON decodes all accepted forms.
 func (m *TextMap) UnmarshalJSON(b []byte) error {
 	var v any
 	if err := decodeNumber(b, &v); err != nil {
@@ -57,7 +57,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// pair reads an item of a list that stands for an object.
+// pair decodes an item of a list that replaces an object.
 func pair(item any) (name, value string, ok bool) {
 	switch item := item.(type) {
 	case string:
@@ -74,7 +74,7 @@ func pair(item any) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// aliases are other names that models use for arguments. They are accepted but not advertised.
+// aliases returns other names that models use for arguments. They are accepted but not documented.
 func aliases() map[string]string {
 	return map[string]string{
 		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds", "timeout_s": "timeout_seconds",
@@ -89,8 +89,8 @@ func aliases() map[string]string {
 	}
 }
 
-// Bound is the range of a whole number of an input, which its schema has and every call is held to. A Most or Default
-// of zero is none. A call may leave the number out, or pass zero for the default.
+// Bound is the range of an integer argument. It is part of the schema, and every call is checked. If Most or Default is
+// zero, the argument has no maximum or no default. A call may omit the number, or pass zero for the default.
 type Bound struct {
 	Name                 string
 	Least, Most, Default int64
@@ -109,7 +109,7 @@ func (b Bound) Describe(input map[string]any) {
 	}
 }
 
-// check refuses a value that is out of bounds.
+// check returns a failure if a value is out of range.
 func (b Bound) check(value int64) *Error {
 	switch {
 	case value < 0 && b.Most == 0:
@@ -141,7 +141,7 @@ type argument struct {
 	field    reflect.Value
 }
 
-// arguments lists the fields of an input, those of embedded structs too.
+// arguments returns the fields of an input, including the fields of embedded structs.
 func arguments(in reflect.Value) []argument {
 	var list []argument
 	for _, f := range reflect.VisibleFields(in.Type()) {
@@ -152,8 +152,9 @@ func arguments(in reflect.Value) []argument {
 	return list
 }
 
-// DecodeInput reads a model's arguments into In, a struct with `json` tags. It forgives what is harmless (aliases, numbers
-// as text) and reports all else that is wrong at once. A text that is required may not be empty, unless it is a *string.
+// DecodeInput decodes a model's arguments into In, a struct with `json` tags. It accepts harmless deviations (aliases,
+// numbers as text) and reports all other problems at once. A required text must not be empty, unless its type is
+// *string.
 func DecodeInput[In any](raw json.RawMessage) (In, *Error) {
 	var in In
 	values, fail := object(raw)
@@ -201,13 +202,13 @@ func (a argument) set(value json.RawMessage) error {
 	case a.required && !maybeEmpty && field.Kind() == reflect.String && field.Len() == 0:
 		return fmt.Errorf("%s is empty", a.name)
 	case a.name == "timeout_seconds" && field.IsZero():
-		// Left out is the default; a given 0 could mean none or at once.
+		// An omitted value means the default. An explicit 0 could mean no timeout or an immediate timeout.
 		return fmt.Errorf("%s must be 1 to %d, not 0", a.name, bound.ExecTimeout/time.Second)
 	}
 	return nil
 }
 
-// object reads the arguments as a whole: an object, also one that came as text, or nothing.
+// object decodes all arguments: an object, an object as JSON text, or nothing.
 func object(raw json.RawMessage) (map[string]json.RawMessage, *Error) {
 	values := map[string]json.RawMessage{}
 	trimmed := bytes.TrimSpace(raw)
@@ -250,7 +251,7 @@ func unknownArgument(name string, args []argument) string {
 	return fmt.Sprintf("unknown argument %q, %s", sanitize.Clip(name), suggest.Hint(name, names))
 }
 
-// setArgument sets one field. Its errors name the argument.
+// setArgument sets one field. Its errors contain the argument's name.
 func setArgument(field reflect.Value, name string, value json.RawMessage) error {
 	if u, ok := field.Addr().Interface().(json.Unmarshaler); ok {
 		if err := u.UnmarshalJSON(value); err != nil {
@@ -293,7 +294,7 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 	return nil
 }
 
-// listOf accepts a list and JSON text of a list, which some models write.
+// listOf accepts a list, or JSON text of a list, which some models send.
 func listOf(v any) (list []any, ok bool) {
 	if text, isText := v.(string); isText {
 		if decodeNumber([]byte(text), &list) != nil {
@@ -305,7 +306,7 @@ func listOf(v any) (list []any, ok bool) {
 	return list, ok && list != nil
 }
 
-// put returns a function that sets a value that is one, and reports whether it is.
+// put returns a function that calls set if ok is true, and returns ok.
 func put[T any](set func(T)) func(T, bool) bool {
 	return func(v T, ok bool) bool {
 		if ok {
@@ -356,7 +357,7 @@ func scalarText(v any) (string, bool) {
 	return "", false
 }
 
-// integer accepts 30, 30.0 and "30".
+// integer accepts 30, 30.0, and "30".
 func integer(v any) (int64, bool) {
 	var text string
 	switch v := v.(type) {
@@ -388,7 +389,7 @@ func boolean(v any) (b, ok bool) {
 	return false, false
 }
 
-// KindOf names the type of a JSON value.
+// KindOf returns the name of a JSON value's type.
 func KindOf(v any) string {
 	switch v := v.(type) {
 	case nil:

@@ -14,29 +14,28 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Code is the class of a failure, as models and clients see it. The set is closed: see Codes.
+// Code is the class of a failure, as models and clients see it. Codes returns all codes.
 type Code string
 
 // Codes of failures.
 const (
-	CodeNotFound    Code = "not_found"         // no such sandbox, exec, file or program; or the caller may not know of it
-	CodeExists      Code = "exists"            // the thing to make is there already
-	CodeInvalid     Code = "invalid_argument"  // the call can never succeed as it stands
-	CodePermission  Code = "permission_denied" // the sandbox's user may not, or a policy forbids it
-	CodeTooLarge    Code = "too_large"         // a documented size limit was passed
-	CodeTimeout     Code = "timeout"           // a time limit of the call ran out
-	CodeLost        Code = "sandbox_lost"      // the sandbox died; what it held is gone
+	CodeNotFound    Code = "not_found"         // does not exist, or the caller may not know of it
+	CodeExists      Code = "exists"            // the resource already exists
+	CodeInvalid     Code = "invalid_argument"  // the call can never succeed with these arguments
+	CodePermission  Code = "permission_denied" // the sandbox's user has no permission, or a policy forbids it
+	CodeTooLarge    Code = "too_large"         // a documented size limit was exceeded
+	CodeTimeout     Code = "timeout"           // a time limit of the call has passed
+	CodeLost        Code = "sandbox_lost"      // the sandbox died, and its contents are lost
 	CodeClosed      Code = "closed"            // the sandbox was closed
-	CodeCapacity    Code = "capacity"          // as many sandboxes or processes as allowed are there already
-	CodeUnavailable Code = "unavailable"       // the engine or the image cannot be had now
-	CodeUnsupported Code = "unsupported"       // this engine or version cannot do it
-	CodeQuota       Code = "quota_exceeded"    // the sandbox's disk is full, or the host's
-	CodeToolFailed  Code = "tool_failed"       // a tool of the host, which code inside called, failed
-	CodeInternal    Code = "internal"          // a fault of Workcell
+	CodeCapacity    Code = "capacity"          // the maximum number of sandboxes or processes already exists
+	CodeUnavailable Code = "unavailable"       // the engine or the image is currently unavailable
+	CodeUnsupported Code = "unsupported"       // this engine or version does not support it
+	CodeQuota       Code = "quota_exceeded"    // the disk of the sandbox or the host is full
+	CodeToolFailed  Code = "tool_failed"       // a host tool that sandboxed code called has failed
+	CodeInternal    Code = "internal"          // a bug in Workcell
 )
 
-// remediations pairs each code, in the order of the documentation, with what a model is to do about a failure of its
-// class when nothing more fitting is known.
+// remediations returns, for each code in the order of the documentation, the default advice for a model.
 func remediations() []remediation {
 	return []remediation{
 		{CodeNotFound, "Check the ID or path. sandbox_fs_list lists files. IDs of other runs are not visible."},
@@ -61,7 +60,7 @@ type remediation struct {
 	text string
 }
 
-// Codes lists every code.
+// Codes returns all codes.
 func Codes() []Code {
 	var codes []Code
 	for _, r := range remediations() {
@@ -70,7 +69,7 @@ func Codes() []Code {
 	return codes
 }
 
-// Remediation returns what to do about a failure of the class when nothing more fitting is known.
+// Remediation returns the default advice for failures with this code.
 func (c Code) Remediation() string {
 	for _, r := range remediations() {
 		if r.code == c {
@@ -80,20 +79,21 @@ func (c Code) Remediation() string {
 	return CodeInternal.Remediation()
 }
 
-// Error is the `error` of an output. It never holds paths of the host.
+// Error is the `error` of an output. It never contains paths of the host.
 type Error struct {
 	Code        Code   `json:"code" jsonschema_description:"class of the failure"`
 	Message     string `json:"message" jsonschema_description:"what went wrong"`
 	Remediation string `json:"remediation" jsonschema_description:"what to do about it"`
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
-	// Rule names the rule that refused the call; empty for other failures. For records: the message has it, too.
+	// Rule is the name of the rule that refused the call, for audit records. It is empty for other failures. The message
+	// also contains it.
 	Rule string `json:"-"`
 }
 
 // Error returns "code: message".
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// Failf returns a failure with the remediation of its class.
+// Failf returns a failure with the default advice of its code.
 func Failf(code Code, format string, args ...any) *Error {
 	return &Error{
 		Code: code, Message: fmt.Sprintf(format, args...), Remediation: code.Remediation(),
@@ -101,7 +101,7 @@ func Failf(code Code, format string, args ...any) *Error {
 	}
 }
 
-// WithRemediation returns the error with a more fitting remediation; empty changes nothing.
+// WithRemediation replaces the advice if remediation is not empty, and returns e.
 func (e *Error) WithRemediation(remediation string) *Error {
 	e.Remediation = cmp.Or(remediation, e.Remediation)
 	return e
@@ -112,7 +112,7 @@ type sentinel struct {
 	code Code
 }
 
-// sentinels pairs what packages backend and session report with codes, most telling first.
+// sentinels maps errors of packages backend and session to codes. If several match, the first one applies.
 func sentinels() []sentinel {
 	return []sentinel{
 		{backend.ErrClosed, CodeClosed},
@@ -137,7 +137,7 @@ func sentinels() []sentinel {
 	}
 }
 
-// ErrorOf returns err as models see it. Text that no sentinel vouches for stays with the operator.
+// ErrorOf converts err for models. Only texts of known errors are included; operators can find other texts in the log.
 func ErrorOf(err error) *Error {
 	var known *Error
 	if errors.As(err, &known) {
@@ -178,11 +178,11 @@ func ErrorOf(err error) *Error {
 	return e
 }
 
-// hostAddress finds the addresses of the host's network in the words of an engine that could not reach a registry: its
-// resolver, its proxy, itself.
+// hostAddress matches addresses of the host's network in error messages of an engine that could not reach a registry:
+// the addresses of its resolver, its proxy, or the engine itself.
 var hostAddress = regexp.MustCompile(`(\bon |\b(?:tcp|udp)[46]? |->)(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9A-Za-z:.%]+\])(?::[0-9]+)?`)
 
-// plainText is the text of err without the operation and the driver, which mean nothing to a model.
+// plainText returns the text of err without the operation and the driver, which mean nothing to a model.
 func plainText(err error) string {
 	var wrapped *backend.Error
 	if errors.As(err, &wrapped) {

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestEverySentinelHasACode reads the sentinels from the source of package backend, so that a new one cannot be missed.
+// TestEverySentinelHasACode reads the sentinels from the source of package backend, so that it also covers new ones.
 func TestEverySentinelHasACode(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../backend/errors.go", nil, 0)
@@ -93,7 +93,7 @@ func TestErrorOf(t *testing.T) {
 	}
 }
 
-// TestInstallErrors verifies that an installation that failed names its exit code and the next step.
+// TestInstallErrors verifies that the error of a failed installation contains its exit code and the next step.
 func TestInstallErrors(t *testing.T) {
 	t.Parallel()
 	refused := func(rule string) []sandbox.EgressRefusal {

@@ -1,5 +1,5 @@
-// Package toolspec holds what a tool is to those who offer it, whichever protocol they speak: its definition, how the
-// arguments of a model are read, and the failures that it answers with.
+// Package toolspec describes tools independently of the protocol that offers them: their definitions, the decoding of a
+// model's arguments, and the failures that they return.
 package toolspec
 
 import (
@@ -27,32 +27,33 @@ const (
 	ToolRollback  = "sandbox_rollback"
 )
 
-// Definition is what a host shows of a tool.
+// Definition is the description of a tool for a host.
 type Definition struct {
 	Name        string
-	Title       string // for people
+	Title       string // for users
 	Description string // for models
-	// What the tool does, for hosts that ask their users before they run one. Network: what it runs may reach the network.
+	// Properties of the tool, for hosts that ask their users before a call. Network means that the tool's programs may use
+	// the network.
 	ReadOnly, Destructive, Idempotent, Network bool
 
 	Input  map[string]any // JSON Schema
 	Output map[string]any // JSON Schema
 }
 
-// Args are the arguments of a call that a host may hold against rules of its own, by what they are. Those that the tool
-// does not have are zero. What the pointers lead to may be changed.
+// Args are the arguments of a call in a common form, so that a host can check them against its own rules. Arguments
+// that the tool does not have are zero. The pointers may be used to change the arguments.
 type Args struct {
 	SandboxID      *string
-	SessionKey     *string          // names the sandbox to open
-	TimeoutSeconds *int64           // of the command or program; zero is the default
-	Files          map[string]int64 // size of what is written or was read, by path; zero when it is not known yet
+	SessionKey     *string          // name of the sandbox to open
+	TimeoutSeconds *int64           // timeout of the command or program; zero means the default
+	Files          map[string]int64 // sizes of written or read files by path; zero if not known yet
 
-	Argv      []string // the command, or
-	Line      string   // the command as a line for /bin/sh
-	Stdin     *string  // of the command
-	StdinOpen bool     // more of it may follow
+	Argv      []string // the command; set either Argv or Line
+	Line      string   // a command for /bin/sh
+	Stdin     *string  // input of the command
+	StdinOpen bool     // more input may follow
 
-	Code, Runtime string // the program; an empty Runtime is the agent's own
+	Code, Runtime string // the program; if Runtime is empty, the agent's runtime
 }
 
 // Result is part of every output.
@@ -62,7 +63,7 @@ type Result struct {
 
 func (r Result) failure() *Error { return r.Error }
 
-// FailureOf returns the failure that an output carries through its Result; nil when it carries none.
+// FailureOf returns the failure in an output's Result, or nil.
 func FailureOf(out any) *Error {
 	if f, ok := out.(interface{ failure() *Error }); ok {
 		return f.failure()
@@ -70,7 +71,7 @@ func FailureOf(out any) *Error {
 	return nil
 }
 
-// Image is part of an output that may have a picture beside its JSON, for hosts that can show one.
+// Image is part of an output that may include a picture in addition to its JSON, for hosts that can show pictures.
 type Image struct {
 	MediaType string `json:"media_type,omitempty" jsonschema:"enum=image/png,enum=image/jpeg,enum=image/gif,enum=image/webp" jsonschema_description:"set if the file is an image, which comes with this answer; then contents is missing"`
 	Data      []byte `json:"-"`
@@ -83,7 +84,7 @@ func (i Image) images() []Image {
 	return []Image{i}
 }
 
-// Images is part of an output that may have any number of pictures beside its JSON.
+// Images is part of an output that may include several pictures in addition to its JSON.
 type Images struct {
 	Pictures []Image `json:"-"`
 }
@@ -98,14 +99,15 @@ func ImagesOf(out any) []Image {
 	return nil
 }
 
-// DefinitionOf describes a tool by its types: In and Out are structs with `json`, `jsonschema` and
-// `jsonschema_description` tags, and Out embeds Result.
+// DefinitionOf returns the definition of a tool from its types. In and Out are structs with `json`, `jsonschema`, and
+// `jsonschema_description` tags. Out must embed Result.
 func DefinitionOf[In, Out any](name, description string) Definition {
 	in, out := Schemas[In, Out]()
 	return Definition{Name: name, Description: description, Input: in, Output: out}
 }
 
-// Schemas infers the schemas of a tool. No field of an output is required: a failed call returns nothing but its error.
+// Schemas infers the schemas of a tool. No field of the output is required, because a failed call returns only its
+// error.
 func Schemas[In, Out any]() (input, output map[string]any) {
 	var in In
 	var out Out
@@ -135,7 +137,7 @@ func schemaOf(v any) (schema map[string]any) {
 		err = json.Unmarshal(data, &schema)
 	}
 	if err != nil {
-		panic(err) // the types are the tools' own
+		panic(err) // the types are fixed, so this is a bug
 	}
 	return schema
 }

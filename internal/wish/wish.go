@@ -1,5 +1,5 @@
-// Package wish turns what a file asks of a sandbox into a session's request, and what a workflow asks for its agents
-// into a context.
+// Package wish converts the sandbox settings of a file to a session's request, and stores a workflow's defaults for its
+// agents in a context.
 package wish
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Request returns the request of a sandbox that is described by s. What s leaves out is left out, so that
-// Request.Over can take it from a base; an explicit no is not nothing. The image is as written: the caller knows which
-// one a runtime means.
+// Request returns the request for the sandbox that s describes. Fields that s does not set stay unset, so that
+// Request.Over can take them from a base. An explicit "no" is set. The image is copied as written; the caller selects a
+// runtime's image.
 func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
 	req := session.Request{
@@ -61,10 +61,10 @@ func DefaultImage(req *session.Request, r frontmatter.Runtime) {
 	req.Image, req.DefaultImage, req.Language = frontmatter.DefaultImage(r), true, string(cmp.Or(r, frontmatter.RuntimePython))
 }
 
-type yieldKey struct{} // holds the time.Duration of WithYield
+type yieldKey struct{} // time.Duration from WithYield
 
-// WithYield returns a context in which sandbox_exec waits d for the end of a command when neither the call nor its
-// agent sets another time. Zero leaves ctx as it is.
+// WithYield returns a context with the default time that sandbox_exec waits for the end of a command. The call and its
+// agent can override it. If d is zero, WithYield returns ctx.
 func WithYield(ctx context.Context, d time.Duration) context.Context {
 	if d == 0 {
 		return ctx
@@ -72,7 +72,7 @@ func WithYield(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, yieldKey{}, d)
 }
 
-// Yield returns the duration of WithYield; zero without one.
+// Yield returns the duration from WithYield, or zero.
 func Yield(ctx context.Context) time.Duration {
 	d, _ := ctx.Value(yieldKey{}).(time.Duration)
 	return d

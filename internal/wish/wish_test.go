@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestAnExplicitNo verifies that a request overrides a base with an explicit no, and a base a request.
+// TestAnExplicitNo verifies that an explicit "no" in a request overrides a base, and that a base fills unset fields.
 func TestAnExplicitNo(t *testing.T) {
 	t.Parallel()
 	base := session.Request{Network: backend.NetworkBridge, Root: backend.RootWritable}

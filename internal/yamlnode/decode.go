@@ -12,30 +12,30 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// maxProblems is how many problems of a file are reported.
+// maxProblems is the maximum number of reported problems per file.
 const maxProblems = 50
 
-// Decoder reads the nodes of one file into Go values and collects all problems.
+// Decoder decodes the nodes of one file into Go values and collects all problems.
 type Decoder struct {
 	*Source
-	First    int                                            // line of the file that the YAML begins on
-	Of       bool                                           // messages name a value "key of what" instead of "what.key"
-	Zero     bool                                           // allows 0 for numbers that are not pointers
-	Removed  map[string]string                              // hints for keys that earlier versions had, by path
-	Without  []string                                       // keys that are unknown, although structs have them
+	First    int                                            // line of the file on which the YAML begins
+	Of       bool                                           // messages use "key of what" instead of "what.key"
+	Zero     bool                                           // allow 0 for numbers that are not pointers
+	Removed  map[string]string                              // hints for keys of earlier versions, by path
+	Without  []string                                       // keys to refuse although structs have them
 	Hook     func(n *Node, name string, to any) (done bool) // decodes special values; may be nil
-	At       map[string]*Node                               // values of structs, and keys of maps, by path
-	Bad      map[string]bool                                // paths of values that were refused
+	At       map[string]*Node                               // values of structs and keys of maps, by path
+	Bad      map[string]bool                                // paths of refused values
 	Problems hint.Problems
 	root     *Node
 }
 
-// NewDecoder returns a decoder for nodes of a file, whose YAML begins on a line.
+// NewDecoder returns a decoder for nodes of a file. line is the line on which its YAML begins.
 func NewDecoder(file, text string, line int) *Decoder {
 	return &Decoder{Source: newSource(file, text), First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
 }
 
-// Err returns all problems in the order of the file as [hint.Problems], and nil for none.
+// Err returns all problems in file order as [hint.Problems], or nil.
 func (d *Decoder) Err() error {
 	if len(d.Problems) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (d *Decoder) Fail(n *Node, advice, format string, args ...any) {
 
 // FailInside adds a problem with the text at an offset of a scalar.
 func (d *Decoder) FailInside(n *Node, offset int, advice, format string, args ...any) {
-	if len(d.Problems) > maxProblems { // to find a place in a long line takes time
+	if len(d.Problems) > maxProblems { // finding a position in a long line takes time
 		return
 	}
 	line, column := d.Place(n, offset)
@@ -63,7 +63,7 @@ func (d *Decoder) failAt(line, column int, advice, format string, args ...any) {
 	d.Add(&hint.Problem{File: d.File, Line: d.First - 1 + line, Column: column, Message: message, Hint: advice})
 }
 
-// Add adds a problem, unless there are too many.
+// Add adds a problem, unless too many have been reported.
 func (d *Decoder) Add(p *hint.Problem) {
 	switch {
 	case len(d.Problems) < maxProblems:
@@ -73,7 +73,7 @@ func (d *Decoder) Add(p *hint.Problem) {
 	}
 }
 
-// AddBelow adds the problems of the value at a path where its fields are set, except for fields that were refused
+// AddBelow adds the problems of the value at a path with the positions of its fields. It skips fields that were refused
 // before.
 func (d *Decoder) AddBelow(path string, problems hint.Problems) {
 next:
@@ -96,9 +96,9 @@ func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool
 	return false
 }
 
-// Decode reads n into the value that to points at. Messages name the value by its path. It collects all problems and
-// returns false if a value was refused. Structs have the keys of their yaml or json tags. Maps of text accept numbers
-// and booleans literally. A field of type *Node keeps the node, for values with expressions.
+// Decode decodes n into the value to which the pointer to leads. Messages contain its path. Decode collects all
+// problems and returns false if it refused a value. Structs have the keys of their yaml or json tags. Maps of text
+// accept numbers and booleans literally. A field of type *Node keeps the node, for values with expressions.
 func (d *Decoder) Decode(n *Node, path string, to any) bool {
 	return d.decode(n, path, reflect.ValueOf(to).Elem(), d.Zero)
 }
@@ -144,7 +144,7 @@ func (d *Decoder) decode(n *Node, path string, v reflect.Value, zero bool) bool 
 	return d.scalar(n, path, v, zero)
 }
 
-// object reads a mapping into a struct.
+// object decodes a mapping into a struct.
 func (d *Decoder) object(n *Node, path string, v reflect.Value) bool {
 	fields, names := map[string]reflect.Value{}, []string(nil)
 	for _, f := range reflect.VisibleFields(v.Type()) {
@@ -162,7 +162,7 @@ func (d *Decoder) object(n *Node, path string, v reflect.Value) bool {
 	return ok
 }
 
-// Fields returns the values of a mapping with the known keys. It reports other keys, and known keys without a value.
+// Fields returns the values of the known keys in a mapping. It reports other keys, and known keys without a value.
 func (d *Decoder) Fields(n *Node, path string, known ...string) (map[string]*Node, bool) {
 	if n.Kind != Mapping {
 		return nil, d.Refuse(n, path, "", "%s must be a mapping, not %s", path, Kind(n))
@@ -184,7 +184,7 @@ func (d *Decoder) Fields(n *Node, path string, known ...string) (map[string]*Nod
 	return values, true
 }
 
-// mapping reads a mapping of names.
+// mapping decodes a mapping of names.
 func (d *Decoder) mapping(n *Node, path string, v reflect.Value) bool {
 	isText, what := v.Type().Elem().Kind() == reflect.String, "a mapping"
 	if isText {
@@ -216,7 +216,7 @@ func (d *Decoder) mapping(n *Node, path string, v reflect.Value) bool {
 	return all
 }
 
-// scalar reads text, a bool, a number or a duration.
+// scalar decodes text, a bool, a number, or a duration.
 func (d *Decoder) scalar(n *Node, path string, v reflect.Value, zero bool) bool {
 	must := func(advice, what string) bool {
 		return d.Refuse(n, path, advice, "%s must be %s, not %s", path, what, Kind(n))
@@ -252,7 +252,7 @@ func (d *Decoder) scalar(n *Node, path string, v reflect.Value, zero bool) bool 
 	return true
 }
 
-// quoteHint helps where YAML took text for a number or a boolean.
+// quoteHint returns a hint if YAML parsed text as a number or a boolean.
 func quoteHint(n *Node) string {
 	if n.Kind == Scalar && !IsNull(n) && len(n.Value) < 40 {
 		return fmt.Sprintf("put it in quotes: %q", n.Value)
@@ -260,7 +260,7 @@ func quoteHint(n *Node) string {
 	return ""
 }
 
-// join returns the path of a key. Names with spaces, such as "the file", are not part of paths.
+// join returns the path of a key. Names with spaces, for example "the file", are not part of paths.
 func (d *Decoder) join(path, key string) string {
 	key = sanitize.Clip(key)
 	switch {

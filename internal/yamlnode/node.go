@@ -27,7 +27,7 @@ const (
 // Is reports whether n is a scalar with one of the tags.
 func Is(n *Node, tags ...string) bool { return n.Kind == Scalar && slices.Contains(tags, n.ShortTag()) }
 
-// Encode writes a value as YAML.
+// Encode encodes a value as YAML.
 func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
@@ -36,10 +36,10 @@ func Encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Unmarshal reads YAML that needs no strict checks.
+// Unmarshal decodes YAML that needs no strict checks.
 func Unmarshal(src []byte, v any) error { return yaml.Unmarshal(src, v) }
 
-// Pairs iterates over the keys of a mapping and their values, aliases followed. Other nodes have none.
+// Pairs iterates over the keys and values of a mapping and follows aliases. For other nodes, it yields nothing.
 func Pairs(n *Node) iter.Seq2[*Node, *Node] {
 	return func(yield func(key, value *Node) bool) {
 		for i := 0; n.Kind == Mapping && i+1 < len(n.Content); i += 2 {
@@ -50,7 +50,7 @@ func Pairs(n *Node) iter.Seq2[*Node, *Node] {
 	}
 }
 
-// Items iterates over the entries of a list, aliases followed. Other nodes have none.
+// Items iterates over the entries of a list and follows aliases. For other nodes, it yields nothing.
 func Items(n *Node) iter.Seq[*Node] {
 	return func(yield func(*Node) bool) {
 		for i := 0; n.Kind == List && i < len(n.Content); i++ {
@@ -61,7 +61,7 @@ func Items(n *Node) iter.Seq[*Node] {
 	}
 }
 
-// Follow returns what an alias stands for, and other nodes as they are.
+// Follow returns the target of an alias. It returns other nodes unchanged.
 func Follow(n *Node) *Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -72,7 +72,7 @@ func Follow(n *Node) *Node {
 // IsNull reports whether n is an explicit or an empty null.
 func IsNull(n *Node) bool { return Is(n, "!!null") }
 
-// Kind names the type of n for people.
+// Kind returns the type of n for messages.
 func Kind(n *Node) string {
 	switch n.Kind {
 	case Mapping:
@@ -93,7 +93,7 @@ func Kind(n *Node) string {
 	return "text"
 }
 
-// duration returns the time that n says, as 90s, 30m or 1h30m; false, and what to write, when it says none.
+// duration parses a duration, for example 90s, 30m, or 1h30m. If the scalar is invalid, it returns false and a hint.
 func duration(n *Node) (d time.Duration, hint string, ok bool) {
 	d, err := time.ParseDuration(n.Value)
 	if n.Kind == Scalar && err == nil {

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// CheckReferences refuses references in a JSON Schema. Validators follow them to files and addresses, or without end.
+// CheckReferences refuses references in a JSON Schema, because validators follow them to files and URLs, or without
+// end.
 func CheckReferences(schema any) error {
 	switch schema := schema.(type) {
 	case map[string]any:

@@ -7,17 +7,17 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Source is the text of a file; it turns nodes and offsets into lines and columns.
+// Source is the text of a file. It converts nodes and offsets to lines and columns.
 type Source struct {
 	File  string
 	lines []string
 }
 
-// newSource returns the source of a file with a text.
+// newSource returns the source of a file.
 func newSource(file, text string) *Source { return &Source{file, strings.Split(text, "\n")} }
 
-// Place returns where byte offset of the value of the scalar n stands in the file. Where the value is not in the file
-// as it is (escapes, folded text), the place is that of the scalar.
+// Place returns the position of a byte offset in the value of scalar n. If the value is not literally in the file
+// (because of escapes or folded text), Place returns the position of the scalar.
 func (s *Source) Place(n *Node, offset int) (line, column int) {
 	head := n.Value[:max(0, min(offset, len(n.Value)))]
 	if n.Style&yaml.LiteralStyle != 0 {
@@ -33,7 +33,7 @@ func (s *Source) Place(n *Node, offset int) (line, column int) {
 	return n.Line, n.Column
 }
 
-// placeInBlock handles literal block scalars ("|"): the value's lines are lines of the file, indented.
+// placeInBlock handles literal block scalars ("|"), whose lines are indented lines of the file.
 func (s *Source) placeInBlock(n *Node, head string) (line, column int) {
 	row := strings.Count(head, "\n")
 	head = head[strings.LastIndexByte(head, '\n')+1:]
@@ -47,7 +47,7 @@ func (s *Source) placeInBlock(n *Node, head string) (line, column int) {
 	return n.Line, n.Column
 }
 
-// from returns the rest of a line from a column, both counted from 1, the column in characters.
+// from returns the rest of a line from a column. Both start at 1, and the column counts characters.
 func (s *Source) from(line, column int) (string, bool) {
 	if line < 1 || line > len(s.lines) {
 		return "", false

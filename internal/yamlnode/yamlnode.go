@@ -1,5 +1,5 @@
-// Package yamlnode reads YAML files that nobody has checked: a single document of bounded size, and what is wrong with
-// it by line and column.
+// Package yamlnode reads untrusted YAML files. It accepts a single document of limited size and reports problems with
+// line and column.
 package yamlnode
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ReadFile reads up to a byte more than Text takes. It follows links and waits for pipes: the operator named the file.
+// ReadFile reads at most one byte more than Text accepts. It follows links and waits for pipes, because the operator
+// chose the file.
 func ReadFile(path string, maxBytes int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -32,9 +33,9 @@ func ReadFile(path string, maxBytes int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
 }
 
-// ReadUntrusted is ReadFile for a file in an untrusted directory, such as a cloned repository. See ReadFS.
+// ReadUntrusted is like ReadFile for a file in an untrusted directory, for example a cloned repository. See ReadFS.
 func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
-	root, err := os.OpenRoot(filepath.Dir(path)) // links out of it are not followed
+	root, err := os.OpenRoot(filepath.Dir(path)) // links that lead outside are not followed
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Unwrap(err)}
 	}
@@ -42,11 +43,11 @@ func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
 	return ReadFS(root.FS(), filepath.Base(path), path, maxBytes)
 }
 
-// ReadFS reads a regular file of fsys up to a byte more than Text takes. Errors name the file as shown. A pipe, a
-// device, and a link that points outside an os.Root are a hint.Problem.
+// ReadFS reads a regular file of fsys, at most one byte more than Text accepts. Errors contain shown as the file's
+// name. For a pipe, a device, or a link that leads outside an os.Root, the error is a hint.Problem.
 func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 	const replace = "replace it with a regular file"
-	info, err := fs.Stat(fsys, name) // before it is opened, which would wait for the writer of a pipe
+	info, err := fs.Stat(fsys, name) // before opening, which would wait for the writer of a pipe
 	var at *fs.PathError
 	switch {
 	case errors.As(err, &at) && strings.Contains(at.Err.Error(), "escapes from parent"):
@@ -66,8 +67,8 @@ func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
 }
 
-// Text returns the text of a file without its byte order mark. What is larger than maxBytes, or anything but UTF-8
-// without NUL bytes, is a problem.
+// Text returns the text of a file without its byte order mark. If the file is larger than maxBytes, is not valid UTF-8,
+// or contains NUL bytes, Text returns a problem.
 func Text(src []byte, maxBytes int) (string, *hint.Problem) {
 	fail := func(at int, message, advice string) (string, *hint.Problem) {
 		line := bytes.Count(src[:at], []byte{'\n'}) + 1
@@ -93,20 +94,20 @@ func Text(src []byte, maxBytes int) (string, *hint.Problem) {
 	return string(src), nil
 }
 
-// Format is what the documents of one kind have to keep to.
+// Format describes the requirements for documents of one kind.
 type Format struct {
-	Name      string // of the document in messages; empty is "the file"
-	Single    string // what to do when a second document follows
-	Empty     string // what to do about an empty file; "" allows one
-	FirstLine int    // of the file that the text begins on; zero is 1
+	Name      string // name of the document in messages; default "the file"
+	Single    string // hint if a second document follows
+	Empty     string // hint for an empty file; if "", the file may be empty
+	FirstLine int    // line of the file on which the text begins; default 1
 	MaxBytes  int
 	MaxDepth  int
-	MaxValues int  // with aliases followed
+	MaxValues int  // counted after aliases are expanded
 	MergeKeys bool // merge keys are left to the caller
 }
 
-// Read parses the only document of a file and checks it as a whole. It returns a nil node if the document is empty, or
-// if its problems forbid to walk it.
+// Read parses the only document of a file and checks it as a whole. If the document is empty, or if its problems make
+// it unsafe to walk, Read returns a nil node.
 func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 	text, problem := Text(src, f.MaxBytes)
 	f.FirstLine, f.Name = max(f.FirstLine, 1), cmp.Or(f.Name, "the file")
@@ -130,9 +131,9 @@ func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 	return d, root
 }
 
-// parse parses the only document of a text. An empty one is a nil node.
+// parse parses the only document of a text. If the document is empty, parse returns a nil node.
 func (f Format) parse(text string) (root *Node, problem *hint.Problem) {
-	// yaml.v3 has panicked on hostile documents; whatever it does, a file must not end the program.
+	// yaml.v3 has panicked on hostile documents, so recover: a file must not crash the program.
 	defer func() {
 		if r := recover(); r != nil {
 			root, problem = nil, &hint.Problem{Line: 1, Message: fmt.Sprintf("cannot read the YAML: %v", r)}
@@ -153,7 +154,7 @@ func (f Format) parse(text string) (root *Node, problem *hint.Problem) {
 	return doc.Content[0], nil
 }
 
-// documents parses the first two documents of a text. A document that does not exist has no kind.
+// documents parses the first two documents of a text. The kind of a missing document is zero.
 func documents(text string) (first, second yaml.Node, err error) {
 	dec := yaml.NewDecoder(strings.NewReader(text))
 	if err = dec.Decode(&first); err == nil {
@@ -165,14 +166,14 @@ func documents(text string) (first, second yaml.Node, err error) {
 	return first, second, err
 }
 
-// maxPlaced is the size of the largest text in which syntaxProblem looks for the place, for which it parses the text
-// again and again.
+// maxPlaced is the maximum size of a text in which syntaxProblem searches for the position, because the search parses
+// the text repeatedly.
 const maxPlaced = 64 << 10
 
-// syntaxProblem finds the place of err. yaml.v3 only has a line, often of the surrounding list or mapping. But the text
-// up to the place is the shortest beginning of the text that has the same error.
+// syntaxProblem returns the position of err. yaml.v3 reports only a line, often the line of the surrounding list or
+// mapping. The position is at the end of the shortest prefix of the text that causes the same error.
 func syntaxProblem(text string, err error) *hint.Problem {
-	// yaml.v3 replaces line 0, so the line that is compared must not be 0.
+	// yaml.v3 replaces line 0, so the compared line must not be 0.
 	fails := func(text string) bool {
 		_, _, got := documents("\n" + text)
 		return got != nil && got.Error() == err.Error()
@@ -208,9 +209,9 @@ func syntaxProblem(text string, err error) *hint.Problem {
 // report is called with a problem of a node.
 type report func(n *Node, hint, format string, args ...any)
 
-// check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys,
-// duplicate keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree must
-// not be walked: it is too deep, too large, or contains itself.
+// check reports problems of the whole document: depth, size after aliases are expanded, tags, merge keys, and duplicate
+// keys. It takes linear time and does not expand the tree. If the tree must not be walked, because it is too deep, too
+// large, or contains itself, check returns false.
 func (f Format) check(root *Node, report report) bool {
 	c := checker{Format: f, report: report, sizes: map[*Node]extent{}, inside: map[*Node]bool{}}
 	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {
@@ -223,15 +224,15 @@ func (f Format) check(root *Node, report report) bool {
 type checker struct {
 	Format
 	report  report
-	sizes   map[*Node]extent // of anchored nodes, once known
+	sizes   map[*Node]extent // sizes of anchored nodes, once known
 	inside  map[*Node]bool
 	endless bool // the tree must not be walked
 }
 
-// extent is how large a node is with its aliases followed.
+// extent is the size of a node after aliases are expanded.
 type extent struct{ values, height int }
 
-// node measures n, never much more than MaxValues.
+// node measures n, up to about MaxValues.
 func (c *checker) node(n *Node, depth int) extent {
 	if depth > c.MaxDepth {
 		c.tooDeep(n, depth)
@@ -244,7 +245,7 @@ func (c *checker) node(n *Node, depth int) extent {
 	defer delete(c.inside, n)
 	if n.Style&yaml.TaggedStyle != 0 && !coreTag(n) {
 		c.report(n, "remove it", "the tag %s is not supported", sanitize.Clip(n.Tag))
-		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // the rest of the file is checked as if it were not there
+		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // check the rest of the file as if the tag were missing
 	}
 	if n.Kind == Mapping {
 		c.keys(n)
@@ -281,7 +282,7 @@ func (c *checker) alias(n *Node, depth int) extent {
 
 func (c *checker) tooDeep(n *Node, depth int) {
 	c.endless = true
-	if depth == c.MaxDepth+1 { // once, not for everything below too
+	if depth == c.MaxDepth+1 { // report it once, not for every node below
 		c.report(n, "", "%s is nested more than %d levels deep", c.Name, c.MaxDepth)
 	}
 }
