@@ -49,8 +49,8 @@ func (d *Document) Source() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// guarded prevents Genkit from mistaking a heading and a horizontal rule at the top of a template for frontmatter,
-// because Genkit parses a template again when it renders it. The guard is a template comment.
+// guarded prevents Genkit from mistaking a heading and a horizontal rule at the top of a template for frontmatter.
+// Genkit parses a template again when it renders it. The guard is a template comment.
 func guarded(body string) string {
 	trimmed := strings.TrimSpace(body)
 	if p, _ := cut("", []byte(trimmed)); !p.found {

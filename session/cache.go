@@ -17,8 +17,8 @@ import (
 type Cache struct {
 	Name   string // letters, digits and '-'
 	Source string // directory on the engine's host; if it does not exist, the cache has no effect
-	// Env are environment variables for commands. Variables of the image and of the request override them. A star stands
-	// for the cache directory in the sandbox.
+	// Env are environment variables for commands. They override the image's variables, and the request's variables
+	// override them. A star stands for the cache directory in the sandbox.
 	Env map[string]string
 	// Begin is a shell command that runs once in the workspace of a new sandbox, with Env. Programs that need a writable
 	// cache use it, for example, to copy files. If it fails, the sandbox is opened without the cache's effect.

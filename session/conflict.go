@@ -185,8 +185,8 @@ func gone(r record.Record, req Request) error {
 
 // asWas returns an OpenAsIs request with the record's fields, except the fields in Match. Other programs may write to
 // the store's database, so the request must include the recorded mounts, OCI runtime, and network as well. beyond names
-// the recorded fields that exceed the request; they keep the requested values. For a run's sandbox, asWas then uses the
-// requested network, because configuration files specify it.
+// the recorded fields that the request lacks; the requested values apply to them. A run's network is never in beyond,
+// because configuration files specify it: the requested network applies.
 func asWas(r record.Record, req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {

@@ -180,8 +180,8 @@ const (
 	// OpenShared requires that the sandbox matches the request. Otherwise Open returns a ConflictError.
 	OpenShared OpenMode = iota
 	// OpenAsIs uses an existing sandbox without changes. If the engine has only the workspace, OpenAsIs recreates the
-	// sandbox with its recorded configuration. Its mounts, its OCI runtime, and its network (if listed in Match) must then
-	// be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the requested
+	// sandbox with its recorded configuration. Recorded mounts, a recorded OCI runtime, and a recorded network must then
+	// also be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the requested
 	// network. Commands reach allowed hosts only if the request has the same Egress.
 	OpenAsIs
 	// OpenRebuild recreates a sandbox whose request differs or whose image has changed. The new sandbox has the same id

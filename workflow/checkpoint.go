@@ -219,7 +219,7 @@ func (r *run) restore(ctx context.Context) error {
 func (r *run) reopen(ctx context.Context, name string) (*session.Session, error) {
 	req := r.base
 	req.Prepare = nil
-	if req.Image == "" { // the sandbox was removed, so opening it fails
+	if req.Image == "" { // if the sandbox is gone, Open creates it, which is an error below
 		wish.DefaultImage(&req, frontmatter.RuntimeBash)
 	}
 	s, created, err := r.openAsIs(ctx, r.scope().Key(name), req)

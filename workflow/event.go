@@ -41,7 +41,7 @@ type Event struct {
 	Agent    string        `json:"agent,omitempty"` // for steps of type agent
 	Visit    int           `json:"visit,omitempty"`
 	Attempt  int           `json:"attempt,omitempty"`
-	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was interrupted; step_progress: agent restarts
+	Repeats  bool          `json:"repeats,omitempty"` // step_started: repeats an attempt; step_progress: agent restarts
 	Turns    int           `json:"turns,omitempty"`   // step_started with Repeats: number of recorded turns
 	Lost     string        `json:"lost,omitempty"`    // why an agent cannot continue (step_progress, step_started)
 	Status   Status        `json:"status,omitempty"`

@@ -59,7 +59,7 @@ type Entry struct {
 	Visit   int            `json:"visit,omitempty"`   // execution number of the step in its scope, starting at 1
 	Attempt int            `json:"attempt,omitempty"` // starting at 1; 0 for a skipped step
 	Status  Status         `json:"status,omitempty"`
-	Repeats bool           `json:"repeats,omitempty"`    // step_started: it was interrupted
+	Repeats bool           `json:"repeats,omitempty"`    // step_started: repeats an interrupted attempt
 	Turns   int            `json:"turns,omitempty"`      // step_started with Repeats: number of recorded turns
 	Output  any            `json:"output,omitempty"`     // plain data
 	Has     bool           `json:"has_output,omitempty"` // output is set; it may be null

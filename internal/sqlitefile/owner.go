@@ -17,8 +17,8 @@ import (
 
 // An owner is a process or a part of one. Other processes must check that it is alive before they change its part of
 // the file. The owner locks a separate file next to the state file. The kernel releases the lock when the process exits
-// in any way, and never earlier. A lease that has to be renewed would expire if the process is stopped, the host
-// sleeps, or the clock jumps; a lock does not, and other processes notice a death at once.
+// in any way, and never earlier. A renewed lease would expire if the process is stopped, the host sleeps, or the clock
+// jumps. A lock does not expire, and other processes notice a death at once.
 
 // errLocked means that another process has the lock.
 var errLocked = errors.New("locked by another process")

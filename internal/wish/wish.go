@@ -13,8 +13,8 @@ import (
 )
 
 // Request returns the request for the sandbox that s describes. Fields that s does not set stay unset, so that
-// Request.Over can take them from a base. An explicit "no" is set. The image is copied as written; the caller selects a
-// runtime's image.
+// Request.WithDefaults can take them from a base. An explicit "no" is set. The image is copied as written; the caller
+// selects a runtime's image.
 func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
 	req := session.Request{

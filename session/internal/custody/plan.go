@@ -13,7 +13,7 @@ import (
 // Plan is the work of a sweep, according to the engine and the store.
 type Plan struct {
 	Unrecorded []record.Record // records for sandboxes that the store does not know
-	// Strays are sandboxes without a record that are removed unless they are in use. Their labels may be forged.
+	// Strays are sandboxes without a record. Their labels may be forged, or their only owner is gone. Used ones are kept.
 	Strays  []backend.Info
 	Reclaim []Reclaimable // sandboxes without an owner
 }
@@ -50,7 +50,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 			plan.Strays = append(plan.Strays, engine) // no other process removes it
 		}
 		if !record.ValidSandboxID(engine.SessionID) || engine.Instance != k.Instance {
-			continue // has this instance's labels but is not a sandbox
+			continue // not a sandbox of this instance
 		}
 		key, err := record.ParseKey(engine.Key)
 		if err != nil {
