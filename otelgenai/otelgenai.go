@@ -1,5 +1,5 @@
 // Package otelgenai converts the spans of a Genkit program to OpenTelemetry's semantic conventions for generative AI.
-// Tools that support these conventions, for example Jaeger, then recognize its models, tools, and agents.
+// Tools that support these conventions, for example Jaeger, then recognize the program's models, tools, and agents.
 //
 // Genkit for Go records spans with proprietary attributes. Put [NewProcessor] before the program's existing processor,
 // which usually exports the spans:
@@ -156,7 +156,7 @@ func (s *span) set(attributes ...attribute.KeyValue) {
 	}
 }
 
-// operation sets the name of the span to the operation and its object.
+// operation sets the name of the span, for example "execute_tool search".
 func (s *span) operation(operation string, key attribute.Key, name string) {
 	s.name = operation + " " + name
 	s.set(semconv.OperationName.String(operation), key.String(name))

@@ -233,8 +233,8 @@ func (a *applier) take(s *step) error {
 	return a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 }
 
-// merge applies a change to the entry at its path. A nil entry means that the path is free. With errSameLines, the text
-// contains conflict markers.
+// merge applies a change to the current entry at the path. A nil entry means that the path is free. With errSameLines,
+// the text contains conflict markers.
 func merge(c *Change, was *Entry) (*Entry, error) {
 	switch {
 	case c.Old == nil && was == nil:
@@ -273,7 +273,7 @@ func (e *Entry) withPermissions(was *Entry) *Entry {
 // merge3 returns base with the changes of both sides. If two changes touch each other and differ, the text contains
 // both versions of these lines between conflict markers, and the error is errSameLines.
 func merge3(base, a, b string) (string, error) {
-	var sides [2]string // each side with the other's changes that do not touch its own
+	var sides [2]string // each side with the other side's separate changes
 	edits := [2][]udiff.Edit{udiff.Lines(base, a), udiff.Lines(base, b)}
 	for i, own := range edits {
 		apart := slices.DeleteFunc(slices.Clone(edits[1-i]), func(e udiff.Edit) bool {

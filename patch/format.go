@@ -108,7 +108,7 @@ func writeBinary(w io.Writer, c *Change) error {
 	return nil
 }
 
-// literalWriter writes lines of 52 bytes in Git's base85, each after a letter for its length.
+// literalWriter writes lines of 52 bytes in Git's base85, each after a letter for the length.
 type literalWriter struct {
 	w    *bufio.Writer
 	line []byte

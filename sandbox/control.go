@@ -29,7 +29,7 @@ type Use struct {
 	Lost    bool          // the sandbox was lost before the handle was closed
 }
 
-// Connect opens the first connection to the sandbox. image contains the variables of its image.
+// Connect opens the first connection to the sandbox. image contains the environment variables of the sandbox's image.
 func (c Control) Connect(ctx context.Context, engine backend.Info, image []string) error {
 	if err := c.Greet(ctx, engine); err != nil {
 		return err

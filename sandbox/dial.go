@@ -45,7 +45,7 @@ func (s *Sandbox) DialContext(ctx context.Context, network, address string) (c n
 	return &dialedConn{Dialed: d, s: s, leave: sync.OnceFunc(s.leave)}, nil
 }
 
-// dialedConn is a connection to a port of the sandbox. Its errors match those of net.Conn and Sandbox.
+// dialedConn is a connection to a port of the sandbox. The errors match the errors of net.Conn and Sandbox.
 type dialedConn struct {
 	*client.Dialed
 	s     *Sandbox

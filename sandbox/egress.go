@@ -52,7 +52,8 @@ func (s *Sandbox) openEgress(ctx context.Context) error {
 	return err
 }
 
-// answerTime is the maximum latency of the guest's answer about a command, by which its times are too late.
+// answerTime is the maximum latency of the guest's answer about a command. The times in the answer are late by at most
+// this time.
 const answerTime = time.Second
 
 // refused returns the hosts that were refused since a command was started, and the attempts to connect without the

@@ -26,7 +26,7 @@ const (
 	LaunchNoResources   LaunchReason = "no_resources"   // pids or memory limit reached
 )
 
-// LaunchError reports a program that could not be started. It wraps the sentinel that fits its reason.
+// LaunchError reports a program that could not be started. It wraps the sentinel for the reason.
 type LaunchError struct {
 	Reason  LaunchReason
 	Message string // sanitized message from the sandbox

@@ -207,7 +207,7 @@ func askWithin[T any](ctx context.Context, s *Sandbox, again bool, within, limit
 	return answer, err
 }
 
-// askRun is like ask for a call that starts a command. Command.Extend extends its limit. If the call fails without the
+// askRun is like ask for a call that starts a command. Command.Extend extends the limit. If the call fails without the
 // guest's answer, askRun ends the command.
 func askRun[T any](ctx context.Context, s *Sandbox, execID string, again bool, limit time.Duration,
 	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {

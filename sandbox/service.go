@@ -38,7 +38,7 @@ type Service struct {
 	// MaxConns is the maximum number of open connections, 1 to 128. If zero, it is 128. A command has at most 16
 	// connections.
 	MaxConns int
-	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. Its context ends
+	// Handle serves a connection in a separate goroutine. The connection is closed when Handle returns. The context ends
 	// with the command, with Serve's stop, or with the handle. For a TCP port, the command is unknown, so the context has
 	// the values of the call that started the sandbox's latest command, including its trace and audit record.
 	Handle func(context.Context, *ServiceConn)

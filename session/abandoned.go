@@ -83,7 +83,7 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 				there = m.keeper.KeepsFiles(engine.Limits, engine.Workspace)
 			case errors.Is(err, backend.ErrNotFound):
 				there = false
-				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // its files may have just been kept
+				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // the files may have just been kept
 					there, _, err = m.keeper.LookForWorkspace(ctx, rec.ID)
 				}
 			}

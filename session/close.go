@@ -71,7 +71,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Unlock()
 	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return (s.owned || s.joined) && s.key.Scope() == scope }), owner.Retained)
 	for _, f := range flights {
-		<-f.done // returns soon: its context is canceled, and its cleanup is bounded
+		<-f.done // returns soon: the context is canceled, and cleanup is bounded
 	}
 	if seals(scope) {
 		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))

@@ -58,7 +58,7 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 		err = m.vanished(ctx, id)
 	}
 	if err == nil && key.Namespace == record.NamespacePool {
-		err = custody.ErrNoSandbox // a pooled sandbox has no user yet, and its first user must be the only one
+		err = custody.ErrNoSandbox // a pooled sandbox must stay unused until Open assigns it
 	}
 	if err != nil {
 		return nil, err

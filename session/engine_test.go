@@ -159,7 +159,7 @@ func (e *engine) start(b *fakeSandbox) error {
 		return err
 	}
 	go func() {
-		_ = p.cmd.Wait() // tests do not need its exit status
+		_ = p.cmd.Wait() // tests do not need the exit status
 		close(p.exited)
 	}()
 	b.mu.Lock()
@@ -247,7 +247,7 @@ func (p *process) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, conn := range p.conns {
-		_ = conn.Close() // fails if its host has closed it
+		_ = conn.Close() // fails if the host has closed it
 	}
 	p.conns = nil
 }

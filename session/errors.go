@@ -44,7 +44,7 @@ func (e *VanishedError) Error() string {
 // Unwrap returns backend.ErrLost.
 func (e *VanishedError) Unwrap() error { return backend.ErrLost }
 
-// engineError sanitizes an engine's error. It leaves an InstallError unchanged, because its text is already clean.
+// engineError sanitizes an engine's error. It leaves an InstallError unchanged, because the text is already clean.
 func engineError(err error) error {
 	if install := (*InstallError)(nil); errors.As(err, &install) {
 		return err

@@ -159,7 +159,7 @@ func TestConnectedIsKept(t *testing.T) {
 				return
 			}
 			must(t, secondary.Close(t.Context()))
-			eventually(t, "it goes", func() bool { // its guest may not have noticed the disconnect yet
+			eventually(t, "it goes", func() bool { // the guest may not have noticed the disconnect yet
 				err := test.end(t, m, recordOf(t, opts.Store, s.ID()), c)
 				return err == nil && e.count() == 0
 			})

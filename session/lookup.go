@@ -138,7 +138,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		case rec.State == record.Removing && rec.Expires.After(m.now()):
 			info.State = StateKept
 		case rec.State == record.Removing:
-			info.State = StateClosed // its removal is pending
+			info.State = StateClosed // removal is pending
 		case rec.State == record.Creating && key.Namespace == record.NamespacePool && rec.EngineID != "":
 			info.State = StatePooled
 		case rec.State == record.Creating:

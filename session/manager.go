@@ -192,7 +192,7 @@ func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, owner.Gon
 // instance can adopt them.
 func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, owner.Ready) }
 
-// end closes the manager once. to is the state of its sandboxes afterwards.
+// end closes the manager once. to is the state of the manager's sandboxes afterwards.
 func (m *Manager) end(ctx context.Context, to owner.State) error {
 	m.mu.Lock()
 	if m.closed {

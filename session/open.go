@@ -223,7 +223,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		// Before the key is used again, the leftovers, for example a stopped container or a volume, are removed or adopted.
 		to := owner.Removing
 		if s.survives() {
-			to = owner.Ready // for adoption with its files
+			to = owner.Ready // so that the sandbox is adopted with the files
 		}
 		if s.control.BeginClose(always) {
 			m.spawn(func() {
@@ -321,7 +321,7 @@ func (m *Manager) launch(ctx context.Context, key Key, req Request, ready, evict
 	return f
 }
 
-// await waits for a creation. The caller is one of its waiters.
+// await waits for a creation. The caller is one of the waiters.
 func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created, again bool, _ error) {
 	leave := f.pulls.join(req.OnPull)
 	select {

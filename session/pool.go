@@ -19,9 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// A pooled sandbox runs but has no user yet. Its record has state Creating and a unique key. Therefore other processes
-// ignore the sandbox while its process lives, and remove it at once if its process has died. Open turns it into a
-// session by changing the key in the record. The engine's labels do not change. See custody.Identify.
+// A pooled sandbox runs but has no user yet. The record has state Creating and a unique key. Therefore other processes
+// ignore the sandbox while the owner process lives, and remove the sandbox at once if that process has died. Open turns
+// it into a session by changing the key in the record. The engine's labels do not change. See custody.Identify.
 
 // Limits of the pool.
 const (
@@ -157,8 +157,8 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	return &pooled{s, sources}, nil
 }
 
-// Usable returns a function that reports whether a pooled sandbox can still be used. Its guest must be connected, and
-// its image and mounts must not have changed since its creation.
+// Usable returns a function that reports whether a pooled sandbox can still be used. The guest must be connected, and
+// the image and mounts must not have changed since the creation.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {

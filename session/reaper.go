@@ -73,7 +73,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		m.touch(ctx, s)
 		return
 	}
-	// Busy is called without a lock, so the session may have been used since. It is idle only if its last use is
+	// Busy is called without a lock, so the session may have been used since. The session is idle only if the last use is
 	// unchanged.
 	if !s.control.BeginClose(func(use sandbox.Use) bool {
 		s.expired = use.Calls == 0 && use.Last.Equal(used)

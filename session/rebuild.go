@@ -155,7 +155,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 		return nil, refusedOpen(ctx, rec.Key, req, err)
 	}
 	if !named {
-		req.Prepare = nil // its files already exist
+		req.Prepare = nil // the files already exist
 	}
 	if !named || !rec.WorkspaceOnly() {
 		m.log.WarnContext(ctx, "recreating a missing sandbox: its workspace is unchanged, processes and other files are lost",

@@ -33,7 +33,7 @@ type Session struct {
 	building  bool              // an environment is being installed; no caller receives the session
 	owned     bool              // this manager removes the sandbox; false for Connect
 	joined    bool              // another process owns it, and it is open here (Options.Join)
-	keepFresh bool              // from Connect, and its uses are recorded
+	keepFresh bool              // from Connect; uses are recorded
 	policy    record.IdlePolicy // action after the idle timeout; never empty if owned
 	created   time.Time
 

@@ -48,7 +48,7 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 }
 
 // ForkAs creates one fork with the specified key. If the key is already open, ForkAs returns its session like Open,
-// whatever files it has. created reports whether the sandbox is new.
+// whatever files the sandbox has. created reports whether the sandbox is new.
 func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *Session, created bool, err error) {
 	err = s.control.Do(func() error {
 		if err := backend.CheckSnapshotName(snapshot); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// An idle named sandbox with IdleStop is suspended: its processes are killed and its files are kept. Its record then
+// An idle named sandbox with IdleStop is suspended: its processes are killed and its files are kept. The record then
 // has no owner and does not expire.
 
 // differs reports whether a request specifies a policy that differs from the existing one. An empty policy never

@@ -40,7 +40,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	}
 	for _, rec := range plan.Unrecorded {
 		err := m.store.Insert(ctx, rec)
-		if errors.Is(err, backend.ErrExists) { // its key has another sandbox, or it has a record by now
+		if errors.Is(err, backend.ErrExists) { // the key has another sandbox, or a record exists by now
 			rec.State, rec.Expires = record.Removing, m.now().Add(custody.Lifetimes.Unrecorded)
 			err = m.store.Insert(ctx, rec)
 		}
@@ -134,7 +134,7 @@ func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rul
 			m.keeper.Save(taken)
 			return err
 		}
-		return m.keeper.Suspend(ctx, taken, engine.ID) // without a container, its workspace may still exist
+		return m.keeper.Suspend(ctx, taken, engine.ID) // without a container, the workspace may still exist
 	}
 	m.log.InfoContext(ctx, "removing a sandbox without an owner, and its processes",
 		"sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State), "reason", taken.Reason)

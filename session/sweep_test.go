@@ -381,7 +381,7 @@ func TestRemoveScope(t *testing.T) {
 	dead.Die()
 	e.remove(b.Info().EngineID)
 	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "sbx_" + record.NewID(), Key: session.WorkflowKey("run_1", "never"),
-		Engine: e.Name(), State: record.Closed})) // its process died before the sandbox existed
+		Engine: e.Name(), State: record.Closed})) // the process died before the sandbox existed
 	gone, err := m.Gone(t.Context(), a.Key().Scope())
 	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)

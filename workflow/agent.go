@@ -55,8 +55,8 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	return result{output: out.Output, has: true, last: true, cost: out.CostUSD}, nil
 }
 
-// ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, which the AgentRunner must
-// know. The run has the agent's input and outputs.
+// ForAgent returns a workflow with one step that runs an agent. The workflow's ID is the agent's name, which the
+// AgentRunner must know. The run has the agent's input and outputs.
 func ForAgent(doc *frontmatter.Document) *Workflow {
 	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")
 	sum := sha256.Sum256([]byte(doc.Text()))

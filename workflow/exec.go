@@ -116,7 +116,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		}
 		gone, err := r.manager.Gone(ctx, r.scope().Scope())
 		if err != nil || slices.Contains(gone, key) {
-			return s, err // its calls fail; an empty replacement would hide the loss
+			return s, err // calls fail; an empty replacement would hide the loss
 		}
 	}
 	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.sandbox.name))
@@ -124,8 +124,8 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 }
 
 // openAsIs opens a sandbox with its existing configuration, because an agent may have opened it with other settings.
-// Other programs may have written its record. Therefore the request contains the recorded network only if the workflow
-// or one of its agents requests the same network.
+// Other programs may have written the sandbox's record. Therefore the request contains the recorded network only if the
+// workflow or one of its agents requests the same network.
 func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
 	req.Mode = session.OpenAsIs
 	describer, ok := r.agents.(SandboxDescriber)

@@ -49,7 +49,7 @@ func (l *loader) checkFlow(seq *sequence) {
 	}
 	reachable := reach(edgesOf(seq), seq.start)
 	for i, s := range seq.steps {
-		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // otherwise its id is the problem
+		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // otherwise the id is the problem
 			l.Fail(s.node, "add a next that leads to it, or remove it", "step %s can never be reached", s.id)
 		}
 	}

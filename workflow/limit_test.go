@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestLimitIsNotRetried verifies that a step that reached a limit of its sandbox is not retried. Its error contains the
-// limit, even if the command exited with an exit code.
+// TestLimitIsNotRetried verifies that a step that reached a limit of its sandbox is not retried. The step's error
+// contains the limit, even if the command exited with an exit code.
 func TestLimitIsNotRetried(t *testing.T) {
 	t.Parallel()
 	const exited, limit = "the command exited with code 1", "memory limit of 256 MiB reached (processes killed: 1)"

@@ -136,7 +136,7 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 		return box, nil
 	}
 	key := r.scope().Key(record.DefaultName)
-	list, err := r.manager.List(ctx)                                                           // resumed after its last step
+	list, err := r.manager.List(ctx)                                                           // resumed after all steps
 	has := func(i session.Info) bool { return i.Key == key && i.State != session.StateClosed } // else partly removed
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err

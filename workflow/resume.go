@@ -25,12 +25,12 @@ var (
 	ErrBadJournal = errors.New("the journal is not usable")
 )
 
-// Resume resumes an interrupted run. entries is its journal, in order. Resume does not repeat finished steps; it takes
-// their outputs from the journal. It reruns the interrupted steps and reports this in their events. An interrupted
-// agent continues its conversation: it does not repeat recorded model answers or recorded tool calls. An agent whose
-// conversation was too large to record starts from the beginning, like all other steps. Resume kills leftover processes
-// in the run's sandboxes, except commands whose results are recorded. The run keeps its id. It finds its sandboxes if
-// the manager still has them or can adopt them. Its timeout starts again.
+// Resume resumes an interrupted run. entries is the run's journal, in order. Resume does not repeat finished steps; it
+// takes their outputs from the journal. It reruns the interrupted steps and reports this in their events. An
+// interrupted agent continues its conversation: it does not repeat recorded model answers or recorded tool calls. An
+// agent whose conversation was too large to record starts from the beginning, like all other steps. Resume kills
+// leftover processes in the run's sandboxes, except commands whose results are recorded. The run keeps its id. It finds
+// its sandboxes if the manager still has them or can adopt them. The run's timeout starts again.
 //
 // If the run cannot be resumed, the result is nil and the error wraps ErrFinished, ErrChanged, or ErrBadJournal. Two
 // processes must not resume one run concurrently: a journal that checks Entry.Seq refuses the second process's entries.

@@ -98,7 +98,7 @@ func (l *loader) step(n *yamlnode.Node) *step {
 		return nil
 	}
 	s := &step{id: o.word("id"), typ: typ, node: o.where("id")}
-	l.steps = append(l.steps, s) // before its inner steps, in file order
+	l.steps = append(l.steps, s) // before the inner steps, in file order
 	l.register(o, s)
 	l.common(o, s)
 	if at < 0 {
@@ -208,7 +208,7 @@ func (l *loader) retry(n *yamlnode.Node, what string, r *retry) {
 	}
 }
 
-// target reads the id of a step. Its existence is checked when all steps are known.
+// target reads the id of a step. check verifies later that the step exists.
 func (o *object) target(key string) target {
 	return target{id: o.text(key), at: o.at[key]}
 }

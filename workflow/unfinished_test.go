@@ -22,7 +22,7 @@ import (
 )
 
 // TestUnfinished verifies that a run whose results cannot be saved does not end and keeps its sandbox. The resumed run
-// collects the results. If its process then dies before the end is recorded, the results are still available.
+// collects the results. If the process then dies before the end is recorded, the results are still available.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

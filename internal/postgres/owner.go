@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An owner is a process or a part of one. Other processes must check that it is alive before they change its part of
-// the database. The owner has a row and renews it. If a process finds that the row was not renewed for the duration of
-// the lease, according to the server's clock, it deletes the row. From then on, the owner is dead for all processes,
-// including its own. An owner whose lease has expired stays alive until another process checks it. Every write of an
-// owner locks its row during the write, so that no write comes after the owner's death.
+// An owner is a process or a part of one. Before other processes change the owner's part of the database, they must
+// check that the owner is alive. The owner has a row and renews it. If a process finds that the row was not renewed for
+// the duration of the lease, according to the server's clock, it deletes the row. From then on, the owner is dead for
+// all processes, including its own. An owner whose lease has expired stays alive until another process checks it. Every
+// write of an owner locks its row during the write, so that no write comes after the owner's death.
 
 // Lease is how long an owner stays alive without a renewal. renewEvery is the interval between renewals.
 const (

@@ -52,7 +52,7 @@ var (
 	// ErrFull means that the server's disk is full.
 	ErrFull = errors.New("the disk of the PostgreSQL server is full")
 	// ErrLeaseLost means that an owner did not renew its lease in time and was treated as dead, or may be. Another process
-	// may own its resources.
+	// may own the owner's resources.
 	ErrLeaseLost = errors.New("this process lost its lease, because it could not reach the state database for too long")
 )
 
@@ -111,7 +111,7 @@ func (db *DB) alone(ctx context.Context) (*DB, error) {
 	return &DB{pool: pool, where: db.where, patience: db.patience, timeout: db.timeout}, nil
 }
 
-// config parses a URL. Its errors do not contain the password.
+// config parses a URL. Errors do not contain the password.
 func config(url string) (*pgxpool.Config, error) {
 	conf, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -204,8 +204,9 @@ type Queryer interface {
 }
 
 // Do calls fn with a connection. fn must run a single statement, which is a separate transaction. If the connection is
-// lost or unavailable, Do calls fn again. If again is true, an earlier call may have succeeded and its answer was lost.
-// fn must then accept existing changes as its own. Errors of the server are converted to the errors of this package.
+// lost or unavailable, Do calls fn again. If again is true, an earlier call may have succeeded although the answer was
+// lost. fn must then accept existing changes as its own. Errors of the server are converted to the errors of this
+// package.
 func (db *DB) Do(ctx context.Context, fn func(ctx context.Context, q Queryer, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error { return fn(ctx, db.pool, again) })
 }

@@ -529,8 +529,8 @@ func TestLockedTable(t *testing.T) {
 }
 
 // TestOwnerCutOff verifies that an owner that cannot reach the server is lost before other processes may treat it as
-// dead. Its process then stops waiting for the server. If the server becomes reachable and no process checked the
-// owner, the owner is renewed.
+// dead. The owner's process then stops waiting for the server. If the server becomes reachable and no process checked
+// the owner, the owner is renewed.
 func TestOwnerCutOff(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

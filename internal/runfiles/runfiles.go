@@ -1,5 +1,5 @@
 // Package runfiles stores files of runs on the host: the initial files of a run's workspace, its outputs, and its
-// patch. Each run has a directory with its id as the name.
+// patch. The run's id is the name of the run's directory.
 package runfiles
 
 import (

@@ -15,10 +15,10 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// An owner is a process or a part of one. Other processes must check that it is alive before they change its part of
-// the file. The owner locks a separate file next to the state file. The kernel releases the lock when the process exits
-// in any way, and never earlier. A renewed lease would expire if the process is stopped, the host sleeps, or the clock
-// jumps. A lock does not expire, and other processes notice a death at once.
+// An owner is a process or a part of one. Before other processes change the owner's part of the file, they must check
+// that the owner is alive. The owner locks a separate file next to the state file. The kernel releases the lock when
+// the process exits in any way, and never earlier. A renewed lease would expire if the process is stopped, the host
+// sleeps, or the clock jumps. A lock does not expire, and other processes notice a death at once.
 
 // errLocked means that another process has the lock.
 var errLocked = errors.New("locked by another process")

@@ -251,7 +251,7 @@ func unknownArgument(name string, args []argument) string {
 	return fmt.Sprintf("unknown argument %q, %s", sanitize.Clip(name), suggest.Hint(name, names))
 }
 
-// setArgument sets one field. Its errors contain the argument's name.
+// setArgument sets one field. Errors contain the argument's name.
 func setArgument(field reflect.Value, name string, value json.RawMessage) error {
 	if u, ok := field.Addr().Interface().(json.Unmarshaler); ok {
 		if err := u.UnmarshalJSON(value); err != nil {

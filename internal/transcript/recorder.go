@@ -25,7 +25,7 @@ var ErrFull = errors.New("record limit of conversations reached")
 type Write func(ctx context.Context, part json.RawMessage) error
 
 // Recorder records the conversation of one run of an agent. It first replays the earlier record of the conversation.
-// The agent gets it from its context (With). It is safe for concurrent use.
+// The agent gets the recorder from the context (With). It is safe for concurrent use.
 type Recorder struct {
 	agent, sandbox          string
 	write                   Write
@@ -218,8 +218,8 @@ func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	return &out, nil
 }
 
-// replayed returns the latest answer once. All its calls must be calls of offered tools, because Genkit runs any
-// registered tool, and other programs may write to the journal.
+// replayed returns the latest answer once. All calls in the answer must be calls of offered tools, because Genkit runs
+// any registered tool, and other programs may write to the journal.
 func (r *Recorder) replayed(offered []*ai.ToolDefinition) (*ai.Message, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,8 +63,8 @@ func DefaultImage(req *session.Request, r frontmatter.Runtime) {
 
 type yieldKey struct{} // time.Duration from WithYield
 
-// WithYield returns a context with the default time that sandbox_exec waits for the end of a command. The call and its
-// agent can override it. If d is zero, WithYield returns ctx.
+// WithYield returns a context with the default time that sandbox_exec waits for the end of a command. The call and the
+// agent can override this time. If d is zero, WithYield returns ctx.
 func WithYield(ctx context.Context, d time.Duration) context.Context {
 	if d == 0 {
 		return ctx

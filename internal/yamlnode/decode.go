@@ -96,7 +96,7 @@ func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool
 	return false
 }
 
-// Decode decodes n into the value to which the pointer to leads. Messages contain its path. Decode collects all
+// Decode decodes n into the value to which the pointer to leads. Messages contain the path. Decode collects all
 // problems and returns false if it refused a value. Structs have the keys of their yaml or json tags. Maps of text
 // accept numbers and booleans literally. A field of type *Node keeps the node, for values with expressions.
 func (d *Decoder) Decode(n *Node, path string, to any) bool {

@@ -171,7 +171,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 			return fmt.Errorf("a file name has more than %d bytes: %w", maxPath, backend.ErrTooLarge)
 		}
 		entries++
-		if _, err := root.Lstat(filepath.Dir(name)); err != nil { // its parent directories are created and count as well
+		if _, err := root.Lstat(filepath.Dir(name)); err != nil { // parent directories are created and count as well
 			entries += int64(strings.Count(name, "/"))
 		}
 		if entries > files {

@@ -59,8 +59,8 @@ type Request struct {
 	Exec sandbox.ExecRequest
 }
 
-// Result is the result of a program. Stdout and Stderr contain its output. After an exception, the exit code is 1 and
-// Stderr contains the exception.
+// Result is the result of a program. Stdout and Stderr contain the program's output. After an exception, the exit code
+// is 1 and Stderr contains the exception.
 type Result struct {
 	sandbox.ExecResult
 	Value

@@ -17,7 +17,7 @@ type memoryStore struct {
 	owners  map[string]struct{}
 }
 
-// NewMemoryStore returns an empty store in memory. Its records are lost when the process exits.
+// NewMemoryStore returns an empty store in memory. The records are lost when the process exits.
 func NewMemoryStore() Store {
 	return &memoryStore{records: map[string]Record{}, owners: map[string]struct{}{}}
 }

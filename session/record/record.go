@@ -20,7 +20,7 @@ const (
 	Creating State = "creating" // the engine may or may not have it yet
 	Ready    State = "ready"
 	Removing State = "removing" // to be removed at Expires, or lost; the engine may still have it
-	Closed   State = "closed"   // removed; its id is remembered
+	Closed   State = "closed"   // removed; the id is remembered
 )
 
 // Live reports whether a record in this state occupies its key.
@@ -59,7 +59,7 @@ type Record struct {
 	// Reason is the reason why the sandbox is not ready: "removed" (on request), "idle", "run ended" (ended or closed),
 	// "owner died", or "engine lost". For a ready sandbox, it is empty.
 	Reason string `json:",omitempty"`
-	// Ended means that its owner closed the session. Manager.Gone does not report such a sandbox.
+	// Ended means that the owner closed the session. Manager.Gone does not report such a sandbox.
 	Ended bool
 	// User, WorkspaceBytes, and Workspace are the sandbox's values from backend.Info. Another sandbox with the same
 	// workspace must have the same values. They are empty while the sandbox is being created.
@@ -107,8 +107,8 @@ type Store interface {
 	// applies if another live record has the same key and engine.
 	Update(ctx context.Context, rec Record) error
 	// Take must change the owner of a record from from to to and return the changed record. If the record does not exist,
-	// the error must wrap backend.ErrNotFound. If its owner is not from, the error must wrap backend.ErrExists. Of several
-	// concurrent calls, only one may succeed.
+	// the error must wrap backend.ErrNotFound. If the owner of the record is not from, the error must wrap
+	// backend.ErrExists. Of several concurrent calls, only one may succeed.
 	Take(ctx context.Context, id, from, to string) (Record, error)
 	// Touch must set LastUsed and Expires of a live record. Without one, the error must wrap backend.ErrNotFound.
 	Touch(ctx context.Context, id string, lastUsed, expires time.Time) error

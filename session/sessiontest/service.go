@@ -230,7 +230,7 @@ sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`,
 		case 't':
 			transfer(t, c, data)
 			close(sent)
-		default: // the command must run until its last byte has arrived, because its exit closes its connections
+		default: // the command must run until the last byte has arrived, because exiting closes connections
 			<-sent
 		}
 	})

@@ -208,7 +208,7 @@ type hostTarget struct {
 	made []madeDir
 }
 
-// madeDir is a created directory. It gets its mode at the end, when it is complete.
+// madeDir is a created directory. The mode is set at the end, when the directory is complete.
 type madeDir struct {
 	name string
 	mode fs.FileMode

@@ -37,7 +37,7 @@ func (q *Queue) Put(ctx context.Context, runID, name string, r io.Reader) (err e
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		var there bool
 		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.run_file WHERE run = $1 AND name = $2)`, runID, unnamed).Scan(&there)
-		if err != nil || !there { // it already has its name
+		if err != nil || !there { // the file already has the name
 			return err
 		}
 		if _, err := tx.Exec(ctx, `DELETE FROM workcell.run_file WHERE run = $1 AND name = $2`, runID, name); err != nil {

@@ -105,7 +105,7 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	_ = l.q.exec(ctx, appendLog, l.run, text, ended)
 }
 
-// appendLog adds lines to the log of a run. Its lock serializes the writers of a run, so that their ids are committed
+// appendLog adds lines to the log of a run. The lock serializes the writers of a run, so that their ids are committed
 // in order: a reader that has seen an id never misses a lower one.
 const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
 added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)

@@ -21,7 +21,7 @@ import (
 )
 
 // component defines the tables of this package. Files are added before their run, so they do not reference it. Version
-// 1 used the River library to choose the worker. Its jobs were copies of rows of queued.
+// 1 used the River library to choose the worker. River's jobs were copies of rows of queued.
 func component() postgres.Component {
 	return postgres.Component{Name: "queue", Migrations: []string{`
 CREATE TABLE workcell.queued (

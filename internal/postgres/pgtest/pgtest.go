@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Variable is the environment variable with the URL of a server that replaces the server of hack/service.sh. Its user
-// must be able to create databases.
+// Variable is the environment variable with the URL of a server that replaces the server of hack/service.sh. The URL's
+// user must be able to create databases.
 const Variable = "WORKCELL_TEST_POSTGRES"
 
 // Database creates a database and returns its URL. At the end of the test, the database is dropped and its connections

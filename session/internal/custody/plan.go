@@ -75,7 +75,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		case rec.Engine != k.Engine && !onEngine, unreadable[rec.ID]:
 			continue // on another engine, or unreadable and left to the user
 		case !k.Shared && rec.Owner != k.Owner && rec.Owner != "":
-			continue // its owner is unknown
+			continue // the owner is unknown
 		}
 		rule, isDue := Due(rec, now, engine.State)
 		if !isDue {

@@ -25,7 +25,7 @@ const (
 // ErrLater is the error of Source.Make if it has no capacity now.
 var ErrLater = errors.New("no capacity now")
 
-// Source creates things of kind K. Pool.Run calls its methods sequentially.
+// Source creates things of kind K. Pool.Run calls the methods sequentially.
 type Source[K comparable, T any] interface {
 	// Make must leave nothing behind if it fails. It should log the failure, unless it returns ErrLater.
 	Make(ctx context.Context, kind K) (T, error)

@@ -1,8 +1,8 @@
 // Package postgres stores session records in a PostgreSQL database, so that processes on several hosts share them.
 //
 // An owner lives as long as it renews its lease, according to the server's clock. If a process cannot reach the server
-// for longer, other processes may treat it as dead. Then all writes to its store fail with record.ErrOwnerLost. A
-// long-running program should then exit, or open another store and manager. See Store.Lost.
+// for longer, other processes may treat it as dead. Then all writes to the process's store fail with
+// record.ErrOwnerLost. A long-running program should then exit, or open another store and manager. See Store.Lost.
 package postgres
 
 import (
