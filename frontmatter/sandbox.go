@@ -117,14 +117,14 @@ type Sandbox struct {
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
 	// Cache contains the names of host caches with files that programs would otherwise download. The operator fills them.
 	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
-	// Outputs are the patterns of workspace files to collect after a run of the agent. Code mode only.
+	// Outputs are the patterns of workspace files to collect after a run of the agent. Modes code, script, and executor.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
 	// Ports are named ports that programs in the sandbox listen on, for users of `workcell sandbox forward`. Code mode
 	// only.
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
 	// Snapshots gives the agent the tools sandbox_snapshot and sandbox_rollback. Code mode only.
 	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
-	// HostTools are the host tools that sandboxed code may call, or nil. Modes code and script.
+	// HostTools are the host tools that sandboxed code may call, or nil. Modes code, script, and executor.
 	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script, and executor: the host tools that sandboxed code may call"`
 	// Executor is the coding agent that does the work. Mode executor only.
 	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`

@@ -37,9 +37,11 @@ type Options struct {
 	// empty, the name is random, so the sandboxes of an earlier process are never found again.
 	Instance string
 	// Store holds the state that labels cannot hold. If nil, the manager uses a memory store. The caller must close its
-	// store after the manager. // With a store and an Instance, the manager also cleans up after dead processes of the
-	// instance. When it starts and in each round of the reaper, it removes sandboxes without an owner and expired
-	// sandboxes. Therefore all managers of an instance must share one store, or none may have one.
+	// store after the manager.
+	//
+	// With a store and an Instance, the manager also cleans up after dead processes of the instance. When it starts and in
+	// each round of the reaper, it removes sandboxes without an owner and expired sandboxes. Therefore all managers of an
+	// instance must share one store, or none may have one.
 	Store record.Store
 	// Engine distinguishes the engines that share one Store. If empty, it is the driver's name.
 	Engine string
@@ -100,9 +102,10 @@ type Defaults struct {
 	Isolation backend.Isolation `json:"isolation,omitempty"`
 }
 
-// Request describes a sandbox. Only Image is required. // All openers of a key share one session. Therefore the fields
-// that configure the sandbox must be the same in every Open, except for the fields noted below. If a field differs,
-// Open returns a ConflictError.
+// Request describes a sandbox. Only Image is required.
+//
+// All openers of a key share one session. Therefore the fields that configure the sandbox must be the same in every
+// Open, except for the fields noted below. If a field differs, Open returns a ConflictError.
 type Request struct {
 	Image      string              // image reference
 	User       string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser

@@ -237,8 +237,8 @@ func sharedPlace(t *testing.T, p Place) {
 	}
 }
 
-// take verifies that exactly one of several processes takes a dead owner's run, and that a finished run keeps its
-// owner.
+// take verifies that exactly one of several processes takes a dead owner's run, and that a finished run cannot be
+// taken.
 func take(t *testing.T, p Place) {
 	j := p.Open(t)
 	store := p.Sessions(t)

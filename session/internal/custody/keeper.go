@@ -44,9 +44,9 @@ func (k *Keeper) Unsaved(id string) bool {
 }
 
 // Save updates a record. If the store fails, Save logs the failure and the reaper tries again, because the sandbox must
-// still be closed. Save is only used for states that hold no key, so a late update does no harm. overtaken reports
-// whether the sandbox may have another owner by now. The record of an owner that was treated as dead is discarded; if
-// it only may have been treated as dead, Save tries again later.
+// still be closed. A late update does no harm, because the store refuses to make a closed record live again. overtaken
+// reports whether the sandbox may have another owner by now. Then Save discards the record, except if the store only
+// reports ErrOwnerLost.
 func (k *Keeper) Save(rec record.Record) (overtaken bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
