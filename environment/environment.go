@@ -203,7 +203,8 @@ func (b *Builder) LastUsed(recipe string) time.Time {
 }
 
 // Reclaim selects environments from admin.Environments to delete. It selects superseded environments and environments
-// that were unused for age. Of the others, it selects the longest unused ones, until the rest has at most most bytes.
+// that were unused for age. Of the others, it selects the longest unused ones, until the remaining environments need no
+// more than most bytes.
 func Reclaim(list []admin.Environment, now time.Time, age time.Duration, most int64) (reclaim []admin.Environment) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b admin.Environment) int { return b.LastUsed.Compare(a.LastUsed) })

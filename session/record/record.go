@@ -106,8 +106,8 @@ type Store interface {
 	// rec is live and the stored record is closed, the update is late, and the error must wrap backend.ErrExists. The same
 	// applies if another live record has the same key and engine.
 	Update(ctx context.Context, rec Record) error
-	// Take must change the owner of a record from from to to and return the changed record. If the record does not exist,
-	// the error must wrap backend.ErrNotFound. If the owner of the record is not from, the error must wrap
+	// If the record's owner is from, Take must make to the owner and return the changed record. If the record does not
+	// exist, the error must wrap backend.ErrNotFound. If the owner of the record is not from, the error must wrap
 	// backend.ErrExists. Of several concurrent calls, only one may succeed.
 	Take(ctx context.Context, id, from, to string) (Record, error)
 	// Touch must set LastUsed and Expires of a live record. Without one, the error must wrap backend.ErrNotFound.

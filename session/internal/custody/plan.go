@@ -13,7 +13,7 @@ import (
 // Plan is the work of a sweep, according to the engine and the store.
 type Plan struct {
 	Unrecorded []record.Record // records for sandboxes that the store does not know
-	// Strays are sandboxes without a record. Their labels may be forged, or their only owner is gone. Used ones are kept.
+	// Strays are sandboxes without a record. The labels may be forged, or the only owner is gone. Used sandboxes are kept.
 	Strays  []backend.Info
 	Reclaim []Reclaimable // sandboxes without an owner
 }
