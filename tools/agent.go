@@ -34,58 +34,60 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Agent is a prompt file that can be run. Agents may be run concurrently, also one by itself.
+// Agent is a runnable prompt file. It is safe for concurrent use, including concurrent runs of the same agent.
 type Agent struct {
 	g      *genkit.Genkit
 	name   string
 	doc    *frontmatter.Document
 	prompt ai.Prompt
-	source string // digest of the file and the partials that it includes
+	source string // digest of the file and its partials
 }
 
 // Name is the base name of the agent's file without ".prompt".
 func (a *Agent) Name() string { return a.name }
 
-// RunOptions refine Run. The zero value of a field means what its comment says.
+// RunOptions configures Run. The field comments describe the zero values.
 type RunOptions struct {
-	// Model replaces the file's model. A model of another provider does not get the file's `config:`, which it would
-	// refuse. Empty: the file's.
+	// Model overrides the file's model. If the provider differs, the file's `config:` is ignored, because the other
+	// provider would reject it. If empty, Run uses the file's model.
 	Model string
-	// MaxTurns bounds the model's turns. Zero: the file's `maxTurns`, else frontmatter.DefaultMaxTurns.
+	// MaxTurns limits the model's turns. If zero, it defaults to the file's `maxTurns`, or else to
+	// frontmatter.DefaultMaxTurns.
 	MaxTurns int
-	// OnText is called with the text of the answer as it comes in. Nil: the answer is not streamed.
+	// OnText is called with each part of the answer as it arrives. If nil, Run does not stream the answer.
 	OnText func(text string)
-	// OnTool is called when a tool call begins and when it ends, possibly from several goroutines at once. Nil: nothing.
+	// OnTool is called when a tool call starts and when it ends. Calls may come from several goroutines at once. If nil,
+	// Run reports no tool events.
 	OnTool func(ToolEvent)
-	// OnApproval is asked about calls of host tools that a rule wants approved, possibly from several goroutines at once,
-	// and blocks until there is an answer. Nil: who ctx names (hosttools.WithApprover), else nobody, and such calls are
-	// refused.
+	// OnApproval decides on calls of host tools whose rule requires approval. It blocks until it has a decision. It may be
+	// called from several goroutines at once. If nil, Run uses the approver of ctx (hosttools.WithApprover). If ctx has no
+	// approver either, these calls are refused.
 	OnApproval hosttools.ApproverFunc
 }
 
-// ToolEvent is the beginning or the end of a tool call.
+// ToolEvent reports the start or the end of a tool call.
 type ToolEvent struct {
 	Tool     string
-	Ref      string // pairs the two events of a call
+	Ref      string // same for the start and the end event of a call
 	Done     bool
-	Duration time.Duration // when Done
-	Failure  string        // when Done and the output carries an error: its code
+	Duration time.Duration // set if Done
+	Failure  string        // error code; set if Done and the output has an error
 }
 
-// AgentResult is what an agent answered.
+// AgentResult is the result of an agent run.
 type AgentResult struct {
-	Text string // the answer
-	// Output is the parsed answer: by the output schema of the file, or the object when the answer is a JSON object,
-	// fenced or not. Nil otherwise.
+	Text string // text of the answer
+	// Output is the parsed answer. If the file has an output schema, Output conforms to it. Otherwise it is set if the
+	// answer is a JSON object, fenced or not. If neither applies, Output is nil.
 	Output any
-	// Outputs are the files that `outputs:` of the file names, by path below the work directory, when Run began the run
-	// itself. Those of a run of the caller's are for the caller: transfer.Collect.
+	// Outputs are the files listed in the file's `outputs:`, keyed by their path in the workspace. Run collects them only
+	// if it began the run. If the caller began the run, the caller collects them with transfer.Collect.
 	Outputs      patch.Tree
 	Model        string
 	FinishReason string
-	Turns        int // model calls
+	Turns        int // number of model calls
 	ToolCalls    int
-	InputTokens  int // over all turns, as far as the provider reports them
+	InputTokens  int // sum over all turns, if the provider reports it
 	OutputTokens int
 
 	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent failed.
@@ -95,13 +97,13 @@ type AgentResult struct {
 	Executor *ExecutorResult
 }
 
-// ExecutorResult is what a coding agent did.
+// ExecutorResult is the result of a coding agent.
 type ExecutorResult struct {
 	executor.Result
-	Metered model.Usage // of its model, as the proxy counted it
+	Metered model.Usage // model usage, measured by the model proxy
 }
 
-// Cost returns what the model cost in USD; nil when that is not known, as of no result.
+// Cost returns the model cost in USD. It returns nil if r is nil or the cost is unknown.
 func (r *ExecutorResult) Cost() *float64 {
 	if r == nil || !r.Metered.CostKnown {
 		return nil
@@ -109,15 +111,16 @@ func (r *ExecutorResult) Cost() *float64 {
 	return &r.Metered.CostUSD
 }
 
-// Run runs the agent once. Data in input is never taken for template syntax, nor for the markers that begin a message.
-// Missing input comes from `input.default` of the file, name by name.
+// Run runs the agent once. Template syntax and message markers in input are not interpreted. Missing input values come
+// from `input.default` in the file, per name.
 //
-// When ctx belongs to no run (session.WithRun) and to no session of a Genkit agent, Run begins a run and closes its
-// sandboxes at the end. Everything happens under one span, invoke_agent NAME, so that there is one trace. In a step of
-// a workflow that has a journal the conversation is recorded there, and a run that is resumed continues it. An agent
-// that wanted its sandbox and could not have it fails, whatever the model made of that. Errors name the agent and its
-// file; ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput)
-// and errors of ctx can be tested for.
+// If ctx has neither a run (session.WithRun) nor a session of a Genkit agent, Run begins a run and closes its sandboxes
+// at the end. All spans are children of one span, invoke_agent NAME, so each run has one trace. In a workflow step with
+// a journal, Run records the conversation there. If the run is resumed, Run continues the recorded conversation.
+//
+// If the agent could not open its sandbox, Run fails, even if the model answered. Errors name the agent and its file.
+// Callers can test for ai.ErrMaxTurnsExceeded, ai.ErrModelNotFound, backend.ErrInvalid (invalid input, see CheckInput),
+// and the errors of ctx.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
 	var o RunOptions
 	if opts != nil {
@@ -138,7 +141,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		run = session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
 	}
 	ctx = session.WithRun(ctx, run)
-	// Genkit's provider, so that its spans are children of this one also where the program set up none.
+	// Genkit's spans become children of this span only with Genkit's provider, even if the program configured none.
 	ctx, span := telemetry.StartOperation(ctx, tracing.TracerProvider(), semconv.InvokeAgent, semconv.AgentName, a.name,
 		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name), semconv.ConversationID.String(run.ID))
 	defer func() { telemetry.End(span, err) }()
@@ -207,8 +210,9 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	return res, nil
 }
 
-// recorded returns the request as it is when ctx has a recorder of the agent's conversation: it is recorded, and begins
-// where an earlier process got to, whose turns count.
+// recorded returns a copy of req that records the conversation, if ctx has a recorder for the agent. If an earlier
+// process recorded part of the conversation, the copy continues after that part, whose turns count towards the limit.
+// If ctx has no recorder, recorded returns an unchanged copy.
 func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *watcher) (*ai.GenerateActionOptions, error) {
 	out := *req
 	rec := transcript.Claim(ctx, a.name)
@@ -216,7 +220,7 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 		return &out, nil
 	}
 	if a.doc.Sandbox == nil {
-		transcript.ClaimSandbox(ctx) // so that no agent takes it that this one's tools run
+		transcript.ClaimSandbox(ctx) // so that no agent run by this agent's tools claims it
 	}
 	out.Use = append([]*ai.MiddlewareRef{local("workcell/record", rec.Hooks())}, req.Use...)
 	if err := rec.Define(ctx, digest(a.source, req.Model)); err != nil {
@@ -227,7 +231,7 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 		return &out, err
 	}
 	out.Messages = past.Messages
-	out.MaxTurns = max(req.MaxTurns-past.Turns+1, 1) // the latest turn is played back; 0 would be Genkit's default
+	out.MaxTurns = max(req.MaxTurns-past.Turns+1, 1) // the latest turn is played back; 0 would mean Genkit's default
 	w.turns, w.calls, w.input, w.output = past.Turns, past.Calls, past.InputTokens, past.OutputTokens
 	return &out, nil
 }
@@ -246,7 +250,7 @@ type (
 	agentKey   struct{} // holds the *Agent that runs
 )
 
-// noteOpened notes how an attempt ended for the agent that ctx belongs to, if any.
+// noteOpened stores the result of an attempt for the agent of ctx. It does nothing if ctx has no agent.
 func noteOpened(ctx context.Context, err error) {
 	if o, ok := ctx.Value(openingKey{}).(*opening); ok {
 		o.err.Store(&err)
@@ -278,7 +282,7 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	if a.doc.Sandbox != nil && !a.coding() {
 		describeOutput(req)
 	}
-	// Genkit reads toolChoice of a file and drops it.
+	// Genkit parses the file's toolChoice but drops it.
 	req.ToolChoice = ai.ToolChoice(a.doc.Meta.ToolChoice)
 	req.StepName = "agent:" + a.name
 	if a.doc.Sandbox == nil {
@@ -291,18 +295,18 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	return req, nil
 }
 
-// render renders the prompt. Helpers of templates panic on arguments of another type.
+// render renders the prompt. Template helpers panic on arguments of the wrong type, so render recovers panics.
 func (a *Agent) render(ctx context.Context, variables any) (req *ai.GenerateActionOptions, err error) {
 	defer recovered(&err)
 	return a.prompt.Render(ctx, variables)
 }
 
-// coding reports whether a coding agent answers in the model's place.
+// coding reports whether a coding agent answers instead of the model.
 func (a *Agent) coding() bool {
 	return a.doc.Sandbox != nil && a.doc.Sandbox.Mode == frontmatter.ModeExecutor
 }
 
-// digest returns a short text that is another one for other texts.
+// digest returns a short hash of texts.
 func digest(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
 	return hex.EncodeToString(sum[:16])
@@ -313,7 +317,7 @@ func provider(model string) string {
 	return name
 }
 
-// guardRef returns middleware that has the same patience with a model's mistakes for agents without a sandbox.
+// guardRef returns the guard middleware, which tolerates mistakes of the model, for agents without a sandbox.
 func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	box := newToolbox(nil, nil)
 	if p != nil {
@@ -327,7 +331,7 @@ func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	}), nil
 }
 
-// local makes a reference to hooks of this call.
+// local returns a middleware reference to hooks for one Generate call.
 func local(name string, hooks *ai.Hooks) *ai.MiddlewareRef {
 	return &ai.MiddlewareRef{Name: name, Config: ai.MiddlewareFunc(func(context.Context) (*ai.Hooks, error) { return hooks, nil })}
 }
@@ -346,7 +350,7 @@ func stream(onText func(string)) ai.ModelStreamCallback {
 	}
 }
 
-// finished refuses answers that are none: a cut one must not be taken for a complete one.
+// finished returns an error for incomplete answers, because a truncated answer must not be used as a complete answer.
 func finished(resp *ai.ModelResponse) error {
 	reason := resp.FinishMessage
 	switch resp.FinishReason {
@@ -360,7 +364,7 @@ func finished(resp *ai.ModelResponse) error {
 	return nil
 }
 
-// explain adds which agent failed, and what to do where it is known.
+// explain adds the name of the failed agent to err, and a remedy if one is known.
 func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -375,7 +379,7 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 }
 
-// limited adds the limit that ended a coding agent to its error.
+// limited adds the limit that stopped a coding agent to its error.
 func (a *Agent) limited(x *execution, err error) error {
 	cfg := a.doc.Sandbox.Executor
 	budget := fmt.Sprintf("executor.budget.usd (%.4g)", cfg.Budget.USD)
@@ -392,7 +396,7 @@ func (a *Agent) limited(x *execution, err error) error {
 	return fmt.Errorf("no answer within %s; raise it in the file or divide the task: %w", limit, err)
 }
 
-// InputSchema is the JSON Schema of the agent's input; nil when the file has none.
+// InputSchema returns the JSON Schema of the agent's input, or nil if the file has none.
 func (a *Agent) InputSchema() map[string]any {
 	action := genkit.LookupAction(a.g, api.KeyFromName(api.ActionTypeExecutablePrompt, a.prompt.Name()))
 	if action == nil {
@@ -401,17 +405,18 @@ func (a *Agent) InputSchema() map[string]any {
 	return action.Desc().InputSchema
 }
 
-// Document returns the agent's file, as it was read.
+// Document returns the agent's file as it was when loaded.
 func (a *Agent) Document() *frontmatter.Document { return a.doc }
 
-// RequestOver returns what an agent with s asks of a sandbox in a run whose sandboxes are like base, and the fields
-// that s names itself. As to the others the agent takes a sandbox as it finds it.
+// RequestOver returns the sandbox request of an agent with configuration s in a run with base request base. fields
+// lists the fields that s sets itself. For all other fields, the agent accepts an existing sandbox with different
+// settings.
 func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
 	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
 }
 
-// SharedSandbox is what the agent asks of the sandbox that it shares with its run; false when it asks for none, or for
-// one of its own.
+// SharedSandbox returns the request for the sandbox that the agent shares with its run. It returns false if the agent
+// has no sandbox, or a private sandbox.
 func (a *Agent) SharedSandbox() (session.Request, bool) {
 	s := a.doc.Sandbox
 	if s == nil || !s.Mode.Lasting() || s.Session != "" && s.Session != frontmatter.SessionDefault {

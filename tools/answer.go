@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// parse returns the answer as a value: see AgentResult.Output.
+// parse returns the parsed answer, as described at AgentResult.Output.
 func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
 	if !a.doc.Meta.HasOutput {
 		if object := jsonObject(resp.Text()); object != nil {
@@ -36,7 +36,8 @@ func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
 
 var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \t]*\r?\n(.*?)```")
 
-// jsonObject returns the object that a text is, or that its only fenced block is; nil when there is none.
+// jsonObject returns text as a JSON object, or the only fenced block of text as a JSON object. It returns nil if
+// neither is a JSON object.
 func jsonObject(text string) map[string]any {
 	if object := decodeObject(text); object != nil {
 		return object
@@ -57,11 +58,12 @@ func decodeObject(text string) map[string]any {
 	return object
 }
 
-// watcher counts what happens in a run. As the innermost middleware it sees what the provider really said.
+// watcher counts the turns, tool calls, and tokens of a run. It is the innermost middleware, so it sees the provider's
+// unmodified responses.
 type watcher struct {
 	onTool func(ToolEvent)
 
-	mu                          sync.Mutex // guards the counters: tools run side by side
+	mu                          sync.Mutex // guards the counters, because tools run concurrently
 	turns, calls, input, output int
 }
 
@@ -103,14 +105,14 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	return resp, err
 }
 
-// Bounds of what a coding agent tells of its calls.
+// Limits for the tool calls reported by a coding agent.
 const (
 	maxOpenCalls = 1000
 	maxCallName  = 256 // bytes
 )
 
-// coding returns what takes the events of a coding agent: its text goes to stream, and its calls of tools are told like
-// those of a model.
+// coding returns a handler for a coding agent's events. It sends text to stream, and reports tool calls like the tool
+// calls of a model.
 func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) func(executor.Event) {
 	began := map[string]ToolEvent{}
 	since := map[string]time.Time{}
@@ -118,11 +120,12 @@ func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) fun
 		switch e.Kind {
 		case executor.KindText:
 			if stream != nil && e.Text != "" {
-				_ = stream(ctx, &ai.ModelResponseChunk{Role: ai.RoleModel, Content: []*ai.Part{ai.NewTextPart(e.Text)}}) // whoever listens no more misses it
+				// A failed listener misses this text.
+				_ = stream(ctx, &ai.ModelResponseChunk{Role: ai.RoleModel, Content: []*ai.Part{ai.NewTextPart(e.Text)}})
 			}
 		case executor.KindToolStart:
 			if len(began) == maxOpenCalls || len(e.Tool.ID) > maxCallName || len(e.Tool.Name) > maxCallName {
-				return // no coding agent does that; whoever writes to its output may
+				return // no coding agent exceeds these limits, but other programs can write to its output
 			}
 			w.mu.Lock()
 			w.calls++
@@ -155,7 +158,7 @@ func (w *watcher) tell(e ToolEvent) {
 	}
 }
 
-// did counts what a coding agent used.
+// did adds the turns and the usage of a coding agent to the counters.
 func (w *watcher) did(turns int, u model.Usage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,7 +167,7 @@ func (w *watcher) did(turns int, u model.Usage) {
 	w.output += int(u.OutputTokens)
 }
 
-// failureOf finds the code in an output that Genkit has made JSON of.
+// failureOf returns the error code of a tool output that Genkit converted to JSON.
 func failureOf(out any) string {
 	m, _ := out.(map[string]any)
 	e, _ := m["error"].(map[string]any)
@@ -172,9 +175,10 @@ func failureOf(out any) string {
 	return code
 }
 
-// describeOutput asks for the form of the answer in words instead of by the provider's own means, where these do not go
-// together with tools: Gemini models before 3 refuse every request that has both ("Function calling with a response
-// mime type is unsupported"), and Genkit sends both. Genkit still checks the answer against the schema.
+// describeOutput describes the output format in the prompt instead of using the provider's native option, if the
+// provider does not support the option together with tools. Gemini models before 3 reject requests with both ("Function
+// calling with a response mime type is unsupported"), and Genkit sends both. Genkit still validates the answer against
+// the schema.
 func describeOutput(req *ai.GenerateActionOptions) {
 	if req.Output == nil {
 		return
@@ -185,12 +189,12 @@ func describeOutput(req *ai.GenerateActionOptions) {
 		return
 	}
 	out := *req.Output
-	out.Constrained = false // Genkit puts the schema into the prompt then
+	out.Constrained = false // then Genkit puts the schema into the prompt
 	req.Output = &out
 	req.Use = append(req.Use, local("workcell/untyped", &ai.Hooks{WrapModel: untyped}))
 }
 
-// untyped hides the form of the answer from the provider when tools are offered.
+// untyped hides the output format from the provider if the request offers tools.
 func untyped(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if p.Request == nil || p.Request.Output == nil || len(p.Request.Tools) == 0 {
 		return next(ctx, p)

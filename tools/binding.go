@@ -22,37 +22,40 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// cleanupTimeout bounds the removal of what a call or a Generate made.
+// cleanupTimeout limits the cleanup after a call or a Generate.
 const cleanupTimeout = 60 * time.Second
 
-// maxTracked is how many commands of a sandbox are remembered whose processes seem to be gone. The sandbox itself
-// remembers no more of them.
+// maxTracked is the maximum number of remembered commands per sandbox without visible processes. The sandbox itself
+// does not remember more of them.
 const maxTracked = 256
 
-// binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
+// binding connects the tools of one Generate call to their sandboxes. The first tool that needs a sandbox opens it.
 type binding struct {
 	box      *toolbox
-	cfg      frontmatter.Sandbox                                           // as asked for, defaults not filled in
-	fallback session.Run                                                   // of calls whose context belongs to no run
-	isolated string                                                        // name of this binding's own sandbox; empty when it shares one
-	record   *transcript.Recorder                                          // of the agent's conversation; nil when nobody keeps it
-	chat     string                                                        // chatID of the Genkit agent's session; empty when there is none
+	cfg      frontmatter.Sandbox // as configured, without defaults
+	fallback session.Run         // for calls whose context has no run
+	// Name of this binding's private sandbox; empty if it uses a shared sandbox.
+	isolated string
+	// Records the agent's conversation; nil if it is not recorded.
+	record *transcript.Recorder
+	// chatID of the Genkit agent's session; empty without such a session.
+	chat     string
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	shared   bool                                                          // CallOptions.Shared
-	hosts    *hostCalls                                                    // what code may call on the host; nil for nothing
+	hosts    *hostCalls                                                    // host tools that code may call; nil for none
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
 	maxSeconds, readBytes, streamChars int64
 
-	interrupted pending // calls of tools that are interrupted
+	interrupted pending // calls of interrupted tools
 
 	mu       sync.Mutex
-	mine     map[session.Key]*session.Session // what this binding opened, which calls of several runs may have done
-	released map[string]bool                  // ids that sandbox_close released
-	started  map[string][]startedExec         // execs by sandbox id, of which something may still run
-	programs map[string]bool                  // ids of execs that are programs of an interpreter and were handed back while they ran
-	used     bool                             // earlier turns of the conversation used its own sandbox
-	expired  bool                             // which is gone, as the model has to know
+	mine     map[session.Key]*session.Session // sandboxes opened by this binding, possibly by calls of several runs
+	released map[string]bool                  // ids released by sandbox_close
+	started  map[string][]startedExec         // by sandbox id; execs that may still have running processes
+	programs map[string]bool                  // ids of interpreter programs that were returned while still running
+	used     bool                             // earlier turns of the conversation used the private sandbox
+	expired  bool                             // the private sandbox is gone, and the model must be notified
 }
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
@@ -76,7 +79,7 @@ func (b *binding) run(ctx context.Context) session.Run {
 	return b.fallback
 }
 
-// name returns the name of the agent's own sandbox.
+// name returns the name of the agent's sandbox.
 func (b *binding) name(ctx context.Context) string {
 	switch {
 	case b.isolated != "":
@@ -87,23 +90,24 @@ func (b *binding) name(ctx context.Context) string {
 	return session.SessionNameFromContext(ctx)
 }
 
-// reaches reports whether the agent may use the run's sandbox of that name. Its own it always may; where neither is
-// isolated, any other too.
+// reaches reports whether the agent may use the run's sandbox with this name. An agent may always use its own sandbox.
+// It may use any other sandbox if neither of the two is isolated.
 func (b *binding) reaches(ctx context.Context, name string) bool {
 	own := b.name(ctx)
 	return name == own || b.cfg.Session != frontmatter.SessionUser && !rules.IsIsolated(own) && !rules.IsIsolated(name)
 }
 
-// request returns what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
-// call wants; empty is no wish. wishes are the fields that the agent itself set.
+// request returns the agent's request, merged over the base request of its run. runtime is the agent's runtime or the
+// runtime of this call. If runtime is empty, any runtime will do. wishes lists the fields that the agent set itself.
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
 	req = wish.Request(cfg)
-	if cfg.Keep == frontmatter.KeepWorkspace { // nor is it to go while it is idle, should this process die
+	if cfg.Keep == frontmatter.KeepWorkspace { // if this process dies, the sandbox must not be removed while it is idle
 		req.IdlePolicy = record.IdleStop
 	}
 	if cfg.Mode == frontmatter.ModeExecutor && req.Image == "" {
-		if image := b.box.executorImage(cfg.Executor); image != "" { // else it is a program of any image
+		if image := b.box.executorImage(cfg.Executor); image != "" {
+			// Without an image, the coding agent is a program of any image.
 			req.Image, req.DefaultImage = image, true
 			wishes = append(wishes, "image")
 		}
@@ -128,14 +132,16 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	return req, wishes
 }
 
-// asking returns ctx with the agent's request, which decides whether this process serves the hosts of a joined sandbox.
+// asking returns ctx with the agent's request. The request determines whether this process serves the allowed hosts of
+// a joined sandbox.
 func (b *binding) asking(ctx context.Context) context.Context {
 	req, _ := b.request(ctx, b.cfg.Runtime)
 	return session.WithBase(ctx, req)
 }
 
-// ownImage reports whether code in runtime needs an image other than the base's. Nobody knows what an image is for that
-// came without a runtime: it is trusted for the sandbox that the run shares, where nobody else's would fit.
+// ownImage reports whether code in runtime needs an image other than the base's image. The runtime of an image that was
+// set without a runtime is unknown. ownImage accepts such an image, because the run's shared sandbox can have only one
+// image.
 func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bool {
 	switch {
 	case runtime == "":
@@ -146,8 +152,8 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 	return b.cfg.Mode != frontmatter.ModeCode || b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault
 }
 
-// open returns the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
-// differs shares a sandbox that was opened with another request.
+// open returns the sandbox with this name and adds it to the binding. If the sandbox was opened with another request,
+// the agent shares it unless the agent itself set one of the differing fields.
 func (b *binding) open(ctx context.Context, name string) (s *session.Session, created bool, err error) {
 	if err := checkUser(ctx, b.cfg); err != nil {
 		return nil, false, err
@@ -179,8 +185,8 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	return s, created, nil
 }
 
-// checkUser refuses to look for the sandbox of a person whom nobody named, be it that person's by the agent's file or
-// by the session of a Genkit agent.
+// checkUser returns an error if the sandbox belongs to a user and no user is specified. Either the agent's file or the
+// session of a Genkit agent can require a user.
 func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
 	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
 		return fmt.Errorf("the sandbox belongs to a user, but no user is specified; use session.WithUser or --user NAME: %w", backend.ErrInvalid)
@@ -188,7 +194,7 @@ func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
 	return checkChat(ctx)
 }
 
-// openAs opens a sandbox, in the place of another one where there are too many and the host has one to spare.
+// openAs opens a sandbox. If the sandbox limit is reached, it calls makeRoom to remove another sandbox and tries again.
 func (b *binding) openAs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
 	s, created, err := b.box.manager.Open(ctx, key, req)
 	if errors.Is(err, backend.ErrCapacity) && b.makeRoom != nil && b.makeRoom(ctx) {
@@ -200,7 +206,7 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 	return s, created, err
 }
 
-// inRun returns what this binding opened in the run of a call.
+// inRun returns the sandboxes that this binding opened in the run of ctx.
 func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,8 +215,8 @@ func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
 	return mine
 }
 
-// sandbox returns the sandbox that a call means: the one with id, or the only one in scope, which is opened when there
-// is none yet.
+// sandbox returns the sandbox with id. If id is empty, it returns the only sandbox in scope, and opens one if none
+// exists.
 func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
 	b.mu.Lock()
 	released := b.released[id]
@@ -241,7 +247,8 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		WithRemediation("Pass the sandbox_id of one of them.")
 }
 
-// join makes the sandboxes that other processes opened in the run of a call that names none the binding's own, too.
+// join adds the sandboxes that other processes opened in the run of ctx to the binding. It does nothing if the call
+// specifies an id.
 func (b *binding) join(ctx context.Context, id string) error {
 	if !b.shared || id != "" {
 		return nil
@@ -250,7 +257,8 @@ func (b *binding) join(ctx context.Context, id string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	scope := b.run(ctx).Scope()
-	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool { // what another process ended
+	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool {
+		// Drop the sandboxes that another process removed.
 		return err == nil && key.Scope() == scope && !slices.Contains(list, s)
 	})
 	for _, s := range list {
@@ -261,7 +269,8 @@ func (b *binding) join(ctx context.Context, id string) error {
 	return err
 }
 
-// byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
+// byID returns a sandbox that the agent may use. The error is the same for an unknown id and for the id of an
+// inaccessible sandbox.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(b.asking(ctx), b.run(ctx).Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
@@ -271,8 +280,8 @@ func (b *binding) byID(ctx context.Context, id string) (*session.Session, error)
 	return s, err
 }
 
-// release releases a sandbox: what this binding started in it is ended, and its id is closed for this binding. When a
-// command could not be ended the sandbox stays open, so that the next close tries again.
+// release kills the commands that this binding started in the sandbox and closes the sandbox's id for this binding. If
+// a command could not be killed, the sandbox stays open, so that the next close tries again.
 func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
 	var ids []string
@@ -294,7 +303,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	if len(ids) > 0 {
 		errs := s.KillCommands(ctx, ids)
 		for i, err := range errs {
-			// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
+			// If the exec is unknown or the sandbox is gone, nothing is left to kill.
 			if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) {
 				errs[i] = nil
 			}
@@ -310,13 +319,13 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// forget takes s out of the binding's own; mu is held.
+// forget removes s from the binding. The caller must hold mu.
 func (b *binding) forget(s *session.Session) {
 	delete(b.started, s.ID())
 	maps.DeleteFunc(b.mine, func(_ session.Key, own *session.Session) bool { return own == s })
 }
 
-// remove ends the sandbox and deletes its files.
+// remove removes the sandbox and its files.
 func (b *binding) remove(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
 	b.forget(s)
@@ -333,10 +342,10 @@ func (b *binding) remove(ctx context.Context, s *session.Session) error {
 // startedExec is a command that this binding started.
 type startedExec struct {
 	id    string
-	ended bool // it left no process that shows, but may have left some that have nothing to do with its output
+	ended bool // no process is visible, but processes that closed the output may remain
 }
 
-// track remembers a command, so that what it may leave running can be ended.
+// track remembers a command, so that its leftover processes can be killed later.
 func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -349,8 +358,8 @@ func (b *binding) track(s *session.Session, res sandbox.ExecResult) {
 	b.started[s.ID()] = list
 }
 
-// end removes what no later step of the run can use: the sandbox that only this binding knows. What an agent that was
-// cancelled had started in another one ends with it.
+// end removes the sandbox that only this binding knows, because no later step of the run can use it. If ctx is
+// canceled, end also kills everything that the agent started in other sandboxes.
 func (b *binding) end(ctx context.Context) {
 	if ctx.Err() != nil {
 		b.endStarted(ctx)
@@ -368,8 +377,8 @@ func (b *binding) end(ctx context.Context) {
 	}
 }
 
-// setAside removes a person's sandbox without its workspace where the agent's file says so, unless another run works in
-// it.
+// setAside removes a user's sandbox but keeps its workspace, if the agent's file says `keep: workspace`. It skips a
+// sandbox that another run is using.
 func (b *binding) setAside(ctx context.Context) {
 	if b.cfg.Keep != frontmatter.KeepWorkspace {
 		return
@@ -383,7 +392,7 @@ func (b *binding) setAside(ctx context.Context) {
 		err := b.release(ctx, s)
 		running, lerr := s.Commands(ctx)
 		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e sandbox.ExecStatus) bool { return !e.Done() }) {
-			continue // who cannot be told idle stays, until it has been idle for long enough
+			continue // if the idle state is unknown, the idle timeout removes the sandbox later
 		}
 		err = errors.Join(err, b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{KeepWorkspace: true}))
 		if err != nil {
@@ -392,7 +401,7 @@ func (b *binding) setAside(ctx context.Context) {
 	}
 }
 
-// endStarted ends what the binding started in its sandboxes.
+// endStarted kills everything that the binding started in its sandboxes.
 func (b *binding) endStarted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()

@@ -16,39 +16,40 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Calls runs the tools for hosts that speak something else than Genkit, such as an MCP server: the same definitions,
-// the same handlers, the same failures. All methods may be called concurrently.
+// Calls runs the tools without Genkit, for example for an MCP server. Definitions, handlers, and errors are the same as
+// in Genkit. All methods are safe for concurrent use.
 type Calls struct {
-	own    *binding // the sandboxes that outlive a call
+	own    *binding // holds the sandboxes that outlive a call
 	tools  map[string]*tool
 	sorted []*tool
 }
 
-// CallArgs are the arguments of a tool call that CallOptions.Check can refuse.
+// CallArgs are the arguments of a tool call, which CallOptions.Check can reject.
 type CallArgs = toolspec.Args
 
-// CallOptions refine Plugin.Calls. The zero value of a field means what its comment says.
+// CallOptions configures Plugin.Calls. The field comments describe the zero values.
 type CallOptions struct {
-	// Check is called before a tool runs, and again when a file was read and its size is known. A failure that it returns
-	// is the answer of the call. Nil allows everything.
+	// Check is called before a tool runs, and again after a file was read and its size is known. If Check returns an
+	// error, that error is the result of the call. If nil, all calls are allowed.
 	Check func(ctx context.Context, args CallArgs) *hosttools.Error
-	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that neither schemas nor notes
-	// name a longer one. Zero is that of session.MaxExecTimeout.
+	// MaxSeconds is the longest timeout_seconds that Check allows for a command. Schemas and notes show no longer timeout.
+	// If zero, it defaults to session.MaxExecTimeout.
 	MaxSeconds int64
-	// ReadBytes is how much sandbox_fs_read returns unless a call says otherwise. Zero is 262,144.
+	// ReadBytes is the default number of bytes that sandbox_fs_read returns. If zero, it defaults to 262,144.
 	ReadBytes int64
-	// StreamChars bounds the output of a command in one answer, per stream. Zero is 30,000.
+	// StreamChars is the maximum number of characters per output stream in one result. If zero, it defaults to 30,000.
 	StreamChars int64
-	// Shared: other processes have to do with the run's sandboxes, too (session.Options.Join), as servers do that serve a
-	// client by turns. Its sandboxes are those of all of them, and who closes one ends what any of them started in it.
+	// Shared reports whether other processes use the run's sandboxes (session.Options.Join), for example several servers
+	// that serve the same client. All of these processes share the sandboxes. Closing a sandbox kills everything that any
+	// of them started in it.
 	Shared bool
-	// MakeRoom is called when a sandbox cannot be opened because there are too many; when it reports true the opening is
-	// tried once more. Nil: the call fails.
+	// MakeRoom is called if a sandbox cannot be opened because the sandbox limit is reached. If it returns true, the call
+	// tries once more to open the sandbox. If MakeRoom is nil, the call fails.
 	MakeRoom func(ctx context.Context) bool
 }
 
-// Calls returns the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. The
-// caller that began the run closes it with Manager.CloseScope. Nothing is opened yet.
+// Calls returns the tools of both modes, compute and code, for the sandboxes of run. It ignores s.Mode and opens no
+// sandbox. The caller owns the run and must close it with Manager.CloseScope.
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
 	c := &Calls{tools: map[string]*tool{}}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
@@ -73,7 +74,7 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 	return c, nil
 }
 
-// Definitions returns what a host shows of the tools, sorted by name.
+// Definitions returns the tool definitions, sorted by name.
 func (c *Calls) Definitions() []hosttools.Definition {
 	list := make([]hosttools.Definition, len(c.sorted))
 	for i, t := range c.sorted {
@@ -82,8 +83,8 @@ func (c *Calls) Definitions() []hosttools.Definition {
 	return list
 }
 
-// Call runs a tool. What the caller can do something about is in the output, whose failure toolspec.FailureOf returns;
-// err is the end of ctx. An unknown name is an output too.
+// Call runs the tool with this name. Errors that the caller can act on, including an unknown name, are part of out.
+// toolspec.FailureOf extracts them. err is non-nil only if ctx is done.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	t, ok := c.tools[name]
 	if !ok {
@@ -93,8 +94,8 @@ func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (ou
 	return t.run(ctx, args)
 }
 
-// Forget drops what is remembered of sandboxes that are closed, so that a caller with many of them in a row does not
-// hold them all. The run's shared sandbox stays known: who uses it next is to be told that its files are gone.
+// Forget drops the records of closed sandboxes, so that a caller with many consecutive sandboxes does not accumulate
+// them. It keeps the record of the run's shared sandbox, because the next user must learn that its files are gone.
 func (c *Calls) Forget() {
 	b := c.own
 	b.mu.Lock()

@@ -19,13 +19,14 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// sandboxExpired is what a model reads whose sandbox was removed between two turns of a conversation.
+// sandboxExpired is the message to a model whose sandbox was removed between two turns of a conversation.
 const sandboxExpired = "Your sandbox of earlier turns was removed, probably because it was idle for too long, and this one is new: " +
 	"your files are lost, and your processes have exited. Earlier results describe the old sandbox."
 
-// sessionID returns the id of the session of the Genkit agent that ctx belongs to, empty when it belongs to none.
+// sessionID returns the id of the Genkit agent's session in ctx, or an empty string if ctx has none.
 func sessionID(ctx context.Context) string {
-	// The session's type has the type of its state, which only the program knows; this much all of them have.
+	// Only the program knows the session's type, which depends on the type of its state. All of these types have
+	// SessionID.
 	s, ok := aix.ArtifactStoreFromContext(ctx).(interface{ SessionID() string })
 	if !ok {
 		return ""
@@ -33,9 +34,10 @@ func sessionID(ctx context.Context) string {
 	return s.SessionID()
 }
 
-// chatID returns a name for the session of the Genkit agent that ctx belongs to, empty when it belongs to none, or to
-// one that checkChat refuses. Ids of sessions are for a client to choose: two users who choose the same one have two
-// names, and so have two agents. Who knows the id of a session can resume it, so that is in no label and no log.
+// chatID returns a sandbox name for the Genkit agent's session in ctx. It is empty if ctx has no session or checkChat
+// refuses the session. Clients choose session ids, so the name includes the user and the agent: the same id gives
+// different names for different users and agents. Any client that knows a session id can resume the session, so the id
+// never appears in labels or logs.
 func chatID(ctx context.Context) string {
 	id := sessionID(ctx)
 	if id == "" || checkChat(ctx) != nil {
@@ -45,8 +47,9 @@ func chatID(ctx context.Context) string {
 	return "chat-" + hex.EncodeToString(sum[:16])
 }
 
-// checkChat refuses the session of a Genkit agent for nobody in particular whose id could be guessed: everybody who
-// chooses the same one would work in its sandbox. Genkit's own ids are random, and who has one was given it.
+// checkChat refuses the session of a Genkit agent if no user is specified and its id is guessable. Otherwise all
+// clients that choose the same id would share a sandbox. Genkit's own ids are random, so a client can only have such an
+// id if it received it.
 func checkChat(ctx context.Context) error {
 	_, bound := session.RunFromContext(ctx)
 	if id := sessionID(ctx); bound || id == "" || session.UserFromContext(ctx) != "" || unguessable(id) {
@@ -56,22 +59,23 @@ func checkChat(ctx context.Context) error {
 		"or let Genkit choose the IDs: %w", backend.ErrInvalid)
 }
 
-// unguessable reports whether id is a random UUID, as Genkit's are.
+// unguessable reports whether id is a random UUID, like the ids that Genkit creates.
 func unguessable(id string) bool {
 	raw, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
 	return err == nil && len(raw) == 16 && len(id) == 36 && raw[6]>>4 == 4 && raw[8]>>6 == 2
 }
 
-// agentOf returns the name of the Genkit agent whose turn ctx belongs to, from the path of Genkit's spans, which has
-// elements such as {NAME,t:action,s:agent}; empty when that has none.
+// agentOf returns the name of the Genkit agent whose turn ctx belongs to. It parses the path of Genkit's spans, which
+// has elements such as {NAME,t:action,s:agent}. It returns an empty string if the path has no such element.
 func agentOf(ctx context.Context) string {
-	defer func() { _ = recover() }() // SpanPath panics outside of Genkit's spans, where a session was put into ctx by hand
+	// SpanPath panics outside of Genkit's spans, for example if a program put a session into ctx itself.
+	defer func() { _ = recover() }()
 	path, _, _ := cutLast(tracing.SpanPath(ctx), ",t:action,s:agent}")
 	_, name, _ := cutLast(path, "/{")
 	return name
 }
 
-// cutLast is strings.Cut at the last sep; without one everything comes before it.
+// cutLast is like strings.Cut, but cuts at the last sep. If s does not contain sep, before is s.
 func cutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):], true
@@ -79,9 +83,9 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// runOf returns the run that ctx belongs to: the one that it is bound to, else the conversation of a Genkit agent,
-// whose sandboxes outlive turns and processes. The first wins, so that sub-agents work in the sandboxes of who asked
-// them.
+// runOf returns the run of ctx. If ctx is not bound to a run, it returns the run of the Genkit agent's conversation,
+// whose sandboxes outlive turns and processes. A bound run takes precedence, so that sub-agents use their caller's
+// sandboxes.
 func runOf(ctx context.Context) (session.Run, bool) {
 	if run, ok := session.RunFromContext(ctx); ok {
 		return run, true
@@ -90,11 +94,11 @@ func runOf(ctx context.Context) (session.Run, bool) {
 	return session.Run{Namespace: record.NamespaceUser, ID: id}, id != ""
 }
 
-// chatKey holds the chatID of the session in which a Generate call works already.
+// chatKey holds the chatID of the session that a Generate call already uses.
 type chatKey struct{}
 
-// chatIn makes the binding that of a Genkit agent's session: an isolated sandbox is the session's, in each of its
-// turns. An agent that is run within a turn has one of its own, which ends with it.
+// chatIn binds b to the session of a Genkit agent. An isolated sandbox then belongs to the session and is available in
+// each turn. An agent that runs within a turn gets a private sandbox, which is removed when that agent ends.
 func (b *binding) chatIn(ctx context.Context) error {
 	if err := checkChat(ctx); err != nil {
 		return err
@@ -109,7 +113,7 @@ func (b *binding) chatIn(ctx context.Context) error {
 	return nil
 }
 
-// remembers notes whether the conversation has left a sandbox, which is to be there still.
+// remembers notes whether the conversation used a sandbox in earlier turns, which should still exist.
 func (b *binding) remembers(messages []*ai.Message) {
 	var used []string
 	for _, m := range messages {
@@ -124,7 +128,8 @@ func (b *binding) remembers(messages []*ai.Message) {
 	b.used = leftSandbox(used)
 }
 
-// noticed returns the request of an iteration with what the model is to know of its sandbox, once.
+// noticed returns the request of an iteration. If the sandbox expired, the request includes a notice to the model,
+// once.
 func (b *binding) noticed(p *ai.GenerateParams) *ai.GenerateParams {
 	b.mu.Lock()
 	expired := b.expired

@@ -16,10 +16,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// CheckAgent reads an agent's file and checks what would keep it from running whatever its model and its input are:
-// CheckPrompt, what it includes, and whether the tools, middleware, and output format that it names exist in a program
-// without its own. All problems come at once, as frontmatter.Errors; some may be in partials. The document comes along
-// with them when the file could be read at all.
+// CheckAgent reads an agent's file and reports the problems that prevent it from running with any model and input. It
+// runs CheckPrompt and checks the partials. It also checks that the listed tools, middleware, and output format exist
+// in a program that defines none itself. It returns all problems at once as frontmatter.Errors, some of which may be in
+// partials. If the file is readable, CheckAgent returns the document even with an error.
 func CheckAgent(file string) (*frontmatter.Document, error) {
 	src, err := frontmatter.ReadFile(file)
 	if err != nil {
@@ -33,7 +33,7 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 	errors.As(err, &c.errs)
 	c.names()
 	source := string(src)
-	if len(c.errs) == 0 { // what Genkit gets
+	if len(c.errs) == 0 { // check the source that Genkit gets
 		out, err := doc.Source()
 		if err != nil {
 			return nil, err
@@ -54,7 +54,7 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// CheckPartial reads the file of a partial and checks its syntax and what it includes. The error is a
+// CheckPartial reads a partial's file and checks its syntax and the partials that it includes. The error is a
 // frontmatter.Errors.
 func CheckPartial(file string) error {
 	src, err := frontmatter.ReadFile(file)
@@ -66,7 +66,7 @@ func CheckPartial(file string) error {
 		return err
 	}
 	name := partialName(filepath.ToSlash(file))
-	found[name] = partial{file: file, source: string(src)} // under the name that the caller knows it by
+	found[name] = partial{file: file, source: string(src)} // keyed by the caller's name for the file
 	c := agentCheck{}
 	c.partial(found, name)
 	if len(c.errs) > 0 {
@@ -84,7 +84,7 @@ func (c *agentCheck) fail(path, hint, format string, args ...any) {
 	c.errs = append(c.errs, c.doc.Problem(path, hint, format, args...))
 }
 
-// names checks tools: and use:, which Genkit looks up when the agent runs.
+// names checks tools: and use:, which Genkit resolves when the agent runs.
 func (c *agentCheck) names() {
 	for i, name := range c.doc.Meta.Tools {
 		path := fmt.Sprintf("tools[%d]", i)
@@ -103,7 +103,7 @@ func (c *agentCheck) names() {
 	}
 }
 
-// contract checks what the file declares of its input and its answer.
+// contract checks the declared input and output.
 func (c *agentCheck) contract(source string) error {
 	parsed, err := parseSource(source)
 	if err != nil {
@@ -124,13 +124,13 @@ func (c *agentCheck) contract(source string) error {
 	} else {
 		c.schema(parsed.Input.Schema, "input.schema")
 	}
-	if format != ai.OutputFormatText { // which looks at no schema
+	if format != ai.OutputFormatText { // the text format ignores the schema
 		c.schema(parsed.Output.Schema, "output.schema")
 	}
 	return nil
 }
 
-// partials checks what the agent's template includes.
+// partials checks the partials that the agent's template includes.
 func (c *agentCheck) partials() error {
 	found, err := partialsBeside(c.doc)
 	var one *frontmatter.Error
@@ -161,7 +161,7 @@ func (c *agentCheck) partial(found partials, name string) {
 	}
 }
 
-// included checks that there is what a template includes.
+// included checks that the partials included by t exist.
 func (c *agentCheck) included(found partials, t template) {
 	for _, inc := range t.includes() {
 		switch _, ok := found[inc.name]; {
@@ -173,7 +173,7 @@ func (c *agentCheck) included(found partials, t template) {
 	}
 }
 
-// schema checks a schema, in the short form of dotprompt or as JSON Schema.
+// schema checks a schema in dotprompt's short form (Picoschema) or in JSON Schema.
 func (c *agentCheck) schema(v any, path string) {
 	if v == nil {
 		return
@@ -182,7 +182,8 @@ func (c *agentCheck) schema(v any, path string) {
 	if err == nil {
 		return
 	}
-	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) { // Genkit names one of several problems, by chance
+	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) {
+		// if a schema has several problems, Genkit's error names a random one.
 		c.fail(path, "remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
 			"Genkit cannot read the JSON Schema")
 		return
@@ -190,14 +191,14 @@ func (c *agentCheck) schema(v any, path string) {
 	c.fail(path, "", "cannot read the schema: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
 }
 
-// likeJSONSchema reports whether a schema is meant to be JSON Schema, not the short form.
+// likeJSONSchema reports whether a schema looks like JSON Schema rather than Picoschema.
 func likeJSONSchema(m map[string]any) bool {
 	_, properties := m["properties"].(map[string]any)
 	name, _ := m["type"].(string)
 	return properties || name == "object" || name == "array"
 }
 
-// picoschema reads a schema as Genkit does, and returns it as JSON Schema.
+// picoschema parses a schema like Genkit and returns it as JSON Schema.
 func picoschema(v any) (m map[string]any, err error) {
 	defer recovered(&err)
 	s, err := dotprompt.Picoschema(v, &dotprompt.PicoschemaOptions{})

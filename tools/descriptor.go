@@ -14,9 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// tools makes the tools of the binding's mode, sorted by name. Each row is all there is to say about one: what hosts
-// and models see of it, what it does, the range of its numbers. What a host may check of its arguments is the args
-// method of its input.
+// tools returns the tools of the binding's mode, sorted by name. Each entry has the tool's definition for hosts and
+// models, its handler, and the ranges of its numbers. The args method of a tool's input returns the arguments that a
+// host can check.
 func (b *binding) tools() []*tool {
 	seconds := func(most int64) toolspec.Bound {
 		return toolspec.Bound{Name: "timeout_seconds", Least: 1, Most: most}
@@ -41,7 +41,7 @@ func (b *binding) tools() []*tool {
 	return append(b.codeTools(seconds), b.snapshotTools()...)
 }
 
-// snapshotTools makes the tools of an agent that may go back.
+// snapshotTools returns the tools of an agent that may roll back its sandbox.
 func (b *binding) snapshotTools() []*tool {
 	if !b.cfg.Snapshots {
 		return nil
@@ -58,7 +58,7 @@ func (b *binding) snapshotTools() []*tool {
 	}
 }
 
-// codeTools makes the tools of code mode.
+// codeTools returns the tools of code mode.
 func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 	return []*tool{
 		newTool(b, b.closeSandbox, toolspec.Definition{
@@ -113,7 +113,7 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 	}
 }
 
-// offered returns the tools in Genkit's type.
+// offered returns the tools as ai.Tool values.
 func (b *binding) offered() []ai.Tool {
 	var list []ai.Tool
 	for _, t := range b.tools() {
@@ -143,7 +143,8 @@ func (b *binding) networkNote() string {
 	return installed + " There is no network: nothing can be downloaded or installed."
 }
 
-// installedNote tells a model which packages programs find; empty when there are none. It begins with a space.
+// installedNote returns a note for the model that lists the installed packages. It begins with a space. It is empty if
+// no packages are installed.
 func installedNote(e session.Environment) (note string) {
 	for _, registry := range []struct {
 		name     string

@@ -13,10 +13,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// maxEdit is the largest file, in bytes, that sandbox_fs_edit changes or makes: it is held in memory several times.
+// maxEdit is the largest file, in bytes, that sandbox_fs_edit changes or creates. The tool holds several copies of the
+// file in memory.
 const maxEdit = 16 << 20
 
-// maxEditLines is how many line numbers an answer names.
+// maxEditLines is the maximum number of line numbers in a result.
 const maxEditLines = 20
 
 func (b *binding) fsEdit(ctx context.Context, in fsEditInput) (out fsEditOutput, err error) {
@@ -58,7 +59,7 @@ func (b *binding) fsEdit(ctx context.Context, in fsEditInput) (out fsEditOutput,
 	return out, err
 }
 
-// ambiguous returns what to tell a caller whose text does not occur as often as it must; nil when it does.
+// ambiguous returns an error if the number of occurrences of the text is wrong for the edit. Otherwise it returns nil.
 func ambiguous(found *textSearch, in fsEditInput) *toolspec.Error {
 	name, n := sanitize.Clip(in.Path), found.Count()
 	switch {
@@ -85,20 +86,20 @@ func places(found *textSearch) string {
 	return text
 }
 
-// errTextTooLarge is returned when a file would get larger than it may.
+// errTextTooLarge means that the file would exceed the size limit.
 var errTextTooLarge = errors.New("the file would be too large")
 
-// textSearch is where a text occurs in a file. CR LF and LF are one kind of line end to it; everything else is compared
-// exactly.
+// textSearch is the result of a search for a text in a file. The search treats CR LF and LF as equal and compares all
+// other characters exactly.
 type textSearch struct {
 	file  []byte
-	plain []byte // the file with LF for CR LF
-	cuts  []int  // offsets in plain of the line ends that lost a CR
-	old   string // the text, with LF for CR LF
-	found []int  // offsets in plain at which it begins, without overlaps
+	plain []byte // file with CR LF replaced by LF
+	cuts  []int  // offsets in plain of line ends that were CR LF in file
+	old   string // searched text, with CR LF replaced by LF
+	found []int  // offsets in plain of the occurrences, without overlaps
 }
 
-// findText looks for a text that is not empty.
+// findText searches file for old, which must not be empty.
 func findText(file []byte, old string) *textSearch {
 	s := &textSearch{file: file, plain: file, old: plainEnds(old)}
 	if bytes.Contains(file, []byte("\r\n")) {
@@ -123,13 +124,13 @@ func findText(file []byte, old string) *textSearch {
 	}
 }
 
-// plainEnds returns a text with LF for CR LF.
+// plainEnds returns text with CR LF replaced by LF.
 func plainEnds(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
-// Count returns how often the text occurs, without overlaps.
+// Count returns the number of occurrences, without overlaps.
 func (s *textSearch) Count() int { return len(s.found) }
 
-// Lines returns the numbers, counted from 1, of the lines at which the first occurrences begin, at most so many.
+// Lines returns the line numbers of the first occurrences, counted from 1. It returns at most most numbers.
 func (s *textSearch) Lines(most int) []int64 {
 	var lines []int64
 	line, from := int64(1), 0
@@ -140,8 +141,8 @@ func (s *textSearch) Lines(most int) []int64 {
 	return lines
 }
 
-// Near returns the number of the line at which the file has the lines of the text but for white space around them; zero
-// when it has them nowhere.
+// Near returns the number of the first line at which the file matches the text if white space around lines is ignored.
+// It returns zero if the file has no such match.
 func (s *textSearch) Near() int {
 	trimmed := func(text string) string {
 		lines := strings.Split(text, "\n")
@@ -159,9 +160,9 @@ func (s *textSearch) Near() int {
 	return strings.Count(all[:at+1], "\n")
 }
 
-// Replace returns the file with another text in the place of every occurrence. The line ends of that become those of
-// what it replaces, or where that has none those of the file. More than limit bytes are errTextTooLarge, before they
-// are made.
+// Replace returns the file with every occurrence replaced by with. It converts line ends in with to the line ends of
+// the replaced text, or of the file if the replaced text has none. If the result would exceed limit bytes, Replace
+// returns errTextTooLarge before it builds the result.
 func (s *textSearch) Replace(with string, limit int) ([]byte, error) {
 	var out bytes.Buffer
 	fileEnds, from := withEnds(with, s.file), 0
@@ -181,13 +182,14 @@ func (s *textSearch) Replace(with string, limit int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// offset returns where in the file an offset of plain is.
+// offset converts an offset in plain to an offset in file.
 func (s *textSearch) offset(plain int) int {
 	before, _ := slices.BinarySearch(s.cuts, plain)
 	return plain + before
 }
 
-// withEnds returns a text with the line ends that most lines of model have. A model without any leaves it as it is.
+// withEnds returns text with the line ends of most lines of model. If model has no line ends, withEnds returns text
+// unchanged.
 func withEnds(text string, model []byte) string {
 	all, crlf := bytes.Count(model, []byte("\n")), bytes.Count(model, []byte("\r\n"))
 	switch {

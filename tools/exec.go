@@ -68,7 +68,7 @@ func (b *binding) execRequest(ctx context.Context, in execInput) sandbox.ExecReq
 	return req
 }
 
-// yield returns after how long a call is answered though its command still runs.
+// yield returns the time after which a call returns even if the command is still running.
 func (b *binding) yield(ctx context.Context, in execInput) time.Duration {
 	if in.YieldMS != nil {
 		return time.Duration(*in.YieldMS) * time.Millisecond
@@ -118,7 +118,7 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadO
 	out = execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
 	size := 0
 	for _, c := range res.Chunks {
-		// One answer stays readable: the rest is for the next call.
+		// Keep one result readable. The next call returns the rest.
 		if size += len(c.Data); size > int(b.streamChars) && len(out.Chunks) > 0 {
 			out.Done, out.NextSeq = false, out.Chunks[len(out.Chunks)-1].Seq
 			break
@@ -181,8 +181,8 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, unknownExec(err)
 }
 
-// signalName returns the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
-// wherever this program runs.
+// signalName returns the sandbox's name for a signal. Models may also send numbers, which are Linux signal numbers on
+// every host.
 func signalName(text string) string {
 	text = strings.ToUpper(strings.TrimSpace(text))
 	names := sandbox.Signals()
@@ -192,7 +192,7 @@ func signalName(text string) string {
 	return text
 }
 
-// unknownExec returns a better answer for an exec that the sandbox does not know.
+// unknownExec replaces the error for an unknown exec with a more helpful error.
 func unknownExec(err error) error {
 	if err == nil || toolspec.ErrorOf(err).Code != toolspec.CodeNotFound {
 		return err
@@ -201,8 +201,8 @@ func unknownExec(err error) error {
 		WithRemediation("Pass the exec_id from sandbox_exec, with the same sandbox.")
 }
 
-// eitherForm returns bytes that come as text or in base64, with or without padding, of either alphabet. It reports
-// false when they come as neither.
+// eitherForm returns bytes that are given as text or as base64 in either alphabet, with or without padding. given is
+// false if neither form is given.
 func eitherForm(textName string, text *string, dataName string, data *string) (b []byte, given bool, fail *toolspec.Error) {
 	empty := func(s *string) bool { return s == nil || *s == "" }
 	switch {

@@ -27,11 +27,12 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// placeholderModel stands in Genkit for the model of an agent in mode executor, whose requests go through the model
-// proxy and not through a plugin of Genkit's.
+// placeholderModel is the Genkit model name for agents in mode executor. Their model requests go through the model
+// proxy instead of a Genkit plugin.
 const placeholderModel = pluginName + "/executor"
 
-// newPlaceholder returns that model. It is reached when nothing runs the coding agent in its place.
+// newPlaceholder returns the placeholder model. It always fails, because a request reaches it only if no middleware
+// runs the coding agent instead.
 func newPlaceholder() api.Action {
 	opts := &ai.ModelOptions{Label: "coding agent in a sandbox", Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
 	return ai.NewModelAction(placeholderModel, opts, func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
@@ -39,10 +40,9 @@ func newPlaceholder() api.Action {
 	})
 }
 
-// executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of
-// its own.
+// executorImage returns the default sandbox image for a coding agent. It is empty if the coding agent has no image.
 func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
-	if t == nil { // a file is checked, and only the operator knows
+	if t == nil { // during a check of a file, because only the operator knows the images
 		return ""
 	}
 	a := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
@@ -52,25 +52,25 @@ func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
 // execution is a run of an Agent in mode executor.
 type execution struct {
 	agent   string
-	file    string // of the agent
+	file    string // agent's file
 	model   string // "provider/name"
-	turns   int    // at most
+	turns   int    // maximum
 	watch   *watcher
-	result  *executor.Result // nil until there is one
+	result  *executor.Result // nil until available
 	metered model.Usage
 }
 
 type executionKey struct{} // holds the *execution of an agent's run
 
-// executorHooks run a coding agent in the place of the model.
+// executorHooks returns hooks that run a coding agent instead of the model.
 func (b *binding) executorHooks() *ai.Hooks {
 	return &ai.Hooks{WrapGenerate: b.wrapGenerate, WrapModel: b.execute}
 }
 
-// execute answers a request by having the coding agent do what the last message says.
+// execute answers a request by running the coding agent on the task in the last message.
 func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext) (*ai.ModelResponse, error) {
 	x, ok := ctx.Value(executionKey{}).(*execution)
-	if !ok { // a prompt that is not run as an Agent
+	if !ok { // the prompt was not run as an Agent
 		x = &execution{watch: &watcher{}}
 		x.model, _ = ctx.Value(modelKey{}).(string)
 	}
@@ -91,7 +91,7 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext
 	}, nil
 }
 
-// runExecutor opens the sandbox, lets the coding agent reach its model and the host's tools, and runs it.
+// runExecutor opens the sandbox, connects the coding agent to its model and the host tools, and runs it.
 func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (_ *executor.Result, err error) {
 	cfg := b.cfg.Executor
 	agent := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
@@ -127,7 +127,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	}
 	if path, visit := hosttools.StepFromContext(ctx); path != "" {
 		o.Step = fmt.Sprintf("%s %s %d %s", b.run(ctx).ID, path, visit, x.agent)
-	} else if o.Resume == executor.ResumeStep { // each run is a task of its own
+	} else if o.Resume == executor.ResumeStep { // each run is a separate task
 		o.Resume = executor.ResumeNever
 	}
 	grant, err := b.grantExecutor(ctx, s, o, asks)
@@ -141,7 +141,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	b.evidence(ctx, s)
 	res, err := executor.Run(ctx, s, agent.Driver, task, o)
 	b.handed(ctx, grant, sandbox.ExecResult{ExecStatus: res.Exit})
-	err = errors.Join(err, asks.end()) // its usage is final then
+	err = errors.Join(err, asks.end()) // the usage is final after this call
 	x.result, x.metered = &res, asks.usage()
 	x.watch.did(res.Turns, x.metered)
 	if err == nil {
@@ -152,7 +152,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	return &res, err
 }
 
-// grantExecutor lets the coding agent call what its agent may of the host's tools.
+// grantExecutor gives the coding agent access to the host tools that its agent may use.
 func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options, asks *asking) (*hostGrant, error) {
 	var req sandbox.ExecRequest
 	o.Grant = func(ctx context.Context, r *sandbox.ExecRequest) {
@@ -166,7 +166,7 @@ func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *exec
 	return b.hosts.grant(ctx, s, &req)
 }
 
-// taskOf returns the task that a request is: its last message, before which the ones that came earlier are quoted.
+// taskOf converts a request to a task. The task is the last message, preceded by quotes of the earlier messages.
 func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, err error) {
 	var system, earlier []string
 	for i, m := range req.Messages {
@@ -197,8 +197,8 @@ func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, er
 	return t, err
 }
 
-// loadSkills reads the skills of an agent's file, from the directories that patterns match beside it: skills/* when
-// there is no pattern, which may match nothing.
+// loadSkills reads the skills of an agent's file. The patterns match directories relative to the file's directory. If
+// no pattern is configured, loadSkills uses skills/*, which may match nothing.
 func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.Skill, err error) {
 	patterns := b.cfg.Executor.Skills
 	if file == "" {
@@ -207,14 +207,14 @@ func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.S
 		}
 		return nil, nil
 	}
-	root, err := os.OpenRoot(filepath.Dir(file)) // links out of it are not followed
+	root, err := os.OpenRoot(filepath.Dir(file)) // does not follow links out of the directory
 	if errors.Is(err, fs.ErrNotExist) && len(patterns) == 0 {
-		return nil, nil // the file is not one of this machine's
+		return nil, nil // the file does not exist on this host
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
-	defer root.Close() // only read from
+	defer root.Close() // opened for reading only
 	dirs, err := skill.Find(root.FS(), patterns)
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w: executor.skills of %s: %v", backend.ErrInvalid, file, err)
@@ -232,13 +232,13 @@ func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.S
 	return skills, nil
 }
 
-// turn is a coding agent's home in a sandbox, which one run at a time may have.
+// turn identifies a coding agent's home directory in a sandbox. Only one run at a time may use it.
 type turn struct {
 	key   session.Key
 	agent string
 }
 
-// takeTurn waits until no other run has the home of a coding agent, and returns what ends this run's turn.
+// takeTurn waits until no other run uses the coding agent's home directory. leave ends this run's turn.
 func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err error) {
 	t, mine := turn{b.run(ctx).Key(b.name(ctx)), agent}, make(chan struct{})
 	for {
@@ -264,13 +264,14 @@ func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err
 	}
 }
 
-// asking is how a program in a sandbox asks its model during one run. That of a program without a model has no lease.
+// asking is the access of a program in a sandbox to its model during one run. lease is nil for a program without a
+// model.
 type asking struct {
 	lease     *model.Lease
 	endpoints map[model.Dialect]executor.Endpoint
 }
 
-// askModel lets what runs in a sandbox ask its model. Programs of command custom need none.
+// askModel gives the program in a sandbox access to its model. Programs of command custom need no model.
 func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution) (*asking, error) {
 	cfg, models := b.cfg.Executor, b.box.models
 	if x.model == "" && cfg.Command == "custom" {
@@ -303,7 +304,7 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 	return a, nil
 }
 
-// spent returns what is closed when the budget is used up.
+// spent returns a channel that is closed when the budget is used up. It returns nil without a lease.
 func (a *asking) spent() <-chan struct{} {
 	if a.lease == nil {
 		return nil
@@ -311,14 +312,14 @@ func (a *asking) spent() <-chan struct{} {
 	return a.lease.Spent()
 }
 
-// under has the requests be children of a span.
+// under makes the model requests children of span.
 func (a *asking) under(span trace.SpanContext) {
 	if a.lease != nil {
 		a.lease.Under(span)
 	}
 }
 
-// end ends the right to ask.
+// end revokes the access.
 func (a *asking) end() error {
 	if a.lease == nil {
 		return nil
@@ -326,7 +327,7 @@ func (a *asking) end() error {
 	return a.lease.Close()
 }
 
-// usage returns what was used.
+// usage returns the model usage so far.
 func (a *asking) usage() model.Usage {
 	if a.lease == nil {
 		return model.Usage{}

@@ -20,10 +20,10 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of the file tools.
+// Limits of the file tools.
 const (
 	defaultReadBytes = 256 << 10
-	maxTransfer      = 64 << 20 // of one file in one call, either way
+	maxTransfer      = 64 << 20 // of one file per call, in both directions
 )
 
 func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutput, err error) {
@@ -55,7 +55,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
 }
 
-// fileMode reads permissions in octal; empty is zero, which leaves them to the sandbox.
+// fileMode parses octal permissions. If text is empty, it returns zero, and the sandbox uses its default.
 func fileMode(text string) (fs.FileMode, *toolspec.Error) {
 	if text == "" {
 		return 0, nil
@@ -67,7 +67,7 @@ func fileMode(text string) (fs.FileMode, *toolspec.Error) {
 	return fs.FileMode(n), nil
 }
 
-// absolute returns a path of the file tools as commands in the sandbox see it.
+// absolute returns the absolute path in the sandbox for a path of the file tools.
 func absolute(s *session.Session, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -108,7 +108,7 @@ func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 		return out, err
 	}
 	out.SizeBytes = info.Size
-	// A file of /proc or one that grows may hold more than its size says.
+	// The reported size is too small for files in /proc and for growing files.
 	more := in.Offset+int64(len(data)) < info.Size || int64(len(data)) == in.MaxBytes && info.Size == 0
 	if more {
 		data = wholeText(data)
@@ -125,7 +125,7 @@ func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	return out, nil
 }
 
-// wholeText takes a character that is cut in two off the end, when the rest is text.
+// wholeText removes an incomplete character from the end of data if the rest is text.
 func wholeText(data []byte) []byte {
 	if cut := wholeRunes(data); utf8.Valid(cut) {
 		return cut
@@ -152,7 +152,7 @@ func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 		return out, err
 	}
 	if w.full {
-		// The copy was ended early, so the size is still to be asked for.
+		// The copy was stopped early, so get the size with another call.
 		if info, err = s.ReadFile(ctx, in.Path, io.Discard, sandbox.ReadFileOptions{Limit: 1}); err != nil {
 			return out, err
 		}
@@ -178,19 +178,19 @@ func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	return out, nil
 }
 
-// errEnough ends a copy of which no more is wanted.
+// errEnough stops a copy after enough data was read.
 var errEnough = errors.New("enough was read")
 
-// lineWriter keeps some lines of what is written to it: it passes skip lines over, then keeps up to lines lines (0 is
-// no bound) and room bytes, whole lines only unless the first one is longer than room.
+// lineWriter keeps some of the lines written to it. It skips the first skip lines, and then keeps up to lines lines (0
+// means no limit) and up to room bytes. It keeps whole lines only, unless the first line is longer than room.
 type lineWriter struct {
 	skip, lines, room int64
 	start             int64 // offset of the first kept line
-	taken             int64 // lines kept
-	partial           int   // bytes of the line that is not complete yet
+	taken             int64 // number of kept lines
+	partial           int   // bytes of the incomplete line
 	buf               bytes.Buffer
-	full              bool // more follows than was kept
-	cut               bool // the last line ends in its middle
+	full              bool // data followed after the kept lines
+	cut               bool // the last line is truncated
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
@@ -253,7 +253,7 @@ func (b *binding) fsList(ctx context.Context, in fsListInput) (out fsListOutput,
 	return out, err
 }
 
-// octal returns a mode as chmod takes it.
+// octal returns m as a mode for chmod.
 func octal(m fs.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	for bit, mode := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {

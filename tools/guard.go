@@ -18,23 +18,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// unknownTool answers calls of tools that do not exist. It is never offered to a model.
+// unknownTool is the name of the tool that answers calls of unknown tools. It is never offered to a model.
 const unknownTool = "sandbox_unknown_tool"
 
-// unknownInput is what a call of an unknown tool is turned into.
+// unknownInput replaces the input of a call of an unknown tool.
 type unknownInput struct {
 	Tool      string   `json:"tool,omitempty"`
 	Arguments string   `json:"arguments,omitempty"`
 	Known     []string `json:"known,omitempty"`
-	Unread    string   `json:"unread,omitempty"` // why no call of an answer could be read; then there is nothing else
+	// Reason why no call in an answer was readable; the other fields are empty then.
+	Unread string `json:"unread,omitempty"`
 }
 
-// unknownTool returns the tool that answers calls of tools that do not exist.
+// unknownTool returns the tool that answers calls of unknown tools.
 func (b *binding) unknownTool() ai.Tool {
 	return newTool(b, b.unknown, toolspec.Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."})
 }
 
-// unknown explains that there is no such tool.
+// unknown returns an error that explains that the tool does not exist.
 func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
 	if in.Unread != "" {
 		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid, "the arguments of a tool call are not a JSON object (%s); none of the calls was made", in.Unread).
@@ -46,7 +47,8 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 	}
 	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
 	near, ok := suggest.Closest(in.Tool, in.Known)
-	if exec := "sandbox_exec"; in.Tool == "sandbox_run" && slices.Contains(in.Known, exec) { // the tool of the other modes
+	if exec := "sandbox_exec"; in.Tool == "sandbox_run" && slices.Contains(in.Known, exec) {
+		// sandbox_run's equivalent in other modes.
 		near = exec
 	}
 	if ok {
@@ -55,19 +57,20 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 	return toolspec.Result{}, e.WithRemediation(hint)
 }
 
-// maxUnread is how many answers in a row may have calls that cannot be read; then their error ends the run.
+// maxUnread is the maximum number of consecutive answers with unreadable calls. After that, the error ends the run.
 const maxUnread = 5
 
-// guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
-// offers models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
-// run any tool that is registered anywhere, and has nothing fetched for them. It belongs to one Generate call.
+// guard prevents mistakes of a model from ending a run. It converts calls of unknown tools, invalid arguments, and
+// panics to tool output. It also offers tools to models in a fixed order. It restricts models to the offered tools,
+// because Genkit would run any registered tool. It rejects media URLs, so that models cannot make Genkit fetch them. A
+// guard belongs to one Generate call.
 type guard struct {
 	log    *slog.Logger
-	unread int // answers in a row with calls that could not be read; the model is asked one answer at a time
+	unread int // consecutive answers with unreadable calls; needs no lock because model calls are sequential
 }
 
-// wrapModel sorts the offered tools and turns calls of any other into calls of unknownTool, and so an answer whose
-// calls the model's plugin could not read.
+// wrapModel sorts the offered tools and redirects calls of other tools to unknownTool. It also redirects answers whose
+// calls the model's plugin could not parse.
 func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if p.Request == nil {
 		return next(ctx, p)
@@ -98,7 +101,8 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 		return resp, err
 	}
 	out := *resp
-	if out.Request != nil && len(req.Messages) != len(p.Request.Messages) { // what follows from it is Genkit's own form
+	if out.Request != nil && len(req.Messages) != len(p.Request.Messages) {
+		// Genkit derives the next request from this one, so restore the original messages.
 		asked := *out.Request
 		asked.Messages = p.Request.Messages
 		out.Request = &asked
@@ -112,9 +116,9 @@ func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelN
 	return &out, nil
 }
 
-// unreadable returns what is wrong with the arguments of a model's calls when that is why its plugin failed; empty when
-// it is something else. The plugins of OpenAI's protocol parse them as objects. Anthropic's encodes a streamed answer
-// once more when it is complete.
+// unreadable returns the parse error if the model's plugin failed because the arguments of a tool call are malformed.
+// It returns an empty string for other errors. The OpenAI-compatible plugins parse arguments as JSON objects. The
+// Anthropic plugin encodes a streamed answer again when it is complete.
 func unreadable(err error) string {
 	var (
 		syntax *json.SyntaxError
@@ -133,7 +137,7 @@ func unreadable(err error) string {
 	return ""
 }
 
-// repaired returns the message with calls of unknown tools replaced; nil when there are none.
+// repaired returns a copy of m with calls of unknown tools replaced. It returns nil if m has no such calls.
 func repaired(m *ai.Message, known []string) *ai.Message {
 	var out *ai.Message
 	for i, part := range m.Content {
@@ -158,8 +162,8 @@ func repaired(m *ai.Message, known []string) *ai.Message {
 	return out
 }
 
-// wrapTool turns a panic or refused arguments of any tool into output. Everything else, the errors of other people's
-// tools and interrupts above all, stays what it is.
+// wrapTool converts panics and rejected arguments of any tool to output. It does not change other errors, for example
+// interrupts and the errors of tools outside of Workcell.
 func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -181,12 +185,12 @@ func output(e *toolspec.Error) *ai.MultipartToolResponse {
 	return &ai.MultipartToolResponse{Output: toolspec.Result{Error: e}}
 }
 
-// oneLine bounds an error of Genkit's schema validation.
+// oneLine shortens an error of Genkit's schema validation to one line.
 func oneLine(text string) string { return sanitize.OneLine(text, 600) }
 
-// withoutNarration returns the message without its text when it also calls tools and the final answer is to have a
-// form; nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that
-// only calls tools: "I run the tests first" beside a call would end the run.
+// withoutNarration returns a copy of m without its text, if m also calls tools and the request has an output format. It
+// returns nil if nothing must be removed. Genkit validates every answer against the output schema, even answers that
+// only call tools. Without this, a text such as "I run the tests first" next to a call would end the run.
 func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {
 	if req.Output == nil || req.Output.Format == "" || req.Output.Format == ai.OutputFormatText {
 		return nil

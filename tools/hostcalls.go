@@ -15,17 +15,17 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// hostCalls is what a binding's commands may call on the host. Nil lets them call nothing.
+// hostCalls holds the host tools that a binding's commands may call. If nil, commands may call none.
 type hostCalls struct {
 	set  *hosttools.Set
-	name string // of interpreters that may call them
+	name string // of interpreters whose code may call them
 
-	mu       sync.Mutex            // guards what follows
-	declared map[string]bool       // by sandbox id
-	running  map[string]*hostGrant // by exec id, of commands that were handed back while they ran
+	mu       sync.Mutex            // guards the fields below
+	declared map[string]bool       // by sandbox id: declarations were written
+	running  map[string]*hostGrant // by exec id: access of commands that were returned while running
 }
 
-// hostCalls freezes what an agent's code may call.
+// hostCalls fixes the set of host tools that an agent's code may call.
 func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (*hostCalls, error) {
 	switch {
 	case cfg.HostTools == nil:
@@ -46,7 +46,7 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	return &hostCalls{set: set, name: record.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
 }
 
-// grant lets the command of req call tools of the host. The caller calls handed when the command was handed back.
+// grant gives the command of req access to the host tools. The caller must call handed after the command returned.
 func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *sandbox.ExecRequest) (*hostGrant, error) {
 	if h == nil {
 		return nil, nil
@@ -61,7 +61,7 @@ func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *sandbox.
 	return &hostGrant{at: at, access: at.Grant(ctx, h.set, req)}, nil
 }
 
-// declare writes the declarations into a sandbox once.
+// declare writes the declarations of the host tools into a sandbox, once per sandbox.
 func (h *hostCalls) declare(ctx context.Context, at *hosttools.Attachment, id string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *hostCalls) declare(ctx context.Context, at *hosttools.Attachment, id st
 	return nil
 }
 
-// endHostCalls ends the calls that are under way, when the run of the agent ends.
+// endHostCalls ends the running calls when the run of the agent ends.
 func (b *binding) endHostCalls(ctx context.Context) {
 	if b.hosts == nil {
 		return
@@ -94,7 +94,7 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	}
 }
 
-// index returns what a model is told of the tools; empty when there are none.
+// index returns the description of the host tools for a model. It is empty if there are none.
 func (h *hostCalls) index() string {
 	if h == nil {
 		return ""
@@ -102,7 +102,7 @@ func (h *hostCalls) index() string {
 	return h.set.Index()
 }
 
-// hostGrant is the access of one command.
+// hostGrant is the access of one command to the host tools.
 type hostGrant struct {
 	at     *hosttools.Attachment
 	access *hosttools.Access
@@ -150,7 +150,7 @@ func (b *binding) handed(ctx context.Context, g *hostGrant, res sandbox.ExecResu
 	return &counts
 }
 
-// granted returns the access of a command that ran when it was handed back.
+// granted returns the access of a command that was still running when it was returned.
 func (b *binding) granted(execID string) *hostGrant {
 	if b.hosts == nil {
 		return nil
@@ -166,7 +166,8 @@ func (b *binding) sweep(ctx context.Context, g *hostGrant) {
 	}
 }
 
-// hostNote tells a model how code gets at the tools of the host, and which there are; empty when there are none.
+// hostNote returns a note for the model that explains how code calls the host tools and lists them. It is empty if
+// there are none.
 func (b *binding) hostNote() string {
 	index := b.hosts.index()
 	if index == "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// GenkitSource returns tools of the program, which Genkit knows by these names, as the server "app" of host tools.
-// Their spans are part of the caller's.
+// GenkitSource returns the program's Genkit tools with these names as the host tool server "app". Their spans are
+// children of the caller's span.
 func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 	list := make([]hosttools.Tool, len(names))
 	for i, name := range names {
@@ -23,7 +23,7 @@ func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 		}
 		def := t.Definition()
 		list[i] = hosttools.Tool{
-			// Genkit does not say what a tool does: it is taken for the worst.
+			// Genkit does not describe the effects of a tool, so assume the worst.
 			Definition: hosttools.Definition{Name: name, Description: def.Description, Destructive: true, Network: true, Input: def.InputSchema, Output: def.OutputSchema},
 			Handle:     func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) { return runGenkit(ctx, t, c) },
 		}

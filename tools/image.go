@@ -6,9 +6,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"image"
-	_ "image/gif"  // reads its header
-	_ "image/jpeg" // likewise
-	_ "image/png"  // likewise
+	_ "image/gif"  // reads the header
+	_ "image/jpeg" // reads the header
+	_ "image/png"  // reads the header
 	"net/http"
 	"slices"
 	"strings"
@@ -23,15 +23,15 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of images that models are shown: what Anthropic's API takes, which takes least of the large providers. It
-// counts 5 MiB in base64.
+// Limits for images that models may see. These are the limits of Anthropic's API, the lowest of the large providers.
+// Anthropic counts 5 MiB in base64.
 const (
 	maxImage = 5 << 20 / 4 * 3 // bytes
 	maxSide  = 8000            // pixels
 )
 
-// imageType returns the media type of what a file holds, by its first bytes, and the size of the picture; empty when it
-// is no image that models are shown, or a damaged one. The size of WebP is not known.
+// imageType detects the media type from the first bytes of a file and returns it with the size of the image. media is
+// empty if data is damaged or is not an image of a supported type. The size of WebP images is unknown.
 func imageType(data []byte) (media string, width, height int) {
 	media = http.DetectContentType(data)
 	switch media {
@@ -45,7 +45,7 @@ func imageType(data []byte) (media string, width, height int) {
 	return "", 0, 0
 }
 
-// asImage turns what was read from the beginning of a file into an image when it is one.
+// asImage converts the beginning of a file to an image if the file is an image.
 func (b *binding) asImage(ctx context.Context, s *session.Session, name string, out *fsReadOutput) (err error) {
 	data := out.data
 	if !strings.HasPrefix(http.DetectContentType(data), "image/") {
@@ -73,10 +73,10 @@ func (b *binding) asImage(ctx context.Context, s *session.Session, name string, 
 	return nil
 }
 
-// modelKey holds the name of the model that a Generate call asks.
+// modelKey holds the name of the model of a Generate call.
 type modelKey struct{}
 
-// seesImages reports whether the model that ctx belongs to takes images. One that nobody describes does.
+// seesImages reports whether the model in ctx accepts images. It returns true for unknown models.
 func (t *toolbox) seesImages(ctx context.Context) bool {
 	name, _ := ctx.Value(modelKey{}).(string)
 	r := t.registry.Load()
@@ -101,9 +101,10 @@ func imageParts(out any) (parts []*ai.Part) {
 	return parts
 }
 
-// imagesApart returns messages in which the images of a sandbox's tools follow their tool message as one of the user.
-// Of Genkit's plugins Anthropic's sends parts of a tool's answer to every model; those of OpenAI's protocol and of
-// Ollama drop them, Gemini before 3 refuses them. Every model that takes images takes a user's.
+// imagesApart returns messages in which the images of sandbox tools follow their tool message in a separate user
+// message. Of Genkit's plugins, only Anthropic's plugin sends tool result parts to every model. The plugins for the
+// OpenAI protocol and Ollama drop them, and Gemini before 3 rejects them. All models that accept images accept them in
+// user messages.
 func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	if name, _ := ctx.Value(modelKey{}).(string); provider(name) == "anthropic" {
 		return messages
@@ -131,8 +132,8 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	return out
 }
 
-// mediaByAddress refuses media that are named by their address, which code inside may have chosen. Genkit fetches them
-// for some providers, from this machine, and has the answer in its error.
+// mediaByAddress rejects media that are referenced by URL, because code in a sandbox may have chosen the URL. For some
+// providers, Genkit fetches the URL from the host and includes the response in its error.
 func mediaByAddress(messages []*ai.Message) error {
 	for _, m := range messages {
 		for _, p := range m.Content {
@@ -150,7 +151,7 @@ func mediaByAddress(messages []*ai.Message) error {
 	return nil
 }
 
-// showsImages reports whether a tool's answers can have images.
+// showsImages reports whether the tool's results can contain images.
 func showsImages(tool string) bool {
 	return slices.Contains([]string{toolspec.ToolFSRead, toolspec.ToolExec, toolspec.ToolExecWait}, tool)
 }
