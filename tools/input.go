@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// InputSchema returns the JSON Schema of an agent's input, nil if the file has none. The agent need not be loaded.
+// InputSchema returns the JSON Schema of an agent's input, or nil if the file has none. It does not require the agent
+// to be loaded.
 func InputSchema(doc *frontmatter.Document) (map[string]any, error) {
 	source, err := doc.Source()
 	if err != nil {
@@ -29,9 +30,9 @@ func InputSchema(doc *frontmatter.Document) (map[string]any, error) {
 	return picoschema(parsed.Input.Schema)
 }
 
-// CheckInput returns nil if an input fits the input schema of an agent's file. Agent.Run makes the same check first.
-// The error names each field that does not fit, never its value, and wraps backend.ErrInvalid. Missing fields come from
-// `input.default` of the file. The agent need not be loaded.
+// CheckInput reports whether input matches the input schema of an agent's file. If not, it returns an error that wraps
+// backend.ErrInvalid. The error lists the invalid fields but never their values. Missing fields get the values of
+// `input.default` in the file. The agent does not have to be loaded. Agent.Run does the same check first.
 func CheckInput(doc *frontmatter.Document, input map[string]any) error {
 	schema, err := InputSchema(doc)
 	if err == nil {
@@ -43,7 +44,7 @@ func CheckInput(doc *frontmatter.Document, input map[string]any) error {
 	return nil
 }
 
-// templateInput returns the template's data: the input over the file's defaults.
+// templateInput returns the template's data: input merged over the file's defaults.
 func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any, error) {
 	data := maps.Clone(doc.Meta.Input)
 	if data == nil {
@@ -57,8 +58,8 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 	if schema == nil {
 		return variables, nil
 	}
-	// The validator that Genkit will ask: what passes here passes there. A schema that it cannot read is Genkit's to
-	// complain of.
+	// Use Genkit's validator, so that both checks agree. If the validator cannot read the schema, Genkit reports the
+	// error.
 	result, err := gojsonschema.Validate(gojsonschema.NewGoLoader(schema), gojsonschema.NewGoLoader(variables))
 	if err != nil || result.Valid() {
 		return variables, nil
@@ -71,14 +72,14 @@ func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any
 	return nil, &inputError{strings.Join(slices.Compact(problems), "; ")}
 }
 
-// inputError is what is wrong with an input.
+// inputError describes the problems of an input.
 type inputError struct{ text string }
 
 func (e *inputError) Error() string { return e.text }
 
 func (e *inputError) Unwrap() error { return backend.ErrInvalid }
 
-// inputProblem describes what the validator found in the words that other arguments are refused with.
+// inputProblem formats an error of the validator like the errors for other arguments.
 func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 	field := e.Field()
 	detail := func(key string) string { return fmt.Sprint(e.Details()[key]) }
@@ -113,7 +114,8 @@ func nearInput(name string, schema map[string]any) string {
 	return ", available: " + strings.Join(known, ", ")
 }
 
-// wantedKind returns what a value must be, from the validator's "integer" or "[string,null]".
+// wantedKind describes the required type of a value. types comes from the validator, for example "integer" or
+// "[string,null]".
 func wantedKind(types string) string {
 	words := map[string]string{
 		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "an object",

@@ -30,7 +30,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: sandbox.ExecRequest{
 		Timeout: time.Duration(in.TimeoutSeconds) * time.Second, Yield: yield, Background: yield == 0, HeadBytes: head, TailBytes: tail,
 	}}
-	if b.hosts != nil { // what it may call is the agent's alone, and so is the interpreter
+	if b.hosts != nil { // the agent's host tools must not be available to other agents, so it needs a separate interpreter
 		req.Name = b.hosts.name
 	}
 	host, err := b.hosts.grant(ctx, s, &req.Exec)
@@ -39,7 +39,7 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 	}
 	res, err := interpreter.Run(ctx, s.Sandbox, req)
 	if !res.Started {
-		b.handed(ctx, host, sandbox.ExecResult{}) // the interpreter has one already
+		b.handed(ctx, host, sandbox.ExecResult{}) // the running interpreter already has access
 	}
 	if err != nil {
 		return out, err
@@ -73,7 +73,8 @@ func programGiven(in execInput) *toolspec.Error {
 	return nil
 }
 
-// programEnded adds the value of a program that was handed back while it ran, if the command was one.
+// programEnded adds the value of an interpreter program that was returned while still running. It does nothing for
+// other commands.
 func (b *binding) programEnded(ctx context.Context, s *session.Session, out *execOutput) error {
 	b.mu.Lock()
 	program := b.programs[out.ExecID]
@@ -87,7 +88,7 @@ func (b *binding) programEnded(ctx context.Context, s *session.Session, out *exe
 	return err
 }
 
-// showValue adds a value to an answer, with the images that models are shown.
+// showValue adds a value and the supported images to a result.
 func (b *binding) showValue(ctx context.Context, out *execOutput, v interpreter.Value) {
 	head, tail := excerpt(b.streamChars)
 	if out.Value = v.Text; len(v.Text) > head+tail {

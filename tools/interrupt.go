@@ -12,21 +12,21 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Metadata of the interrupt that asks for an approval, and of its restart.
+// Metadata keys of the interrupt that requests an approval, and of the restart.
 const (
-	metaApproval  = "approval"   // id of the approval; both
-	metaExec      = "exec_id"    // the command that waits
-	metaSandbox   = "sandbox_id" // its sandbox
-	metaTool      = "tool"       // what it wants to call
+	metaApproval  = "approval"   // id of the approval; in both
+	metaExec      = "exec_id"    // id of the waiting command
+	metaSandbox   = "sandbox_id" // sandbox of the command
+	metaTool      = "tool"       // tool that the code calls
 	metaArguments = "arguments"
-	metaAllow     = "allow" // of the restart: whether it may
-	metaFor       = "for"   // of the restart: hosttools.ForOnce when left out
+	metaAllow     = "allow" // in the restart: whether the call is allowed
+	metaFor       = "for"   // in the restart: scope of the approval, default hosttools.ForOnce
 )
 
-// interruptible runs a tool, and interrupts the call when code that it runs needs an approval. The restart decides, and
-// waits on for the same command.
+// interruptible runs a tool. If code that the tool runs needs an approval, it interrupts the call. The restart delivers
+// the decision and continues to wait for the same command.
 func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (any, error)) (any, error) {
-	owner := b.run(tc).Scope() // nobody else may answer
+	owner := b.run(tc).Scope() // only the same run may answer
 	if id, ok := tc.Resumed[metaApproval].(string); ok {
 		round, ok := b.box.rounds.Take(id, owner)
 		if !ok {
@@ -44,7 +44,7 @@ func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (an
 	return b.box.await(tc, owner, interrupt.Start(tc, b.interrupted.begin, do))
 }
 
-// await waits for the end of a job, or interrupts the call for its next question.
+// await waits until a job ends, or interrupts the call for the job's next approval.
 func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.Job[any]) (any, error) {
 	q, out, err := job.Wait(tc)
 	if q == nil {
@@ -56,11 +56,11 @@ func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.J
 	}})
 }
 
-// pending counts what keeps a binding in use after its Generate call.
+// pending counts the calls that still need a binding after its Generate call.
 type pending struct {
 	mu    sync.Mutex // guards the fields below
 	count int
-	then  func() // run when the count falls to zero
+	then  func() // called when count becomes zero
 }
 
 func (p *pending) begin() (end func()) {
@@ -79,11 +79,11 @@ func (p *pending) end() {
 	}
 	p.mu.Unlock()
 	if then != nil {
-		go then() // it waits for the call that this is part of; its own time limit ends it
+		go then() // then waits for the current call, so it cannot run synchronously; it has its own timeout
 	}
 }
 
-// after runs clean-up now, or when nothing is pending any more.
+// after runs cleanup now, or when no call is pending.
 func (p *pending) after(cleanup func()) {
 	p.mu.Lock()
 	if p.count > 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// LoadAgent loads a prompt file as an agent, with the partials of its directory that it includes. All problems of the
-// file come at once, as frontmatter.Errors.
+// LoadAgent loads a prompt file as an agent, together with the included partials of its directory. It returns all
+// problems of the file at once as frontmatter.Errors.
 func LoadAgent(g *genkit.Genkit, file string) (*Agent, error) {
 	src, err := frontmatter.ReadFile(file)
 	if err != nil {
@@ -32,7 +32,7 @@ func LoadAgent(g *genkit.Genkit, file string) (*Agent, error) {
 	return (&loader{g: g, found: found, defined: map[string]bool{}}).agent(doc)
 }
 
-// partialsBeside returns the partials of an agent's directory, when the agent includes any.
+// partialsBeside returns the partials of an agent's directory if the agent includes any.
 func partialsBeside(doc *frontmatter.Document) (partials, error) {
 	if len(body(doc).includes()) == 0 {
 		return partials{}, nil
@@ -40,13 +40,14 @@ func partialsBeside(doc *frontmatter.Document) (partials, error) {
 	return partialsIn(filepath.Dir(doc.File))
 }
 
-// partialsIn reads the partials in a directory, but not in its subdirectories: the directory may be the user's home.
+// partialsIn reads the partials in a directory. It ignores subdirectories, because the directory may be the user's home
+// directory.
 func partialsIn(dir string) (partials, error) {
-	root, err := os.OpenRoot(dir) // links out of it are not followed
+	root, err := os.OpenRoot(dir) // does not follow links out of dir
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close() // only read from
+	defer root.Close() // opened for reading only
 	return findPartials(root.FS(), filepath.ToSlash(dir), false)
 }
 
@@ -55,18 +56,18 @@ func body(doc *frontmatter.Document) template {
 	return template{file: doc.File, line: doc.BodyLine, text: doc.Body}
 }
 
-// LoadAgents loads every prompt file below dir as an agent, by name. Files whose names begin with "_" are partials. All
-// problems of all files come at once. Links that point outside dir are refused.
+// LoadAgents loads all prompt files below dir as agents and returns them by name. Files whose names begin with "_" are
+// partials. It returns all problems of all files at once. Links that point outside of dir are refused.
 func LoadAgents(g *genkit.Genkit, dir string) (map[string]*Agent, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close() // only read from
+	defer root.Close() // opened for reading only
 	return loadAgents(g, root.FS(), filepath.ToSlash(dir))
 }
 
-// LoadAgentsFS is LoadAgents for a file system, such as an embedded one.
+// LoadAgentsFS is like LoadAgents, but reads from fsys, for example an embedded file system.
 func LoadAgentsFS(g *genkit.Genkit, fsys fs.FS) (map[string]*Agent, error) {
 	return loadAgents(g, fsys, "")
 }
@@ -122,10 +123,10 @@ func loadAgents(g *genkit.Genkit, fsys fs.FS, prefix string) (map[string]*Agent,
 type loader struct {
 	g       *genkit.Genkit
 	found   partials
-	defined map[string]bool // partials that this loader registered
+	defined map[string]bool // partials registered by this loader
 }
 
-// agent registers an agent's prompt with the partials that it needs.
+// agent registers an agent's prompt and the required partials.
 func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
 	meta, err := json.Marshal([]any{doc.Meta, doc.Sandbox})
 	if err != nil {
@@ -152,8 +153,8 @@ func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
 	return &Agent{g: l.g, name: promptName(doc.File), doc: doc, prompt: prompt, source: digest(source...)}, nil
 }
 
-// define registers a partial once. Partials are global in Genkit, so two with one name and different texts cannot be
-// told apart.
+// define registers a partial once. Partials are global in Genkit, so define rejects two partials with the same name and
+// different texts.
 func (l *loader) define(name string) (err error) {
 	p := l.found[name]
 	if plugin := pluginOf(l.g); plugin != nil {

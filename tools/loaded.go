@@ -17,16 +17,16 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// checked ends the template of a prompt without a sandbox that PromptFS served: a comment, which renders as nothing.
+// checked is a template comment that renders as nothing. PromptFS appends it to prompts without a sandbox.
 const checked = "{{! workcell }}"
 
-// withMark returns the source of a prompt with checked at its end.
+// withMark returns src with checked appended.
 func withMark(src []byte) []byte {
 	text := bytes.TrimRight(src, " \t\r\n")
 	return slices.Concat(text, []byte(checked), src[len(text):])
 }
 
-// registryProbe is an action that registers nothing. From it the plugin learns which registry that was.
+// registryProbe is an action that registers nothing. Its registration gives the plugin a reference to the registry.
 type registryProbe struct {
 	api.Action
 	plugin *Plugin
@@ -37,8 +37,8 @@ func (a *registryProbe) Register(r api.Registry) {
 	a.plugin.toolbox().registry.Store(&r)
 }
 
-// checkLoaded panics when Genkit has loaded a prompt by itself that asks for a sandbox, or may do so: it ignores
-// `sandbox:`, and the agent would run without one. It looks once, as soon as Genkit has loaded its prompts.
+// checkLoaded panics if Genkit itself loaded a prompt that uses, or may use, a sandbox. Genkit ignores `sandbox:`, so
+// the agent would run without a sandbox. The check runs once, right after Genkit loaded its prompts.
 func (p *Plugin) checkLoaded() {
 	r := p.registry.Load()
 	if r == nil {
@@ -53,9 +53,9 @@ func (p *Plugin) checkLoaded() {
 	}
 }
 
-// unsafePrompts lists what is wrong with the prompts that Genkit loaded from dir, or from a file system, by itself.
+// unsafePrompts returns errors for the prompts that Genkit itself loaded from dir or from a file system.
 func unsafePrompts(r api.Registry, dir string) []error {
-	templates := map[string]string{} // of those that have no sandbox, by name
+	templates := map[string]string{} // by name; only prompts without the sandbox middleware
 	for _, a := range r.ListActions() {
 		desc := a.Desc()
 		prompt, _ := desc.Metadata["prompt"].(map[string]any)
@@ -73,7 +73,7 @@ func unsafePrompts(r api.Registry, dir string) []error {
 	if dir == "" {
 		dir = "prompts"
 	}
-	// A tree that cannot be read holds no prompt that Genkit has read from it.
+	// If the directory is unreadable, Genkit read no prompts from it either.
 	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		template, found := templates[promptName(file)]
 		if err != nil || d.IsDir() || !found || !isPrompt(filepath.Base(file)) {
@@ -98,13 +98,13 @@ func unsafePrompts(r api.Registry, dir string) []error {
 	return errs
 }
 
-// usesSandbox reports whether the sandbox's middleware is among those of a prompt.
+// usesSandbox reports whether use contains the sandbox middleware.
 func usesSandbox(use any) bool {
 	refs, _ := use.([]*ai.MiddlewareRef)
 	return slices.ContainsFunc(refs, func(ref *ai.MiddlewareRef) bool { return ref.Name == frontmatter.Middleware })
 }
 
-// asksForSandbox returns an error when the file wants a sandbox, also when it is wrong about how.
+// asksForSandbox returns an error if the file configures a sandbox, even if the configuration is invalid.
 func asksForSandbox(file string, src []byte) error {
 	doc, err := frontmatter.Parse(file, src)
 	switch {

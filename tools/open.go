@@ -58,7 +58,7 @@ func newOpenLimits(info session.Info) openLimits {
 	}
 }
 
-// ports returns the ports that the agent's file names.
+// ports returns the ports listed in the agent's file.
 func (b *binding) ports() []openPort {
 	var list []openPort
 	for _, name := range slices.Sorted(maps.Keys(b.cfg.Ports)) {
@@ -68,7 +68,8 @@ func (b *binding) ports() []openPort {
 	return list
 }
 
-// note describes to a model what it can count on, which saves the turns in which it would find out by failing.
+// note describes the sandbox to a model, so that the model does not need turns to discover the same facts through
+// failures.
 func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
@@ -127,11 +128,11 @@ func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error)
 	again := b.released[in.SandboxID]
 	b.mu.Unlock()
 	if none || again && !in.DeleteWorkspace {
-		return done{OK: true}, nil // nothing is open, and opening one to close it would be silly
+		return done{OK: true}, nil // no sandbox is open, so do not open one just to close it
 	}
 	find := b.sandbox
 	if again {
-		find = b.byID // its files may still be there
+		find = b.byID // its files may still exist
 	}
 	s, err := find(ctx, in.SandboxID)
 	switch {
@@ -141,7 +142,7 @@ func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error)
 		err = b.release(ctx, s)
 	case toolspec.ErrorOf(err).Code == toolspec.CodeClosed:
 		err = nil
-		if in.DeleteWorkspace { // what is left when its removal failed
+		if in.DeleteWorkspace { // delete the files that remain after a failed removal
 			err = b.box.manager.Remove(ctx, in.SandboxID, true)
 		}
 		if errors.Is(err, backend.ErrNotFound) {

@@ -18,10 +18,11 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// maxArtifact is the largest output that becomes an artifact: a store writes all of them with every turn.
+// maxArtifact is the maximum size in bytes of an output that becomes an artifact. It is limited because a store writes
+// all artifacts in every turn.
 const maxArtifact = 8 << 20
 
-// outputs reads the files that the agent's `outputs:` names from the sandbox of a run.
+// outputs reads the files listed in the agent's `outputs:` from the run's sandbox.
 func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error) {
 	p := pluginOf(a.g)
 	if p == nil || a.doc.Outputs() == nil {
@@ -31,8 +32,8 @@ func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error
 	return made.Outputs, err
 }
 
-// keepingArtifacts returns a generation at whose end the outputs that are there become artifacts of the Genkit agent's
-// session that it is part of. In a conversation they need not be there yet.
+// keepingArtifacts wraps next. After each generation, it stores the existing outputs as artifacts of the current Genkit
+// agent's session. Missing outputs are not an error during a conversation.
 func (b *binding) keepingArtifacts(next ai.GenerateNext) ai.GenerateNext {
 	return func(ctx context.Context, p *ai.GenerateParams) (*ai.ModelResponse, error) {
 		resp, err := next(ctx, p)
@@ -62,7 +63,7 @@ func (b *binding) keepArtifacts(ctx context.Context, box *session.Session, store
 	}
 }
 
-// artifact returns an output as Genkit keeps it.
+// artifact converts an output to a Genkit artifact.
 func artifact(name string, content []byte) *aix.Artifact {
 	kind := mime.TypeByExtension(path.Ext(name))
 	part := ai.NewTextPart(string(content))

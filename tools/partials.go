@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// partial is a template that others include.
+// partial is a template that other templates include.
 type partial struct {
 	file   string // as shown in errors
 	source string
@@ -20,14 +20,14 @@ type partial struct {
 
 func (p partial) template() template { return template{file: p.file, line: 1, text: p.source} }
 
-// template is the text of a template and where it stands.
+// template is the text of a template and its location.
 type template struct {
 	file string
-	line int // of the file, that the text begins on
+	line int // first line of the text in the file
 	text string
 }
 
-// problem makes an error about a place in the template.
+// problem returns an error with the line and column of offset.
 func (t template) problem(offset int, hint, format string, args ...any) *frontmatter.Error {
 	before := t.text[:offset]
 	return &frontmatter.Error{
@@ -37,23 +37,22 @@ func (t template) problem(offset int, hint, format string, args ...any) *frontma
 	}
 }
 
-// include is where a template includes another one.
+// include is a reference to a partial in a template.
 type include struct {
 	name   string
 	offset int
 }
 
-// computed reports whether the name is an expression, which Genkit cannot follow.
+// computed reports whether the name is an expression, which Genkit cannot resolve.
 func (i include) computed() bool { return strings.HasPrefix(i.name, "(") }
 
 var (
 	includes = regexp.MustCompile(`\{\{~?>\s*([^\s}~]+)`)
-	// silent is what looks like template syntax and is none: comments, and braces behind a backslash that is not behind
-	// another one.
+	// silent matches text that only looks like template syntax: comments, and braces after an unescaped backslash.
 	silent = regexp.MustCompile(`(?s)\{\{~?!--.*?--~?\}\}|\{\{~?!.*?\}\}|\\\\\{\{|\\\{\{`)
 )
 
-// includes lists what the template includes.
+// includes returns the partials referenced in the template.
 func (t template) includes() []include {
 	live := silent.ReplaceAllStringFunc(t.text, func(s string) string {
 		if s == `\\{{` {
@@ -75,8 +74,8 @@ func partialName(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(path.Base(file), "_"), promptSuffix)
 }
 
-// findPartials reads the partials in the root of fsys, when deep also those below it; prefix is put before their names
-// in errors.
+// findPartials reads the partials in the root of fsys. If deep is set, it includes subdirectories. Errors show file
+// names with prefix.
 func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 	found := partials{}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -101,8 +100,8 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 	return found, err
 }
 
-// cycleFrom refuses a partial that includes itself, over others or not: rendering one never ends, and overflows the
-// stack of the program.
+// cycleFrom returns an error if a partial includes itself, directly or through other partials. Rendering such a partial
+// would never end and would overflow the program's stack.
 func (ps partials) cycleFrom(start string) error {
 	done := map[string]bool{}
 	var way []string
@@ -133,7 +132,7 @@ func (ps partials) cycleFrom(start string) error {
 	return visit(start)
 }
 
-// needed returns the partials that a template includes, over others too.
+// needed returns the partials that a template includes, directly or through other partials.
 func (ps partials) needed(text string) []string {
 	var names []string
 	var add func(text string)

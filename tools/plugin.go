@@ -20,44 +20,46 @@ import (
 // pluginName is the name of the plugin in Genkit.
 const pluginName = "workcell"
 
-// Plugin connects a session manager to Genkit. Give it to genkit.Init:
+// Plugin connects a session manager to Genkit. Pass it to genkit.Init:
 //
 //	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager}))
 //
-// It registers the middleware "workcell/sandbox" and no tools that models call: a tool that is registered globally can
-// be called by any model, offered or not. With GENKIT_ENV=dev the Dev UI has the tools, as workcell/sandbox_exec and so
-// on, to be looked at and run by hand; they share a sandbox, which stays until sandbox_close, its idle timeout or
-// Manager.Close.
+// It registers the middleware "workcell/sandbox". It registers no tools under the names that models call, because any
+// model can call a registered tool, even if the tool was not offered. With GENKIT_ENV=dev, it registers tools for the
+// Dev UI under names such as workcell/sandbox_exec, so that a developer can inspect and run them. The Dev UI tools
+// share a sandbox, which exists until sandbox_close, its idle timeout, or Manager.Close.
 //
-// One plugin is for one genkit.Init. Use, Tools and what they return may be called concurrently.
+// Each genkit.Init needs a separate Plugin. Use, Tools, and the values that they return are safe for concurrent use.
 type Plugin struct {
-	// Manager opens the sandboxes. Required; it stays the caller's to close.
+	// Manager opens the sandboxes. Required. The caller must close it.
 	Manager *session.Manager
-	// Logger takes what operators should know and models should not: panics, internal failures, failed clean-up. Nil
-	// discards.
+	// Logger logs details that operators need but models must not see: panics, internal errors, and failed cleanups. If
+	// nil, they are discarded.
 	Logger *slog.Logger
-	// HostTools are the tools of the host that code inside may call, as `host_tools:` of an agent allows. The registry
-	// stays the caller's to close. Nil: there are none.
+	// HostTools is the registry of host tools that code in sandboxes may call. An agent's `host_tools:` selects from it.
+	// The caller must close it. If nil, code has no host tools.
 	HostTools *hosttools.Registry
 
-	// Models is where coding agents of mode executor ask their models; the providers in it are named as in Genkit, the
-	// part of a model's name before the slash. Nil: there is no mode executor.
+	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part of
+	// a model's name before the slash. If nil, mode executor is not available.
 	Models *model.Proxy
-	// ExecutorImages are the images of coding agents' sandboxes, by command, where the file names none and it is not to be
-	// workcell/COMMAND:VERSION.
+	// ExecutorImages are the sandbox images of coding agents, by command. An image in the agent's file takes precedence.
+	// Without an entry, the image is workcell/COMMAND:VERSION.
 	ExecutorImages map[string]string
 
-	// ApprovalInterrupts has a call that needs an approval interrupt the sandbox_run or sandbox_exec whose code makes it,
-	// where nobody else is asked (hosttools.WithApprover). The command waits inside. The interrupt has the metadata
-	// approval, exec_id, sandbox_id, tool and arguments; a restart with the metadata approval, as it was, and allow (bool)
-	// decides, and waits on for the same command, up to its next approval: Genkit returns an interrupted response of a
-	// restart together with an error. Generate calls must belong to one run (session.WithRun) of one process.
+	// ApprovalInterrupts makes a host tool call that needs approval interrupt the sandbox_run or sandbox_exec call whose
+	// code makes it. It has no effect if ctx has an approver (hosttools.WithApprover). The command waits in the sandbox.
+	//
+	// The interrupt has the metadata approval, exec_id, sandbox_id, tool, and arguments. A restart must have the same
+	// approval value in its metadata, and allow (bool). It delivers the decision and waits for the same command until the
+	// command's next approval. If a restart is interrupted again, Genkit returns the interrupted response together with an
+	// error. All Generate calls must belong to the same run (session.WithRun) in the same process.
 	ApprovalInterrupts bool
 
 	initted  atomic.Bool
 	once     sync.Once
 	box      *toolbox
-	registry atomic.Pointer[api.Registry] // of the Genkit that is being set up, until its prompts were checked
+	registry atomic.Pointer[api.Registry] // of the current genkit.Init, until its prompts are checked
 }
 
 var (
@@ -65,15 +67,15 @@ var (
 	_ ai.MiddlewarePlugin = (*Plugin)(nil)
 )
 
-// Name is the name of the plugin in Genkit. Of a plugin's methods it is the only one that genkit.Init calls after it
-// has loaded its prompts; it panics when one of them asks for a sandbox that it would not get (see PromptFS).
+// Name returns the plugin's name in Genkit. It is the only method of a plugin that genkit.Init calls after it loaded
+// its prompts. Therefore, Name panics if one of the prompts configures a sandbox that it would not get (see PromptFS).
 func (p *Plugin) Name() string {
 	p.checkLoaded()
 	return pluginName
 }
 
-// Init checks the plugin. As Genkit's plugins do it panics when it is called a second time, and when it is set up
-// wrongly: without a Manager.
+// Init checks the plugin. Like Genkit's plugins, it panics if it is called twice or if the configuration is invalid,
+// for example without a Manager.
 func (p *Plugin) Init(context.Context) []api.Action {
 	p.toolbox()
 	if !p.initted.CompareAndSwap(false, true) {
@@ -86,8 +88,8 @@ func (p *Plugin) Init(context.Context) []api.Action {
 	return actions
 }
 
-// devTools returns the tools of both modes for the Dev UI, which lists and runs what is registered. They have a run of
-// their own, whose sandbox is kept between calls.
+// devTools returns the tools of both modes for the Dev UI, which lists and runs registered tools. They use a separate
+// run, whose sandbox is kept between calls.
 func (p *Plugin) devTools() []api.Action {
 	var list []api.Action
 	run := session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
@@ -101,11 +103,11 @@ func (p *Plugin) devTools() []api.Action {
 	return list
 }
 
-// devTool is a tool of the Dev UI. It has another name than the one that models call: what is registered under that
-// would be run in the place of the tools of every Generate call.
+// devTool is a tool for the Dev UI. Its name differs from the tool name for models, because Genkit would run a
+// registered tool of the same name instead of the tools of a Generate call.
 type devTool struct{ *tool }
 
-// Name is the tool's name behind the plugin's.
+// Name returns the tool's name with the plugin's name as prefix.
 func (t devTool) Name() string { return pluginName + "/" + t.tool.Name() }
 
 func (t devTool) Desc() api.ActionDesc {
@@ -114,7 +116,6 @@ func (t devTool) Desc() api.ActionDesc {
 	return desc
 }
 
-// Register registers the tool.
 func (t devTool) Register(r api.Registry) { r.RegisterAction(t.Desc().Key, t) }
 
 // Middlewares returns the middleware for `use:` and the Dev UI.
@@ -136,16 +137,17 @@ func (p *Plugin) toolbox() *toolbox {
 	return p.box
 }
 
-// Use returns the middleware for ai.WithUse. An invalid Sandbox is an error of the Generate call.
+// Use returns the middleware for ai.WithUse. If s is invalid, the Generate call returns the error.
 func (p *Plugin) Use(s Sandbox) ai.Middleware {
 	return middleware{s, p.toolbox()}
 }
 
-// Tools returns fresh tools for ai.WithTools, for those who do without the middleware. Nothing is opened yet.
+// Tools returns new tools for ai.WithTools, for programs that do not use the middleware. It opens no sandbox. The tools
+// lack the middleware's handling of unknown tool names.
 //
-// The tools see the sandboxes of the run that ctx, or the context of a call, belongs to (session.WithRun), and the one
-// who began the run closes it with Manager.CloseScope. Without a run they have a scope of their own, which lives until
-// sandbox_close, the idle timeout or Manager.Close. The middleware's guard against unknown tool names is missing here.
+// The tools use the sandboxes of the run in ctx, or in the context of a call (session.WithRun). The caller that began
+// the run closes it with Manager.CloseScope. Without a run, the tools have a private scope, which exists until
+// sandbox_close, the idle timeout, or Manager.Close.
 func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	b, err := p.toolbox().bind(ctx, s)
 	if err != nil {
@@ -160,7 +162,7 @@ func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	return b.offered(), nil
 }
 
-// pluginOf finds the plugin that g was set up with; nil when there is none.
+// pluginOf returns g's Workcell plugin, or nil if g has none.
 func pluginOf(g *genkit.Genkit) *Plugin {
 	p, _ := genkit.LookupPlugin(g, pluginName).(*Plugin)
 	return p

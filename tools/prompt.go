@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// CheckPrompt reads a dotprompt file and checks all that can be known of it without a model: the frontmatter, as
-// strictly as package frontmatter does, and the syntax of the template. The error is a frontmatter.Errors.
+// CheckPrompt parses a dotprompt file and checks everything that does not need a model. It checks the frontmatter as
+// strictly as package frontmatter, and the syntax of the template. The error is a frontmatter.Errors.
 func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	doc, err := frontmatter.Parse(name, src)
 	if err != nil {
@@ -35,11 +35,12 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// checkReach refuses what would have the host open a file or an address that an agent's file chooses: the address of a
-// model, and references of schemas, which Genkit's validator follows; and schemas that it cannot read.
+// checkReach rejects configuration that would make the host open a file or URL chosen by an agent's file. Examples are
+// the model's address and schema references, which Genkit's validator follows. It also rejects schemas that the
+// validator cannot read.
 func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs frontmatter.Errors) {
 	for key := range parsed.Config {
-		if strings.EqualFold(key, "httpOptions") { // as JSON is read
+		if strings.EqualFold(key, "httpOptions") { // JSON keys are case-insensitive
 			errs = append(errs, doc.Problem("config."+key, "remove it; set provider addresses in the environment",
 				"config must not contain httpOptions, which control where the provider's key is sent"))
 		}
@@ -62,7 +63,7 @@ func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs 
 
 var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 
-// checkSource checks what Genkit gets: it compiles the template as Genkit will do at every call.
+// checkSource checks the source that Genkit gets. It compiles the template, as Genkit does for every call.
 func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
 	if doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
 		for _, p := range hosttools.ConditionProblems(*doc.Sandbox.HostTools) {
@@ -80,7 +81,7 @@ func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Err
 	line := doc.BodyLine
 	if m := templateLine.FindStringSubmatch(text); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
-			// Genkit trims the template, so its first line is the first that is not blank.
+			// Genkit trims the template, so line 1 is the first line that is not blank.
 			blank := len(doc.Body) - len(strings.TrimLeft(doc.Body, " \t\r\n"))
 			line += n - 1 + strings.Count(doc.Body[:blank], "\n")
 		}
@@ -89,7 +90,7 @@ func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Err
 	return append(errs, &frontmatter.Error{File: doc.File, Line: line, Message: text})
 }
 
-// parseSource reads a prompt file as Genkit does.
+// parseSource parses a prompt file like Genkit.
 func parseSource(source string) (parsed dotprompt.ParsedPrompt, err error) {
 	defer recovered(&err)
 	return dotprompt.ParseDocument(source)
@@ -102,19 +103,21 @@ func compile(template string) (err error) {
 	return err
 }
 
-// recovered makes an error of a panic: what panics on a file must not end the program.
+// recovered converts a panic to an error, because an invalid file must not crash the program.
 func recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("%v", r)
 	}
 }
 
-// LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt; errors
-// name name. `sandbox:` in it becomes an entry of `use:`, so executing the prompt offers the model its tools; without
-// `maxTurns:` it may take frontmatter.DefaultMaxTurns turns. A file that is malformed, or that asks for a sandbox while
-// the plugin is missing, is an error and never a prompt without sandbox.
+// LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt. Errors
+// contain name. LoadPrompt converts `sandbox:` to an entry of `use:`, so that executing the prompt offers the sandbox
+// tools to the model. Without `maxTurns:`, the limit is frontmatter.DefaultMaxTurns turns. LoadPrompt returns an error
+// if the file is malformed, or if it configures a sandbox and the plugin is missing. It never returns a prompt without
+// the configured sandbox.
 //
-// Genkit ignores `toolChoice:` of a file: pass ai.WithToolChoice to Execute, or use an Agent, which honours it.
+// Genkit ignores `toolChoice:` in a file. Pass ai.WithToolChoice to Execute instead, or use an Agent, which supports
+// it.
 func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {
 	doc, err := CheckPrompt(name, src)
 	if err != nil {
@@ -145,27 +148,27 @@ func register(g *genkit.Genkit, doc *frontmatter.Document) (ai.Prompt, error) {
 	return p, nil
 }
 
-// loadSource registers a prompt. Genkit panics on what it takes for mistakes of a program, which a file is not.
+// loadSource registers a prompt. Genkit panics on errors in the file, as if they were programming mistakes.
 func loadSource(g *genkit.Genkit, source, name string) (p ai.Prompt, err error) {
 	defer recovered(&err)
 	return genkit.LoadPromptFromSource(g, source, name, "")
 }
 
-// promptName returns "coder" for "agents/coder.prompt".
+// promptName returns the prompt's name for a file name, for example "coder" for "agents/coder.prompt".
 func promptName(file string) string {
 	return strings.TrimSuffix(path.Base(strings.ReplaceAll(file, "\\", "/")), promptSuffix)
 }
 
 const promptSuffix = ".prompt"
 
-// isPartial reports whether a file holds a partial template.
+// isPartial reports whether a file contains a partial.
 func isPartial(name string) bool { return strings.HasPrefix(path.Base(name), "_") }
 
-// isPrompt reports whether a file holds a prompt.
+// isPrompt reports whether a file contains a prompt.
 func isPrompt(name string) bool { return strings.HasSuffix(name, promptSuffix) && !isPartial(name) }
 
-// neutral returns a value as data of a template: the markers that dotprompt puts into rendered text to begin a message
-// or a media part lose their meaning in it. Templates are rendered once, so template syntax in data is text anyway.
+// neutral returns v as safe template data. In rendered text, dotprompt uses markers to begin a message or a media part.
+// neutral escapes these markers. Template syntax in data needs no escaping, because templates are rendered only once.
 func neutral(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -186,7 +189,7 @@ func neutral(v any) any {
 	return v
 }
 
-// templateData returns input as Genkit would read it from JSON, and neutral.
+// templateData converts input to the values that Genkit would read from JSON, with neutral applied.
 func templateData(input map[string]any) (any, error) {
 	b, err := json.Marshal(input)
 	if err != nil {
@@ -203,7 +206,7 @@ const marker = "<<<dotprompt:"
 
 func neutralText(s string) string {
 	s = strings.ReplaceAll(s, marker, "<<< dotprompt:")
-	// A marker could also be put together from the end of one value and the beginning of the next.
+	// A marker could also form from the end of one value and the beginning of the next value.
 	for n := len(marker) - 1; n >= 3; n-- {
 		if strings.HasSuffix(s, marker[:n]) {
 			return s + " "

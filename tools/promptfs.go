@@ -9,22 +9,23 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// PromptFS shows the files of fsys with `sandbox:` rewritten for Genkit, for those who let Genkit load a directory:
+// PromptFS returns a view of fsys in which `sandbox:` is rewritten for Genkit. Use it to let Genkit load a directory:
 //
 //	genkit.Init(ctx, genkit.WithPlugins(plugin), genkit.WithPromptFS(tools.PromptFS(os.DirFS("."))))
 //
-// Without it Genkit ignores `sandbox:`. So genkit.Init with a Plugin panics, with the file's name, when Genkit loads a
-// prompt from a directory that asks for a sandbox, or any prompt from a file system that is not a PromptFS. It cannot
-// do so for what is loaded later by genkit.LoadPrompt and its like: use LoadPrompt or LoadAgents.
+// Without PromptFS, Genkit ignores `sandbox:`. Therefore, genkit.Init with a Plugin panics with the file's name in two
+// cases: Genkit loaded a prompt with `sandbox:` from a directory, or any prompt from a file system that is not a
+// PromptFS. It cannot check prompts that are loaded later, for example by genkit.LoadPrompt. Use LoadPrompt or
+// LoadAgents for them.
 //
-// Reading a malformed prompt file fails; Genkit logs that and carries on without the prompt. Use LoadAgents to have the
-// error. Partials and other files pass unchanged, but partials that include themselves fail too: rendering one would
-// end the program.
+// Reading a malformed prompt file fails. Genkit logs this error and continues without the prompt. Use LoadAgents to get
+// the error. Partials and other files are unchanged. Reading a partial that includes itself fails too, because
+// rendering it would crash the program.
 func PromptFS(fsys fs.FS) fs.FS { return promptFS{fsys} }
 
 type promptFS struct{ fsys fs.FS }
 
-// rewritten returns the content of a prompt file; ok is false for all other files.
+// rewritten returns the rewritten content of a prompt file. For other files, ok is false.
 func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 	if path.Ext(name) != promptSuffix {
 		return nil, false, nil
@@ -51,7 +52,7 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 	return data, err == nil, err
 }
 
-// checkPartials refuses a partial that includes itself, over others or not.
+// checkPartials returns an error if a partial includes itself, directly or through other partials.
 func (p promptFS) checkPartials(name string) error {
 	found, err := findPartials(p.fsys, "", true)
 	if err != nil {
@@ -60,7 +61,7 @@ func (p promptFS) checkPartials(name string) error {
 	return found.cycleFrom(partialName(name))
 }
 
-// Open returns a prompt file as rewritten, everything else as it is.
+// Open opens a file. Prompt files are rewritten, and other files are unchanged.
 func (p promptFS) Open(name string) (fs.File, error) {
 	data, ok, err := p.rewritten(name)
 	if err != nil {
@@ -76,7 +77,7 @@ func (p promptFS) Open(name string) (fs.File, error) {
 	return &promptFile{f, bytes.NewReader(data)}, nil
 }
 
-// promptFile is an open prompt file. Its size is that of the file as it was written.
+// promptFile is an open prompt file. Its size is the size of the rewritten content.
 type promptFile struct {
 	fs.File
 	rewritten *bytes.Reader

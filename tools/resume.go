@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
-// What a model is told of a sandbox that is not as its conversation left it.
+// Notices to a model whose sandbox changed since its conversation was interrupted.
 const (
 	sandboxReplaced = "The program that runs you was interrupted and has resumed. Your sandbox was lost and replaced by a new, empty one: " +
 		"your files are lost, and your processes have exited. Earlier results describe the old sandbox."
@@ -18,16 +18,16 @@ const (
 		"the files in /workspace are unchanged, other files are lost, and your processes have exited."
 )
 
-// recordedBy makes the binding part of a conversation that is recorded, if it is.
+// recordedBy makes rec record the binding's conversation. rec may be nil.
 func (b *binding) recordedBy(rec *transcript.Recorder) {
 	b.record = rec
 	if rec != nil && b.isolated != "" {
-		b.isolated = rec.Sandbox() // where the process that resumes the run finds it
+		b.isolated = rec.Sandbox() // the process that resumes the run uses the same name
 	}
 }
 
-// continueIn opens the sandboxes of a conversation that an earlier process had begun and that used them, and has the
-// model know when one is not as that left it. What keeps it from opening is for the tools to report.
+// continueIn opens the sandboxes that an earlier process of the conversation used. If a sandbox changed, it records a
+// notice for the model. If a sandbox cannot be opened, the tools report the error later.
 func (b *binding) continueIn(ctx context.Context) {
 	if b.record == nil {
 		return
@@ -44,7 +44,7 @@ func (b *binding) continueIn(ctx context.Context) {
 		case created:
 			notice = sandboxReplaced
 		case s.Info().Created.After(past.Recorded):
-			notice = cmp.Or(notice, sandboxRebuilt) // also when it is the one that was replaced, under its other name
+			notice = cmp.Or(notice, sandboxRebuilt) // applies to a replaced sandbox too, which has another name here
 		}
 	}
 	if notice != "" {
@@ -52,8 +52,8 @@ func (b *binding) continueIn(ctx context.Context) {
 	}
 }
 
-// leftSandbox reports whether a conversation has left a sandbox, by the tools that it used, the last one last: one that
-// the model closed is not missed.
+// leftSandbox reports whether a conversation still has a sandbox. used lists the conversation's tools, oldest first. A
+// sandbox that the model closed does not count.
 func leftSandbox(used []string) bool {
 	for _, tool := range slices.Backward(used) {
 		if strings.HasPrefix(tool, "sandbox_") && tool != toolspec.ToolRun && tool != unknownTool {

@@ -23,10 +23,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// defaultRunTimeout is the time limit of sandbox_run when nobody names one.
+// defaultRunTimeout is the default time limit of sandbox_run.
 const defaultRunTimeout = 120 * time.Second
 
-// launcher is how a runtime's code is run.
+// launcher describes how to run code in a runtime.
 type launcher struct {
 	programs []string // in order of preference
 	file     string
@@ -40,12 +40,12 @@ func launcherOf(r frontmatter.Runtime) launcher {
 	case frontmatter.RuntimeBash:
 		return launcher{programs: []string{"bash", "sh"}, file: "main.sh"}
 	default:
-		// Unbuffered, so that the output of a program that is cut short is not lost with it.
+		// Disable buffering, to keep the output of a program that is killed.
 		return launcher{programs: []string{"python3", "python"}, file: "main.py", env: map[string]string{"PYTHONUNBUFFERED": "1"}}
 	}
 }
 
-// program picks an interpreter that the sandbox has.
+// program returns the preferred interpreter in found.
 func (i launcher) program(found []string) string {
 	for _, p := range i.programs {
 		if slices.Contains(found, p) {
@@ -55,7 +55,7 @@ func (i launcher) program(found []string) string {
 	return i.programs[0]
 }
 
-// runCode is sandbox_run: a sandbox of its own is made, used and removed, whatever happens.
+// runCode implements sandbox_run. It creates a private sandbox, runs the code, and always removes the sandbox.
 func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err error) {
 	base, _ := session.BaseFromContext(ctx)
 	own := cmp.Or(b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
@@ -66,7 +66,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	}
 	wish := b.cfg.Runtime
 	if runtime != own {
-		wish = runtime // a model that names the agent's own runtime wishes for nothing new
+		wish = runtime // the agent's own runtime is not a new requirement
 	}
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
@@ -94,10 +94,10 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	return newRunOutput(res, runtime, b.evidence(ctx, s)), nil
 }
 
-// scriptsDir is where programs of mode script lie while they run, relative to the work directory.
+// scriptsDir is the directory for programs of mode script while they run, relative to the workspace.
 const scriptsDir = ".workcell/run"
 
-// runScript is sandbox_run in the sandbox that the run shares, whose files stay.
+// runScript implements sandbox_run in the run's shared sandbox, which keeps its files.
 func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, err error) {
 	base, _ := session.BaseFromContext(ctx)
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
@@ -133,8 +133,7 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 	return out, nil
 }
 
-// scriptModules has a program that lies in a directory of its own find the modules of the work directory and the
-// library.
+// scriptModules lets a program in a separate directory import modules from the workspace and the Workcell library.
 func scriptModules(req *sandbox.ExecRequest, runtime frontmatter.Runtime, workdir string) {
 	before := maps.Clone(req.EnvBefore)
 	if before == nil {
@@ -150,10 +149,10 @@ func scriptModules(req *sandbox.ExecRequest, runtime frontmatter.Runtime, workdi
 	}
 }
 
-// maxResultBytes is the longest result that a program can leave.
+// maxResultBytes is the maximum size of a program's result.
 const maxResultBytes = 64 << 10
 
-// leftResult returns the value that a program left; nil when it left none.
+// leftResult returns the result of a program, or nil if it has none.
 func leftResult(ctx context.Context, s *session.Session, name string) (value any) {
 	data, info, err := s.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxResultBytes})
 	if err != nil || info.Size > maxResultBytes || json.Unmarshal(data, &value) != nil {
@@ -162,7 +161,8 @@ func leftResult(ctx context.Context, s *session.Session, name string) (value any
 	return value
 }
 
-// removeScript removes a program that has run. One that still runs has read itself.
+// removeScript removes a program's file after the program was started. A running program has already been read by its
+// interpreter.
 func (b *binding) removeScript(ctx context.Context, s *session.Session, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -186,7 +186,7 @@ func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how launche
 	return nil
 }
 
-// writeFiles writes the files of a run, the code last.
+// writeFiles writes the files of a run, and the code last.
 func writeFiles(ctx context.Context, s *session.Session, in runInput, file string) error {
 	for _, name := range append(slices.Sorted(maps.Keys(in.Files)), file) {
 		text := in.Files[name]

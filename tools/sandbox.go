@@ -13,11 +13,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Sandbox is what an agent asks of its sandbox, as `sandbox:` in frontmatter: sandbox_run in modes compute and script,
-// the other tools in code mode, and in mode executor a coding agent that answers in the model's place.
+// Sandbox configures an agent's sandbox. It has the same fields as `sandbox:` in frontmatter. Modes compute and script
+// offer sandbox_run, and code mode offers the other tools. In mode executor, a coding agent answers instead of the
+// model.
 type Sandbox = frontmatter.Sandbox
 
-// middleware offers a model the tools of a sandbox. Genkit copies it for each call and reads `use:` of a file into it.
+// middleware offers the sandbox tools to a model. Genkit copies it for each call and decodes a file's `use:` into the
+// copy.
 type middleware struct {
 	frontmatter.Sandbox
 	box *toolbox
@@ -25,10 +27,10 @@ type middleware struct {
 
 var _ ai.Middleware = middleware{}
 
-// Name is the name of the middleware.
+// Name returns the name of the middleware.
 func (middleware) Name() string { return frontmatter.Middleware }
 
-// UnmarshalJSON reads a configuration as strictly as frontmatter is read: Genkit alone would ignore misspelt keys.
+// UnmarshalJSON parses a configuration as strictly as frontmatter. Genkit alone would ignore misspelled keys.
 func (m *middleware) UnmarshalJSON(b []byte) error {
 	cfg, err := frontmatter.ParseConfig(frontmatter.Middleware, b)
 	if err != nil {
@@ -38,7 +40,7 @@ func (m *middleware) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// New makes the hooks of one Generate call, with tools of its own. It opens nothing.
+// New returns the hooks for one Generate call, with new tools. It opens no sandbox.
 func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	b, err := m.box.bind(ctx, m.Sandbox)
 	if err != nil {
@@ -60,7 +62,7 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	}, nil
 }
 
-// bind checks a configuration and makes what its tools share.
+// bind checks a configuration and returns the binding that its tools share.
 func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	if problems := cfg.Problems(); len(problems) > 0 {
 		texts := make([]string, len(problems))
@@ -76,8 +78,9 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	return b, err
 }
 
-// wrapGenerate makes a run for a call that belongs to none, and closes what nobody can use afterwards. The
-// first iteration encloses all others. The run of a Genkit agent's session stays: its sandboxes go when they are idle.
+// wrapGenerate creates a run for a call without one. At the end, it closes the sandboxes that cannot be used again. The
+// first iteration encloses all others. The run of a Genkit agent's session is not closed, so its sandboxes exist until
+// their idle timeout.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {
 		return next(ctx, b.noticed(p))

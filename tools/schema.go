@@ -7,16 +7,16 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// The inputs and outputs of the tools, whose schemas models see.
+// Inputs and outputs of the tools. Models see their schemas.
 
-// inSandbox is the part of an input that names the sandbox.
+// inSandbox is the part of an input that selects the sandbox.
 type inSandbox struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"optional if there is one sandbox"`
 }
 
 func (in *inSandbox) args() toolspec.Args { return toolspec.Args{SandboxID: &in.SandboxID} }
 
-// done is the output of a tool that has nothing to report.
+// done is the output of a tool without a result.
 type done struct {
 	toolspec.Result
 	OK bool `json:"ok"`
@@ -39,7 +39,7 @@ func (in *runInput) args() toolspec.Args {
 	return toolspec.Args{TimeoutSeconds: &in.TimeoutSeconds, Files: sizes, Code: in.Code, Runtime: in.Runtime}
 }
 
-// runOutput is the output of sandbox_run. A run that was cut short has both its output so far and an Error.
+// runOutput is the output of sandbox_run. If the run was stopped early, it has the output so far and an Error.
 type runOutput struct {
 	toolspec.Result
 	OK         bool   `json:"ok" jsonschema_description:"the exit code is 0"`
@@ -54,7 +54,7 @@ type runOutput struct {
 	sandbox.Evidence
 }
 
-// hostCounts is the part of an output about what the program did through the host.
+// hostCounts is the part of an output that counts the host calls of the program.
 type hostCounts struct {
 	HostCalls *hosttools.Counts `json:"host_calls,omitempty" jsonschema_description:"calls of host tools that the program made"`
 	Refused   []refusedHost     `json:"network_refused,omitempty" jsonschema_description:"hosts that the program was not allowed to reach"`
@@ -92,15 +92,15 @@ type openOutput struct {
 	Note      string     `json:"note" jsonschema_description:"description of the sandbox: network, limits, interpreters"`
 }
 
-// openPort is a port inside the sandbox that the agent's file names. Which port of the host leads there, if any does,
-// is no concern of a model's.
+// openPort is a port in the sandbox that the agent's file lists. It does not include the forwarded host port, because
+// models do not need it.
 type openPort struct {
 	Name string `json:"name"`
 	Port int64  `json:"port"`
 	URL  string `json:"url" jsonschema_description:"inside the sandbox"`
 }
 
-// openLimits are the limits of a sandbox; one that is not enforced is missing.
+// openLimits are the enforced limits of a sandbox. Limits that are not enforced are omitted.
 type openLimits struct {
 	CPUMillicores        int64                `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
 	MemoryMB             int64                `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
@@ -142,7 +142,7 @@ type execOutput struct {
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal if a signal killed it"`
 	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that killed the command"`
-	// QuotaExceeded is for what a command's own words do not always show.
+	// QuotaExceeded is separate because a command's output does not always show that the disk is full.
 	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or the space outside it, was full while the command ran; delete files"`
 	Stdout        string `json:"stdout"`
 	Stderr        string `json:"stderr"`
@@ -173,7 +173,7 @@ type execReadOutput struct {
 	Dropped int64       `json:"dropped" jsonschema_description:"chunks after since_seq that are no longer kept"`
 }
 
-// execChunk is a numbered piece of output: Text, or DataB64 when it is not UTF-8.
+// execChunk is a numbered part of the output. If it is not valid UTF-8, DataB64 is set instead of Text.
 type execChunk struct {
 	Seq     int64  `json:"seq"`
 	Stream  string `json:"stream" jsonschema:"enum=stdout,enum=stderr"`
@@ -187,7 +187,8 @@ type execWaitInput struct {
 	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema_description:"maximum time to wait; default 120. The command keeps running afterwards."`
 }
 
-// execWaitOutput is the output of sandbox_exec_wait: that of sandbox_exec, as far as the command has come.
+// execWaitOutput is the output of sandbox_exec_wait. It has the same fields as the output of sandbox_exec, with the
+// command's current state.
 type execWaitOutput struct {
 	Done bool `json:"done"`
 	execOutput
@@ -223,7 +224,7 @@ type fsWriteInput struct {
 	Overwrite   bool    `json:"overwrite,omitempty" jsonschema_description:"replace the file if it exists"`
 }
 
-// args returns the size of the contents at most a few bytes too large when they are in base64.
+// args returns the arguments for checks. For contents in base64, the size may be a few bytes too large.
 func (in *fsWriteInput) args() toolspec.Args {
 	size := 0
 	switch {
@@ -254,8 +255,8 @@ func (in *fsEditInput) args() toolspec.Args {
 	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
 }
 
-// fsEditOutput is the output of sandbox_fs_edit. A call that fails because of how often the text occurs has an Error,
-// Matches and Lines.
+// fsEditOutput is the output of sandbox_fs_edit. If the number of occurrences is wrong, it has an Error, Matches, and
+// Lines.
 type fsEditOutput struct {
 	toolspec.Result
 	OK        bool    `json:"ok"`
@@ -291,7 +292,7 @@ type fsReadOutput struct {
 	NextLineOffset *int64  `json:"next_line_offset,omitempty" jsonschema_description:"pass as line_offset to continue"`
 	Note           string  `json:"note,omitempty" jsonschema_description:"how to continue, or about an image"`
 
-	data []byte // what Contents or ContentsB64 holds
+	data []byte // decoded Contents or ContentsB64
 }
 
 type fsListInput struct {
@@ -352,7 +353,7 @@ type closeInput struct {
 	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox and all its files now; otherwise the files are kept for the rest of the run"`
 }
 
-// exit returns the exit code of the command that an output is about; nil for none, and while it runs.
+// exit returns the exit code of the command. It returns nil if the command is still running or no command was run.
 func (o execOutput) exit() *int { return o.ExitCode }
 
 func (o runOutput) exit() *int { return o.ExitCode }

@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// snapshot keeps the files of the sandbox.
+// snapshot saves the files of the sandbox.
 func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotOutput, err error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -24,7 +24,7 @@ func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotO
 	return out.list(ctx, s)
 }
 
-// rollback makes the files of the sandbox what they were.
+// rollback restores the files of the sandbox from a snapshot.
 func (b *binding) rollback(ctx context.Context, in rollbackInput) (out snapshotOutput, err error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -37,7 +37,7 @@ func (b *binding) rollback(ctx context.Context, in rollbackInput) (out snapshotO
 	return out.list(ctx, s)
 }
 
-// list completes an answer with the snapshots that there are.
+// list adds the names of the existing snapshots to the output.
 func (o snapshotOutput) list(ctx context.Context, s *session.Session) (snapshotOutput, error) {
 	list, _, err := s.Snapshots(ctx)
 	o.OK, o.Snapshots = true, make([]string, 0, len(list))

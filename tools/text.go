@@ -10,29 +10,31 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Bounds of command output in one answer, per stream. A fifth is the beginning, the rest the end: what went wrong
-// mostly stands there.
+// Limits for command output in one result, per stream. One fifth is the beginning and the rest is the end, because
+// errors are usually at the end.
 const (
 	maxStreamChars = 30_000
-	noticeChars    = 500 // room for notices
+	noticeChars    = 500 // reserved for notices
 	headShare      = 5
 )
 
-// excerpt returns how much of the beginning and of the end of a stream makes at most chars characters with notices.
+// excerpt returns the sizes of the beginning and the end of a stream. Together with notices, they have at most chars
+// characters.
 func excerpt(chars int64) (head, tail int) {
 	room := int(max(chars-noticeChars, chars/2))
 	return room / headShare, room - room/headShare
 }
 
-// streamText is one stream as a model sees it.
+// streamText is the text of one stream for a model.
 type streamText struct {
 	text      string
 	truncated bool
-	path      string // of the whole output, when truncated
+	path      string // file with the whole output, if truncated
 }
 
-// show makes text of one stream: cut on line and character edges, invalid UTF-8 replaced, all of it visibly. keep is
-// true when the sandbox, and with it the file with the whole output, outlives the answer.
+// show converts a stream to text. It cuts the output at line or character boundaries, replaces invalid UTF-8, and adds
+// a notice for both. keep reports whether the sandbox still exists after the call, and with it the file with the whole
+// output.
 func show(o sandbox.Output, stream string, keep bool) streamText {
 	if o.Omitted <= 0 {
 		text, bad := validText(o.Bytes())
@@ -61,10 +63,10 @@ func show(o sandbox.Output, stream string, keep bool) streamText {
 	return out
 }
 
-// lineSlack is how far an edge is moved to meet the end of a line.
+// lineSlack limits how far a cut moves to reach the end of a line: to at most 1/lineSlack of the text.
 const lineSlack = 4
 
-// cutHead cuts back to the end of a line, or of a character when lines are long.
+// cutHead removes the incomplete last line of b. If the line is long, it removes only an incomplete character.
 func cutHead(b []byte) []byte {
 	if i := bytes.LastIndexByte(b, '\n'); i >= 0 && len(b)-i-1 <= len(b)/lineSlack {
 		return b[:i+1]
@@ -72,7 +74,7 @@ func cutHead(b []byte) []byte {
 	return wholeRunes(b)
 }
 
-// cutTail cuts forward to the beginning of a line, or of a character.
+// cutTail removes the incomplete first line of b. If the line is long, it removes only an incomplete character.
 func cutTail(b []byte) []byte {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 && i+1 < len(b) && i <= len(b)/lineSlack {
 		return b[i+1:]
@@ -85,7 +87,7 @@ func cutTail(b []byte) []byte {
 	return b
 }
 
-// wholeRunes takes a character that is cut in two off the end.
+// wholeRunes removes an incomplete character from the end of b.
 func wholeRunes(b []byte) []byte {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
 		if end := b[len(b)-n:]; utf8.RuneStart(end[0]) {
@@ -98,7 +100,7 @@ func wholeRunes(b []byte) []byte {
 	return b
 }
 
-// validText replaces each byte that is not UTF-8 and returns how many there were.
+// validText replaces each invalid UTF-8 byte and returns the number of replaced bytes.
 func validText(b []byte) (text string, bad int) {
 	text = string([]rune(string(b)))
 	return text, (len(text) - len(b)) / (len("\uFFFD") - 1)
@@ -114,7 +116,7 @@ func invalidNotice(bad int, keep bool) string {
 	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
 }
 
-// outcomeNotice reports a timeout, and the limits that a command reached; empty for neither.
+// outcomeNotice returns a notice about a timeout or a reached limit. It is empty for other outcomes.
 func outcomeNotice(res sandbox.ExecResult) (text string) {
 	if res.Status == sandbox.ExecTimedOut {
 		after := "at its timeout"
@@ -126,7 +128,8 @@ func outcomeNotice(res sandbox.ExecResult) (text string) {
 	return text + limitNotice(res)
 }
 
-// limitNotice names the limits that a command reached, and what to do; empty for none.
+// limitNotice returns a notice with the limits that a command reached and advice for the model. It is empty if no limit
+// was reached.
 func limitNotice(res sandbox.ExecResult) string {
 	advice := "use less at a time, or fewer processes"
 	switch {
@@ -140,7 +143,7 @@ func limitNotice(res sandbox.ExecResult) string {
 	return fmt.Sprintf("[workcell: %s; %s]\n", res.Limit, advice)
 }
 
-// withNotice puts a notice on a line of its own after text.
+// withNotice appends a notice to text on a new line.
 func withNotice(text, notice string) string {
 	if notice != "" && text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
@@ -148,7 +151,8 @@ func withNotice(text, notice string) string {
 	return text + notice
 }
 
-// exitCode is absent while a command runs; a signal counts as shells count it.
+// exitCode returns the exit code in shell convention, 128 + signal for signals. It returns nil while the command is
+// running.
 func exitCode(status sandbox.ExecState, code int, signal string) *int {
 	if status == sandbox.ExecRunning {
 		return nil

@@ -22,13 +22,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// tool is one of our tools. Genkit would refuse arguments that do not fit the schema and end the run; so the action
-// that Genkit runs takes any JSON, and the schema that models see is another one, inferred from the input type.
-// Register writes nothing, so one tool may take part in several Generate calls at once.
+// tool is a tool of Workcell. Genkit rejects arguments that do not match the schema, and ends the run. Therefore, the
+// action that Genkit runs accepts any JSON. Models see a different schema, which is inferred from the input type.
+// Register does not modify the tool, so several Generate calls can use one tool concurrently.
 type tool struct {
 	*ai.ToolAction[json.RawMessage, *ai.MultipartToolResponse]
 	def toolspec.Definition
-	run func(context.Context, json.RawMessage) (any, error) // without Genkit around it
+	run func(context.Context, json.RawMessage) (any, error) // runs the tool without Genkit
 }
 
 var (
@@ -36,8 +36,8 @@ var (
 	_ api.Action = (*tool)(nil)
 )
 
-// newTool makes a tool from a function that reports failures as errors. What the function returns as an error becomes
-// output; only the end of ctx is an error for Genkit.
+// newTool creates a tool from do. It converts errors of do to output. It returns only the error of a done ctx to
+// Genkit.
 func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error), def toolspec.Definition, bounds ...toolspec.Bound) *tool {
 	def.Input, def.Output = b.box.schemas(def.Name, toolspec.Schemas[In, Out])
 	for _, bound := range bounds {
@@ -67,7 +67,7 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 		if err != nil {
 			return nil, err
 		}
-		if e := toolspec.FailureOf(out); e != nil { // Genkit takes it for a success
+		if e := toolspec.FailureOf(out); e != nil { // Genkit considers the call successful
 			telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
 		}
 		return &ai.MultipartToolResponse{Output: out, Content: imageParts(out)}, nil
@@ -75,7 +75,7 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 	return t
 }
 
-// describeTool notes in the span of a Genkit tool whose it is.
+// describeTool records the run of a tool call in Genkit's span.
 func describeTool(ctx context.Context) {
 	span := trace.SpanFromContext(ctx)
 	if run, ok := session.RunFromContext(ctx); ok {
@@ -86,7 +86,7 @@ func describeTool(ctx context.Context) {
 	}
 }
 
-// answer runs do on a model's arguments.
+// answer decodes a model's arguments and calls do.
 func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.RawMessage, do func(context.Context, In) (Out, error), bounds []toolspec.Bound) (out Out, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -122,20 +122,19 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 			err = unrecorded
 		}
 	}
-	if given != nil && err == nil { // what could not be started may be anything, a secret too
+	if given != nil && err == nil { // the arguments of a failed call may contain anything, including secrets
 		describeCall(ctx, given.args())
 	}
 	describeExit(ctx, out)
 	return out, err
 }
 
-// refuses reports whether a failure of the class is a refusal, by a rule or a bound, of a call that had been allowed to
-// begin.
+// refuses reports whether code means that a rule or limit refused a call after it had been allowed to start.
 func refuses(code toolspec.Code) bool {
 	return slices.Contains([]toolspec.Code{toolspec.CodePermission, toolspec.CodeTooLarge, toolspec.CodeCapacity, toolspec.CodeQuota}, code)
 }
 
-// refused notes that a check does not allow a call, and returns why.
+// refused records that a check refused a call, and returns the reason.
 func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
 	if err := b.noteRefusal(ctx, fail); err != nil {
 		return err
@@ -143,7 +142,7 @@ func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
 	return fail
 }
 
-// noteRefusal puts on record, and into the call's span, that a call was refused.
+// noteRefusal writes the refusal of a call to the audit log and to the call's span.
 func (b *binding) noteRefusal(ctx context.Context, fail *toolspec.Error) error {
 	if fail.Rule != "" {
 		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, fail.Rule)))
@@ -151,29 +150,29 @@ func (b *binding) noteRefusal(ctx context.Context, fail *toolspec.Error) error {
 	return b.decided(ctx, audit.Refused, fail.Rule, fail.Code)
 }
 
-// decided puts a decision about a tool call on record.
+// decided writes the decision on a tool call to the audit log.
 func (b *binding) decided(ctx context.Context, decision, rule string, class toolspec.Code) error {
 	return audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Decision, r.Rule, r.Error = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule, string(class)
 	})
 }
 
-// describeCall notes in the call's span, Genkit's or that of an MCP request, what is run. Of a line for the shell
-// nothing is known, and arguments may hold secrets.
+// describeCall records the program in the span of the Genkit call or MCP request. It records no shell command lines or
+// arguments, because they may contain secrets.
 func describeCall(ctx context.Context, args toolspec.Args) {
 	if len(args.Argv) > 0 {
 		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(semconv.ProcessName, path.Base(args.Argv[0])))
 	}
 }
 
-// describeExit notes in the call's span how the command of an output ended.
+// describeExit records the exit code of the command in the call's span.
 func describeExit(ctx context.Context, out any) {
 	if ended, ok := out.(interface{ exit() *int }); ok && ended.exit() != nil {
 		trace.SpanFromContext(ctx).SetAttributes(semconv.ProcessExitCode.Int(*ended.exit()))
 	}
 }
 
-// Definition is what models see.
+// Definition returns the definition that models see.
 func (t *tool) Definition() *ai.ToolDefinition {
 	def := t.ToolAction.Definition()
 	def.InputSchema = t.def.Input
@@ -187,7 +186,7 @@ func (t *tool) Desc() api.ActionDesc {
 	return desc
 }
 
-// Register registers the tool under both keys that Genkit looks tools up by.
+// Register registers the tool under both keys that Genkit uses to look up tools.
 func (t *tool) Register(r api.Registry) {
 	for _, kind := range []api.ActionType{api.ActionTypeToolV2, api.ActionTypeTool} {
 		r.RegisterAction(api.KeyFromName(kind, t.Name()), t)

@@ -16,25 +16,25 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// toolbox is what all tools of one plugin share.
+// toolbox is the state that all tools of one plugin share.
 type toolbox struct {
 	manager  *session.Manager
 	log      *slog.Logger
 	hosts    *hosttools.Registry          // nil for none
-	models   *model.Proxy                 // nil: no mode executor
-	asks     bool                         // approvals interrupt the call of a tool
-	registry atomic.Pointer[api.Registry] // of the Genkit that has the plugin; nil for none
+	models   *model.Proxy                 // nil if mode executor is not available
+	asks     bool                         // approvals interrupt the tool call
+	registry atomic.Pointer[api.Registry] // of the Genkit instance with the plugin; nil without Genkit
 
-	executorImages map[string]string // by command, in place of the drivers'
-	versions       drivers.Versions  // of coding agents that were asked
+	executorImages map[string]string // by command; override the drivers' images
+	versions       drivers.Versions  // cached versions of coding agents
 
-	rounds interrupt.Rounds[*interrupt.Job[any]] // what waits for the restart of an interrupted call
+	rounds interrupt.Rounds[*interrupt.Job[any]] // interrupted calls that wait for their restart
 
-	texts sync.Map // partials that were registered, by name
+	texts sync.Map // registered partials, by name
 
-	mu     sync.Mutex // guards the fields below; never held while a tool works
+	mu     sync.Mutex // guards the fields below; never held while a tool runs
 	cached map[string][]byte
-	turns  map[turn]chan struct{} // that coding agents have, closed at their ends
+	turns  map[turn]chan struct{} // current turns of coding agents; a channel is closed when its turn ends
 }
 
 func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
@@ -42,15 +42,15 @@ func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	return &toolbox{manager: m, log: log, cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
 }
 
-// schemas returns copies of the inferred schemas of a tool, which are kept: inference costs more than everything else
-// in making one, and model plugins may write into what they are given.
+// schemas returns copies of a tool's inferred schemas. It caches the schemas, because inference is the most expensive
+// part of creating a tool. It copies them, because model plugins may modify them.
 func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) (in, out map[string]any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.cached[name]; !ok {
 		in, out := infer()
-		t.cached[name], _ = json.Marshal([]any{in, out}) // plain data
+		t.cached[name], _ = json.Marshal([]any{in, out}) // plain data, so the error is always nil
 	}
-	_ = json.Unmarshal(t.cached[name], &[]any{&in, &out}) // as it was encoded
+	_ = json.Unmarshal(t.cached[name], &[]any{&in, &out}) // decodes its own encoding, so the error is always nil
 	return in, out
 }

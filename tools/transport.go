@@ -12,18 +12,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ExactTransport returns a transport that sends requests of Genkit's model plugins by next. Several plugins put the
-// output of a tool, or the input of an earlier call, into a string of their request as JSON, in which encoding/json
-// escapes <, >, and &. Models then read \u003c where a file has <. ExactTransport removes these escapes. Other requests
-// stay as they are.
+// ExactTransport returns a transport that removes HTML escapes from the requests of Genkit's model plugins and sends
+// them with next. Several plugins encode tool output, or the input of an earlier call, as a JSON string in their
+// request. encoding/json escapes <, >, and & in it, so models read \u003c instead of <. ExactTransport does not change
+// other requests.
 //
-// Pass it to the plugins as part of their HTTP client. For the plugin of Ollama, which has no such option, set
-// [http.DefaultTransport].
+// Set it as the transport of the plugins' HTTP client. The Ollama plugin has no such option, so set
+// [http.DefaultTransport] instead.
 func ExactTransport(next http.RoundTripper) http.RoundTripper { return exactTransport{next} }
 
 type exactTransport struct{ next http.RoundTripper }
 
-// chatPath matches the paths of the APIs that plugins use in this way.
+// chatPath matches the API paths of the affected plugins.
 var chatPath = regexp.MustCompile(`/(chat/completions|messages|api/chat)$`)
 
 func (t exactTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -43,7 +43,7 @@ func (t exactTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(req)
 }
 
-// exact returns a request without the escapes. One that has none, or is not JSON, stays as it is.
+// exact returns the request without the escapes. It returns body unchanged if it has no escapes or is not JSON.
 func exact(body []byte) []byte {
 	var request object
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -61,7 +61,7 @@ func exact(body []byte) []byte {
 		}
 		for _, block := range message.list("content") {
 			if content := block.list("content"); block["type"] == "tool_result" && len(content) > 0 {
-				content[0].unescape("text") // the others are text of the tool itself
+				content[0].unescape("text") // all later items are text of the tool itself
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func exact(body []byte) []byte {
 
 type object map[string]any
 
-// list returns the objects of a list.
+// list returns the objects in a list field.
 func (o object) list(field string) (objects []object) {
 	items, _ := o[field].([]any)
 	for _, item := range items {
@@ -84,10 +84,11 @@ func (o object) list(field string) (objects []object) {
 	return objects
 }
 
-// escapes replaces what encoding/json escapes for HTML. A backslash that is escaped itself begins no escape.
+// escapes reverses the HTML escapes of encoding/json. It skips escaped backslashes, because they do not begin an
+// escape.
 var escapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
-// unescape replaces the escapes in a field that is JSON in a string.
+// unescape removes the escapes from a field that contains JSON in a string.
 func (o object) unescape(field string) {
 	if text, ok := o[field].(string); ok {
 		o[field] = escapes.Replace(text)
