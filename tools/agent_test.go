@@ -26,7 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// agent loads an agent from the text of its file.
+// agent loads an agent from source text.
 func (r *rig) agent(name, src string) *tools.Agent {
 	r.t.Helper()
 	a, err := tools.LoadAgent(r.g, filepath.Join(writeAll(r.t, map[string]string{name + ".prompt": src}), name+".prompt"))
@@ -77,8 +77,8 @@ func TestAgentRun(t *testing.T) {
 	}
 }
 
-// TestAgentBringsOutputs: the files that an agent's file names are in the result, and artifacts in a Genkit agent's
-// session.
+// TestAgentBringsOutputs verifies that the outputs of an agent's file are in the result, and that they become artifacts
+// in a Genkit agent's session.
 func TestAgentBringsOutputs(t *testing.T) {
 	t.Parallel()
 	const made = "printf csv > r.csv; mkdir d; printf '\\000' > d/b.png"
@@ -101,7 +101,7 @@ func TestAgentBringsOutputs(t *testing.T) {
 		})
 		return s.Result(), err
 	})
-	out, err := chat.RunText(t.Context(), "go") // by the middleware, which prompts of Genkit's own agents have, too
+	out, err := chat.RunText(t.Context(), "go") // uses the middleware, like prompts of Genkit's own agents
 	if err != nil || len(out.Artifacts) != 2 {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -111,19 +111,19 @@ func TestAgentBringsOutputs(t *testing.T) {
 	if _, err := r.agent("idle", file(model, "[other.csv]")).Run(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "other.csv not found in the workspace") {
 		t.Errorf("an output that was not made: %v", err)
 	}
-	if r.engine.open() != 1 { // that of the conversation, which may go on
+	if r.engine.open() != 1 { // the conversation's sandbox remains, because the conversation may continue
 		t.Errorf("%d left", r.engine.open())
 	}
 }
 
-// TestAgentWithoutItsSandbox: an agent that could not have its sandbox fails, whatever it answers, unless it had it
-// later.
+// TestAgentWithoutItsSandbox verifies that an agent fails if it could not open its sandbox, whatever it answers. It
+// succeeds if a later attempt opened the sandbox.
 func TestAgentWithoutItsSandbox(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		sandbox string
 		turns   []turn
-		refuse  int // so many creations fail
+		refuse  int // number of creations that fail
 		want    error
 	}{
 		"conflict": {"{mode: code, runtime: bash, limits: {memory_mb: 512}}", []turn{call("sandbox_exec", obj{"command": "true"}), say("All is well.")}, 0, backend.ErrExists},
@@ -158,7 +158,7 @@ func TestAgentWithoutItsSandbox(t *testing.T) {
 	}
 }
 
-// TestAgentsShareARun runs two agents in one run.
+// TestAgentsShareARun verifies that two agents in one run share a sandbox.
 func TestAgentsShareARun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -285,8 +285,8 @@ func TestAgentErrors(t *testing.T) {
 	}
 }
 
-// TestCheckInput: what does not fit is told by field, in words that a user of the agent understands, and Genkit, which
-// has the last word, agrees with each verdict.
+// TestCheckInput verifies that CheckInput names the invalid fields in plain words, and that Genkit, which decides in
+// the end, agrees with each verdict.
 func TestCheckInput(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -304,7 +304,7 @@ input:
 {{n}} {{lang}}`)
 	for name, tt := range map[string]struct {
 		input map[string]any
-		want  string // the end of the error; empty for none
+		want  string // end of the error; empty for none
 	}{
 		"fits":         {obj{"n": 3}, ""},
 		"all":          {obj{"n": 3, "lang": "c", "kind": "red", "rows": []any{obj{"id": 1}}, "flag": true}, ""},
@@ -346,7 +346,7 @@ x`)
 	}
 }
 
-// TestAgentMistakesWithoutSandbox has the same patience with agents without a sandbox.
+// TestAgentMistakesWithoutSandbox verifies that agents without a sandbox tolerate a model's mistakes in the same way.
 func TestAgentMistakesWithoutSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -357,7 +357,7 @@ func TestAgentMistakesWithoutSandbox(t *testing.T) {
 	}
 }
 
-// TestDataIsNeverATemplate puts template syntax and dotprompt's own markers into an agent's input.
+// TestDataIsNeverATemplate verifies that template syntax and dotprompt's markers in an agent's input have no effect.
 func TestDataIsNeverATemplate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -384,8 +384,7 @@ func TestDataIsNeverATemplate(t *testing.T) {
 	}
 }
 
-// TestOnePromptAtOnce verifies that runs of one agent at the same time, with partials and helpers, have their own
-// prompts.
+// TestOnePromptAtOnce verifies that concurrent runs of one agent, with partials and helpers, do not mix their prompts.
 func TestOnePromptAtOnce(t *testing.T) {
 	t.Parallel()
 	const runs = 32

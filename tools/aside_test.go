@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// breakable is a backend whose guests send garbage once it is broken.
+// breakable is a backend whose guest agents send garbage after it is broken.
 type breakable struct {
 	*memory.Backend
 	link   atomic.Pointer[io.ReadWriteCloser]
@@ -31,7 +31,7 @@ type breakable struct {
 func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	if b.broken.Load() {
 		host, guest := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, guest) }() // ends with host, as below
+		go func() { _, _ = io.Copy(io.Discard, guest) }() // both goroutines end with host
 		go func() { _, _ = guest.Write(make([]byte, 64)) }()
 		return host, nil
 	}
@@ -40,8 +40,8 @@ func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, er
 	return rw, err
 }
 
-// TestSetAside verifies that "keep: workspace" removes a user's sandbox at the end of a run, unless another run works
-// in it or its commands cannot be listed.
+// TestSetAside verifies that "keep: workspace" removes a user's sandbox at the end of a run, unless another run uses it
+// or its commands cannot be listed.
 func TestSetAside(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -74,7 +74,7 @@ func TestSetAside(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = m.Close(context.Background()) }) // it may be broken
+			t.Cleanup(func() { _ = m.Close(context.Background()) }) // the backend may be broken
 			r := &rig{t: t, manager: m, log: &buffertest.Buffer{}}
 			r.plugin = &tools.Plugin{Manager: m, Logger: slog.New(slog.DiscardHandler)}
 			r.g = initGenkit(t, fstest.MapFS{}, r.plugin)

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// decisions returns what the record at path has of tool calls: decision and class of the failure.
+// decisions returns the tool calls in the audit log at path: decision and error class.
 func decisions(t *testing.T, path string) (list []string) {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -32,8 +32,8 @@ func decisions(t *testing.T, path string) (list []string) {
 	return list
 }
 
-// TestRefusalsAreRecorded: of a call that is refused the record says so, at whichever point that was, and also when it
-// was allowed to begin. One that fails otherwise is no refusal.
+// TestRefusalsAreRecorded verifies that the audit log records each refused call, no matter when it was refused, and
+// even if it had been allowed to start. Other failed calls are not recorded as refused.
 func TestRefusalsAreRecorded(t *testing.T) {
 	t.Parallel()
 	alone := codeMode()

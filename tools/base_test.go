@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestNarrowerThanTheRun asks for less than the run has, which zero values alone could not say.
+// TestNarrowerThanTheRun verifies that an agent can request less than its run has. Zero values alone could not express
+// that.
 func TestNarrowerThanTheRun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -36,7 +37,7 @@ func TestNarrowerThanTheRun(t *testing.T) {
 	}
 }
 
-// TestImageOfRuntime picks the image of agents whose language is not that of the run.
+// TestImageOfRuntime verifies the image selection for agents whose language differs from the run's language.
 func TestImageOfRuntime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -45,7 +46,7 @@ func TestImageOfRuntime(t *testing.T) {
 	for name, tt := range map[string]struct {
 		base  session.Request
 		agent tools.Sandbox
-		call  string // runtime of the call, compute mode
+		call  string // runtime of the call, in compute mode
 		want  string
 	}{
 		"run, another":             {python, tools.Sandbox{Runtime: "node"}, "", "node:20-slim"},
@@ -72,7 +73,7 @@ func TestImageOfRuntime(t *testing.T) {
 				input["runtime"] = tt.call
 			}
 		}
-		r.tools(tt.agent).call(ctx, tool, input) // what the code does depends on the languages of this machine
+		r.tools(tt.agent).call(ctx, tool, input) // the result of the code depends on the languages on the host
 		if got := r.engine.asked.Load().Image; got != tt.want {
 			t.Errorf("%s: image %q, want %q", name, got, tt.want)
 		}
@@ -89,7 +90,7 @@ func TestRunTakesTheRunsTimeout(t *testing.T) {
 	}
 }
 
-// TestPorts: who opens a sandbox is told the ports that the agent's file names.
+// TestPorts verifies that sandbox_open returns the ports in the agent's file.
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	out := newRig(t).tools(tools.Sandbox{Mode: "code", Ports: map[string]int64{"web": 8080, "api": 9000}}).ok("sandbox_open", nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// chat defines a Genkit agent with a sandbox, and more middleware, whose model plays turns.
+// chat defines a Genkit agent with a sandbox and additional middleware. Its model plays turns.
 func (r *rig) chat(name string, s tools.Sandbox, more []ai.Middleware, turns ...turn) (*aix.Agent[any], *requests) {
 	r.t.Helper()
 	model, seen := r.model(turns...)
@@ -31,7 +31,7 @@ func (r *rig) chat(name string, s tools.Sandbox, more []ai.Middleware, turns ...
 		aix.WithSessionStore(localstore.NewInMemorySessionStore[any]())), seen
 }
 
-// ask runs one turn of a conversation and returns the answer; without the id of a session it begins one.
+// ask runs one turn of a conversation and returns the answer. If id is empty, it starts a conversation.
 func ask(t *testing.T, a *aix.Agent[any], id string) (text, session string) {
 	t.Helper()
 	var opts []aix.InvocationOption[any]
@@ -45,15 +45,15 @@ func ask(t *testing.T, a *aix.Agent[any], id string) (text, session string) {
 	return out.Message.Text(), out.SessionID
 }
 
-// tell answers with what the latest command wrote, or with the code of its failure.
+// tell answers with the output of the latest command, or with the code of its error.
 func tell(req *ai.ModelRequest) ([]*ai.Part, error) {
 	outs := outputsOf(req)
 	last := outs[len(outs)-1]
 	return say(str(last["stdout"]) + code(last))(req)
 }
 
-// TestChatKeepsItsSandbox: a conversation of a Genkit agent finds the files of its earlier turns, another one does not.
-// When nobody used its sandbox for too long, the model is told that it has a new one.
+// TestChatKeepsItsSandbox verifies that a conversation of a Genkit agent finds the files of its earlier turns, and
+// another conversation does not. If the sandbox expired, the model is notified about its new sandbox.
 func TestChatKeepsItsSandbox(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"", "isolated"} {
@@ -81,11 +81,11 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 				if err != nil || key.Namespace != record.NamespaceUser || strings.Contains(info.Key, first) {
 					t.Errorf("key %s, %v", info.Key, err)
 				}
-				if err := r.manager.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil { // as idleness does
+				if err := r.manager.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil { // like the idle timeout
 					t.Error(err)
 				}
 			}
-			for turn, want := range []int{1, 1} { // the second of these finds the new one
+			for turn, want := range []int{1, 1} { // the second turn finds the new sandbox
 				if text, _ := ask(t, a, first); text != "nothing\n" {
 					t.Errorf("in a new sandbox it finds %q", text)
 				}
@@ -103,8 +103,8 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 	}
 }
 
-// TestToolsOfAChat: tools without the middleware, and agents that a Genkit agent runs by itself, work in the sandbox of
-// the conversation too.
+// TestToolsOfAChat verifies that tools without the middleware use the conversation's sandbox, and that agents that a
+// Genkit agent runs itself use it too.
 func TestToolsOfAChat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -127,7 +127,7 @@ func TestToolsOfAChat(t *testing.T) {
 	}
 }
 
-// TestChatOfAnother: a session id that two users send is two conversations, and has two sandboxes.
+// TestChatOfAnother verifies that the same session id from two users means two conversations with two sandboxes.
 func TestChatOfAnother(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -159,8 +159,9 @@ func TestChatOfAnother(t *testing.T) {
 	}
 }
 
-// TestChosenSessionID: with an id that a client chose nobody gets a sandbox unless the program says who it is: two who
-// choose the same one would share it. That holds for agents, the middleware and tools.
+// TestChosenSessionID verifies that a client-chosen session id gets no sandbox unless the program specifies the user.
+// Otherwise, two clients that choose the same id would share a sandbox. The test covers agents, the middleware, and
+// tools.
 func TestChosenSessionID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -194,7 +195,7 @@ func TestChosenSessionID(t *testing.T) {
 	}
 }
 
-// TestChatOfAnotherAgent: two agents whose sessions have one id have two sandboxes.
+// TestChatOfAnotherAgent verifies that two agents have different sandboxes even if their session ids are equal.
 func TestChatOfAnotherAgent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -210,8 +211,8 @@ func TestChatOfAnotherAgent(t *testing.T) {
 	}
 }
 
-// TestIsolatedWithinATurn: what a tool of an isolated agent generates, isolated too, has neither the agent's sandbox
-// nor that of the call before, and leaves none.
+// TestIsolatedWithinATurn verifies that an isolated Generate call in a tool of an isolated agent gets a new sandbox and
+// removes it. It shares neither the agent's sandbox nor the sandbox of the previous call.
 func TestIsolatedWithinATurn(t *testing.T) {
 	t.Parallel()
 	r, alone := newRig(t), codeMode()
@@ -241,7 +242,7 @@ func TestIsolatedWithinATurn(t *testing.T) {
 	}
 }
 
-// TestIsolatedInAChat: agents that a turn runs and that are isolated do not share a sandbox, and leave none.
+// TestIsolatedInAChat verifies that isolated agents run by a turn do not share a sandbox and leave none behind.
 func TestIsolatedInAChat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -266,7 +267,7 @@ func TestIsolatedInAChat(t *testing.T) {
 	}
 }
 
-// task returns the handle that the latest delegation returned.
+// task returns the handle from the latest delegation.
 func task(req *ai.ModelRequest) string {
 	outs := outputsOf(req)
 	return str(outs[len(outs)-1]["taskId"])
@@ -279,7 +280,7 @@ func with(tool string) turn {
 	}
 }
 
-// TestBackgroundAgents: sub-agents that Genkit runs in the background work in the sandbox of who asked them, and alone
+// TestBackgroundAgents verifies that sub-agents in the background use their caller's sandbox, and a private sandbox
 // with session: isolated.
 func TestBackgroundAgents(t *testing.T) {
 	t.Parallel()
@@ -315,8 +316,8 @@ func TestBackgroundAgents(t *testing.T) {
 	}
 }
 
-// TestAbortedAgent: the end of a sub-agent in the background ends all that it had started, and nothing else: not what
-// the one who asked it runs in the same sandbox.
+// TestAbortedAgent verifies that aborting a sub-agent in the background kills all of its processes. Processes that its
+// caller runs in the same sandbox continue.
 func TestAbortedAgent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -348,7 +349,7 @@ func TestAbortedAgent(t *testing.T) {
 	}
 }
 
-// lives reports whether a process runs. The sandboxes of a rig are processes of this machine.
+// lives reports whether a process is running. The sandboxes of a rig are processes on the host.
 func lives(t *testing.T, pid string) bool {
 	t.Helper()
 	var n int

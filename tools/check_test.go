@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// writeAll writes files below a new directory.
+// writeAll writes files to a new directory.
 func writeAll(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,7 +26,7 @@ func writeAll(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// relative returns the lines of an error without the directory.
+// relative returns the lines of an error with the directory removed.
 func relative(err error, dir string) []string {
 	if err == nil {
 		return nil

@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestDevUI asks Genkit's reflection server what the Dev UI asks it: for lists, and for a tool to be run, which happens
-// in a real sandbox.
+// TestDevUI verifies that Genkit's reflection server answers the requests of the Dev UI. It requests lists and runs a
+// tool in a real sandbox.
 func TestDevUI(t *testing.T) {
 	t.Chdir(t.TempDir()) // the server leaves a file in the directory
 	ports, err := porttest.Loopback(1)
@@ -47,7 +47,7 @@ func TestDevUI(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	prompts := tools.PromptFS(fstest.MapFS{"loaded.prompt": {Data: []byte("---\ndescription: Loaded by Genkit.\nsandbox: python\n---\nx")}})
 	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: m}), genkit.WithPromptFS(prompts), genkit.WithPromptDir("."))
-	defer func() { // the file goes when the server has ended
+	defer func() { // the server removes the file when it ends
 		cancel()
 		eventually(t, "the reflection server ends", func() bool {
 			left, _ := filepath.Glob(filepath.Join(".genkit", "runtimes", "*"))
@@ -102,7 +102,7 @@ func TestDevUI(t *testing.T) {
 	}
 }
 
-// TestNoToolsOutsideOfTheDevUI: what the Dev UI may run is registered nowhere else.
+// TestNoToolsOutsideOfTheDevUI verifies that the Dev UI's tools are not registered outside of development mode.
 func TestNoToolsOutsideOfTheDevUI(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

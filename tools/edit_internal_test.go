@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// replaceAll replaces every occurrence of a text.
+// replaceAll replaces all occurrences of a text.
 func replaceAll(file []byte, old, with string) (data []byte, lines []int64, err error) {
 	s := findText(file, old)
 	data, err = s.Replace(with, 1<<24)
@@ -87,8 +87,8 @@ func TestReplaceTextTooLarge(t *testing.T) {
 	}
 }
 
-// FuzzReplaceText: but for line ends, an edit does what replacing every occurrence does, and a file of one kind of line
-// end keeps it.
+// FuzzReplaceText verifies that an edit equals replacing all occurrences, except for line ends. It also verifies that a
+// file with one kind of line ends keeps it.
 func FuzzReplaceText(f *testing.F) {
 	for _, seed := range [][3]string{{"a\r\nb\r\n", "a\nb", "x\ny"}, {"a\nb", "\n", "\r\n"}, {"aaa", "aa", ""}, {"\r\n\r\n", "\n", "x"}, {"\xff\r\n", "\n", "\n\n"}} {
 		f.Add([]byte(seed[0]), seed[1], seed[2])
@@ -96,7 +96,7 @@ func FuzzReplaceText(f *testing.F) {
 	plain := func(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 	f.Fuzz(func(t *testing.T, text []byte, old, with string) {
 		if old == "" || strings.Contains(plain(string(text))+plain(old)+plain(with), "\r") || len(text)*len(with) > 1<<20 {
-			return // nothing to find, or CR that is no part of a line end
+			return // nothing to find, or a CR that is not part of a line end
 		}
 		got, lines, err := replaceAll(text, old, with)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestEdit: the file keeps its mode, and what is in it otherwise, byte for byte.
+// TestEdit verifies that an edit keeps the file's mode and all other bytes.
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
@@ -40,8 +40,8 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// TestEditRefuses: a file in which the text does not occur as often as it must stays as it is, and the answer says
-// where the text is.
+// TestEditRefuses verifies that a file with the wrong number of occurrences is unchanged, and that the error lists the
+// lines of the occurrences.
 func TestEditRefuses(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
@@ -85,7 +85,7 @@ func TestEditRefuses(t *testing.T) {
 	}
 }
 
-// TestEditsSideBySide: a model may call a tool several times in one answer.
+// TestEditsSideBySide verifies concurrent edits, because a model may call a tool several times in one answer.
 func TestEditsSideBySide(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -102,7 +102,7 @@ func TestEditsSideBySide(t *testing.T) {
 	}
 }
 
-// TestEditKeepsWhatOthersWrite writes to the file through the session while the tool edits it.
+// TestEditKeepsWhatOthersWrite verifies that an edit keeps concurrent writes to the file through the session.
 func TestEditKeepsWhatOthersWrite(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -18,8 +18,9 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// newExample returns a Genkit with the plugin on the backend that needs no engine, and with a model that makes the
-// given calls of tools one by one and then, or where one is nil, answers with what came of the last; done removes all.
+// newExample returns a Genkit instance with the plugin on the local backend, which needs no engine. Its model makes the
+// tool calls one after the other. At a nil call, or after all calls, the model answers with the output of the latest
+// call. done removes everything.
 func newExample(ctx context.Context, calls ...*ai.ToolRequest) (g *genkit.Genkit, plugin *tools.Plugin, done func(), err error) {
 	dir, err := os.MkdirTemp("", "state-")
 	if err != nil {
@@ -57,7 +58,7 @@ func newExample(ctx context.Context, calls ...*ai.ToolRequest) (g *genkit.Genkit
 	}, nil
 }
 
-// Agents are prompt files. What an agent opens is closed when its run ends.
+// Agents are prompt files. The sandboxes of an agent are closed when its run ends.
 func ExampleLoadAgentsFS() {
 	ctx := context.Background()
 	g, _, done, err := newExample(ctx,
@@ -85,7 +86,7 @@ sandbox: {mode: code, runtime: bash, image: host}
 	// 2 calls, <nil>
 }
 
-// A sandbox is kept over several calls of Generate when they belong to one run.
+// Bind a run to the context to keep a sandbox over several Generate calls.
 func ExamplePlugin_Use_run() {
 	ctx := context.Background()
 	g, plugin, done, err := newExample(ctx,

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// A prompt file that is not right is refused with all its problems.
+// CheckPrompt reports all problems of an invalid prompt file.
 func ExampleCheckPrompt() {
 	_, err := tools.CheckPrompt("coder.prompt", []byte(`---
 model: googleai/gemini-2.5-flash
@@ -34,7 +34,7 @@ sandbox:
 	// coder.prompt:6:23: limits.memory_mb must be 16 to 4194304, not -1
 }
 
-// PromptFS shows Genkit a prompt file in the form that it understands.
+// PromptFS rewrites a prompt file to the form that Genkit supports.
 func ExamplePromptFS() {
 	files := fstest.MapFS{"coder.prompt": {Data: []byte("---\nsandbox: python\n---\n{{task}}\n")}}
 	src, err := fs.ReadFile(tools.PromptFS(files), "coder.prompt")
@@ -50,7 +50,7 @@ func ExamplePromptFS() {
 	// {{task}}
 }
 
-// Agents are prompt files in a directory. Everything an agent opens is closed when its run ends.
+// Agents are prompt files in a directory. The sandboxes of an agent are closed when its run ends.
 func ExampleLoadAgents() {
 	ctx := context.Background()
 	engine, err := docker.New(ctx, nil)
@@ -78,7 +78,7 @@ func ExampleLoadAgents() {
 	fmt.Println(res.Text)
 }
 
-// In Go code the middleware goes into a Generate call.
+// In Go code, pass the middleware to a Generate call.
 func ExamplePlugin_Use() {
 	var (
 		ctx    context.Context

@@ -97,7 +97,8 @@ func TestExecTimeout(t *testing.T) {
 	}
 }
 
-// TestExecOutputIsCut holds one answer to what a model can take, and reads all of it in several.
+// TestExecOutputIsCut verifies that one result is small enough for a model, and that several calls return the whole
+// output.
 func TestExecOutputIsCut(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
@@ -212,8 +213,8 @@ func TestYieldAndKill(t *testing.T) {
 	}
 }
 
-// TestWaitReturnsTheOutput: a command that was handed back as running, after the time that the agent's file says, is
-// waited for with the answer that sandbox_exec would have given.
+// TestWaitReturnsTheOutput verifies that sandbox_exec_wait returns the same result as sandbox_exec for a command that
+// was returned as running after the agent file's time.
 func TestWaitReturnsTheOutput(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// What tests of package tools_test need to see.
+// Unexported identifiers for package tools_test.
 
 var (
 	JSONObject = jsonObject

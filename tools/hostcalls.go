@@ -94,7 +94,7 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	}
 }
 
-// index returns the description of the host tools for a model. It is empty if there are none.
+// index returns the description of the host tools for a model. Without host tools, it is empty.
 func (h *hostCalls) index() string {
 	if h == nil {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// Tools of the program are tools of the host as they stand.
+// TestGenkitSource verifies that tools of the program work as host tools without changes.
 func TestGenkitSource(t *testing.T) {
 	t.Parallel()
 	g := genkit.Init(t.Context())

@@ -23,10 +23,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// webp is a picture of one pixel.
+// webp is an image of one pixel.
 const webp = "UklGRiIAAABXRUJQVlA4IBYAAAAwAQCdASoBAAEADsD+JaQAA3AAAAAA"
 
-// pictures returns an image of 3 x 2 pixels in each form, in base64, by media type.
+// pictures returns an image of 3 x 2 pixels in each format, in base64, by media type.
 func pictures(t *testing.T) map[string]string {
 	t.Helper()
 	img := image.NewPaletted(image.Rect(0, 0, 3, 2), color.Palette{color.Black, color.White})
@@ -45,7 +45,8 @@ func pictures(t *testing.T) map[string]string {
 	return out
 }
 
-// TestReadImage: an image is a part of the answer, whatever its name; a part of its bytes is bytes.
+// TestReadImage verifies that reading an image returns a media part, whatever the file's name. Reading only some of its
+// bytes returns bytes.
 func TestReadImage(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
@@ -70,7 +71,7 @@ func TestReadImage(t *testing.T) {
 			}
 		}
 	}
-	// What only begins like an image would be refused by a provider, which would end the run.
+	// A provider would reject a file that only begins like an image, which would end the run.
 	set.ok("sandbox_fs_write", obj{"path": "broken.png", "contents_b64": base64.StdEncoding.EncodeToString([]byte("\x89PNG\r\n\x1a\n\xff"))})
 	if out := set.ok("sandbox_fs_read", obj{"path": "broken.png"}); out["contents_b64"] == nil || out["media_type"] != nil {
 		t.Errorf("no image: %v", out)
@@ -88,8 +89,8 @@ func TestReadImage(t *testing.T) {
 	}
 }
 
-// TestModelsSeeImages asks each provider with an image that was read: it is in the request, in a form that the plugin
-// sends.
+// TestModelsSeeImages verifies that the request to each provider contains an image that was read, in a form that the
+// plugin supports.
 func TestModelsSeeImages(t *testing.T) {
 	picture := pictures(t)["image/png"]
 	for _, v := range vendors() {
@@ -102,12 +103,12 @@ func TestModelsSeeImages(t *testing.T) {
 			}
 			last := f.Requests()[2]
 			answers := last.Results()
-			shown := strings.Count(text(last.Body), picture) - 1 // the model itself wrote it once
+			shown := strings.Count(text(last.Body), picture) - 1 // the model's own call contains it once
 			if shown < 1 ||                                      // Ollama's plugin sends it twice
 				!strings.Contains(answers[1], "image/png") {
 				t.Errorf("%d images: %s", shown, answers[1])
 			}
-			// Genkit's own messages keep the image where it belongs.
+			// Genkit's own messages keep the image in the tool response.
 			var parts int
 			for _, m := range resp.History() {
 				for _, p := range m.Content {
@@ -126,7 +127,8 @@ func TestModelsSeeImages(t *testing.T) {
 	}
 }
 
-// TestBlindModel: a model that takes no images is told so; Genkit would end the run with the request.
+// TestBlindModel verifies that a model without image support gets an error message. Otherwise Genkit would reject the
+// request and end the run.
 func TestBlindModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -140,7 +142,7 @@ func TestBlindModel(t *testing.T) {
 	}
 }
 
-// TestMediaByAddress: no request goes to the address of a medium in an input.
+// TestMediaByAddress verifies that no media URL in an input is fetched.
 func TestMediaByAddress(t *testing.T) {
 	var fetched atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -148,7 +150,7 @@ func TestMediaByAddress(t *testing.T) {
 		http.Error(w, "internal", http.StatusNotFound)
 	}))
 	t.Cleanup(server.Close)
-	gemini := vendors()[0] // whose plugin fetches
+	gemini := vendors()[0] // its plugin fetches URLs
 	r := newRig(t, gemini.plugin(t, newFake(t, "done").URL))
 	for name, head := range map[string]string{"boxed": "sandbox: {mode: code}\n", "bare": ""} {
 		a := r.agent(name, "---\nmodel: "+gemini.model+"\n"+head+"---\nDescribe {{media url=image}}")

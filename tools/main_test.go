@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// guestEnv names the file that holds the guest for all tests of this process.
+// guestEnv is the variable for the guest agent's file, shared by all tests of this process.
 const guestEnv = "WORKCELL_TEST_GUEST_BINARY"
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -24,7 +24,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) // nothing that matters is left when it fails
+	defer os.RemoveAll(dir) // a failure leaves only temporary files
 	guest, err := embed.Binary(runtime.GOARCH)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "guest"), guest, 0o755)
@@ -41,8 +41,10 @@ func run(m *testing.M) int {
 	if code == 0 {
 		idle()
 		err := leaktest.Find(
-			goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"), // Genkit never stops asking for signals
-			goleak.IgnoreTopFunction("github.com/mbleigh/raymond/lexer.(*Lexer).produce"), // left behind by a template that cannot be read
+			// Genkit never stops listening for signals.
+			goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"),
+			// Left behind by an unreadable template.
+			goleak.IgnoreTopFunction("github.com/mbleigh/raymond/lexer.(*Lexer).produce"),
 		)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -74,7 +74,7 @@ func TestComputeModeOffersOneTool(t *testing.T) {
 	}
 }
 
-// TestModelMistakes plays what confused models do. None of it may end the run.
+// TestModelMistakes verifies that no mistake of a confused model ends the run.
 func TestModelMistakes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -128,7 +128,7 @@ func TestModelMistakes(t *testing.T) {
 	}
 }
 
-// TestOtherToolsKeepTheirErrors leaves the failure of somebody else's tool what it is.
+// TestOtherToolsKeepTheirErrors verifies that the errors of tools outside of Workcell are unchanged.
 func TestOtherToolsKeepTheirErrors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -182,7 +182,8 @@ func TestCancelledGenerate(t *testing.T) {
 	eventually(t, "the sandbox goes", func() bool { return r.engine.open() == 0 })
 }
 
-// TestRunsKeepTheirSandboxes leaves a run's sandbox to the one that began the run, and has it ready for the next step.
+// TestRunsKeepTheirSandboxes verifies that a run's sandbox stays open for the next step until the run's creator closes
+// it.
 func TestRunsKeepTheirSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -224,7 +225,7 @@ func TestMiddlewareByName(t *testing.T) {
 	if err != nil || seen.outputs()[0]["stdout"] != "b\n" {
 		t.Errorf("%v: %v", seen.outputs(), err)
 	}
-	// Nothing of one call's configuration may reach the next.
+	// The configuration of one call must not affect the next call.
 	seen, err = generate(obj{"mode": "code", "runtime": "bash"})
 	if err != nil || seen.outputs()[0]["stdout"] != "\n" {
 		t.Errorf("%v: %v", seen.outputs(), err)
@@ -254,7 +255,8 @@ func TestInvalidSandboxInGo(t *testing.T) {
 	}
 }
 
-// TestPluginSetUpWrongly: genkit.Init has no error to return, so Genkit's plugins panic.
+// TestPluginSetUpWrongly verifies that an invalid plugin panics. genkit.Init returns no error, so Genkit's plugins
+// panic.
 func TestPluginSetUpWrongly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -273,7 +275,7 @@ func TestPluginSetUpWrongly(t *testing.T) {
 	}
 }
 
-// TestConcurrentGenerates runs many conversations with one middleware value and with shared tools.
+// TestConcurrentGenerates verifies that many concurrent conversations can use one middleware value and shared tools.
 func TestConcurrentGenerates(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

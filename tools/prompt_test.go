@@ -63,7 +63,7 @@ func TestLoadPromptErrors(t *testing.T) {
 			"---\nmodel: m\nconfig: {topK: 1, HTTPoptions: {baseUrl: \"http://127.0.0.1:1\"}}\n---\nx",
 			"bad.prompt:3:32: config must not contain httpOptions",
 		},
-		// Genkit's validator would open, fetch or follow these without end.
+		// Genkit's validator would open or fetch these, or follow them without end.
 		"address": schema("input", `a: {$ref: "http://127.0.0.1:1/x"}`, "input.schema: $ref is not supported, write the definition out"),
 		"file":    schema("output", `a: {items: {$ref: "file:///dev/zero"}}`, "output.schema: $ref is not supported"),
 		"base":    schema("input", `a: {$id: "http://127.0.0.1:1/x"}`, "input.schema: $id is not supported"),
@@ -143,7 +143,7 @@ func TestPromptFS(t *testing.T) {
 	}
 }
 
-// TestPromptFSInGenkit lets Genkit load a directory by itself.
+// TestPromptFSInGenkit verifies that Genkit itself can load a directory through PromptFS.
 func TestPromptFSInGenkit(t *testing.T) {
 	t.Parallel()
 	r := rigWith(t, tools.PromptFS(promptFiles()))
@@ -153,7 +153,7 @@ func TestPromptFSInGenkit(t *testing.T) {
 		}
 	}
 	turns := append(slices.Repeat([]turn{call("sandbox_run", obj{"code": "echo ran"})}, frontmatter.DefaultMaxTurns-1), say("done"))
-	model, seen := r.model(turns...) // many more than Genkit's own 5
+	model, seen := r.model(turns...) // many more than Genkit's default of 5
 	_, err := genkit.LookupPrompt(r.g, "coder").Execute(context.Background(), ai.WithModelName(model), ai.WithInput(map[string]any{"name": "Ann"}))
 	if err != nil || seen.outputs()[0]["stdout"] != "ran\n" {
 		t.Errorf("%v: %v", seen.outputs(), err)
@@ -163,8 +163,8 @@ func TestPromptFSInGenkit(t *testing.T) {
 	}
 }
 
-// TestPromptsThatGenkitLoads lets Genkit load prompts itself, which ignores `sandbox:`. Those that ask for one keep it
-// from starting.
+// TestPromptsThatGenkitLoads verifies that genkit.Init panics if Genkit itself loads a prompt with `sandbox:`, which
+// Genkit ignores.
 func TestPromptsThatGenkitLoads(t *testing.T) {
 	m := newRig(t).manager
 	const plain, code = "---\nmodel: test/m\n---\n{{#if x}}\nyes\n{{/if}}\n", "---\nmodel: test/m\nsandbox: {mode: code}\n---\nx\n"
@@ -180,9 +180,9 @@ func TestPromptsThatGenkitLoads(t *testing.T) {
 	both := fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}, "prompts/b.prompt": {Data: []byte(code)}}
 	at := func(root string) genkit.GenkitOption { return genkit.WithPromptDir(filepath.Join(root, "prompts")) }
 	for name, tc := range map[string]struct {
-		cwd  string // empty: one without prompts
+		cwd  string // empty for a directory without prompts
 		opts []genkit.GenkitOption
-		want string // part of the panic; empty: it starts
+		want string // part of the panic; empty if Init must succeed
 	}{
 		"the default directory":   {dir("a.prompt", plain, "sub/coder.prompt", code), nil, filepath.Join("prompts", "sub", "coder.prompt") + ":3:10: it requires a sandbox"},
 		"a directory":             {"", []genkit.GenkitOption{at(dir("coder.fast.prompt", code))}, "coder.fast.prompt:3:10: it requires a sandbox, which Genkit ignores"},
@@ -216,7 +216,7 @@ func TestPromptsThatGenkitLoads(t *testing.T) {
 	}
 }
 
-// TestStdoutStaysClean holds that malformed files print nothing: stdout is for data.
+// TestStdoutStaysClean verifies that malformed files print nothing to stdout, which is for data.
 func TestStdoutStaysClean(t *testing.T) {
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {

@@ -77,7 +77,7 @@ func (p promptFS) Open(name string) (fs.File, error) {
 	return &promptFile{f, bytes.NewReader(data)}, nil
 }
 
-// promptFile is an open prompt file. Its size is the size of the rewritten content.
+// promptFile is an open prompt file. Stat returns the size of the original content.
 type promptFile struct {
 	fs.File
 	rewritten *bytes.Reader

@@ -26,8 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// localOnly keeps the HTTP clients of this process from talking to anything but this machine. The function that it
-// returns closes the connections that are kept for later.
+// localOnly restricts the HTTP clients of this process to loopback connections. closeIdle closes the idle connections.
 func localOnly() (closeIdle func()) {
 	transport := &http.Transport{}
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -40,7 +39,7 @@ func localOnly() (closeIdle func()) {
 	return transport.CloseIdleConnections
 }
 
-// vendor is a provider whose real plugin asks a server on this machine.
+// vendor is a provider. Its real plugin sends requests to a server on the host.
 type vendor struct {
 	name   string
 	model  string
@@ -70,19 +69,19 @@ func text(v any) string {
 	return string(b)
 }
 
-// toolCall is a call that a model makes.
+// toolCall is a tool call of a model.
 type toolCall struct {
 	name  string
 	input obj
 }
 
-// fake is a provider's server on this machine.
+// fake is a provider's server on the host.
 type fake struct {
 	*llmtest.Server
 	URL string
 }
 
-// newFake makes a server that plays a list of tool calls and then answers.
+// newFake starts a server that plays a list of tool calls and then answers.
 func newFake(t *testing.T, answer string, turns ...[]toolCall) fake {
 	mock := llmtest.New(func(n int, _ llmtest.Request) llmtest.Answer {
 		if n < len(turns) {
@@ -99,8 +98,8 @@ func newFake(t *testing.T, answer string, turns ...[]toolCall) fake {
 	return fake{mock, server.URL}
 }
 
-// TestProviders runs tool calls through the real plugins of the providers, each against a server that speaks its
-// protocol on this machine, and pins what each is told of the tools.
+// TestProviders verifies tool calls through the real plugins of the providers. Each plugin talks to a local server that
+// implements the provider's protocol. The test also pins the tool definitions in the requests.
 func TestProviders(t *testing.T) {
 	for _, v := range vendors() {
 		for mode, tt := range map[string]struct {
@@ -142,7 +141,7 @@ func TestProviders(t *testing.T) {
 					t.Fatalf("%d results: %v", len(got), got)
 				}
 				for i, want := range tt.want {
-					// Some providers get the output as JSON inside of text.
+					// Some providers get the output as JSON inside text.
 					if got := strings.ReplaceAll(got[i], `\\n`, `\n`); !strings.Contains(got, want) {
 						t.Errorf("result %d: %s, want %s", i, got, want)
 					}
@@ -155,8 +154,8 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// TestTypedAnswerWithTools asks each provider for a typed answer after a tool call. Gemini before 3 refuses requests
-// that have tools and a response type.
+// TestTypedAnswerWithTools verifies that each provider can give a typed answer after a tool call. Gemini before 3
+// rejects requests with both tools and a response type.
 func TestTypedAnswerWithTools(t *testing.T) {
 	for _, v := range vendors() {
 		t.Run(v.name, func(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// errDied is the end of a process.
+// errDied simulates the death of a process.
 var errDied = errors.New("the process died")
 
-// tape keeps the parts of a conversation, of which it takes no more than it has room for: as if the process died there.
+// tape records the parts of a conversation. When it is full, it fails, as if the process had died.
 type tape struct {
 	parts []json.RawMessage
 	room  int
@@ -36,7 +36,7 @@ func (r *tape) write(_ context.Context, part json.RawMessage) error {
 	return nil
 }
 
-// past returns what is on the tape.
+// past returns the recorded conversation.
 func (r *tape) past(t *testing.T) *transcript.Conversation {
 	t.Helper()
 	c := &transcript.Conversation{}
@@ -48,8 +48,8 @@ func (r *tape) past(t *testing.T) *transcript.Conversation {
 	return c
 }
 
-// byTurn registers a model that answers by the number of turns that the conversation has, as a model does that
-// remembers nothing, and returns its name and the requests that it got. Its tool calls have no references of their own.
+// byTurn registers a model and returns its name and the requests to it. The model is stateless: it selects its answer
+// by the number of turns in the conversation. Its tool calls have no references.
 func (r *rig) byTurn(turns ...turn) (string, *requests) {
 	name, seen := fmt.Sprintf("test/script-%d", r.models.Add(1)), &requests{}
 	genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
@@ -70,8 +70,8 @@ func (r *rig) byTurn(turns ...turn) (string, *requests) {
 	return name, seen
 }
 
-// marks is a conversation of three turns with four calls, each of which leaves a mark, and an answer that has all their
-// outputs.
+// marks returns a conversation with three turns and four calls. Each call leaves a mark, and the answer contains the
+// outputs of all calls.
 func marks() []turn {
 	mark := func(name string) obj { return obj{"command": "echo " + name + " >> marks; echo " + name} }
 	return []turn{
@@ -90,9 +90,9 @@ func marks() []turn {
 
 const marking = "---\nmodel: %s\nmaxTurns: 3\nsandbox: {mode: code, runtime: bash%s}\n---\nLeave marks."
 
-// TestContinueAnywhere ends an agent behind each part of its conversation and continues it: it answers as one that was
-// not disturbed, in as many turns, is not asked again for an answer that is recorded, and makes no call again that has
-// a result.
+// TestContinueAnywhere verifies that an agent can be interrupted after any part of its conversation and continued.
+// Answer and number of turns equal an undisturbed run. Recorded answers are not requested again, and calls with a
+// recorded result are not repeated.
 func TestContinueAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, session := range []string{"", ", session: isolated"} {
@@ -145,8 +145,8 @@ func continueAt(t *testing.T, isolation string, cut int) {
 	if marksNow == nil {
 		return
 	}
-	// What was recorded as done by the first process was not done by the second: only calls of the part that was cut off
-	// can have been made twice, one where the record ended and those of its turn.
+	// The second process must not repeat calls that the first process recorded as done. Only the calls after the end of
+	// the record can run twice: the call at the end of the record and the other calls of its turn.
 	for _, mark := range []string{"a", "b", "c", "d"} {
 		n := strings.Count(marksNow(), mark)
 		if n == 0 || n > 1 && recordedMark(kept.parts[:cut], mark) {
@@ -155,8 +155,8 @@ func continueAt(t *testing.T, isolation string, cut int) {
 	}
 }
 
-// TestCallOnDeadSandbox verifies that a call on a sandbox that died interrupts a run that can be resumed. The resumed
-// run makes the call again.
+// TestCallOnDeadSandbox verifies that a call on a dead sandbox interrupts the run so that it can be resumed. The
+// resumed run repeats the call.
 func TestCallOnDeadSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -190,12 +190,13 @@ func TestCallOnDeadSandbox(t *testing.T) {
 		}
 	}
 	look := r.tools(codeMode())
-	if got := str(look.call(ctx, "sandbox_exec", obj{"command": "cat marks"})["stdout"]); got != "c\nd\n" { // the others left with their sandbox
+	if got := str(look.call(ctx, "sandbox_exec", obj{"command": "cat marks"})["stdout"]); got != "c\nd\n" {
+		// The other marks were lost with the first sandbox.
 		t.Errorf("the calls left %q", got)
 	}
 }
 
-// recordedMark reports whether parts have the result of the call that leaves a mark.
+// recordedMark reports whether parts contain the result of the call that leaves mark.
 func recordedMark(parts []json.RawMessage, mark string) bool {
 	for _, part := range parts {
 		if strings.Contains(string(part), `"stdout":"`+mark) {
@@ -205,8 +206,8 @@ func recordedMark(parts []json.RawMessage, mark string) bool {
 	return false
 }
 
-// TestContinueElsewhere: an agent that continues learns that its sandbox is not the one it worked in, once, and only
-// when it is another.
+// TestContinueElsewhere verifies that a continued agent gets exactly one notice if its sandbox was replaced, and none
+// if it is the same sandbox.
 func TestContinueElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]bool{"the same sandbox": false, "another sandbox": true} {
@@ -238,14 +239,14 @@ func TestContinueElsewhere(t *testing.T) {
 			if lose != (notices == 1) || notices > 1 {
 				t.Errorf("%d notices", notices)
 			}
-			if past := kept.past(t); past.Turns() != 3 { // the record has the notice too
+			if past := kept.past(t); past.Turns() != 3 { // the record includes the notice
 				t.Errorf("%d turns", past.Turns())
 			}
 		})
 	}
 }
 
-// TestContinueInNamedSandbox: an agent that had opened another sandbox of the run continues in that one.
+// TestContinueInNamedSandbox verifies that an agent that used another sandbox of the run continues in that sandbox.
 func TestContinueInNamedSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -267,8 +268,8 @@ func TestContinueInNamedSandbox(t *testing.T) {
 	}
 }
 
-// TestContinueWithNames: an agent that had opened its sandbox under its name, too, and another one, which it closed,
-// learns of the loss of the one, and does not get the other again.
+// TestContinueWithNames verifies notices for an agent that opened two sandboxes by name: its own sandbox and a second
+// sandbox, which it closed. It gets a notice about the lost sandbox, and the closed sandbox is not reopened.
 func TestContinueWithNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -307,8 +308,8 @@ func TestContinueWithNames(t *testing.T) {
 	}
 }
 
-// TestContinueAnother: an agent that was changed since does not continue the conversation of what it was: it begins one
-// of its own, which is recorded.
+// TestContinueAnother verifies that a changed agent does not continue the earlier conversation. It starts a new
+// conversation, which is recorded.
 func TestContinueAnother(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -330,7 +331,8 @@ func TestContinueAnother(t *testing.T) {
 	}
 }
 
-// TestConversationTooLarge: an agent whose conversation finds no room works on, and the record says that it has no end.
+// TestConversationTooLarge verifies that an agent continues if its conversation exceeds the record's limit, and that
+// the record is marked as incomplete.
 func TestConversationTooLarge(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -353,8 +355,8 @@ func TestConversationTooLarge(t *testing.T) {
 	}
 }
 
-// TestNestedConversation: what the tool of an agent runs is no part of its conversation, also not when it is the same
-// agent.
+// TestNestedConversation verifies that agents run by an agent's tool are not part of the recorded conversation, even if
+// it is the same agent.
 func TestNestedConversation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

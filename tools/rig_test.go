@@ -30,20 +30,20 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// uncalled has the methods that no test calls.
+// uncalled provides the methods that no test calls.
 type uncalled struct{ backend.SandboxBackend }
 
-// processes is a backend whose sandboxes are processes of the real guest on this machine. It isolates nothing.
+// processes is a backend whose sandboxes are processes of the real guest agent on the host. It provides no isolation.
 type processes struct {
 	backend.Unsupported
 	uncalled
 	t testing.TB
 
-	boxes sync.Map                     // sandbox by id
-	made  atomic.Int64                 // sandboxes that there ever were
-	asked atomic.Pointer[backend.Spec] // what was asked for last
-	conns sync.Map                     // the latest connection of each
-	fail  struct {                     // called by Create and Remove, when set
+	boxes sync.Map                     // existing sandboxes by id
+	made  atomic.Int64                 // number of created sandboxes
+	asked atomic.Pointer[backend.Spec] // latest requested spec
+	conns sync.Map                     // latest connection of each sandbox
+	fail  struct {                     // called by Create and Remove if set
 		create atomic.Pointer[func(context.Context) error]
 		remove atomic.Pointer[func() error]
 	}
@@ -99,7 +99,7 @@ func (p *processes) List(_ context.Context, f backend.Filter) (list []backend.In
 	return list, nil
 }
 
-// all returns the sandboxes that there are.
+// all returns the existing sandboxes.
 func (p *processes) all() (list []backend.Info) {
 	p.boxes.Range(func(_, s any) bool {
 		list = append(list, s.(fakeSandbox).info)
@@ -126,7 +126,7 @@ func (p *processes) Dial(_ context.Context, id string) (io.ReadWriteCloser, erro
 	return conn, nil
 }
 
-// die removes a sandbox whose connections end.
+// die removes a sandbox and closes its connection.
 func (p *processes) die(id string) error {
 	p.boxes.Delete(id)
 	conn, _ := p.conns.Load(id)
@@ -137,7 +137,7 @@ func (p *processes) open() int                                 { return len(p.al
 func (p *processes) created() int                              { return int(p.made.Load()) }
 func (p *processes) onCreate(fail func(context.Context) error) { p.fail.create.Store(&fail) }
 
-// rig is a Genkit with the plugin on a manager.
+// rig is a Genkit instance with the plugin on a manager.
 type rig struct {
 	t       *testing.T
 	engine  *processes
@@ -153,13 +153,13 @@ func newRig(t *testing.T, plugins ...api.Plugin) *rig {
 	return rigWith(t, fstest.MapFS{}, plugins...)
 }
 
-// rigWith is newRig with prompts that Genkit loads by itself.
+// rigWith is like newRig, with prompts for Genkit's own loader.
 func rigWith(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
 	return rigOf(t, session.Options{}, prompts, plugins...)
 }
 
-// rigOf is rigWith for a manager of its own kind.
+// rigOf is like rigWith, with options for the manager.
 func rigOf(t *testing.T, opts session.Options, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
 	r := &rig{t: t, engine: &processes{t: t}, log: &buffertest.Buffer{}}
@@ -180,7 +180,7 @@ func rigOf(t *testing.T, opts session.Options, prompts fs.FS, plugins ...api.Plu
 	return r
 }
 
-// initGenkit starts a Genkit that loads the prompts of a file system, and no others.
+// initGenkit starts a Genkit instance that loads only the given prompts.
 func initGenkit(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *genkit.Genkit {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -188,15 +188,15 @@ func initGenkit(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *genkit.Genk
 	return genkit.Init(ctx, genkit.WithExperimental(), genkit.WithPromptFS(prompts), genkit.WithPromptDir("."), genkit.WithPlugins(plugins...))
 }
 
-// turn is one answer of a scripted model.
+// turn returns one answer of a scripted model.
 type turn func(*ai.ModelRequest) ([]*ai.Part, error)
 
-// say ends a conversation.
+// say returns a turn that ends a conversation.
 func say(text string) turn {
 	return func(*ai.ModelRequest) ([]*ai.Part, error) { return []*ai.Part{ai.NewTextPart(text)}, nil }
 }
 
-// call calls tools: name, input, name, input, …
+// call returns a turn that calls tools. Arguments: name, input, name, input, …
 func call(pairs ...any) turn {
 	return func(*ai.ModelRequest) ([]*ai.Part, error) {
 		var parts []*ai.Part
@@ -207,7 +207,7 @@ func call(pairs ...any) turn {
 	}
 }
 
-// model registers a model that plays turns, and returns its name and the requests that it got.
+// model registers a model that plays turns, and returns its name and the requests to it.
 func (r *rig) model(turns ...turn) (string, *requests) {
 	r.t.Helper()
 	name := fmt.Sprintf("test/script-%d", r.models.Add(1))
@@ -238,7 +238,7 @@ func (r *rig) generate(ctx context.Context, s tools.Sandbox, turns ...turn) (*ai
 	return resp, seen, err
 }
 
-// requests are what a scripted model was asked.
+// requests are the requests to a scripted model.
 type requests struct {
 	mu   sync.Mutex
 	list []*ai.ModelRequest
@@ -253,7 +253,7 @@ func (r *requests) add(req *ai.ModelRequest) int {
 	return len(r.list)
 }
 
-// outputs returns the outputs of the tool calls, in order, that the last request holds.
+// outputs returns the outputs of the tool calls in the last request, in order.
 func (r *requests) outputs() []obj {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,7 +272,7 @@ func outputsOf(req *ai.ModelRequest) []obj {
 	return out
 }
 
-// plain returns v as JSON would.
+// plain converts v as if it was decoded from JSON.
 func plain(v any) obj {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -285,7 +285,7 @@ func plain(v any) obj {
 	return m
 }
 
-// code returns the code of an output's error; empty when there is none.
+// code returns the error code of an output, or an empty string.
 func code(out obj) string {
 	return str(sub(out["error"])["code"])
 }
@@ -296,13 +296,13 @@ func message(out obj) string {
 	return fmt.Sprint(e["message"], "; ", e["remediation"])
 }
 
-// toolset are tools of one binding that tests call by name.
+// toolset is a set of tools of one binding, for calls by name.
 type toolset struct {
 	t     *testing.T
 	tools map[string]ai.Tool
 }
 
-// within returns a context of a workflow's run whose sandboxes are like base, closed with the test.
+// within returns a context with a workflow's run and base request. The run is closed at the end of the test.
 func (r *rig) within(id string, base session.Request) context.Context {
 	run := session.Run{Namespace: record.NamespaceWorkflow, ID: id}
 	r.t.Cleanup(func() {
@@ -313,10 +313,10 @@ func (r *rig) within(id string, base session.Request) context.Context {
 	return session.WithBase(session.WithRun(context.Background(), run), base)
 }
 
-// tools returns tools within a run of their own.
+// tools returns tools with a private run.
 func (r *rig) tools(s tools.Sandbox) *toolset { return r.toolsIn(context.Background(), s) }
 
-// toolsIn returns tools within the run of ctx.
+// toolsIn returns tools in the run of ctx.
 func (r *rig) toolsIn(ctx context.Context, s tools.Sandbox) *toolset {
 	r.t.Helper()
 	list, err := r.plugin.Tools(ctx, s)
@@ -330,7 +330,7 @@ func (r *rig) toolsIn(ctx context.Context, s tools.Sandbox) *toolset {
 	return set
 }
 
-// call calls a tool and returns its output; a Go error fails the test.
+// call calls a tool and returns its output. A Go error fails the test.
 func (s *toolset) call(ctx context.Context, name string, input any) obj {
 	s.t.Helper()
 	out, err := s.tools[name].RunRaw(ctx, input)
@@ -340,7 +340,7 @@ func (s *toolset) call(ctx context.Context, name string, input any) obj {
 	return plain(out)
 }
 
-// ok is call for calls that must succeed.
+// ok is like call, but the call must succeed.
 func (s *toolset) ok(name string, input any) obj {
 	s.t.Helper()
 	out := s.call(context.Background(), name, input)
@@ -350,7 +350,7 @@ func (s *toolset) ok(name string, input any) obj {
 	return out
 }
 
-// fails is call for calls that must fail with a code.
+// fails is like call, but the call must fail with code want.
 func (s *toolset) fails(want toolspec.Code, name string, input any) obj {
 	s.t.Helper()
 	out := s.call(context.Background(), name, input)
@@ -363,21 +363,21 @@ func (s *toolset) fails(want toolspec.Code, name string, input any) obj {
 
 type obj = map[string]any
 
-// str, num, items and sub read a value of an output; one of another type is the zero value.
+// str, num, items, and sub convert a value of an output. A value of another type becomes the zero value.
 func str(v any) string  { s, _ := v.(string); return s }
 func num(v any) float64 { n, _ := v.(float64); return n }
 func items(v any) []any { l, _ := v.([]any); return l }
 func sub(v any) obj     { m, _ := v.(obj); return m }
 
-// code mode on an image name that the process engine accepts.
+// codeMode returns code mode with a runtime that the process engine supports.
 func codeMode() tools.Sandbox { return tools.Sandbox{Mode: "code", Runtime: "bash"} }
 
-// eventually waits for what another goroutine is about to do.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for late := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(late) {
-			t.Errorf("never happened: %s", what) // not fatal: it may not be the test's own goroutine
+			t.Errorf("never happened: %s", what) // not Fatal, because this may run in another goroutine than the test
 			return
 		}
 	}

@@ -93,7 +93,7 @@ func TestRunLimits(t *testing.T) {
 	}
 }
 
-// TestRunIsAlwaysDestroyed ends calls in every way there is.
+// TestRunIsAlwaysDestroyed verifies that the sandbox is removed however the call ends.
 func TestRunIsAlwaysDestroyed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -121,7 +121,7 @@ func TestRunIsAlwaysDestroyed(t *testing.T) {
 	}
 }
 
-// TestRunFromThePool: compute mode takes a sandbox that is ready.
+// TestRunFromThePool verifies that compute mode uses pooled sandboxes.
 func TestRunFromThePool(t *testing.T) {
 	t.Parallel()
 	opts := session.Options{Pool: []session.PoolSpec{{Request: session.Request{Image: "debian:bookworm-slim"}, Size: 1}}}

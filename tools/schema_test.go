@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestSchemas pins what models see of each tool.
+// TestSchemas pins the definitions of all tools that models see.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -41,7 +41,7 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// checkGolden compares a value, as JSON, with testdata/NAME.json.
+// checkGolden compares v, encoded as JSON, with testdata/NAME.json.
 func checkGolden(t *testing.T, name string, v any) {
 	t.Helper()
 	var got bytes.Buffer
@@ -66,8 +66,8 @@ func checkGolden(t *testing.T, name string, v any) {
 	}
 }
 
-// TestSchemasArePortable holds the schemas to what all providers take: a type everywhere (no `any`), no references,
-// names that every provider accepts, and text without anything that a provider would choke on.
+// TestSchemasArePortable verifies that all providers accept the schemas: every property has a type (no `any`), no
+// references, names that every provider accepts, and no problematic characters in texts.
 func TestSchemasArePortable(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$`)
@@ -92,7 +92,8 @@ func TestSchemasArePortable(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsDescribed: the Dev UI makes a form of a Sandbox, which shows what each field is.
+// TestEveryFieldIsDescribed verifies that every field of Sandbox has a description, because the Dev UI shows them in
+// its form.
 func TestEveryFieldIsDescribed(t *testing.T) {
 	t.Parallel()
 	schema := core.InferSchemaMap(tools.Sandbox{})
@@ -114,8 +115,8 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 	}
 }
 
-// undescribed reports the properties of a schema, at any depth, that have no description, and returns how many there
-// are.
+// undescribed reports the properties of a schema without a description, at any depth, and returns the number of all
+// properties.
 func undescribed(t *testing.T, at string, schema map[string]any) (seen int) {
 	t.Helper()
 	for name, prop := range sub(schema["properties"]) {

@@ -48,7 +48,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestForeignSandboxes holds that a run can name nothing but its own sandboxes, and learns nothing about others.
+// TestForeignSandboxes verifies that a run can use only its own sandboxes and learns nothing about others.
 func TestForeignSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -110,7 +110,7 @@ func TestSessionKey(t *testing.T) {
 	}
 }
 
-// TestIsolation holds the rule of SECURITY.md about who reaches which sandbox of a run.
+// TestIsolation verifies the rule of SECURITY.md about which agents can use which sandboxes of a run.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -149,7 +149,7 @@ func TestIsolation(t *testing.T) {
 			t.Errorf("(-unknown +got):\n%s", diff)
 		}
 	}
-	// A step that is isolated isolates the agents in it.
+	// An isolated step isolates its agents.
 	step := session.WithSessionName(ctx, name)
 	if out := agent("").call(step, "sandbox_open", nil); out["sandbox_id"] != isolated {
 		t.Errorf("an agent of an isolated step: %v", out)
@@ -201,7 +201,7 @@ func TestClose(t *testing.T) {
 	set.fails(toolspec.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
 }
 
-// TestCloseAfterAFailure: a sandbox whose removal failed is closed, and closing it again removes it.
+// TestCloseAfterAFailure verifies that a sandbox whose removal failed is closed, and that closing it again removes it.
 func TestCloseAfterAFailure(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -232,7 +232,7 @@ func TestCloseAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestClosedBehindOurBack holds that a sandbox that went away is never replaced without a word.
+// TestClosedBehindOurBack verifies that a sandbox that disappeared is never replaced silently.
 func TestClosedBehindOurBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -279,7 +279,7 @@ func TestOpenFailures(t *testing.T) {
 	}
 }
 
-// TestSharing opens one sandbox from agents that ask for different things.
+// TestSharing verifies that agents with different requests can open the same sandbox.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -298,13 +298,13 @@ func TestSharing(t *testing.T) {
 		t.Errorf("an agent with another wish: %v", out)
 	}
 	other.Session = "own"
-	// A step of a workflow can put another sandbox in the place of the default one.
+	// A workflow step can replace the default sandbox.
 	for name, out := range map[string]obj{"another session": open(ctx, other), "the step's": open(session.WithSessionName(ctx, "step"), codeMode())} {
 		if code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
 			t.Errorf("%s: %v", name, out)
 		}
 	}
-	// What the run wants of its sandboxes fills in what the agent leaves open.
+	// The run's request fills in fields that the agent does not set.
 	base := session.WithBase(session.WithSessionName(ctx, "base"), session.Request{Image: "custom:1", Env: map[string]string{"X": "y"}})
 	if out := open(base, codeMode()); out["image"] != "custom:1" {
 		t.Errorf("with a base: %v", out)

@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestSnapshots: an agent that may goes back to files that it kept, and only that one has the tools.
+// TestSnapshots verifies that an agent with snapshots can roll back its files, and that other agents do not have the
+// tools.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

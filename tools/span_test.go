@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestSpans runs an agent and looks at its trace. It sets the process's tracer provider, so it does not run beside
-// others; spans that others make afterwards are told apart by their run.
+// TestSpans verifies the trace of an agent run. It sets the process's tracer provider, so it is not parallel. It
+// identifies spans of later tests by their run.
 func TestSpans(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	old := otel.GetTracerProvider()
@@ -98,7 +98,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// toolFailure returns how the span of a tool call is marked, and whether it is.
+// toolFailure returns the error class in the span of a tool call, and whether the span has one.
 func toolFailure(s tracetest.SpanStub) (class string, failed bool) {
 	for _, kv := range s.Attributes {
 		if kv.Key == "error.type" {

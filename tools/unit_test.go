@@ -47,7 +47,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// TestShowBounds holds answers to their limit, whatever a command printed.
+// TestShowBounds verifies that results stay within their limit for any command output.
 func TestShowBounds(t *testing.T) {
 	t.Parallel()
 	head, tail := tools.Excerpt(30_000)
@@ -134,7 +134,7 @@ func TestNeutral(t *testing.T) {
 	}
 }
 
-// TestDocumentation holds docs/agents.md to the tools and codes that there are.
+// TestDocumentation verifies that docs/agents.md matches the existing tools and codes.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../docs/agents.md")

@@ -17,11 +17,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// babbler is a provider whose model calls a tool with arguments that are no JSON, as often as told, and then says done.
+// babbler is a provider whose model calls a tool with invalid JSON arguments, once per element of broken, and then says
+// done.
 type babbler struct {
 	*llmtest.Server
 	broken []string
-	before int // requests that broken does not count
+	before int // number of earlier requests, which do not count
 	plugin api.Plugin
 	model  string
 }
@@ -43,14 +44,14 @@ func newBabbler(t *testing.T, protocol string, broken ...string) *babbler {
 	return b
 }
 
-// again begins anew, with other arguments.
+// again restarts the script with other arguments.
 func (b *babbler) again(broken ...string) { b.before, b.broken = len(b.Requests()), broken }
 
-// requests returns how many there were since then.
+// requests returns the number of requests since the restart.
 func (b *babbler) requests() int { return len(b.Requests()) - b.before }
 
-// TestUnreadableArguments: where Genkit's plugins fail on arguments that are no JSON object, which ends a run without
-// the middleware, the model is told and tries again.
+// TestUnreadableArguments verifies that a model gets an error and tries again if a Genkit plugin cannot parse its
+// arguments as a JSON object. Without the middleware, this error ends the run.
 func TestUnreadableArguments(t *testing.T) {
 	streamed := ai.WithStreaming(func(context.Context, *ai.ModelResponseChunk) error { return nil })
 	for name, tt := range map[string]struct {
@@ -86,7 +87,7 @@ func TestUnreadableArguments(t *testing.T) {
 			if r.engine.created() != 0 {
 				t.Error("something was run")
 			}
-			// Without the middleware the same is the end: what it is there for.
+			// Without the middleware, the same error ends the run.
 			b.again(broken...)
 			shared, err := r.plugin.Tools(context.Background(), codeMode())
 			if err != nil {
@@ -95,7 +96,7 @@ func TestUnreadableArguments(t *testing.T) {
 			if _, err := generate(ai.WithTools(shared[0])); err == nil || b.requests() != 1 {
 				t.Errorf("Genkit alone makes %d requests: %v", b.requests(), err)
 			}
-			// A model that does nothing else comes to an end with the plugin's own error.
+			// A model that repeats the error ends the run with the plugin's own error.
 			b.again(strings.Split(strings.Repeat("{,", 30), ",")...)
 			_, err = generate(ai.WithUse(r.plugin.Use(codeMode())))
 			if err == nil || !strings.Contains(err.Error(), "unexpected end of JSON input") || b.requests() != 6 {
@@ -105,7 +106,7 @@ func TestUnreadableArguments(t *testing.T) {
 	}
 }
 
-// TestOtherModelErrors: a provider that fails in another way ends the run, with its own words.
+// TestOtherModelErrors verifies that other provider errors end the run unchanged.
 func TestOtherModelErrors(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
