@@ -13,23 +13,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// canAsk reports whether the client of a request can ask its user, and whether it does so for an answer to the request
-// alone.
+// canAsk reports whether the client of a request can ask its user. byAnswer reports whether the client asks only for
+// questions in an answer to its request.
 func canAsk(req *mcp.CallToolRequest) (can, byAnswer bool) {
 	caps := req.ClientCapabilities()
 	if caps == nil || caps.Elicitation == nil || caps.Elicitation.Form == nil && caps.Elicitation.URL != nil {
-		return false, false // one that names no kind knows forms
+		return false, false // a client that lists neither form nor URL supports forms
 	}
-	p := req.Session.InitializeParams() // by which the library decides; none is there of the newest
+	p := req.Session.InitializeParams() // the SDK decides by this too; the newest revision has none
 	return true, p == nil || p.ProtocolVersion >= firstStateless
 }
 
-// approver returns a function that adds who approves calls of host tools to the context of the job. It is the user of a
-// client that can be asked, at once or by the answer to a request.
+// approver returns a function that adds the approver of host tool calls to the context of the job. If the client can
+// ask its user, the approver is the user. Depending on the revision, the server asks immediately or in the answer to
+// the request.
 func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(context.Context) context.Context {
 	can, byAnswer := canAsk(req)
 	if can && byAnswer {
-		return func(ctx context.Context) context.Context { return ctx } // the job itself
+		return func(ctx context.Context) context.Context { return ctx } // the job itself is the approver
 	}
 	by := hosttools.ApproverFromContext(ctx)
 	if can {
@@ -50,14 +51,14 @@ func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(conte
 	return func(ctx context.Context) context.Context { return hosttools.WithApprover(ctx, by) }
 }
 
-// sessionContext hides the values of a context: a message with it belongs to the session, not to a request, whose
-// stream of events ends with its answer.
+// sessionContext hides the values of a context. A message with this context belongs to the session instead of a
+// request, whose event stream ends with its answer.
 type sessionContext struct{ context.Context }
 
-// Value returns nil.
 func (sessionContext) Value(any) any { return nil }
 
-// approvalSchema is that of an answer: accepting a form that was not looked at approves nothing.
+// approvalSchema is the schema of an approval answer. allow defaults to false, so that accepting an unread form
+// approves nothing.
 const approvalSchema = `{"type":"object","properties":{"allow":{"type":"boolean","title":"Allow this call","default":false}},"required":["allow"]}`
 
 func question(r hosttools.ApprovalRequest) *mcp.ElicitParams {
@@ -73,7 +74,7 @@ func decision(res *mcp.ElicitResult) hosttools.Decision {
 	return hosttools.Decision{Allow: res.Action == "accept" && allow}
 }
 
-// asker is who may answer a question: who made the call, with the same call.
+// asker identifies the caller that may answer a question: the same scope with the same call.
 type asker struct {
 	scope *scope
 	tool  string
@@ -82,12 +83,12 @@ type asker struct {
 
 func askerOf(c call) asker {
 	var args any
-	_ = json.Unmarshal(c.args, &args) // the library has read them; else they are like none
+	_ = json.Unmarshal(c.args, &args) // the SDK parsed the arguments already; invalid arguments equal none
 	data, _ := json.Marshal(args)     // with sorted keys
 	return asker{c.scope, c.tool, sha256.Sum256(data)}
 }
 
-// resume passes on the answers that a client brings, and waits on for the call they are about.
+// resume delivers the client's answers, and waits for the call that asked.
 func (s *Server) resume(ctx context.Context, c call, p *mcp.CallToolParamsRaw) (*mcp.CallToolResult, error) {
 	round, ok := s.rounds.Take(p.RequestState, askerOf(c))
 	if !ok {

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// progressEvery is how often a client that asked for it is told that its call still runs.
+// progressEvery is the interval of progress notifications to a client that requested them.
 const progressEvery = time.Second
 
 // call is one call of a tool.
@@ -29,19 +29,19 @@ type call struct {
 	scope  *scope
 	tool   string
 	args   json.RawMessage
-	report func(message string) // reports to the client; never nil
+	report func(message string) // sends a progress message to the client; never nil
 }
 
-// handler does a call. Failures that the caller can do something about are in the output, or are the error.
+// handler runs a call. Errors that the caller can act on are in out or in err.
 type handler func(ctx context.Context, c call) (out any, err error)
 
-// callSandboxTool runs one of the tools that Genkit agents have.
+// callSandboxTool runs one of the tools that Genkit agents have too.
 func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
 	return c.scope.calls.Call(ctx, c.tool, c.args)
 }
 
-// addTool registers a tool. open reports whether what it does may reach anything but a sandbox; the user's own machine
-// it never does.
+// addTool registers a tool. open reports whether the tool may affect anything outside of a sandbox. No tool affects the
+// user's own computer.
 func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, open bool, do handler) {
 	srv.AddTool(&mcp.Tool{
 		Name: def.Name, Title: def.Title, Description: def.Description,
@@ -58,25 +58,25 @@ func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition
 	})
 }
 
-// do runs a call, or goes on with one that asked something.
+// do runs a call, or resumes a call that asked a question.
 func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
 	report, end := startProgress(ctx, req)
-	defer end() // none follows the answer
+	defer end() // no progress may follow the answer
 	c.report = report
 	if req.Params.RequestState != "" {
 		return s.resume(ctx, c, req.Params)
 	}
 	if slices.Contains([]string{toolTaskStatus, toolTaskResult, toolTaskCancel}, c.tool) {
-		return s.perform(ctx, c, do) // even if all slots are taken
+		return s.perform(ctx, c, do) // even if all slots are in use
 	}
 	return s.begin(ctx, req, c, do)
 }
 
-// perform runs a call until its scope ends.
+// perform runs a call until it returns or its scope ends.
 func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.CallToolResult, err error) {
 	ctx, cancel := context.WithCancelCause(session.WithBase(ctx, s.base))
 	defer cancel(nil)
-	// The SDK lets calls end by themselves when a server or session closes; ours may take an hour.
+	// When a server or session closes, the SDK waits for running calls, which may take an hour.
 	stop := context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })
 	defer stop()
 	defer func() {
@@ -99,16 +99,18 @@ func errCancelled() error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was cancelled"}
 }
 
-// failure returns what the caller is told of an error. An operator is told of one that says nothing to the caller.
+// failure converts err to the error for the caller. It logs internal errors for the operator, because they do not help
+// the caller.
 func (s *Server) failure(ctx context.Context, tool string, err error) *toolspec.Error {
 	told := toolspec.ErrorOf(err)
-	if told.Code == toolspec.CodeInternal && !errors.As(err, new(*toolspec.Error)) { // else it was logged where it was made
+	if told.Code == toolspec.CodeInternal && !errors.As(err, new(*toolspec.Error)) {
+		// Other errors were logged where they occurred.
 		s.log.ErrorContext(ctx, "a tool failed", "tool", tool, "error", err)
 	}
 	return told
 }
 
-// typed makes a handler of a function with typed input and output.
+// typed converts a function with typed input and output to a handler.
 func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler {
 	return func(ctx context.Context, c call) (any, error) {
 		in, fail := toolspec.DecodeInput[In](c.args)
@@ -126,7 +128,7 @@ func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler
 	}
 }
 
-// decided puts on record that a request was allowed, or why a rule refused it.
+// decided writes the decision on a request to the audit log, with the rule if it was refused.
 func decided(ctx context.Context, sc *scope, what string, refused *toolspec.Error) error {
 	decision, rule := audit.Allowed, ""
 	if refused != nil {
@@ -138,8 +140,9 @@ func decided(ctx context.Context, sc *scope, what string, refused *toolspec.Erro
 	})
 }
 
-// result makes what the client gets of an output: the same JSON as structured content and, for clients and models that
-// know text only, as text, and its image. The result of another call stays as it is.
+// result converts an output to a tool result. The structured content and the text content have the same JSON, because
+// some clients and models support only text. Images become image content. If out is already a tool result, result
+// returns it unchanged.
 func result(out any) (*mcp.CallToolResult, error) {
 	if res, ok := out.(*mcp.CallToolResult); ok {
 		return res, nil
@@ -155,14 +158,14 @@ func result(out any) (*mcp.CallToolResult, error) {
 	return &mcp.CallToolResult{Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil}, nil
 }
 
-// startProgress starts to notify a client that asked for it that its call still runs. report sets the message of the
-// next notification; end ends them.
+// startProgress starts to send progress notifications if the client requested them. report sets the message of the next
+// notification. end stops the notifications.
 func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(message string), end func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return func(string) {}, func() {}
 	}
-	var latest atomic.Value // a string
+	var latest atomic.Value // string
 	news, done, began := make(chan struct{}, 1), make(chan struct{}), time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -181,7 +184,7 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 			if text, ok := latest.Load().(string); ok {
 				message = fmt.Sprintf("%s (%d s)", text, int(passed.Seconds()))
 			}
-			// Progress must rise with every notification. A client that does not take it gets its answer all the same.
+			// Progress must increase with every notification. A client that rejects notifications still gets its answer.
 			if req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: passed.Seconds(), Message: message}) != nil {
 				return
 			}
@@ -191,7 +194,7 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 		latest.Store(message)
 		select {
 		case news <- struct{}{}:
-		default: // the one before is still to be sent
+		default: // the previous notification is not sent yet
 		}
 	}
 	return report, func() { cancel(); <-done }

@@ -1,6 +1,6 @@
-// Package mcpserver serves the sandboxes of Genkit agents to MCP clients, through the same tools.
+// Package mcpserver serves the sandbox tools of Genkit agents to MCP clients.
 //
-// Most users want the command `workcell mcp`. In Go code a [Server] stands on a [session.Manager]:
+// Most users need only the command `workcell mcp`. In Go code, create a [Server] with a [session.Manager]:
 //
 //	srv, err := mcpserver.New(manager, nil)
 //	err = srv.ServeStdio(ctx, os.Stdin, os.Stdout)  // one client, until it hangs up
@@ -8,35 +8,36 @@
 //
 // # Protocol
 //
-// Both eras in the field are spoken: the one with an initialize handshake and sessions, up to 2025-11-25, and the one
-// without either, 2026-07-28. JSON-RPC batches, which only the revision 2025-03-26 knew, are refused.
+// The server supports both protocol generations in use. Revisions up to 2025-11-25 have an initialize handshake and
+// sessions. Revision 2026-07-28 has neither. The server rejects JSON-RPC batches, which only revision 2025-03-26
+// supported.
 //
-// # Who sees which sandbox
+// # Scopes
 //
-// A scope is a set of sandboxes that belong together; a tool call sees those of its own scope only, and an id of
-// another scope gets the answer of an id that never existed. On stdio the process is the scope. On HTTP it is the MCP
-// session where the client has one. Requests of the era without sessions belong to the owner that their token names,
-// and must name the sandbox they mean: sandbox_open opens a new one each time, and its sandbox_id, which cannot be
-// guessed, is the handle. Sandboxes that are idle for 30 minutes are closed.
+// A scope is a set of sandboxes that belong together. A tool call can use only the sandboxes of its scope. The error
+// for an id of another scope is the same as for an unknown id. On stdio, the process is the scope. On HTTP, the scope
+// is the MCP session if the client has one. Requests without sessions belong to the owner of their token and must
+// specify their sandbox. For them, each sandbox_open opens a new sandbox and returns its unguessable sandbox_id.
+// Sandboxes are closed after 30 idle minutes.
 //
-// With Options.Shared several servers over HTTP serve the clients of revision 2026-07-28 together: each works in the
+// With Options.Shared, several HTTP servers serve the clients of revision 2026-07-28 together. Each server can use the
 // sandboxes that the others opened. Sessions of older revisions belong to one server.
 //
 // # Failures
 //
-// What a client's model can do something about is a tool result with isError, whose structured content carries an error
-// with a code of the closed set of package tools. Protocol errors are what is wrong with the message itself, a tool
-// name that does not exist, and the end of the request.
+// Errors that a client's model can act on are tool results with isError. Their structured content has an error with one
+// of the codes of package tools. Protocol errors report an invalid message, an unknown tool name, or the end of the
+// request.
 //
 // # Long calls
 //
 // A call that takes longer than 45 seconds is answered as pending with a task_id, and continues. It also continues if
 // its client cancels it because of a timeout. The tools task_status, task_result, and task_cancel list such calls,
-// return their results, and end them. Results are kept for Options.IdleTimeout. Servers with Options.Shared wait for
-// the end of a call instead, because the next request may come to another server.
+// return their results, and cancel them. Results are kept for Options.IdleTimeout. Servers with Options.Shared wait for
+// the end of a call instead, because the next request may reach another server.
 //
 // # The guard policy
 //
-// A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: a client that
-// can run one program in a sandbox can have it do what a refused command does. The wall is the sandbox.
+// A [Policy] refuses calls before they reach a sandbox. It prevents accidents, but it provides no isolation: a client
+// that can run a program in a sandbox can do the same as a refused command. The sandbox provides the isolation.
 package mcpserver

@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Bounds of one get_files. All of it is one message, and base64 adds a third.
+// Limits of one get_files call. The whole result is one message, and base64 adds a third.
 const (
 	maxGotFiles   = 1000
 	maxGotBytes   = 10 << 20
@@ -67,7 +67,8 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 	return g.out, nil
 }
 
-// patch returns what changed at some paths, or everywhere. Of a sandbox that began empty that is all there is.
+// patch returns the changes at paths, or all changes if paths is empty. For a sandbox that started empty, the changes
+// include all files.
 func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, error) {
 	var p *patch.Patch
 	var err error
@@ -105,7 +106,7 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 	return g.out, nil
 }
 
-// shortBuffer holds as much as one answer may have: a sandbox may make any patch.
+// shortBuffer is limited to the size of one result, because a sandbox may produce a patch of any size.
 type shortBuffer struct{ bytes.Buffer }
 
 var errTooLong = errors.New("too long")
@@ -127,7 +128,7 @@ func among(paths []string, c patch.Change) bool {
 	})
 }
 
-// withholds reports whether the policy keeps a file of a change from the client.
+// withholds reports whether the policy hides a file of a change from the client.
 func (g *gathering) withholds(c patch.Change) bool {
 	for _, e := range []*patch.Entry{c.Old, c.New} {
 		if e == nil {
@@ -141,20 +142,20 @@ func (g *gathering) withholds(c patch.Change) bool {
 	return false
 }
 
-// gathering collects the files of one get_files.
+// gathering collects the files for one get_files call.
 type gathering struct {
 	server  *Server
 	sandbox *session.Session
-	// elsewhere: what the sandbox began with may be at another server.
+	// elsewhere reports whether the original files of the sandbox may be on another server.
 	elsewhere bool
 	seen      map[string]bool
 	out       getFilesOutput
 	buf       bytes.Buffer
-	archive   *zip.Writer // nil: each file by itself
+	archive   *zip.Writer // nil if files are returned separately
 }
 
-// path adds a file, or all files of a directory. Where a path leads is the sandbox's to check: it opens nothing outside
-// of the workspace, however the path is written.
+// path adds a file, or all files of a directory. The sandbox checks the path: it opens nothing outside of the
+// workspace, even through links.
 func (g *gathering) path(ctx context.Context, p string) error {
 	info, err := g.sandbox.StatFile(ctx, p)
 	if err != nil {
@@ -179,7 +180,7 @@ func (g *gathering) path(ctx context.Context, p string) error {
 	return nil
 }
 
-// named makes an error say which path it is about.
+// named adds the path to an error.
 func named(p string, err error) error {
 	var known *toolspec.Error
 	if errors.As(err, &known) {
@@ -202,7 +203,7 @@ func (g *gathering) entry(ctx context.Context, e sandbox.FileInfo) error {
 	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, sandbox.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrInvalid):
-		g.skip(e.Path, "cannot read the file") // it may have gone since the list was made
+		g.skip(e.Path, "cannot read the file") // it may have been deleted after it was listed
 		return nil
 	case err != nil:
 		return err
@@ -210,7 +211,7 @@ func (g *gathering) entry(ctx context.Context, e sandbox.FileInfo) error {
 	return g.add(e, data)
 }
 
-// refused returns why an entry is not given; empty when it is.
+// refused returns the reason for leaving out an entry, or an empty string if get_files returns it.
 func (g *gathering) refused(e sandbox.FileInfo) string {
 	if !isFile(e) {
 		return "it is not a regular file, or its name is not UTF-8"
@@ -228,7 +229,7 @@ func (g *gathering) refused(e sandbox.FileInfo) string {
 	return ""
 }
 
-// isFile reports whether an entry is a file that can be given: a regular one whose name is text.
+// isFile reports whether get_files can return an entry: it must be a regular file with a UTF-8 name.
 func isFile(e sandbox.FileInfo) bool { return e.Type == sandbox.TypeFile && len(e.RawPath) == 0 }
 
 func (g *gathering) add(e sandbox.FileInfo, data []byte) error {

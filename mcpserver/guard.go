@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
+// refusedBy returns the error for a call that a policy rule refuses. It contains the rule's name, so that the operator
+// can find the rule.
 func refusedBy(rule, format string, args ...any) *toolspec.Error {
 	e := toolspec.Failf(toolspec.CodePermission, "refused by the guard rule %q: %s", rule, fmt.Sprintf(format, args...)).
 		WithRemediation("Try another approach, or report that the operator's guard policy does not allow it.")
@@ -24,7 +25,7 @@ func refusedBy(rule, format string, args ...any) *toolspec.Error {
 	return e
 }
 
-// execTimeout returns the default time of a command, which is no longer than what the policy allows; zero is
+// execTimeout returns the default timeout of a command. It is at most the policy's limit. Zero means
 // session.DefaultExecTimeout.
 func (s *Server) execTimeout() frontmatter.Duration {
 	bound := frontmatter.Duration(s.policy.Limits.ExecTimeout)
@@ -35,7 +36,7 @@ func (s *Server) execTimeout() frontmatter.Duration {
 	return own
 }
 
-// ceiling is what the policy lets a sandbox have.
+// ceiling returns the policy's limits for a sandbox.
 func (s *Server) ceiling() backend.Limits {
 	c := s.policy.Limits.Ceiling()
 	if s.manager.Backend().Capabilities().Workspace == "" {
@@ -44,7 +45,7 @@ func (s *Server) ceiling() backend.Limits {
 	return c
 }
 
-// checker returns what is asked before a tool of a scope runs.
+// checker returns the check that runs before each tool call of a scope.
 func (s *Server) checker(sc *scope) func(context.Context, toolspec.Args) *toolspec.Error {
 	return func(_ context.Context, args toolspec.Args) *toolspec.Error {
 		fail := cmp.Or(sc.checkHandle(args), s.checkTime(args), s.checkSize("code", int64(len(args.Code))))
@@ -55,13 +56,13 @@ func (s *Server) checker(sc *scope) func(context.Context, toolspec.Args) *toolsp
 	}
 }
 
-// commands returns what a call runs.
+// commands returns the commands that a call runs.
 func (s *Server) commands(args toolspec.Args) commands {
 	runtime := cmp.Or(frontmatter.Runtime(args.Runtime), s.opts.Sandbox.Runtime)
 	switch {
 	case args.Line != "":
 		return commandsIn(args.Line)
-	case len(args.Argv) > 0 && args.StdinOpen: // more input may come
+	case len(args.Argv) > 0 && args.StdinOpen: // more input may follow
 		return commandsOf(args.Argv, nil)
 	case len(args.Argv) > 0:
 		return commandsOf(args.Argv, args.Stdin)
@@ -71,8 +72,8 @@ func (s *Server) commands(args toolspec.Args) commands {
 	return commands{}
 }
 
-// checkHandle makes calls name their sandbox where several conversations share a scope, and opens each of these one of
-// its own.
+// checkHandle requires calls to specify their sandbox if several conversations share the scope. Each sandbox_open then
+// opens a new sandbox.
 func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	switch {
 	case !sc.handles:
@@ -88,7 +89,7 @@ func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	return nil
 }
 
-// checkFile holds a file of a file tool, a resource or get_files against the rules.
+// checkFile checks a file of a file tool, a resource, or get_files against the rules.
 func (s *Server) checkFile(name string, size int64) *toolspec.Error {
 	if rule := s.policy.fileRule(name); rule != "" {
 		return refusedBy(rule, "the file tools do not support files of this type")
@@ -120,7 +121,7 @@ func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
 	return nil
 }
 
-// checkCommands holds commands against the rules; without rules nothing is even parsed.
+// checkCommands checks commands against the rules. Without rules, it does not parse the commands.
 func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 	rules := &s.policy.Commands
 	if len(rules.Refuse) == 0 && len(rules.Allow) == 0 {
@@ -149,7 +150,7 @@ func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 	return nil
 }
 
-// allows reports whether a list of allowed commands, when there is one, has the command.
+// allows reports whether the allow list contains the command. It returns true if there is no allow list.
 func (r *CommandRules) allows(cmd []word) bool {
 	if len(r.Allow) == 0 || len(cmd) == 0 || cmd[0].static && harmless(cmd[0].text) {
 		return true

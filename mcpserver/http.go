@@ -18,60 +18,66 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// PathMCP is where ServeHTTP serves MCP.
+// PathMCP is the URL path of the MCP endpoint of ServeHTTP.
 const PathMCP = "/mcp"
 
 const (
-	pathHealth = "/healthz" // the process works
-	pathReady  = "/readyz"  // so do its tools
+	pathHealth = "/healthz" // liveness: the process works
+	pathReady  = "/readyz"  // readiness: the tools work too
 )
 
-// Defaults of HTTPOptions that the command names too.
+// Defaults of HTTPOptions, also used by the workcell command.
 const (
 	DefaultMaxConns = 256
 	DefaultRate     = 200
 )
 
-// Bounds of what comes before a request.
+// Limits for connections and headers before a request is read.
 const (
 	headerTimeout  = 10 * time.Second
 	keepAlive      = 2 * time.Minute
 	maxHeaderBytes = 16 << 10
 )
 
-// HTTPOptions refine ServeHTTP. The zero value of a field means what its comment says; a negative one is an error. A
-// client is the owner that a token names; before its token is known it is its address. Without tokens there is one
-// client. What these limits leave open, such as connections of one address, is for a proxy before the server.
+// HTTPOptions configures ServeHTTP. The field comments describe the zero values. Negative values are errors. A client
+// is the owner of a token. Until the token is known, a client is an IP address. Without tokens, all requests are from
+// one client. Use a proxy in front of the server for limits that HTTPOptions lacks, for example connections per
+// address.
 type HTTPOptions struct {
-	// Tokens are the bearer tokens of clients. Empty: none is needed, which only a listener on a loopback address allows.
+	// Tokens are the clients' bearer tokens. If empty, no token is required, which is allowed only for a listener on a
+	// loopback address.
 	Tokens []Token
-	// TLS makes the connections of the listener those of HTTPS. Nil: they are plain.
+	// TLS is the configuration for HTTPS. If nil, the server uses plain HTTP.
 	TLS *tls.Config
-	// Hosts are names that clients may reach the server by, beside localhost and addresses, which no foreign web page can
-	// make its own.
+	// Hosts are additional host names of the server. Localhost and IP addresses are always allowed, because a foreign web
+	// page cannot use them as its own name.
 	Hosts []string
-	// Origins are those of web pages that may use the server, beside pages of its own host. Empty: none.
+	// Origins are the origins of web pages that may use the server. Pages of the server's own host are always allowed.
 	Origins []string
-	// MaxConns bounds the open connections; more wait to be accepted. Zero is DefaultMaxConns.
+	// MaxConns is the maximum number of open connections. Further connections wait to be accepted. If zero, it defaults to
+	// DefaultMaxConns.
 	MaxConns int
-	// MaxSessions bounds the open MCP sessions, MaxOwnerSessions those of one client. Zero is 512, and 128.
+	// MaxSessions is the maximum number of open MCP sessions. MaxOwnerSessions is the maximum per client. If zero, they
+	// default to 512 and 128.
 	MaxSessions, MaxOwnerSessions int
-	// MaxRequests bounds the requests of one client that are under way at once, without the stream of events that each of
-	// its sessions may have. Zero is 64.
+	// MaxRequests is the maximum number of concurrent requests of one client. It does not count the event stream of each
+	// session. If zero, it defaults to 64.
 	MaxRequests int
-	// MaxBodyBytes bounds what is in memory of the bodies of requests under way; one client may have a quarter of it, but
-	// always one message. Zero is 256 MiB.
+	// MaxBodyBytes is the maximum memory for the bodies of running requests. One client may use a quarter of it, or one
+	// message if that is more. If zero, it defaults to 256 MiB.
 	MaxBodyBytes int64
-	// Rate bounds the requests per second of one client; twice as many may come at once. Zero is DefaultRate.
+	// Rate is the maximum number of requests per second of one client. The burst size is twice the rate. If zero, it
+	// defaults to DefaultRate.
 	Rate int
-	// BodyTimeout is how long a client may take to send a request's body, WriteTimeout to take a piece of an answer.
-	// Zero is 30 seconds.
+	// BodyTimeout is the maximum time to receive a request body. WriteTimeout is the maximum time for a client to receive
+	// one write of an answer. If zero, they default to 30 seconds.
 	BodyTimeout, WriteTimeout time.Duration
-	// StopTimeout is how long requests under way may take to end when ctx does. Zero is 10 seconds.
+	// StopTimeout is the maximum time that running requests may take to end after ctx is done. If zero, it defaults to 10
+	// seconds.
 	StopTimeout time.Duration
 }
 
-// completed returns options, which may be nil, with what was left out.
+// completed returns opts with defaults filled in. opts may be nil.
 func completed(opts *HTTPOptions) (o HTTPOptions, err error) {
 	if opts != nil {
 		o = *opts
@@ -86,7 +92,7 @@ func completed(opts *HTTPOptions) (o HTTPOptions, err error) {
 	return o, err
 }
 
-// fill sets a field that is zero to its default, and refuses a negative one.
+// fill sets a zero field to its default. It returns an error for a negative value.
 func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	if *field < 0 {
 		return fmt.Errorf("mcpserver: %s is %v, must not be negative", name, *field)
@@ -104,7 +110,7 @@ func (o *HTTPOptions) Check() error {
 	return err
 }
 
-// trust returns the checks of tokens and of the pages that requests come from.
+// trust returns the token verifier and the check of request origins.
 func (o HTTPOptions) trust() (auth.TokenVerifier, *http.CrossOriginProtection, error) {
 	verify, err := verifier(o.Tokens)
 	origins := http.NewCrossOriginProtection()
@@ -114,13 +120,13 @@ func (o HTTPOptions) trust() (auth.TokenVerifier, *http.CrossOriginProtection, e
 	return verify, origins, err
 }
 
-// ErrNoToken is the refusal to serve other machines without tokens.
+// ErrNoToken means that tokens are required because the listener accepts connections from other hosts.
 var ErrNoToken = errors.New("a listener on a non-loopback address requires bearer tokens")
 
-// ServeHTTP serves clients on l until ctx ends, then ends the requests under way and returns. It closes l, a
-// listener of plain connections. opts may be nil. One server serves HTTP once.
+// ServeHTTP serves clients on l until ctx is done. Then it ends the running requests and returns. It closes l, which
+// must be a listener of plain connections. opts may be nil. It can be called only once per Server.
 func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
-	defer l.Close() // closed already when all went well
+	defer l.Close() // already closed on success
 	o, err := completed(opts)
 	if err != nil {
 		return err
@@ -142,7 +148,7 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	return h.stop(ctx, srv)
 }
 
-// start serves on l. If that fails, the channel returns the error.
+// start serves on l. If serving fails, the channel returns the error.
 func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) (
 	*http.Server, <-chan error) {
 	srv := &http.Server{
@@ -153,14 +159,14 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 	failed := make(chan error, 1)
 	l = netutil.LimitListener(l, o.MaxConns)
 	if o.TLS != nil {
-		l = tls.NewListener(l, o.TLS) // outermost, so that net/http sees what the connections are
+		l = tls.NewListener(l, o.TLS) // outermost, so that net/http detects TLS connections
 	}
 	go func() { failed <- srv.Serve(l) }()
 	return srv, failed
 }
 
-// ServeUnready answers for a program that has no Server yet, for example because its database is down, until ctx ends:
-// /healthz with 200, and every other path, /readyz included, with 503. It closes l. opts may be nil.
+// ServeUnready serves HTTP until ctx is done for a program without a Server, for example while its database is down. It
+// answers /healthz with 200, and all other paths, including /readyz, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	o, err := completed(opts)
 	if err != nil {
@@ -183,16 +189,16 @@ func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error 
 	}
 }
 
-// httpHandler answers the requests of ServeHTTP.
+// httpHandler handles the requests of ServeHTTP.
 type httpHandler struct {
 	server    *Server
 	opts      HTTPOptions
 	origins   *http.CrossOriginProtection
 	limiter   *limiter
-	owned     http.Handler // of requests that passed the cheap checks: asks for a token where one is needed
+	owned     http.Handler // for requests that passed the cheap checks; requires a token if tokens are configured
 	sessions  *mcp.Server
-	legacy    http.Handler // up to 2025-11-25, with sessions
-	stateless http.Handler // from 2026-07-28 on
+	legacy    http.Handler // revisions up to 2025-11-25, with sessions
+	stateless http.Handler // revision 2026-07-28 and later
 }
 
 func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
@@ -217,7 +223,8 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 	return h, nil
 }
 
-// stop ends the server: no new requests, the end of those under way, and after StopTimeout that of their connections.
+// stop stops the server. It accepts no new requests, waits for running requests, and closes their connections after
+// StopTimeout.
 func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.opts.StopTimeout)
 	defer cancel()
@@ -239,19 +246,20 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	}
 	err := <-down
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = srv.Close() // who still takes an answer took too long
+		err = srv.Close() // the remaining clients are too slow
 	}
 	return err
 }
 
-// ServeHTTP answers one request: cheap checks first, the client's token before anything that costs.
+// ServeHTTP handles one request. It does the cheap checks first, and checks the client's token before anything
+// expensive.
 func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	paced := &pacedWriter{ResponseWriter: w, timeout: h.opts.WriteTimeout}
-	defer paced.extend() // the server writes the end of the answer after this
+	defer paced.extend() // the server writes the rest of the answer after this
 	w = paced
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if r.ContentLength != 0 {
-		// Before a refusal net/http would read the body, for as long as its sender likes. read takes this back.
+		// Without this, net/http would read the whole body before it sends a refusal. read reverts it.
 		w.Header().Set("Connection", "close")
 	}
 	switch {
@@ -276,10 +284,10 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// strangers holds clients whose tokens are not known yet to the rate of their address.
+// strangers applies the request rate of the IP address to clients whose token is not verified yet.
 func (h *httpHandler) strangers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		address, _, _ := net.SplitHostPort(r.RemoteAddr) // net/http made it
+		address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
 		if no := h.limiter.ask("address " + address); no != nil {
 			no.write(w)
 			return
@@ -289,8 +297,8 @@ func (h *httpHandler) strangers(next http.Handler) http.Handler {
 	})
 }
 
-// bounded holds a client to its rate and its number of requests at once. A session's stream of events is not counted:
-// it may be open for hours, the SDK allows one per session, and the number of sessions is bounded.
+// bounded applies the limits on request rate and concurrent requests of a client. It does not count a session's event
+// stream, which may be open for hours. The SDK allows one stream per session, and the number of sessions is limited.
 func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 	w.Header().Del("WWW-Authenticate")
 	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
@@ -315,7 +323,7 @@ func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endSession ends the calls of a session that its client ends; the SDK would wait for them.
+// endSession ends the calls of a session that its client ends. The SDK would wait for them.
 func (s *Server) endSession(owner, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +334,7 @@ func (s *Server) endSession(owner, id string) {
 	}
 }
 
-// health answers that the server is up, and nothing else: it asks for no token.
+// health answers that the server is up. It requires no token.
 func health(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -338,8 +346,8 @@ func health(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, `{"status":"ok"}`)
 }
 
-// hostAllowed protects from DNS rebinding: a web page can make its own name lead here, but not an address or a name
-// that somebody else has.
+// hostAllowed protects against DNS rebinding. A web page can make its own host name resolve to the server, but it
+// cannot use an IP address or a foreign host name.
 func (h *httpHandler) hostAllowed(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
@@ -352,15 +360,15 @@ func (h *httpHandler) hostAllowed(hostport string) bool {
 	return slices.ContainsFunc(h.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, hostport) })
 }
 
-// originAllowed reports whether the request comes from no web page, from one of this server's host, or from one that is
-// allowed.
+// originAllowed reports whether the request has an allowed origin: no web page, a page of the server's host, or a page
+// of an allowed origin.
 func (h *httpHandler) originAllowed(r *http.Request) bool {
 	changing := *r
-	changing.Method = http.MethodPost // GET opens a stream of events, so that it is to be checked too
+	changing.Method = http.MethodPost // GET must be checked too, because it opens an event stream
 	return h.origins.Check(&changing) == nil
 }
 
-// crossOrigin lets an allowed page of another origin read the answer.
+// crossOrigin allows a page of another allowed origin to read the answer.
 func crossOrigin(w http.ResponseWriter, r *http.Request) {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		h := w.Header()

@@ -18,16 +18,16 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 	headerSession = "Mcp-Session-Id"
 
-	// firstStateless is the first revision without sessions. From it on a server cannot ask while it works on a request: a
-	// question ends the request, which the client makes again with the answer.
+	// firstStateless is the first revision without sessions. From this revision on, a server cannot send requests to the
+	// client during a call. A question ends the request, and the client repeats the request with the answer.
 	firstStateless = "2026-07-28"
 )
 
-// placeKey holds the *place of the session that a request begins. The SDK makes it a value of every later request of
-// the session, too.
+// placeKey holds the *place of the session that a request begins. The SDK also sets it in the context of every later
+// request of the session.
 type placeKey struct{}
 
-// post reads a message within its bounds, answers what is wrong with it and passes it to the SDK.
+// post reads a message within its limits, answers invalid messages, and passes valid messages to the SDK.
 func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
@@ -44,7 +44,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	if fault != nil {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(faultStatus(fault, version))
-		_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
+		_, _ = w.Write(fault.encode()) // a disconnected client needs no answer
 		return
 	}
 	if _, timeout := cancels(msg); timeout {
@@ -70,10 +70,11 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 }
 
-// read returns the whole body, of which announced bytes are to come, -1 when nobody knows; false when it was refused.
+// read returns the whole body. announced is the Content-Length, or -1 if unknown. If the body was refused, read answers
+// the request and returns false.
 func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int64) (body []byte, ok bool) {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // every connection of ours has deadlines
+	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // always supported by the server's connections
 	var no *refusal
 	err := error(&http.MaxBytesError{Limit: MaxMessageBytes})
 	if announced <= MaxMessageBytes {
@@ -85,7 +86,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 		return nil, false
 	case errors.As(err, &no):
 		in.free()
-		_, _ = io.Copy(io.Discard, in.Reader) // a client that is still sending would not see the answer
+		_, _ = io.Copy(io.Discard, in.Reader) // a client that is still sending would not read the answer
 		no.write(w)
 		return nil, false
 	case err != nil:
@@ -100,7 +101,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 	return body, true
 }
 
-// namesVersion reports whether a request names its protocol version, as those of the era without sessions do.
+// namesVersion reports whether a request contains its protocol version, like requests of revisions without sessions.
 func namesVersion(req *jsonrpc.Request) bool {
 	var params struct {
 		Meta map[string]json.RawMessage `json:"_meta"`
@@ -112,8 +113,8 @@ func namesVersion(req *jsonrpc.Request) bool {
 	return ok
 }
 
-// faultStatus returns the HTTP status of a fault. A request for a method that is not there is in order, so up to
-// 2025-11-25 it has an answer like any other; later revisions want 404.
+// faultStatus returns the HTTP status for a fault. Up to 2025-11-25, an unknown method is answered like any other valid
+// request. Later revisions require status 404.
 func faultStatus(fault *fault, version string) int {
 	switch {
 	case fault.code != jsonrpc.CodeMethodNotFound:
@@ -124,34 +125,35 @@ func faultStatus(fault *fault, version string) int {
 	return http.StatusOK
 }
 
-// pacedWriter ends the connection of a client that does not take its answer: every write has its own deadline, so that
-// a stream may be open for hours and a stalled one ends.
+// pacedWriter closes the connection of a client that does not read its answer. Every write has a new deadline, so a
+// stream may be open for hours, but a stalled stream ends.
 type pacedWriter struct {
 	http.ResponseWriter
 	timeout time.Duration
 }
 
 func (w *pacedWriter) extend() {
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout)) // every connection of ours has deadlines
+	// Always supported by the server's connections.
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout))
 }
 
-// WriteHeader writes the head of the answer.
+// WriteHeader writes the status and headers of the answer.
 func (w *pacedWriter) WriteHeader(status int) {
 	w.extend()
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write writes a piece of the answer.
+// Write writes part of the answer.
 func (w *pacedWriter) Write(p []byte) (int, error) {
 	w.extend()
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError sends what was written.
+// FlushError sends the written data.
 func (w *pacedWriter) FlushError() error {
 	w.extend()
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

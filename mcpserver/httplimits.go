@@ -12,10 +12,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxClients bounds what is remembered of clients that have nothing under way.
+// maxClients is the maximum number of remembered clients without running requests.
 const maxClients = 4096
 
-// kind is a kind of thing of which clients have a limited number under way.
+// kind is a kind of limited resource.
 type kind int
 
 const (
@@ -25,13 +25,13 @@ const (
 	kinds
 )
 
-// limit is how much of a kind one client, and all clients together, may have.
+// limit is the maximum amount of a resource for each client and for all clients together.
 type limit struct {
-	what      string // for refusals
+	what      string // name in refusals
 	each, all int64
 }
 
-// limiter holds clients to their rate and to the limits of what they have under way.
+// limiter enforces the request rate and the resource limits of clients.
 type limiter struct {
 	rate   int
 	limits [kinds]limit
@@ -40,10 +40,10 @@ type limiter struct {
 	clients map[string]*usage
 	held    [kinds]int64
 	ended   bool
-	drained chan struct{} // closed when the limiter has ended and no request is under way
+	drained chan struct{} // closed when the limiter has ended and no request is running
 }
 
-// usage is what one client has under way.
+// usage is the current usage of one client.
 type usage struct {
 	rate *rate.Limiter
 	held [kinds]int64
@@ -55,13 +55,13 @@ func newLimiter(o HTTPOptions) *limiter {
 		limits: [kinds]limit{
 			requests: {"concurrent requests", int64(o.MaxRequests), math.MaxInt64},
 			sessions: {"sessions", int64(o.MaxOwnerSessions), int64(o.MaxSessions)},
-			// A quarter for one client, but always one message.
+			// One client may use a quarter, but always at least one message.
 			bodyBytes: {"bytes of concurrent messages", max(o.MaxBodyBytes/4, MaxMessageBytes+1), o.MaxBodyBytes},
 		},
 	}
 }
 
-// refusal is the answer to a request that is not served now.
+// refusal is the answer to a request that is refused because of a limit.
 type refusal struct {
 	status int
 	text   string
@@ -74,7 +74,7 @@ func (r *refusal) write(w http.ResponseWriter) {
 	http.Error(w, r.text, r.status)
 }
 
-// of returns the usage of a client; mu is held.
+// of returns the usage of a client. The caller must hold mu.
 func (l *limiter) of(client string) *usage {
 	u := l.clients[client]
 	if u == nil {
@@ -87,7 +87,7 @@ func (l *limiter) of(client string) *usage {
 	return u
 }
 
-// ask counts one more request of the client against its rate, and returns the refusal of one that comes too soon.
+// ask counts one request of the client against its rate. It returns a refusal if the client exceeds its rate.
 func (l *limiter) ask(client string) *refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *limiter) ask(client string) *refusal {
 	return nil
 }
 
-// take counts n more of a kind in, or returns the refusal. What was taken must be given back once.
+// take reserves n of a resource, or returns a refusal. The caller must return the amount with give exactly once.
 func (l *limiter) take(client string, k kind, n int64) *refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *limiter) take(client string, k kind, n int64) *refusal {
 	return nil
 }
 
-// give counts n of a kind out again.
+// give returns n of a resource.
 func (l *limiter) give(client string, k kind, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +126,7 @@ func (l *limiter) give(client string, k kind, n int64) {
 	}
 }
 
-// end lets nothing more in. It must be called once.
+// end refuses all further requests. It must be called only once.
 func (l *limiter) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,8 +135,8 @@ func (l *limiter) end() {
 	}
 }
 
-// meteredBody is a body whose bytes count as they come, not as they are announced: a client that announces much and
-// sends nothing takes nothing from others.
+// meteredBody counts received bytes, not announced bytes. Therefore, a client that announces much and sends nothing
+// uses no memory of other clients.
 type meteredBody struct {
 	io.Reader
 	limiter *limiter
@@ -153,20 +153,20 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// free gives the bytes back. It may be called again.
+// free releases the counted bytes. It may be called more than once.
 func (b *meteredBody) free() {
 	b.limiter.give(b.client, bodyBytes, b.taken)
 	b.taken = 0
 }
 
-// place is the place of one session among those that its client may have. It is reserved before the SDK makes the
-// session, so that many sessions that begin at once are not too many.
+// place is a reserved slot for one session of a client. It is reserved before the SDK creates the session, so that many
+// concurrent new sessions cannot exceed the limit.
 type place struct {
-	settled atomic.Bool // it belongs to its session, or is free again
+	settled atomic.Bool // the place belongs to its session, or is released
 	give    func()
 }
 
-// reserve returns a place for a new session, or the refusal.
+// reserve returns a place for a new session, or a refusal.
 func (l *limiter) reserve(client string) (*place, *refusal) {
 	if no := l.take(client, sessions, 1); no != nil {
 		return nil, no
@@ -174,11 +174,11 @@ func (l *limiter) reserve(client string) (*place, *refusal) {
 	return &place{give: func() { l.give(client, sessions, 1) }}, nil
 }
 
-// bind leaves the place to its session, which is to give it back when it ends. It reports false when the request that
-// the place was reserved for is over already: its client went away, and nobody knows the id of the session.
+// bind transfers the place to its session, which must release it at its end. It returns false if the request that
+// reserved the place has already ended. In that case, the client disconnected and never received the session's id.
 func (p *place) bind() bool { return !p.settled.Swap(true) }
 
-// done ends the request that the place was reserved for: without a session the place is free again.
+// done ends the request that reserved the place. If the place has no session, done releases it.
 func (p *place) done() {
 	if !p.settled.Swap(true) {
 		p.give()

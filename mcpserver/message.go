@@ -13,27 +13,28 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Bounds of one message beside its size: decoding costs many times the bytes when there is no bound on the parts.
+// Limits of one message in addition to its size. Without a limit on the parts, decoding needs many times the message
+// size in memory.
 const (
 	maxDepth = 64
 	maxParts = 100_000
-	maxID    = 1 << 53 // beyond it, clients that keep numbers as floats mix ids up
+	maxID    = 1 << 53 // above this, clients that store numbers as floats confuse ids
 	maxIDLen = 256
 )
 
-// methods are the requests that this server answers. The SDK would answer some more, as if there were prompts, and
-// refuses an unknown one over HTTP without a JSON-RPC answer.
+// methods are the supported requests. The SDK would answer further methods, for example for prompts. For unknown
+// methods over HTTP, it sends no JSON-RPC answer.
 var methods = []string{
 	methodInitialize, "ping", "server/discover", "logging/setLevel", "tools/list", "tools/call",
 	"resources/list", "resources/templates/list", "resources/read", "subscriptions/listen",
 }
 
-// fault is a JSON-RPC error about a message.
+// fault is a JSON-RPC error for an invalid message.
 type fault struct {
 	code int64
 	text string
-	id   jsonrpc.ID // of the request, when it can be read
-	// mute: the message is an answer itself, and answers are never answered.
+	id   jsonrpc.ID // id of the request, if it was readable
+	// mute means that the invalid message is itself an answer, so it gets no answer.
 	mute bool
 }
 
@@ -41,7 +42,7 @@ func invalid(format string, args ...any) *fault {
 	return &fault{code: jsonrpc.CodeInvalidRequest, text: fmt.Sprintf(format, args...)}
 }
 
-// encode returns the answer. Where the id cannot be read it is null, as JSON-RPC wants.
+// encode returns the JSON-RPC answer. If the request's id was unreadable, the id is null, as JSON-RPC requires.
 func (f *fault) encode() []byte {
 	out, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
@@ -49,13 +50,14 @@ func (f *fault) encode() []byte {
 		Error   *jsonrpc.Error `json:"error"`
 	}{"2.0", f.id.Raw(), &jsonrpc.Error{Code: f.code, Message: f.text}})
 	if err != nil {
-		panic("mcpserver: a fault that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
+		// impossible, because it has only strings and numbers.
+		panic("mcpserver: a fault that cannot be encoded: " + err.Error())
 	}
 	return out
 }
 
-// decodeMessage reads one message and refuses what JSON-RPC and MCP do not allow. It is strict where the SDK guesses:
-// an id of 1.5 would become 1 there, and belong to another request.
+// decodeMessage parses one message and rejects everything that JSON-RPC and MCP do not allow. It is stricter than the
+// SDK. For example, the SDK converts the id 1.5 to 1, which belongs to another request.
 func decodeMessage(data []byte) (jsonrpc.Message, *fault) {
 	if f := checkForm(data); f != nil {
 		return nil, f
@@ -77,7 +79,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, *fault) {
 	return msg, nil
 }
 
-// checkForm looks at the bytes before anything is decoded.
+// checkForm checks the bytes before they are decoded.
 func checkForm(data []byte) *fault {
 	if !utf8.Valid(data) {
 		return &fault{code: jsonrpc.CodeParseError, text: "the message is not UTF-8"}
@@ -109,8 +111,8 @@ func checkForm(data []byte) *fault {
 	return nil
 }
 
-// envelope returns the fields of a message, which is valid JSON. A field that is there twice is refused: of two readers
-// each may take another.
+// envelope returns the fields of a message, which must be valid JSON. It rejects duplicate fields, because different
+// parsers use different duplicates.
 func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	switch first, _ := dec.Token(); first {
@@ -136,7 +138,7 @@ func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 	return fields, nil
 }
 
-// idOf reads the id: a string or a whole number, or nothing for a notification.
+// idOf parses the id: a string, a whole number, or nothing for a notification.
 func idOf(raw json.RawMessage) (jsonrpc.ID, *fault) {
 	var value any
 	switch {
@@ -162,8 +164,8 @@ func idOf(raw json.RawMessage) (jsonrpc.ID, *fault) {
 	return id, nil
 }
 
-// messageOf checks the rest of the envelope and makes the message. A request is made of its fields: to have the SDK
-// decode it again would cost a tenth of what a call costs.
+// messageOf checks the remaining fields and creates the message. It builds requests from the parsed fields, because
+// decoding them again in the SDK costs a tenth of a call.
 func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (jsonrpc.Message, *fault) {
 	var version, method string
 	if json.Unmarshal(fields["jsonrpc"], &version) != nil || version != "2.0" {

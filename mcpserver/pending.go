@@ -23,10 +23,10 @@ import (
 // maxWait is the time after which a call is answered as pending. Most clients give up after 60 seconds.
 const maxWait = 45 * time.Second
 
-// keepAfter is the duration of a call from which on its result is kept. No client gives up earlier.
+// keepAfter is the minimum duration of a call whose result is kept. No client times out earlier.
 const keepAfter = 5 * time.Second
 
-// Limits of the kept results of one scope, and of the bytes of all. The newest result of a scope is kept at any size.
+// Limits of the kept results: per scope, and for all scopes together. The newest result of a scope is kept at any size.
 const (
 	maxKept      = 64
 	maxKeptBytes = 16 << 20
@@ -40,7 +40,7 @@ const (
 	toolTaskCancel = "task_cancel"
 )
 
-// job is the work of a call. It may outlast the request, because the client must ask its user or stops waiting.
+// job is the work of a call. It may outlast its request if the client must ask its user or stops waiting.
 type job struct {
 	*interrupt.Job[*mcp.CallToolResult]
 	id     string
@@ -48,8 +48,8 @@ type job struct {
 	tool   string
 	began  time.Time
 	handed atomic.Bool                  // the request was answered with the id
-	to     atomic.Pointer[func(string)] // reports to the request that waits now
-	latest atomic.Pointer[string]       // the latest report
+	to     atomic.Pointer[func(string)] // sends progress to the current request
+	latest atomic.Pointer[string]       // latest progress message
 
 	// Set before the work ends.
 	state string
@@ -57,7 +57,7 @@ type job struct {
 	bytes int
 }
 
-// report passes a message on to the request that waits for the job.
+// report sends a progress message to the current request.
 func (j *job) report(message string) {
 	j.latest.Store(&message)
 	(*j.to.Load())(message)
@@ -73,7 +73,7 @@ func (j *job) over() bool {
 	}
 }
 
-// end notes the result of the work.
+// end stores the result of the work.
 func (j *job) end(res *mcp.CallToolResult, err error) {
 	j.ended, j.state = time.Now(), "completed"
 	switch {
@@ -84,7 +84,7 @@ func (j *job) end(res *mcp.CallToolResult, err error) {
 		j.state = "failed"
 	}
 	if raw, ok := res.StructuredContent.(json.RawMessage); ok {
-		j.bytes = 2 * len(raw) // structured and as text
+		j.bytes = 2 * len(raw) // once as structured content and once as text
 	}
 	for _, c := range res.Content {
 		if img, ok := c.(*mcp.ImageContent); ok {
@@ -93,7 +93,7 @@ func (j *job) end(res *mcp.CallToolResult, err error) {
 	}
 }
 
-// begin starts the work of a call, and waits for it.
+// begin starts the work of a call and waits for it.
 func (s *Server) begin(
 	ctx context.Context, req *mcp.CallToolRequest, c call, do handler,
 ) (*mcp.CallToolResult, error) {
@@ -126,11 +126,11 @@ func (s *Server) begin(
 	return s.await(ctx, c, j)
 }
 
-// await waits for the end of a job, for questions that end its request, or for s.maxWait.
+// await waits until the job ends, a question ends its request, or s.maxWait has passed.
 func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult, error) {
 	j.to.Store(&c.report)
 	patient := ctx
-	if !c.scope.shared() { // otherwise the next request may come to another server
+	if !c.scope.shared() { // otherwise the next request may reach another server
 		var cancel context.CancelFunc
 		patient, cancel = context.WithTimeout(ctx, s.maxWait)
 		defer cancel()
@@ -152,7 +152,7 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 		case q == nil && err != nil:
 			return nil, err
 		case q == nil:
-			own := *res // the library writes into it
+			own := *res // copied because the SDK modifies it
 			return &own, nil
 		}
 		round, asked := interrupt.Round[*job]{Job: j}, mcp.InputRequestMap{}
@@ -171,7 +171,7 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 	}
 }
 
-// keep keeps a job, and its result when it has ended, for requests that name its id, until its scope ends.
+// keep keeps a job and its later result until its scope ends, so that requests can use its id.
 func (s *Server) keep(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +199,8 @@ func (s *Server) forget(now time.Time) {
 	}
 }
 
-// isUnused reports whether an HTTP session had no request for the idle timeout, no call of it runs, and no result is
-// kept for it. s.mu must be held.
+// isUnused reports whether an HTTP session had no request for the idle timeout, has no running call, and has no kept
+// result. The caller must hold s.mu.
 func (s *Server) isUnused(sc *scope, now time.Time) bool {
 	own := func(j *job) bool { return j.scope == sc }
 	return now.Sub(sc.used) > s.opts.IdleTimeout && len(sc.slots) == 0 &&
@@ -208,26 +208,26 @@ func (s *Server) isUnused(sc *scope, now time.Time) bool {
 }
 
 // cancels returns the request that a message cancels, and whether the reason is the client's timeout. A user's
-// cancellation ends the work, a timeout does not.
+// cancellation stops the work, but a timeout does not.
 func cancels(msg jsonrpc.Message) (id jsonrpc.ID, timeout bool) {
 	req, ok := msg.(*jsonrpc.Request)
 	var p mcp.CancelledParams
 	if !ok || req.Method != "notifications/cancelled" || json.Unmarshal(req.Params, &p) != nil {
 		return id, false
 	}
-	id, _ = jsonrpc.MakeID(p.RequestID) // of none, if it is invalid
+	id, _ = jsonrpc.MakeID(p.RequestID) // invalid ids match no request
 	return id, timedOut.MatchString(p.Reason)
 }
 
 var timedOut = regexp.MustCompile(`(?i)timed?[ -]?out|deadline exceeded`)
 
-// pendingSchema is the schema of the field pending in the answer to a call that is still running.
+// pendingSchema is the schema of the field pending in the answer to a running call.
 var pendingSchema = map[string]any{
 	"type": "object", "description": "set while the call is running; the other fields are then missing",
 	"properties": map[string]any{"task_id": map[string]any{"type": "string"}, "note": map[string]any{"type": "string"}},
 }
 
-// mayPend returns the schema of a tool's output with pending.
+// mayPend adds the field pending to the schema of a tool's output.
 func mayPend(output map[string]any) map[string]any {
 	output = maps.Clone(output)
 	if properties, ok := output["properties"].(map[string]any); ok {
@@ -268,7 +268,7 @@ func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
 	res := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskResult,
 		fmt.Sprintf("Waits up to %s for a call and returns its result, or pending again.", s.maxWait))
 	res.Title, res.ReadOnly, res.Idempotent = "Get the result of a call", true, true
-	res.Output = map[string]any{"type": "object"} // that of any tool
+	res.Output = map[string]any{"type": "object"} // may be the output of any tool
 	s.addTool(srv, find, res, false, typed(s.taskResult))
 	end := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskCancel,
 		"Cancels a running call and kills the processes it started.")

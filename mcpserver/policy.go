@@ -12,65 +12,69 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// Policy is a guard rail: it refuses calls by rule before they reach a sandbox. It keeps honest models from accidents
-// and from what an operator does not want; it stops no client that can write a program. The wall is the sandbox.
+// Policy refuses calls by rule before they reach a sandbox. It prevents accidents of honest models and enforces the
+// operator's preferences. It provides no isolation: it cannot stop a client that can write a program. The sandbox
+// provides the isolation.
 type Policy struct {
 	Commands CommandRules `yaml:"commands"`
 	Files    FileRules    `yaml:"files"`
 	Limits   PolicyLimits `yaml:"limits"`
 }
 
-// CommandRules are held against the literal words of every simple command of a shell line, also in pipelines, lists,
-// subshells, substitutions and `sh -c`, and behind wrappers such as `env`. docs/mcp.md lists what they do not see.
+// CommandRules are checked against the literal words of every simple command of a shell line. This includes commands in
+// pipelines, lists, subshells, substitutions, and `sh -c`, and after wrappers such as `env`. docs/mcp.md lists the
+// commands that the rules miss.
 type CommandRules struct {
-	// Refuse are rules whose commands are refused.
+	// Refuse are the rules for refused commands.
 	Refuse []CommandRule `yaml:"refuse"`
-	// Allow, when not empty, are the only commands that may run, beside builtins that do nothing by themselves.
+	// Allow are the rules for allowed commands. If not empty, all other commands are refused, except builtins without
+	// effect outside of the shell.
 	Allow []CommandRule `yaml:"allow"`
-	// AllowDynamic permits what no rule can judge because it is computed when the command runs, as the programs of
-	// `$TOOL x` and `echo ls | sh`. It is ignored when Allow is not empty.
+	// AllowDynamic allows commands that are computed at run time and that no rule can judge, for example the programs of
+	// `$TOOL x` and `echo ls | sh`. It is ignored if Allow is not empty.
 	AllowDynamic bool `yaml:"allow_dynamic"`
 }
 
-// CommandRule matches commands by their first words: "git push" is every command that begins with those two. A word may
-// hold `*`, `?` and `[a-z]`; one that begins with a single dash is for short options alone, so that `-*f*` is not
-// `--force`. The word `**` stands for any number of words, `-**` for any number of options, each with a value or
-// without: "git -** push" is `git -C x push`, and not `git stash push`. A program without a slash is meant wherever it
-// lies.
+// CommandRule matches commands by their first words. For example, "git push" matches every command that begins with
+// these two words. A word may contain `*`, `?`, and `[a-z]`. A word that begins with a single dash matches only short
+// options, so `-*f*` does not match `--force`. The word `**` matches any number of words. The word `-**` matches any
+// number of options with or without a value. For example, "git -** push" matches `git -C x push`, but not `git stash
+// push`. A program without a slash matches the program in any directory.
 type CommandRule struct {
-	Name    string `yaml:"name"` // shown in refusals; the pattern when empty
+	Name    string `yaml:"name"` // shown in refusals; defaults to the pattern
 	Pattern string `yaml:"pattern"`
-	// Reason is shown to the model: why, and what to do instead. May be empty.
+	// Reason is shown to the model. It may explain the refusal and suggest an alternative. It may be empty.
 	Reason string `yaml:"reason"`
 
 	words []string
 }
 
-// FileRules select the files that the file tools may write and read, by patterns of their base names, as "*.exe".
+// FileRules restrict the files of the file tools. Patterns match base names, for example "*.exe".
 type FileRules struct {
 	Refuse []string `yaml:"refuse"`
-	// Allow, when not empty, are the only ones.
+	// Allow are the patterns of allowed files. If not empty, all other files are refused.
 	Allow []string `yaml:"allow"`
 }
 
-// PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound of the policy; what DefaultPolicy sets
-// holds unless a file says otherwise.
+// PolicyLimits limits sizes, times, and sandbox resources. If zero, the policy sets no limit. Limits that a policy file
+// does not set come from DefaultPolicy.
 type PolicyLimits struct {
-	FileMB        int64         `yaml:"file_mb"`      // one file through the file tools, either way
+	FileMB        int64         `yaml:"file_mb"`      // one file through the file tools, in both directions
 	WorkspaceMB   int64         `yaml:"workspace_mb"` // all files of a sandbox
-	ExecTimeout   time.Duration `yaml:"exec_timeout"` // the longest of a command, a program, a task, in whole seconds
+	ExecTimeout   time.Duration `yaml:"exec_timeout"` // maximum timeout of a command, program, or task, in whole seconds
 	MemoryMB      int64         `yaml:"memory_mb"`
 	CPUMillicores int64         `yaml:"cpu_millicores"`
 }
 
-// DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to the default of
-// backend.LimitTable, which the disk of the host sets aside for each sandbox, and an execution to 5 minutes.
+// DefaultPolicy returns a policy that refuses no commands or file types. It limits a file to 10 MB and an execution to
+// 5 minutes. It limits a workspace to the default of backend.LimitTable, because the host's disk reserves this size for
+// each sandbox.
 func DefaultPolicy() Policy {
 	workspace := backend.LimitNamed("workspace_mb")
 	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecTimeout: 5 * time.Minute}}
 }
 
-// compile checks the policy and splits its patterns. It reports all that is wrong.
+// compile checks the policy and splits its patterns. It returns all problems.
 func (p *Policy) compile() (wrong hint.Problems) {
 	for what, list := range map[string][]CommandRule{"refuse": p.Commands.Refuse, "allow": p.Commands.Allow} {
 		for i := range list {
@@ -105,8 +109,7 @@ func (p *Policy) compile() (wrong hint.Problems) {
 	return wrong
 }
 
-// sandbox returns the limits that are rows of backend.LimitTable.
-// Ceiling returns the limits as those that no request of a client exceeds.
+// Ceiling returns the limits that no client request may exceed. It uses the limits listed in backend.LimitTable.
 func (l *PolicyLimits) Ceiling() backend.Limits {
 	var c backend.Limits
 	for name, value := range l.sandbox() {
@@ -139,7 +142,7 @@ func (r *CommandRule) compile() error {
 	return nil
 }
 
-// matches reports whether the command begins as the rule says.
+// matches reports whether the rule matches the command.
 func (r *CommandRule) matches(cmd []word) bool {
 	if len(cmd) == 0 || !cmd[0].static {
 		return false
@@ -151,9 +154,10 @@ func (r *CommandRule) matches(cmd []word) bool {
 	return matchWord(r.words[0], word{text: program, static: true}) && matchWords(r.words[1:], cmd[1:])
 }
 
-// matchWords matches words from the first on. Its work is bounded by the product of the lengths.
+// matchWords matches pattern against the first words. Its running time is at most proportional to the product of the
+// lengths.
 func matchWords(pattern []string, words []word) bool {
-	// reach[i]: the pattern up to here can have used up i words.
+	// reach[i] reports whether the pattern so far can match exactly i words.
 	reach := make([]bool, len(words)+1)
 	reach[0] = true
 	for _, p := range pattern {
@@ -174,12 +178,11 @@ func matchWords(pattern []string, words []word) bool {
 	return slices.Contains(reach, true)
 }
 
-// isOption reports whether a word is an option, as far as that is known: a computed word is none unless it begins as
-// one.
+// isOption reports whether a word is an option. A computed word counts as an option only if its literal part begins
+// like one.
 func isOption(w word) bool { return strings.HasPrefix(w.text, "-") }
 
-// matchWord matches one word. Of a computed word nothing is known, so that only `*` is sure to match it. Slashes are
-// characters like any other here.
+// matchWord matches one word. A computed word is unknown, so only `*` matches it. Slashes are ordinary characters here.
 func matchWord(pattern string, w word) bool {
 	if !w.static {
 		return pattern == "*"
@@ -192,7 +195,7 @@ func matchWord(pattern string, w word) bool {
 	return err == nil && ok
 }
 
-// fileRule returns the rule that refuses a file; empty when none does.
+// fileRule returns the rule that refuses a file, or an empty string if no rule does.
 func (p *Policy) fileRule(name string) string {
 	base := strings.ToLower(path.Base(path.Clean("/" + name)))
 	matches := func(pattern string) bool {

@@ -19,14 +19,14 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// scheme is that of the URIs of workspace files: sandbox://<sandbox_id>/<path>.
+// scheme is the URI scheme of workspace files: sandbox://<sandbox_id>/<path>.
 const scheme = "sandbox"
 
-// maxResources bounds a list of resources.
+// maxResources is the maximum number of listed resources.
 const maxResources = 1000
 
-// addResources makes the files of open sandboxes resources. The SDK's own list is one for all clients of a server, so
-// the list is answered here.
+// addResources exposes the files of open sandboxes as resources. It does not use the SDK's resource list, which is the
+// same for all clients of a server.
 func (s *Server) addResources(srv *mcp.Server, find resolver) {
 	srv.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "workspace-file", Title: "File of a sandbox", URITemplate: scheme + "://{sandbox_id}/{+path}",
@@ -53,8 +53,8 @@ func (s *Server) addResources(srv *mcp.Server, find resolver) {
 	})
 }
 
-// listResources lists the files of the scope's open sandboxes. A client that has only a handle lists with
-// sandbox_fs_list: a list would show the handles of others.
+// listResources lists the files of the scope's open sandboxes. Clients that share a scope with other clients must use
+// sandbox_fs_list, because a list would reveal the sandbox ids of other clients.
 func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourcesResult, error) {
 	res := &mcp.ListResourcesResult{Cacheable: mcp.Cacheable{CacheScope: "private"}, Resources: []*mcp.Resource{}}
 	if sc.handles && !sc.named {
@@ -74,10 +74,10 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 			if ctx.Err() != nil {
 				return nil, err
 			}
-			continue // it closed or died meanwhile
+			continue // the sandbox was closed or died since
 		}
 		for _, e := range list.Entries {
-			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // what could not be read is no resource
+			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // skip files that resources/read would refuse
 				res.Resources = append(res.Resources, &mcp.Resource{
 					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mime.TypeByExtension(path.Ext(e.Path)),
 				})
@@ -87,7 +87,7 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 	return res, nil
 }
 
-// resourceURI is percent-encoded so that every name has exactly one URI.
+// resourceURI returns the URI of a file. It percent-encodes names so that every name has exactly one URI.
 func resourceURI(id, name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -96,7 +96,7 @@ func resourceURI(id, name string) string {
 	return scheme + "://" + id + "/" + strings.Join(parts, "/")
 }
 
-// parseURI undoes resourceURI. The workspace itself is ".".
+// parseURI is the inverse of resourceURI. The name of the workspace is ".".
 func parseURI(text string) (id, name string, ok bool) {
 	rest, ok := strings.CutPrefix(text, scheme+"://")
 	id, escaped, _ := strings.Cut(rest, "/")
@@ -144,7 +144,7 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
 }
 
-// directory returns the entries of a directory, those that are directories with a slash at the end.
+// directory returns the entries of a directory. Names of subdirectories end with a slash.
 func directory(ctx context.Context, s *session.Session, uri, name string) (*mcp.ReadResourceResult, error) {
 	list, err := s.ListFiles(ctx, name, sandbox.ListFilesOptions{Limit: maxResources})
 	if err != nil {
@@ -161,7 +161,7 @@ func directory(ctx context.Context, s *session.Session, uri, name string) (*mcp.
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: b.String()}}}, nil
 }
 
-// resourceError returns the protocol error of a failure, with as much detail as a tool's.
+// resourceError converts an error to a protocol error with the same details as a tool error.
 func resourceError(uri string, err error) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrClosed):

@@ -10,17 +10,16 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Sizes of what one answer holds, unless a call asks for more: clients cut what is longer, and their models do not see
-// it.
+// Default sizes of one result. Clients truncate longer results, so their models would miss the rest.
 const (
 	readBytes   = 10_000
 	streamChars = 10_000
 )
 
-// spareAfter is how long a sandbox of requests without session must be idle before a new one may replace it.
+// spareAfter is the minimum idle time after which a new sandbox may replace a sandbox of requests without a session.
 const spareAfter = time.Minute
 
-// makeRoom closes one sandbox that is idle, and reports whether there was one.
+// makeRoom closes one idle sandbox. It returns false if no sandbox is idle.
 func (s *Server) makeRoom(ctx context.Context) bool {
 	s.room.Lock()
 	defer s.room.Unlock()
@@ -38,8 +37,9 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 	return false
 }
 
-// spare returns the idle sandboxes of requests without session, whose clients may have left without a word: those of
-// the owner that has most come first, so that no owner can push others out, and the oldest first of an owner.
+// spare returns the idle sandboxes of requests without a session, because their clients may have left without notice.
+// Sandboxes of the owner with the most sandboxes come first, so that no owner can displace others. Per owner, the
+// oldest sandbox comes first.
 func (s *Server) spare(now time.Time) []*session.Session {
 	type candidate struct {
 		*session.Session

@@ -21,48 +21,48 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// localOwner owns what clients do that need no token.
+// localOwner is the owner of requests without a token.
 const localOwner = "local"
 
 func newRun(namespace string) session.Run {
 	return session.Run{Namespace: namespace, ID: session.NewRunID()}
 }
 
-// scope is a set of sandboxes that belong together, and what its calls share.
+// scope is a set of sandboxes that belong together, and the state that its calls share.
 type scope struct {
 	run   session.Run
 	owner string
-	// handles: calls must name their sandbox, because requests of several conversations come in here.
+	// handles means that calls must specify their sandbox, because several conversations share the scope.
 	handles bool
-	// named: names that clients choose are safe, because only one client can use them.
+	// named means that client-chosen names are safe, because only one client can use them.
 	named bool
 	calls *tools.Calls
-	slots chan struct{} // one for each call that runs
+	slots chan struct{} // one per running call
 
-	// ctx ends with the scope. It is kept because it is the life of the scope's calls.
+	// ctx is done when the scope ends. The scope stores it because it limits the lifetime of the scope's calls.
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	used time.Time // when a request of the HTTP session began or ended; guarded by Server.mu
+	used time.Time // start or end of the latest request of the HTTP session; guarded by Server.mu
 
 	mu    sync.Mutex // guards the fields below
 	tasks map[string]*taskSession
 }
 
-// shared reports whether other servers use the sandboxes of the scope as well.
+// shared reports whether other servers use the sandboxes of the scope too.
 func (sc *scope) shared() bool { return sc.run.Namespace == record.NamespaceReplica }
 
-// sharedRun returns a run that every server derives from the same text.
+// sharedRun returns a run. Every server derives the same run from the same text.
 func sharedRun(text string) session.Run {
 	sum := sha256.Sum256([]byte(text))
 	id := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16])
 	return session.Run{Namespace: record.NamespaceReplica, ID: "run_" + strings.ToLower(id)}
 }
 
-// sharedTask returns the run of a session of execute_task in a scope that is shared.
+// sharedTask returns the run of an execute_task session in a shared scope.
 func (sc *scope) sharedTask(id string) session.Run { return sharedRun(sc.run.ID + "/" + id) }
 
-// newScope makes a scope; nothing is opened yet. s.mu must be held.
+// newScope creates a scope without sandboxes. The caller must hold s.mu.
 func (s *Server) newScope(run session.Run, owner string, handles, named bool) (*scope, error) {
 	if s.closed {
 		return nil, errServerClosed
@@ -82,7 +82,7 @@ func (s *Server) newScope(run session.Run, owner string, handles, named bool) (*
 
 var errServerClosed = fmt.Errorf("%w: the server is closing", backend.ErrClosed)
 
-// endScope ends the calls of a scope and, if remove says so, its sandboxes.
+// endScope ends the calls of a scope. If remove is set, it also closes the scope's sandboxes.
 func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
 	sc.cancel()
 	s.mu.Lock()
@@ -114,12 +114,12 @@ func (s *Server) onClose(run session.Run) {
 	}
 }
 
-// always returns a resolver of one scope: that of a single client.
+// always returns a resolver that returns sc for all requests of a single client.
 func always(sc *scope) resolver {
 	return func(context.Context, *mcp.ServerSession, *mcp.RequestExtra) (*scope, error) { return sc, nil }
 }
 
-// bySession returns the scope of an HTTP session, which ends with the session.
+// bySession returns the scope of an HTTP session. The scope ends with the session.
 func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,10 +142,10 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 	return sc, nil
 }
 
-// closeSession ends an HTTP session, once its calls have ended.
+// closeSession closes an HTTP session after its calls have ended.
 func closeSession(ss *mcp.ServerSession) { go func() { _ = ss.Close() }() }
 
-// use notes that an HTTP session is used.
+// use records that an HTTP session was used.
 func (s *Server) use(ss *mcp.ServerSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,10 +154,10 @@ func (s *Server) use(ss *mcp.ServerSession) {
 	}
 }
 
-// endWith ends a scope when its session ends, unless the server ends: then Close or Detach decides about its sandboxes.
+// endWith ends a scope when its session ends. If the server ends, Close or Detach handles the sandboxes instead.
 func (s *Server) endWith(ss *mcp.ServerSession, sc *scope, place *place) {
 	began := time.Now()
-	_ = ss.Wait() // how a connection ended changes nothing
+	_ = ss.Wait() // the reason for the end of the connection is irrelevant
 	measureSession(s.ctx, began, transportTCP)
 	place.give()
 	s.mu.Lock()
@@ -168,14 +168,14 @@ func (s *Server) endWith(ss *mcp.ServerSession, sc *scope, place *place) {
 	}
 }
 
-// logClose logs that sandboxes of a run could not be removed; the manager tries again.
+// logClose logs the failed removal of a run's sandboxes. The manager tries again.
 func (s *Server) logClose(run session.Run, err error) {
 	if err != nil {
 		s.log.Error("cannot remove all sandboxes of a session yet", "run", run.ID, "error", err)
 	}
 }
 
-// byOwner returns the scope of the owner of a request without session.
+// byOwner returns the scope of the owner of a request without a session.
 func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
 	owner := ownerOf(extra.TokenInfo)
 	s.mu.Lock()
@@ -195,7 +195,7 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	return sc, nil
 }
 
-// ownerOf returns the owner that a token names. Names of tokens are never localOwner.
+// ownerOf returns the owner of a token. Token names never equal localOwner.
 func ownerOf(info *auth.TokenInfo) string {
 	if info == nil {
 		return localOwner
@@ -203,7 +203,7 @@ func ownerOf(info *auth.TokenInfo) string {
 	return info.UserID
 }
 
-// sweepLoop ends idle sessions, of HTTP and of execute_task. Idle sandboxes are the manager's to close.
+// sweepLoop ends idle HTTP sessions and idle execute_task sessions. The manager closes idle sandboxes.
 func (s *Server) sweepLoop() {
 	ticker := time.NewTicker(min(sweepEvery, s.opts.IdleTimeout))
 	defer ticker.Stop()
@@ -231,7 +231,7 @@ func (s *Server) sweep(now time.Time) {
 		sc.calls.Forget()
 		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(s.lastUse(t)) > s.opts.IdleTimeout })
 		for _, t := range idle {
-			if sc.shared() { // its sandboxes end when they were idle at every server
+			if sc.shared() { // its sandboxes end when they are idle on all servers
 				s.onClose(t.run)
 				continue
 			}
@@ -242,7 +242,7 @@ func (s *Server) sweep(now time.Time) {
 	}
 }
 
-// lastUse returns when a session was last used: by a task, or one of its sandboxes by another tool.
+// lastUse returns the time of the session's latest use by a task, or of its sandboxes by another tool.
 func (s *Server) lastUse(t *taskSession) time.Time {
 	last := t.lastUsed
 	for _, one := range s.manager.InScope(t.run.Scope()) {

@@ -24,50 +24,51 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// DefaultIdleTimeout is that of Options.
+// DefaultIdleTimeout is the default of Options.IdleTimeout.
 const DefaultIdleTimeout = 30 * time.Minute
 
-// sweepEvery is how often idle sessions are looked for.
+// sweepEvery is the interval of the sweep for idle sessions.
 const sweepEvery = time.Minute
 
-// maxCalls bounds the calls of one scope that run at once, pending ones included.
+// maxCalls is the maximum number of concurrent calls of one scope, including pending calls.
 const maxCalls = 64
 
-// closeTimeout bounds the removal of a scope's sandboxes.
+// closeTimeout limits the removal of a scope's sandboxes.
 const closeTimeout = 60 * time.Second
 
-// Options refine New. The zero value of a field means what its comment says; a negative number is an error.
+// Options configures New. The field comments describe the zero values. Negative numbers are errors.
 type Options struct {
-	// Sandbox describes the sandboxes; its Mode and Session are ignored. The zero value is a Python sandbox
-	// without network.
+	// Sandbox configures the sandboxes. Its Mode and Session are ignored. The zero value is a Python sandbox without
+	// network.
 	Sandbox tools.Sandbox
-	// Policy refuses calls before they reach a sandbox. Nil is DefaultPolicy.
+	// Policy refuses calls before they reach a sandbox. If nil, it defaults to DefaultPolicy.
 	Policy *Policy
-	// Tasks are what execute_task can run, sorted by name. Without any there is no such tool.
+	// Tasks are the agents and workflows for execute_task, sorted by name. If empty, the tool does not exist.
 	Tasks []Task
-	// RunTask runs a task to its end, or to that of ctx, which carries the run whose sandboxes the task is to use
-	// (session.RunFromContext) and leave open. If the caller can correct a failure, it must be a *hosttools.Error.
-	// RunTask may be called concurrently, and must not be nil when there are Tasks.
+	// RunTask runs a task until it ends or ctx is done. The task must use the sandboxes of the run in ctx
+	// (session.RunFromContext) and leave them open. If the caller can correct an error, the error must be a
+	// *hosttools.Error. RunTask must be safe for concurrent use. It must not be nil if there are Tasks.
 	RunTask func(ctx context.Context, req TaskRequest) (TaskResult, error)
-	// Diff returns what changed in a sandbox since it began with a copy of a directory; nil when it began with none. Nil
-	// stands for a function that always returns that.
+	// Diff returns the changes in a sandbox since it started with a copy of a directory. It returns nil if the sandbox
+	// started empty. If Diff is nil, all sandboxes count as started empty.
 	Diff func(ctx context.Context, sandbox *session.Session) (*patch.Patch, error)
-	// OnClose is called when the sandboxes of a run were closed: that of a session, or of a task. Nil does nothing.
+	// OnClose is called after the sandboxes of a session's or a task's run were closed. If nil, nothing is called.
 	OnClose func(session.Run)
-	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
+	// IdleTimeout is the maximum idle time of a sandbox or an execute_task session. If zero, it defaults to
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// Shared: other servers with the same tokens serve the same HTTP clients from revision 2026-07-28 on. The managers
-	// of all of them must have session.Options.Join. Close leaves the sandboxes of those clients to the others.
+	// Shared means that other servers with the same tokens serve the same HTTP clients, for revisions from 2026-07-28 on.
+	// The managers of all these servers must have session.Options.Join. Close does not close the sandboxes of these
+	// clients.
 	Shared bool
-	// Version is sent to clients. Empty is "dev".
+	// Version is the server version sent to clients. If empty, it defaults to "dev".
 	Version string
-	// Logger is for operators. Nil discards.
+	// Logger logs messages for the operator. If nil, they are discarded.
 	Logger *slog.Logger
 }
 
-// Server serves MCP clients. All methods may be called concurrently. New starts one goroutine, the sweep of idle
-// sessions; Close ends it.
+// Server serves MCP clients. All methods are safe for concurrent use. New starts one goroutine, which ends idle
+// sessions. Close stops it.
 type Server struct {
 	manager *session.Manager
 	opts    Options
@@ -75,29 +76,29 @@ type Server struct {
 	log     *slog.Logger
 	plugin  *tools.Plugin
 	defs    []toolspec.Definition
-	base    session.Request // what holds for every sandbox, also of tasks
+	base    session.Request // settings for every sandbox, including task sandboxes
 
-	room       sync.Mutex    // guards spareAfter; held while one sandbox is replaced by another
-	spareAfter time.Duration // the constant, but in tests
+	room       sync.Mutex    // guards spareAfter; held while one sandbox replaces another
+	spareAfter time.Duration // the constant, except in tests
 
-	rounds interrupt.Rounds[*job] // questions to users whose clients make a call again with the answers
+	rounds interrupt.Rounds[*job] // questions that clients answer by repeating the call
 
-	maxWait, keepAfter time.Duration // the constants, but in tests
+	maxWait, keepAfter time.Duration // the constants, except in tests
 
-	// ctx ends with the server. It is kept because it is the life of the server's goroutines.
+	// ctx is done when the server ends. The server stores it because it limits the lifetime of the server's goroutines.
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex // guards the fields below; never held across a call to a sandbox
+	mu     sync.Mutex // guards the fields below; never held during a call to a sandbox
 	scopes map[*scope]struct{}
-	owners map[string]*scope             // of requests without session, by owner
-	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
-	jobs   map[string]*job               // running and finished calls by task_id
-	closed bool                          // no new scopes; Close or Detach decides about the sandboxes of those there are
+	owners map[string]*scope             // scopes of requests without a session, by owner
+	bound  map[*mcp.ServerSession]*scope // scopes of HTTP sessions
+	jobs   map[string]*job               // running and finished calls, by task_id
+	closed bool                          // accepts no new scopes; Close or Detach handles the existing sandboxes
 }
 
-// New makes a server on m, which stays the caller's to close, after the server. opts may be nil.
+// New returns a Server that uses m. The caller must close m after the server. opts may be nil.
 func New(m *session.Manager, opts *Options) (*Server, error) {
 	if m == nil {
 		return nil, errors.New("mcpserver: no session manager")
@@ -131,14 +132,14 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	return s, nil
 }
 
-// callOptions returns the options of the calls of a scope.
+// callOptions returns the options for the calls of a scope.
 func (s *Server) callOptions(sc *scope) *tools.CallOptions {
 	return &tools.CallOptions{
 		Shared: sc != nil && sc.shared(), Check: s.checker(sc), MaxSeconds: int64(s.policy.Limits.ExecTimeout / time.Second), ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
 	}
 }
 
-// complete fills in what was left out.
+// complete fills in defaults.
 func (o *Options) complete() error {
 	if o.Policy == nil {
 		p := DefaultPolicy()
@@ -156,11 +157,11 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Close ends the calls under way and closes all sandboxes that clients opened. Closing twice is no error; ctx does not
-// shorten the clean-up.
+// Close ends the running calls and closes all sandboxes opened by clients. Calling it again has no effect. Canceling
+// ctx does not interrupt the cleanup.
 func (s *Server) Close(ctx context.Context) error { return s.end(ctx, true) }
 
-// Detach ends the calls under way and leaves the sandboxes to the session manager.
+// Detach ends the running calls and leaves the sandboxes to the session manager.
 func (s *Server) Detach(ctx context.Context) error { return s.end(ctx, false) }
 
 func (s *Server) end(ctx context.Context, remove bool) error {
@@ -177,10 +178,10 @@ func (s *Server) end(ctx context.Context, remove bool) error {
 	return errors.Join(errs...)
 }
 
-// resolver finds the scope of a request.
+// resolver returns the scope of a request.
 type resolver func(ctx context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error)
 
-// build makes an SDK server whose requests belong to the scopes that find returns. transport is what spans call it.
+// build returns an SDK server. find selects the scope of each request. transport is the transport's name in spans.
 func (s *Server) build(find resolver, transport string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
@@ -188,7 +189,7 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 		Instructions: instructions, Logger: quiet(s.log), Capabilities: &mcp.ServerCapabilities{
 			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{},
 		},
-		// What one client sees is nothing for another, nor for a cache between them.
+		// Results are private to one client, so a shared cache must not store them.
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
 	network := s.opts.Sandbox.Network.Allowed() || len(s.opts.Sandbox.Network.Allow) > 0
@@ -208,11 +209,11 @@ const instructions = "Runs code and commands in sandboxes, apart from the user's
 	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write. " +
 	"If an answer is pending, the call is still running: get its result with task_result."
 
-// methodInitialize begins a session.
+// methodInitialize starts a session.
 const methodInitialize = "initialize"
 
-// beginScopes is middleware that makes the scope of a session when the session begins, not when it is first needed, and
-// notes the use of HTTP sessions.
+// beginScopes is middleware that creates a session's scope when the session starts. It also records the use of HTTP
+// sessions.
 func (s *Server) beginScopes(find resolver) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -228,7 +229,7 @@ func (s *Server) beginScopes(find resolver) mcp.Middleware {
 	}
 }
 
-// protect is middleware that keeps a panic of a handler from ending the server.
+// protect is middleware that recovers panics of handlers, so that they do not crash the server.
 func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		defer func() {
@@ -241,8 +242,8 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// quiet returns a logger for the SDK, to which everything is a debugging message. What the SDK logs as errors are
-// mostly mistakes of clients, who could fill an operator's log with them.
+// quiet returns a logger for the SDK that logs everything at debug level. Most errors that the SDK logs are mistakes of
+// clients, which could flood an operator's log.
 func quiet(l *slog.Logger) *slog.Logger { return slog.New(quietHandler{l.Handler()}) }
 
 type quietHandler struct{ slog.Handler }

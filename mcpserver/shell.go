@@ -10,14 +10,14 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds of what is parsed.
+// Limits of the shell parser.
 const (
 	maxScriptBytes = 64 << 10
-	maxNesting     = 8   // of shells and wrappers that call each other
-	maxBrackets    = 500 // open at once: the parser recurses
+	maxNesting     = 8   // of nested shells and wrappers
+	maxBrackets    = 500 // open at the same time, because the parser is recursive
 )
 
-// Reasons why not every command that would run is known.
+// Reasons why the commands of a call are not all known.
 const (
 	whyTooLong  = "the command is too long to check; write it to a file and run the file"
 	whyTooDeep  = "the command is nested too deeply to check"
@@ -29,22 +29,22 @@ const (
 
 // word is a word of a command.
 type word struct {
-	text   string // empty for a word that is computed
-	static bool   // false: it is computed when the command runs
-	path   bool   // it is computed, and a literal slash in it shows that it names a file
-	output bool   // it is computed, and names the output of commands
+	text   string // empty for a computed word
+	static bool   // false if the word is computed at run time
+	path   bool   // the word is computed, but its literal part contains a slash, so it is a file name
+	output bool   // the word is computed from the output of commands
 }
 
-// commands are the simple commands of a shell line or an argument list, as far as their words are literal: in lists,
-// pipelines, substitutions and functions, behind wrappers such as sudo, and in the scripts of sh -c and eval. This
-// keeps an honest model from accidents and is no wall: docs/mcp.md lists what is not seen.
+// commands are the simple commands of a shell line or an argument list with literal words. It includes commands in
+// lists, pipelines, substitutions, and functions, after wrappers such as sudo, and in the scripts of sh -c and eval.
+// This prevents accidents of an honest model but provides no isolation. docs/mcp.md lists the commands that it misses.
 type commands struct {
 	list [][]word
-	// unknown is why not every command that would run is known; empty when each is.
+	// unknown is the reason why some commands are unknown. It is empty if all commands are known.
 	unknown string
 }
 
-// commandsOf returns the commands of an argument list, whose program reads input; nil when that is not known.
+// commandsOf returns the commands of an argument list. input is the standard input of its program, or nil if unknown.
 func commandsOf(argv []string, input *string) commands {
 	words := make([]word, len(argv))
 	for i, text := range argv {
@@ -68,7 +68,7 @@ func (c *commands) doubt(why string) {
 	}
 }
 
-// parse adds the commands of a script, which is read as bash reads it.
+// parse adds the commands of a script. It parses the script as bash.
 func (c *commands) parse(script string, depth int) {
 	switch {
 	case len(script) > maxScriptBytes:
@@ -93,7 +93,7 @@ func (c *commands) parse(script string, depth int) {
 	})
 }
 
-// deepest returns how many brackets are open at once, quoted ones included.
+// deepest returns the maximum nesting depth of brackets, including quoted brackets.
 func deepest(script string) (most int) {
 	open := 0
 	for _, r := range script {
@@ -108,7 +108,7 @@ func deepest(script string) (most int) {
 	return most
 }
 
-// add adds a command, and the command or script in its arguments.
+// add adds a command, and the nested command or script in its arguments.
 func (c *commands) add(words []word, input *string, depth int) {
 	if len(words) == 0 {
 		return
@@ -135,7 +135,7 @@ func (c *commands) add(words []word, input *string, depth int) {
 	case "find":
 		c.addFind(args, depth)
 	case "xargs":
-		c.add(append(filledIn(wrappers[program].command(args)), word{}), nil, depth+1) // the last is what it reads
+		c.add(append(filledIn(wrappers[program].command(args)), word{}), nil, depth+1) // xargs appends words that it reads
 	default:
 		if w, ok := wrappers[program]; ok {
 			c.add(w.command(args), input, depth+1)
@@ -143,7 +143,7 @@ func (c *commands) add(words []word, input *string, depth int) {
 	}
 }
 
-// addShell adds the commands that a shell runs: those after -c, or of its input when it is given no file.
+// addShell adds the commands that a shell runs. They come from -c, or from its input if it has no file argument.
 func (c *commands) addShell(args []word, input *string, depth int) {
 	for i := 0; i < len(args); i++ {
 		text := args[i].text
@@ -157,7 +157,7 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 			c.addInput(input, depth)
 			return
 		case slices.Contains([]string{"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}, text):
-			i++ // its value
+			i++ // skip the option's value
 		case len(text) > 1 && text[0] == '-' && text[1] != '-' && strings.Contains(text, "c"):
 			rest := args[i+1:]
 			for len(rest) > 0 && strings.HasPrefix(rest[0].text, "-") {
@@ -166,13 +166,13 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 			c.addScript(rest[:min(1, len(rest))], depth)
 			return
 		case !strings.HasPrefix(text, "-") && !strings.HasPrefix(text, "+"):
-			return // a file, whose commands are not judged
+			return // a file, whose commands are not checked
 		}
 	}
 	c.addInput(input, depth)
 }
 
-// addInput adds the commands that a shell reads.
+// addInput adds the commands that a shell reads from its input.
 func (c *commands) addInput(input *string, depth int) {
 	if input == nil {
 		c.doubt(whyInput)
@@ -197,7 +197,7 @@ func (c *commands) addFind(args []word, depth int) {
 	}
 }
 
-// filledIn returns the words with those computed in which find and xargs put what they find.
+// filledIn returns words in which words with {} are computed, because find and xargs insert file names there.
 func filledIn(words []word) []word {
 	out := slices.Clone(words)
 	for i, w := range out {
@@ -208,7 +208,7 @@ func filledIn(words []word) []word {
 	return out
 }
 
-// addScript adds the commands of the script that words make when they are joined.
+// addScript adds the commands of the script that results from joining words.
 func (c *commands) addScript(words []word, depth int) {
 	texts := make([]string, len(words))
 	for i, w := range words {
@@ -224,9 +224,9 @@ func (c *commands) addScript(words []word, depth int) {
 // wrapper describes the arguments of a program before the command that it runs.
 type wrapper struct {
 	values   string // letters of options whose value is the next word
-	lookup   string // letters of options with which it runs nothing
-	operands int    // words before the command
-	assigns  bool   // NAME=VALUE may stand before the command
+	lookup   string // letters of options with which the program runs no command
+	operands int    // number of words before the command
+	assigns  bool   // NAME=VALUE is allowed before the command
 }
 
 var wrappers = map[string]wrapper{
@@ -248,7 +248,7 @@ var wrappers = map[string]wrapper{
 	"xargs":   {values: "adEILnPs"},
 }
 
-// command returns the command that a wrapper runs. Long options are taken to have their value after "=".
+// command returns the command that a wrapper runs. It assumes that values of long options follow "=".
 func (w wrapper) command(args []word) []word {
 	operands := w.operands
 	for i := 0; i < len(args); i++ {
@@ -280,7 +280,7 @@ func wordsOf(args []*syntax.Word) []word {
 	return out
 }
 
-// wordOf returns the text of a word without its quotes, unless the shell computes it.
+// wordOf returns the text of a word without quotes, unless the shell computes the word.
 func wordOf(w *syntax.Word) word {
 	braces := syntax.Word{Parts: w.Parts}
 	computed := syntax.SplitBraces(&braces) && // it splits {a,b}, and {} too
@@ -297,12 +297,12 @@ func wordOf(w *syntax.Word) word {
 		}
 	}
 	if !computed {
-		// Each call its own: expand keeps notes in it, and for all callers together where there is none.
+		// Use a new Config for each call: expand stores notes in it, or in a global Config if none is passed.
 		if fields, err := expand.Fields(&expand.Config{}, w); err == nil && len(fields) == 1 {
 			return word{text: fields[0], static: true}
 		}
 	}
-	// What stands before "=" is known, which shows that it is an assignment to env.
+	// The literal part before "=" shows that the word is an assignment for env.
 	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
 		return word{text: lit.Value}
 	}
@@ -312,7 +312,8 @@ func wordOf(w *syntax.Word) word {
 	}
 }
 
-// namesFile reports whether a literal part of a computed word holds a slash: no shell takes such a word for an option.
+// namesFile reports whether a literal part of a computed word contains a slash. Shells do not treat such a word as an
+// option.
 func namesFile(parts []syntax.WordPart) bool {
 	return slices.ContainsFunc(parts, func(p syntax.WordPart) bool {
 		switch p := p.(type) {
@@ -325,7 +326,7 @@ func namesFile(parts []syntax.WordPart) bool {
 	})
 }
 
-// hereDocument returns the text that a command with these redirections reads; nil when it is not known.
+// hereDocument returns the text that a command with these redirections reads. It returns nil if the text is unknown.
 func hereDocument(redirs []*syntax.Redirect) *string {
 	var found *string
 	for _, r := range redirs {
@@ -345,7 +346,8 @@ func hereDocument(redirs []*syntax.Redirect) *string {
 	return found
 }
 
-// harmless reports whether a program is a builtin that an allow list need not name: it changes nothing but the shell.
+// harmless reports whether a program is a builtin that affects only the shell itself. Allow lists need not contain such
+// programs.
 func harmless(program string) bool {
 	return slices.Contains([]string{":", "[", "break", "cd", "continue", "echo", "exit", "false", "printf", "pwd", "read",
 		"return", "set", "shift", "test", "true", "umask", "unset", "wait"}, program)

@@ -16,11 +16,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// MaxMessageBytes bounds one message of a client, on stdio and HTTP. It takes a file of the policy's 10 MB as base64.
+// MaxMessageBytes is the maximum size of one client message, on stdio and HTTP. It fits a file of the policy's 10 MB in
+// base64.
 const MaxMessageBytes = 16 << 20
 
-// ServeStdio serves one client, whose messages are lines of in, until it hangs up or ctx ends. Nothing but answers is
-// written to out. It closes neither. What the client opened stays for Close or Detach. The end of in is no error.
+// ServeStdio serves one client until the client closes in or ctx is done. Messages are lines of in. Only answers are
+// written to out. ServeStdio closes neither in nor out. The client's sandboxes stay open until Close or Detach. The end
+// of in is not an error.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	s.mu.Lock()
 	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
@@ -32,7 +34,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	defer measureSession(context.WithoutCancel(ctx), time.Now(), transportPipe)
 	conn := newLineConn(in, out)
 	defer conn.Close()
-	// The SDK waits for calls under way when ctx ends; these end with their scope.
+	// When ctx is done, the SDK waits for running calls. They end with their scope.
 	stop := context.AfterFunc(ctx, sc.cancel)
 	defer stop()
 	stopServer := context.AfterFunc(s.ctx, func() { conn.Close() })
@@ -49,11 +51,11 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	return err
 }
 
-// hangUpGrace is how long answers may take to be written after the client hung up or the server is told to end.
+// hangUpGrace is the maximum time to write answers after the client hung up or the server was stopped.
 const hangUpGrace = 5 * time.Second
 
-// await waits for the end of serving. A client that takes no answers any more, but has not closed its end, must not
-// keep the server: its sandboxes are still to be closed.
+// await waits until serving ends. A client that reads no answers but keeps its end open must not block the server,
+// which still has to close the client's sandboxes.
 func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) error {
 	select {
 	case err := <-ran:
@@ -71,27 +73,27 @@ func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) e
 	}
 }
 
-// lineTransport hands the one connection to the SDK.
+// lineTransport passes its only connection to the SDK.
 type lineTransport struct{ conn *lineConn }
 
 func (t lineTransport) Connect(context.Context) (mcp.Connection, error) { return t.conn, nil }
 
-// lineConn carries messages as lines. The SDK's own ends at the first line that is no message, which leaves a client
-// that made one mistake without its sandboxes; this one answers as JSON-RPC asks for and reads on.
+// lineConn sends and receives messages as lines. The SDK's own connection ends at the first invalid line, so a client
+// with one mistake would lose its sandboxes. lineConn answers the line as JSON-RPC requires and continues.
 type lineConn struct {
 	messages chan jsonrpc.Message
 	ended    chan struct{} // closed when reading ended, after err was set
-	err      error         // why reading ended
+	err      error         // reason for the end of reading
 	closed   chan struct{}
 	once     sync.Once
 
-	mu       sync.Mutex // serialises writers and guards underWay
+	mu       sync.Mutex // serializes writers and guards underWay
 	out      io.Writer
-	underWay map[jsonrpc.ID]bool // requests that are not answered yet; true for those that the client cancelled
+	underWay map[jsonrpc.ID]bool // unanswered requests; true if the client canceled the request
 }
 
-// newLineConn starts a goroutine that reads in until it ends. A read that nobody can interrupt, as of a terminal, keeps
-// it after Close.
+// newLineConn starts a goroutine that reads in until its end. If a read cannot be interrupted, for example from a
+// terminal, the goroutine continues after Close.
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
 	c := &lineConn{
 		messages: make(chan jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{},
@@ -109,7 +111,7 @@ func (c *lineConn) readLoop(in io.Reader) {
 	}
 }
 
-// take passes a line on as a message, or answers its fault. An error reports that the connection is closed.
+// take passes a line on as a message, or answers its fault. An error means that the connection is closed.
 func (c *lineConn) take(line []byte, long bool) error {
 	var msg jsonrpc.Message
 	var fault *fault
@@ -122,7 +124,8 @@ func (c *lineConn) take(line []byte, long bool) error {
 		msg, fault = decodeMessage(line)
 	}
 	if fault == nil && !c.begin(msg) {
-		fault = invalid("id is already used by a pending request") // to nobody: the id has one answer to come
+		// Sent without an id, because the id belongs to the pending request.
+		fault = invalid("id is already used by a pending request")
 	}
 	if fault != nil {
 		if fault.mute {
@@ -143,7 +146,7 @@ func (c *lineConn) take(line []byte, long bool) error {
 	}
 }
 
-// readLine returns the next line without its end. One that is longer than limit is read to its end and not kept.
+// readLine returns the next line without its line end. It skips a line that is longer than limit and sets long.
 func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -160,7 +163,7 @@ func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	}
 }
 
-// Read returns the next message; io.EOF when the client hung up.
+// Read returns the next message, or io.EOF if the client hung up.
 func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
 	case msg := <-c.messages:
@@ -174,7 +177,7 @@ func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// begin notes a request; false when its id is in use. The SDK would drop such a request without a word.
+// begin records a request. It returns false if the request's id is in use. The SDK would silently drop such a request.
 func (c *lineConn) begin(msg jsonrpc.Message) bool {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok || !req.IsCall() {
@@ -189,7 +192,7 @@ func (c *lineConn) begin(msg jsonrpc.Message) bool {
 	return true
 }
 
-// cancel notes that the client waits for no answer to a request.
+// cancel records that the client expects no answer to a request.
 func (c *lineConn) cancel(id jsonrpc.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +201,7 @@ func (c *lineConn) cancel(id jsonrpc.ID) {
 	}
 }
 
-// Write sends a message as one line, unless it answers a request that the client cancelled.
+// Write sends a message as one line. It drops answers to requests that the client canceled.
 func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -226,11 +229,11 @@ func (c *lineConn) send(line []byte) error {
 	return err
 }
 
-// Close ends reading. It may be called more than once.
+// Close stops reading. It may be called more than once.
 func (c *lineConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return nil
 }
 
-// SessionID is empty: there is one client.
+// SessionID returns an empty string, because there is only one client.
 func (c *lineConn) SessionID() string { return "" }

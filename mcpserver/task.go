@@ -20,23 +20,23 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// newSession asks execute_task for a session whose id cannot be guessed.
+// newSession is the session_id that requests a new session with an unguessable id from execute_task.
 const newSession = "new"
 
-// maxTaskSessions bounds the sessions of a scope.
+// maxTaskSessions is the maximum number of sessions per scope.
 const maxTaskSessions = 64
 
-// maxTasksListed bounds how many tasks a description names.
+// maxTasksListed is the maximum number of tasks listed in a description.
 const maxTasksListed = 50
 
-// taskSession keeps the sandboxes of several tasks together.
+// taskSession holds the sandboxes that several tasks share.
 type taskSession struct {
 	run      session.Run
-	busy     int // tasks and other calls under way
+	busy     int // running tasks and other calls
 	lastUsed time.Time
 }
 
-// Names of the tools for such hosts.
+// Names of the tools for clients whose users do not write programs.
 const (
 	toolExecuteTask = "execute_task"
 	toolGetFiles    = "get_files"
@@ -44,7 +44,7 @@ const (
 	toolStatus      = "session_status"
 )
 
-// addTaskTools registers the tools for hosts whose users do not write programs.
+// addTaskTools registers the tools for clients whose users do not write programs.
 func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 	if len(s.opts.Tasks) > 0 {
 		s.addTool(srv, find, taskDefinition(s.opts.Tasks), true, typed(s.executeTask))
@@ -63,7 +63,7 @@ func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 	s.addTool(srv, find, status, false, typed(s.sessionStatus))
 }
 
-// taskDefinition describes execute_task and the tasks there are, so that a model can choose one.
+// taskDefinition returns the definition of execute_task. It lists the existing tasks, so that a model can choose one.
 func taskDefinition(tasks []Task) toolspec.Definition {
 	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput](toolExecuteTask, taskDescription(tasks))
 	def.Title = "Run an agent or workflow"
@@ -153,7 +153,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 
 var errTaskTime = errors.New("the guard policy's time limit for a task has passed")
 
-// taskRun returns the run of a task and the id of its session. leave must be called when the task ended.
+// taskRun returns the run of a task and the id of its session. The caller must call leave when the task has ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
 	fresh, given := newRun(sc.run.Namespace), id == newSession || sc.named
 	switch {
@@ -175,13 +175,13 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 		if err != nil {
 			return run, "", nil, err
 		}
-		given = given || len(list) > 0 // by another server
+		given = given || len(list) > 0 // opened by another server
 	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	t := sc.tasks[id]
 	switch {
-	case t != nil && (given || t.busy > 0 || !sc.shared()): // else another server may have ended it
+	case t != nil && (given || t.busy > 0 || !sc.shared()): // otherwise another server may have ended it
 	case !given:
 		return run, "", nil, toolspec.Failf(toolspec.CodeNotFound, "session not found").
 			WithRemediation("Pass new as session_id to create a session.")
@@ -205,7 +205,7 @@ var sessionIDPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 
 func validSessionID(id string) bool { return sessionIDPattern.MatchString(id) }
 
-// takeTasks takes sessions out of the scope.
+// takeTasks removes the matching sessions from the scope and returns them.
 func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
@@ -230,17 +230,17 @@ func (sc *scope) taskRuns() map[string]session.Run {
 	return runs
 }
 
-// found is a sandbox and the session it belongs to, if any.
+// found is a sandbox and the id of its session, if any.
 type found struct {
 	session   *session.Session
 	sessionID string
 }
 
-// all returns every sandbox of a scope, with those of a session that only another server has served, if id names it.
-// runs are those of its sessions.
+// all returns all sandboxes of a scope and the runs of its sessions. If id is a session that only another server has
+// served, all includes its sandboxes too.
 func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, runs map[string]session.Run, err error) {
 	runs = sc.taskRuns()
-	if sc.shared() && validSessionID(id) { // other servers may have begun it, or ended it
+	if sc.shared() && validSessionID(id) { // another server may have started or ended the session
 		runs[id] = sc.sharedTask(id)
 		defer func() {
 			if !slices.ContainsFunc(list, func(f found) bool { return f.sessionID == id }) {
@@ -264,8 +264,8 @@ func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, r
 	return list, runs, nil
 }
 
-// lookup returns the sandboxes that an id means: those of a session of execute_task, whose run it returns, or one. An
-// id that the caller may not know of is answered like one that never existed.
+// lookup returns the sandboxes with id. If id is an execute_task session, lookup returns all of its sandboxes and its
+// run. The error for an inaccessible id is the same as for an unknown id.
 func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found, run *session.Run, err error) {
 	all, runs, err := s.all(ctx, sc, id)
 	if err != nil {
@@ -286,7 +286,8 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found
 	return []found{{session: one}}, nil, err
 }
 
-// meant returns the sandboxes that an id means: all of a scope for none, unless the call must name one.
+// meant returns the sandboxes with id. If id is empty, it returns all sandboxes of the scope, or an error if must is
+// set.
 func (s *Server) meant(ctx context.Context, sc *scope, id string, must bool) (list []found, err error) {
 	switch {
 	case id != "":
@@ -300,7 +301,7 @@ func (s *Server) meant(ctx context.Context, sc *scope, id string, must bool) (li
 	return list, err
 }
 
-// one returns the sandbox that an id means: of a session, the one that its tasks share.
+// one returns the sandbox with id. If id is a session, it returns the sandbox that the session's tasks share.
 func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
 	list, err := s.meant(ctx, sc, id, sc.handles)
 	if err != nil {
@@ -321,7 +322,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 		WithRemediation("Pass one of them as session_id.")
 }
 
-// reopened returns a sandbox. If the sandbox died and its files are kept, reopened opens it again.
+// reopened returns a sandbox. If the sandbox died and its files were kept, reopened opens it again.
 func (s *Server) reopened(ctx context.Context, one *session.Session) (*session.Session, error) {
 	info := one.Info()
 	if info.State != session.StateLost || !s.kept(ctx, info.Key.Scope()) {
@@ -332,7 +333,7 @@ func (s *Server) reopened(ctx context.Context, one *session.Session) (*session.S
 	return again, err
 }
 
-// kept reports whether the files of all sandboxes of a scope are kept, even if sandboxes died.
+// kept reports whether the files of all sandboxes of a scope are kept, including those of dead sandboxes.
 func (s *Server) kept(ctx context.Context, scope record.Scope) bool {
 	gone, err := s.manager.Gone(ctx, scope)
 	return err == nil && len(gone) == 0
@@ -345,7 +346,7 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 	}
 	if run != nil && !c.scope.shared() {
 		err = s.closeRun(ctx, *run)
-	} else { // a name that every server derives a run from may be used again
+	} else { // a session's name can be used again, and all servers derive the run from the name
 		for _, f := range list {
 			err = errors.Join(err, s.manager.Remove(ctx, f.session.ID(), true))
 		}
@@ -370,13 +371,13 @@ func (s *Server) sessionStatus(ctx context.Context, c call, in sessionStatusInpu
 	for _, f := range list {
 		out.Sessions = append(out.Sessions, s.statusOf(ctx, f))
 		if in.SessionID != "" {
-			f.session.Touch() // who asks for it wants it
+			f.session.Touch() // asking for its status counts as use
 		}
 	}
 	return out, nil
 }
 
-// statusTimeout bounds the question to one sandbox: one that does not answer is described without its numbers.
+// statusTimeout limits the request to one sandbox. If the sandbox does not answer, its status has no numbers.
 const statusTimeout = 5 * time.Second
 
 func (s *Server) statusOf(ctx context.Context, f found) sessionStatus {

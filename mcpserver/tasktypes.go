@@ -7,15 +7,16 @@ type Task struct {
 	Name        string
 	Kind        string // "agent" or "workflow"
 	Description string
-	Fields      []string // names of its input's fields, sorted; empty when it takes none or a bare text
-	// Outputs: it names files that it makes. Without a session_id it is run in a fresh session, so that they can be had.
+	Fields      []string // names of the input fields, sorted; empty if the task has no input or a single text
+	// Outputs reports whether the task lists output files. Without a session_id, such a task runs in a new session, so
+	// that the client can get the files.
 	Outputs bool
 }
 
 // TaskRequest describes a run of a task.
 type TaskRequest struct {
 	Name string
-	// Text is the input as one text, Fields as named ones; either may be empty.
+	// Text is the input as one text, and Fields is the input as named texts. Either may be empty.
 	Text   string
 	Fields map[string]string
 	// Report receives progress messages. Never nil.
@@ -25,23 +26,23 @@ type TaskRequest struct {
 // TaskResult is the result of a task.
 type TaskResult struct {
 	Outcome    string   // "succeeded", "failed", …
-	Text       string   // the answer
-	OutputJSON string   // the answer as JSON, if it is more than text
+	Text       string   // answer
+	OutputJSON string   // answer as JSON, if it is not just text
 	Model      string   // empty for workflows
-	Steps      int      // of workflows
-	ToolCalls  int      // of agents
-	CostUSD    *float64 // of coding agents; nil when it is not known
+	Steps      int      // for workflows
+	ToolCalls  int      // for agents
+	CostUSD    *float64 // for coding agents; nil if unknown
 	Outputs    []TaskOutput
 }
 
-// TaskOutput is a file that a task made.
+// TaskOutput is an output file of a task.
 type TaskOutput struct {
-	Sandbox string // id of the sandbox that it is in
-	Path    string // below the work directory
+	Sandbox string // id of the sandbox with the file
+	Path    string // relative to the workspace
 	Size    int64
 }
 
-// The inputs and outputs of execute_task, get_files, cleanup_session and session_status.
+// Inputs and outputs of execute_task, get_files, cleanup_session, and session_status.
 
 type executeTaskInput struct {
 	Task      string           `json:"task" jsonschema_description:"name of one of the agents and workflows in the description, not the work to do"`
@@ -90,14 +91,14 @@ type getFilesOutput struct {
 	Truncated  bool          `json:"truncated" jsonschema_description:"more files than one call returns; pass paths"`
 }
 
-// gotFile is a file of get_files.
+// gotFile is a file returned by get_files.
 type gotFile struct {
 	Path        string `json:"path" jsonschema_description:"relative to /workspace"`
 	SizeBytes   int64  `json:"size_bytes"`
 	ContentsB64 string `json:"contents_b64" jsonschema_description:"base64"`
 }
 
-// skippedFile is an entry that get_files leaves out.
+// skippedFile is an entry that get_files did not return.
 type skippedFile struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
@@ -122,7 +123,7 @@ type sessionStatusOutput struct {
 	Sessions []sessionStatus `json:"sessions"`
 }
 
-// sessionStatus describes a sandbox. What is not known is missing.
+// sessionStatus describes a sandbox. Unknown values are omitted.
 type sessionStatus struct {
 	SessionID      string `json:"session_id,omitempty" jsonschema_description:"set if it belongs to a session of execute_task"`
 	SandboxID      string `json:"sandbox_id"`

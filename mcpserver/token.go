@@ -12,18 +12,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Token is a client's bearer token. Clients with the same name are one owner.
+// Token is a client's bearer token. Tokens with the same name belong to the same owner.
 type Token struct {
-	Name   string // letters, digits, '.', '_' and '-'; shows in logs
+	Name   string // letters, digits, '.', '_' and '-'; logged
 	Secret string // at least 16 bytes
-	// Expires ends the token. Zero is never.
+	// Expires is the expiry time. If zero, the token never expires.
 	Expires time.Time
 }
 
 const minSecretBytes = 16
 
-// verifier returns what finds the owner of a token. It keeps digests: how long it takes to find one says nothing about
-// the token that a guess is near to.
+// verifier returns a function that finds the owner of a token. It compares digests, so that the lookup time reveals
+// nothing about similar tokens.
 func verifier(tokens []Token) (auth.TokenVerifier, error) {
 	known := make(map[[sha256.Size]byte]auth.TokenInfo, len(tokens))
 	for i, t := range tokens {

@@ -28,24 +28,24 @@ const (
 	transportTCP  = "tcp"
 )
 
-// methodCall calls a tool.
+// methodCall is the method of tool calls.
 const methodCall = "tools/call"
 
-// toolError is the error.type of a call whose answer is an error of the tool.
+// toolError is the error.type of a call whose result is a tool error.
 const toolError = "tool_error"
 
-// traced is middleware that makes a span of each request and measures it. The span belongs to the trace that the client
-// names in _meta; then the one that the server itself is part of is a link.
+// traced is middleware that creates a span for each request and measures its duration. If the request's _meta has a
+// span, the new span is its child and links to the server's own span.
 func (s *Server) traced(transport string) mcp.Middleware {
 	duration := telemetry.Histogram(semconv.MetricMCPOperation)
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			name, attrs := method, []attribute.KeyValue{semconv.MCPMethod.String(method), semconv.NetworkTransport.String(transport)}
 			if p, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && p != nil && method == methodCall && s.offers(p.Name) {
-				name += " " + p.Name // another name is a client's own, and as long as it likes
+				name += " " + p.Name // other names are chosen by the client and can have any length
 				attrs = append(attrs, semconv.OperationName.String(semconv.ExecuteTool), semconv.ToolName.String(p.Name))
 			}
-			labels := attrs // of the metric: what has few values
+			labels := attrs // attributes with few values, for the metric
 			if ss, ok := req.GetSession().(*mcp.ServerSession); ok && ss != nil {
 				attrs = append(attrs, sessionAttributes(ss)...)
 			}
@@ -68,7 +68,7 @@ func (s *Server) traced(transport string) mcp.Middleware {
 	}
 }
 
-// offers reports whether a tool of this server may have that name.
+// offers reports whether this server may have a tool with this name.
 func (s *Server) offers(name string) bool {
 	return slices.ContainsFunc(s.defs, func(def toolspec.Definition) bool { return def.Name == name }) ||
 		slices.Contains([]string{
@@ -86,8 +86,8 @@ func sessionAttributes(ss *mcp.ServerSession) (attrs []attribute.KeyValue) {
 	return attrs
 }
 
-// caller returns a context with the span that the request's _meta names (SEP-414), and a link to the one that it has
-// without; ctx itself when the request names none.
+// caller returns a context with the span in the request's _meta (SEP-414), and a link to the span in ctx. If the
+// request has no span, caller returns ctx.
 func caller(ctx context.Context, req mcp.Request) (context.Context, []trace.Link) {
 	p := req.GetParams()
 	if v := reflect.ValueOf(p); !v.IsValid() || v.IsNil() {
@@ -110,7 +110,7 @@ func caller(ctx context.Context, req mcp.Request) (context.Context, []trace.Link
 	return theirs, []trace.Link{{SpanContext: ambient}}
 }
 
-// failureClass returns the error.type of an answer, empty when it is none of a failure.
+// failureClass returns the error.type of an answer. It is empty for a successful answer.
 func failureClass(res mcp.Result, err error) string {
 	var refused *jsonrpc.Error
 	switch call, ok := res.(*mcp.CallToolResult); {
@@ -124,7 +124,7 @@ func failureClass(res mcp.Result, err error) string {
 	return ""
 }
 
-// measureSession measures a client's session that began at a time and ends now.
+// measureSession records the duration of a client's session from began until now.
 func measureSession(ctx context.Context, began time.Time, transport string) {
 	telemetry.Histogram(semconv.MetricMCPSession).Record(ctx, time.Since(began).Seconds(),
 		metric.WithAttributes(semconv.NetworkTransport.String(transport)))

@@ -166,8 +166,8 @@ func (b *binding) sweep(ctx context.Context, g *hostGrant) {
 	}
 }
 
-// hostNote returns a note for the model that explains how code calls the host tools and lists them. It is empty if
-// there are none.
+// hostNote returns a note for the model that explains how code calls the host tools and lists them. Without host tools,
+// it is empty.
 func (b *binding) hostNote() string {
 	index := b.hosts.index()
 	if index == "" {

@@ -98,7 +98,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// toolFailure returns the error class in the span of a tool call, and whether the span has one.
+// toolFailure returns the error class in the span of a tool call, and whether the span is marked as failed.
 func toolFailure(s tracetest.SpanStub) (class string, failed bool) {
 	for _, kv := range s.Attributes {
 		if kv.Key == "error.type" {
