@@ -15,7 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// Calls of host tools are approved by the user of a client that can ask, and by nobody where it cannot.
+// TestApprovalByElicitation verifies that the user of a client with elicitation approves calls of host tools. Without
+// elicitation, no call is approved.
 func TestApprovalByElicitation(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), &mcpserver.Options{
@@ -31,11 +32,11 @@ func TestApprovalByElicitation(t *testing.T) {
 	})
 	for _, tt := range []struct {
 		version string
-		answer  *mcp.ElicitResult // nil: the client cannot ask
+		answer  *mcp.ElicitResult // nil if the client has no elicitation
 		want    string
 	}{
 		{"2025-11-25", nil, "nobody"},
-		{"", nil, "nobody"}, // the newest, whose clients are asked by the answer to their call
+		{"", nil, "nobody"}, // newest revision: the server asks in the answer to the call
 		{"", &mcp.ElicitResult{Action: "accept", Content: map[string]any{"allow": true}}, "true"},
 		{"", &mcp.ElicitResult{Action: "accept", Content: map[string]any{"allow": false}}, "false"},
 		{"", &mcp.ElicitResult{Action: "accept"}, "false"},
@@ -61,7 +62,7 @@ func TestApprovalByElicitation(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			_ = cs.Close() // hangs up, which is all that is wanted
+			_ = cs.Close() // only hangs up; the error does not matter
 			if err := <-served; err != nil {
 				t.Error(err)
 			}
@@ -75,8 +76,8 @@ func TestApprovalByElicitation(t *testing.T) {
 	}
 }
 
-// A call of the newest revision goes on behind its answer, for whoever made it and makes it again with the answers:
-// once, with the same arguments, in the same session.
+// TestApprovalByAnswer verifies approvals of the newest revision. The call continues after its answer. The same client
+// can repeat the call with the approval, once, with the same arguments, and in the same session.
 func TestApprovalByAnswer(t *testing.T) {
 	t.Parallel()
 	asks := func(ctx context.Context, id string) string {
@@ -109,7 +110,7 @@ func TestApprovalByAnswer(t *testing.T) {
 		},
 	}
 	mine, other := connect(t, s, opts), connect(t, s, opts)
-	// ask makes the call, again when it brings answers.
+	// ask makes the call. If before is set, it repeats the call with the answers.
 	ask := func(cs *mcp.ClientSession, input string, before *mcp.CallToolResult, allow bool) *mcp.CallToolResult {
 		t.Helper()
 		p := &mcp.CallToolParams{Name: "execute_task", Arguments: map[string]any{"task": "desk", "input": input}}
@@ -154,5 +155,5 @@ func TestApprovalByAnswer(t *testing.T) {
 	default:
 		t.Errorf("after %d more rounds: %s", rounds, got)
 	}
-	ask(mine, "x", nil, false) // nobody brings the answer: the end of the server is that of the call
+	ask(mine, "x", nil, false) // never answered, so the call must end with the server
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestDocumentation: what docs/mcp.md gives to paste can be pasted, and what it names exists.
+// TestDocumentation verifies that the examples of docs/mcp.md are valid and that the identifiers in it exist.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "docs", "mcp.md"))

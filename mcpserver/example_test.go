@@ -6,7 +6,7 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// A policy refuses commands and bounds the files that clients can transfer.
+// A policy refuses commands and limits the size of transferred files.
 func ExampleParsePolicy() {
 	file := "commands: {refuse: [{pattern: git push}]}\nlimits: {file_mb: 1}\n"
 	policy, err := mcpserver.ParsePolicy("policy.yaml", []byte(file))

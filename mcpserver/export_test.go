@@ -12,14 +12,14 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// What tests of package mcpserver_test need to see.
+// Unexported identifiers for package mcpserver_test.
 
-// Commands returns the simple commands of a shell line as text, computed words as "?".
+// Commands returns the simple commands of a shell line as text, with "?" for computed words.
 func Commands(script string) (list []string, unknown string) {
 	return texts(commandsIn(script))
 }
 
-// CommandsOfList does so for an argument list.
+// CommandsOfList is like Commands, for an argument list.
 func CommandsOfList(argv []string, stdin *string) (list []string, unknown string) {
 	return texts(commandsOf(argv, stdin))
 }
@@ -39,7 +39,7 @@ func texts(c commands) ([]string, string) {
 	return list, c.unknown
 }
 
-// Judge returns the rule that refuses a shell line; empty when none does.
+// Judge returns the rule that refuses a shell line, or an empty string if no rule does.
 func (p *Policy) Judge(script string) string {
 	s := &Server{policy: *p}
 	fail := s.checkCommands(toolspec.Args{Line: script})
@@ -51,23 +51,24 @@ func (p *Policy) Judge(script string) string {
 	return rule
 }
 
-// FileRule returns the rule that refuses a file; empty when none does.
+// FileRule returns the rule that refuses a file, or an empty string if no rule does.
 func (p *Policy) FileRule(name string) string { return p.fileRule(name) }
 
-// SetSpareAfter sets how long a sandbox must be idle before a new one may replace it.
+// SetSpareAfter sets the minimum idle time after which a new sandbox may replace a sandbox.
 func (s *Server) SetSpareAfter(d time.Duration) {
 	s.room.Lock()
 	defer s.room.Unlock()
 	s.spareAfter = d
 }
 
-// SetWaits sets how long a call is waited for, and after how long its result is kept. It is called before any call.
+// SetWaits sets the maximum wait for a call and the minimum duration of calls with kept results. It must be called
+// before any call.
 func (s *Server) SetWaits(wait, keep time.Duration) { s.maxWait, s.keepAfter = wait, keep }
 
-// Sweep ends sessions that are idle at a time.
+// Sweep ends sessions that are idle at time now.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 
-// KeepAfterEnd keeps a call whose scope has ended, and returns how many calls are kept then.
+// KeepAfterEnd keeps a call whose scope has ended, and returns the number of kept calls.
 func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
 	s.mu.Lock()
 	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
@@ -87,7 +88,7 @@ func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
 	return len(s.jobs), err
 }
 
-// Fault returns the code and the text that a message is refused with; zero when it is taken.
+// Fault returns the error code and text for an invalid message. The code is zero if the message is valid.
 func Fault(data []byte) (code int64, text string) {
 	if _, f := decodeMessage(data); f != nil {
 		return f.code, f.text
@@ -95,7 +96,7 @@ func Fault(data []byte) (code int64, text string) {
 	return 0, ""
 }
 
-// ServeOn serves one client on a transport of the SDK's until it hangs up, as ServeStdio does on streams.
+// ServeOn serves one client on an SDK transport until it hangs up, like ServeStdio.
 func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	s.mu.Lock()
 	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
@@ -107,20 +108,20 @@ func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(s.ctx, func() { _ = ss.Close() }) // its end is all that is wanted
+	stop := context.AfterFunc(s.ctx, func() { _ = ss.Close() }) // the error does not matter
 	defer stop()
 	return ss.Wait()
 }
 
-// Places are the places of one client's sessions.
+// Places are the session places of one client.
 type Places struct{ l *limiter }
 
-// NewPlaces returns so many places.
+// NewPlaces returns most places.
 func NewPlaces(most int) Places {
 	return Places{newLimiter(HTTPOptions{MaxSessions: most, MaxOwnerSessions: most})}
 }
 
-// Reserve returns a place; ok is false when there is none.
+// Reserve reserves a place. ok is false if no place is free.
 func (p Places) Reserve() (bind func() bool, done, give func(), ok bool) {
 	place, no := p.l.reserve("client")
 	if no != nil {
@@ -129,14 +130,14 @@ func (p Places) Reserve() (bind func() bool, done, give func(), ok bool) {
 	return place.bind, place.done, place.give, true
 }
 
-// Outputs that tests decode.
+// Output types for tests.
 type (
 	GetFilesOutput      = getFilesOutput
 	SessionStatusOutput = sessionStatusOutput
 )
 
-// TakeBytes returns what takes memory for the bodies of a client's requests, of so much for all clients together, and
-// reports the HTTP status of a refusal; zero when there is none.
+// TakeBytes returns a function that reserves memory for request bodies. all is the memory for all clients together. The
+// function returns the HTTP status of a refusal, or zero on success.
 func TakeBytes(all int64) func(client string, n int64) (status int) {
 	l := newLimiter(HTTPOptions{MaxBodyBytes: all})
 	return func(client string, n int64) int {

@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestImageContent: an image that is read comes as image content behind the JSON. The guard's rules hold for edits.
+// TestImageContent verifies that reading an image returns image content after the JSON. It also verifies that the
+// policy applies to edits.
 func TestImageContent(t *testing.T) {
 	t.Parallel()
 	policy := mcpserver.DefaultPolicy()

@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestPlaces: a session has its place until it ends. A client that goes away while its session begins gives one place
-// back, not two, and its session, whose id nobody knows, gets none.
+// TestPlaces verifies that a session keeps its place until it ends. If a client disconnects while its session starts,
+// exactly one place is released, and the session, whose id no client knows, gets none.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	places := mcpserver.NewPlaces(1)
@@ -25,7 +25,7 @@ func TestPlaces(t *testing.T) {
 	}
 	bind, done, _ := reserve()
 	done()
-	done() // once more changes nothing
+	done() // a second call has no effect
 	if bind() {
 		t.Error("a session of a client that left has a place")
 	}
@@ -41,8 +41,8 @@ func TestPlaces(t *testing.T) {
 	reserve()
 }
 
-// TestSharesOfMemory: a client has a quarter of the memory for bodies, but always one message, and what is left to
-// others is theirs.
+// TestSharesOfMemory verifies that one client can use a quarter of the memory for bodies, or at least one message, and
+// that the rest remains for other clients.
 func TestSharesOfMemory(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

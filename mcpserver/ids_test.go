@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestIDs: only an id that the caller's own sandbox has, whole and as it was given out, leads to a sandbox, and none
-// leads to a new one.
+// TestIDs verifies that only the complete, unchanged id of the caller's own sandbox selects a sandbox, and that no id
+// opens a new sandbox.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -54,7 +54,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestRefusedIDsAreLogged: who asks for the sandbox of another is in the log, and nobody who asks for what is his own.
+// TestRefusedIDsAreLogged verifies that requests for foreign sandboxes are logged, and requests for the caller's own
+// sandboxes are not.
 func TestRefusedIDsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log lines
@@ -82,7 +83,7 @@ func TestRefusedIDsAreLogged(t *testing.T) {
 	}
 }
 
-// lines is a log.
+// lines is a log that counts refusals.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -94,7 +95,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// with counts the refusals with a text.
+// with returns the number of refusals with a text.
 func (l *lines) with(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestRefusedOptions: what makes no sense is an error, not a default.
+// TestRefusedOptions verifies that invalid options are errors and not replaced by defaults.
 func TestRefusedOptions(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -28,7 +28,7 @@ func TestRefusedOptions(t *testing.T) {
 	}
 	s := newServer(t, m, nil)
 	over, cancel := context.WithCancel(t.Context())
-	cancel() // what is taken is not served for long
+	cancel() // valid options are served only briefly
 	const secret = "0123456789abcdef"
 	for _, o := range []mcpserver.HTTPOptions{
 		{MaxConns: -1}, {MaxSessions: -1}, {MaxOwnerSessions: -1}, {MaxRequests: -1}, {MaxBodyBytes: -1},
@@ -46,7 +46,7 @@ func TestRefusedOptions(t *testing.T) {
 	}
 }
 
-// TestFilePolicy: rules for files hold whichever way a file would be given out.
+// TestFilePolicy verifies that the file rules apply to every way of returning a file.
 func TestFilePolicy(t *testing.T) {
 	t.Parallel()
 	policy := mcpserver.DefaultPolicy()
@@ -83,7 +83,7 @@ func TestFilePolicy(t *testing.T) {
 	}
 }
 
-// TestZipNames: an archive holds no name that leads elsewhere where it is unpacked.
+// TestZipNames verifies that an archive contains no name that leads outside of its directory when it is unpacked.
 func TestZipNames(t *testing.T) {
 	t.Parallel()
 	cs := connect(t, newServer(t, newManager(t), nil), nil)
@@ -107,7 +107,7 @@ func TestZipNames(t *testing.T) {
 	}
 }
 
-// TestSessionsAreRenewed: to take the files of a session or ask for its state is use of it.
+// TestSessionsAreRenewed verifies that get_files and session_status count as use of a session.
 func TestSessionsAreRenewed(t *testing.T) {
 	t.Parallel()
 	const idle = time.Hour
@@ -131,7 +131,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 	} {
 		before := time.Now()
 		use()
-		s.Sweep(before.Add(idle)) // what was not used since before is idle for longer
+		s.Sweep(before.Add(idle)) // anything not used since before is idle for longer
 		if n := sandboxes(t, m); n != 1 {
 			t.Fatal("the session is gone")
 		}
@@ -139,7 +139,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 			t.Errorf("the sandbox was not used: %v %v", info, err)
 		}
 	}
-	must(t, cs, "session_status", nil) // a list of all is no use of any
+	must(t, cs, "session_status", nil) // listing all sessions does not count as use
 	eventually(t, "the idle session ends", func() bool {
 		s.Sweep(time.Now().Add(idle + time.Second))
 		return sandboxes(t, m) == 0
@@ -149,7 +149,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 	}
 }
 
-// TestManySessions: a client that begins one session after the other is stopped.
+// TestManySessions verifies that the number of a client's sessions is limited.
 func TestManySessions(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -166,7 +166,7 @@ func TestManySessions(t *testing.T) {
 	t.Error("100 sessions were begun")
 }
 
-// TestNoteNamesTheGuard: what the note of sandbox_open permits is not refused afterwards.
+// TestNoteNamesTheGuard verifies that the policy does not refuse anything that the note of sandbox_open permits.
 func TestNoteNamesTheGuard(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -195,7 +195,7 @@ func TestNoteNamesTheGuard(t *testing.T) {
 	}
 }
 
-// TestTaskCeiling: the policy's limits hold for what agents ask for, and for what they leave open.
+// TestTaskCeiling verifies that the policy's limits apply to requests of agents and to defaults.
 func TestTaskCeiling(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

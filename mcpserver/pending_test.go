@@ -21,14 +21,14 @@ import (
 type slowWork struct {
 	server  *mcpserver.Server
 	release chan struct{}
-	ended   chan error // the error of each task's context
+	ended   chan error // error of each task's context
 }
 
 // newSlowWork returns a slowWork whose server has the specified maxWait, keepAfter, and idle timeout.
 func newSlowWork(t *testing.T, wait, keep, idle time.Duration) slowWork {
 	t.Helper()
 	w := slowWork{release: make(chan struct{}), ended: make(chan error, 100)}
-	engine, err := memory.New(nil) // what is shown here is no engine's
+	engine, err := memory.New(nil) // the test does not depend on the engine
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func newSlowWork(t *testing.T, wait, keep, idle time.Duration) slowWork {
 	return w
 }
 
-// connectSession connects a client of the newest revision on pipes, or of an older one over HTTP.
+// connectSession connects a client over pipes with the newest revision, or over HTTP with an older revision.
 func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	if over == "stdio" {
@@ -72,18 +72,18 @@ func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cs.Close() }) // hangs up, which is all that is wanted
+	t.Cleanup(func() { _ = cs.Close() }) // only hangs up; the error does not matter
 	return cs
 }
 
-// taskID returns the task_id of a pending call; empty if the call is done.
+// taskID returns the task_id of a pending call, or an empty string if the call is done.
 func (r result) taskID() string {
 	p, _ := r.fields["pending"].(map[string]any)
 	id, _ := p["task_id"].(string)
 	return id
 }
 
-// states returns tool and state of a client's tasks, and the id of the newest.
+// states returns tool and state of a client's tasks, and the id of the newest task.
 func states(t *testing.T, cs *mcp.ClientSession) (list []string, newest string) {
 	t.Helper()
 	var out struct {
@@ -103,7 +103,7 @@ func states(t *testing.T, cs *mcp.ClientSession) (list []string, newest string) 
 	return list, newest
 }
 
-// slowCalls are the calls of a slowWork by tool, with the field of the result that is "done".
+// slowCalls are the calls of a slowWork by tool. field is the result field with the value "done".
 var slowCalls = map[string]struct {
 	args  map[string]any
 	field string
@@ -165,10 +165,9 @@ type hangsUp struct {
 	err error
 }
 
-// Done returns now.
 func (h hangsUp) Done() <-chan struct{} { return h.now }
 
-// Err returns err after the end.
+// Err returns err after now is closed.
 func (h hangsUp) Err() error {
 	select {
 	case <-h.now:
@@ -206,7 +205,7 @@ func TestClientGivesUp(t *testing.T) {
 		}
 		for tool, call := range slowCalls {
 			id := stop(tool, context.DeadlineExceeded)
-			if err := cs.Ping(t.Context(), nil); err != nil { // what came before is read
+			if err := cs.Ping(t.Context(), nil); err != nil { // ensures that the server has read earlier messages
 				t.Fatal(err)
 			}
 			w.release <- struct{}{}
@@ -277,7 +276,7 @@ func TestKeptResults(t *testing.T) {
 	}
 	finish(other, 1, 0)
 	finish(cs, 66, 0)
-	large := finish(cs, 3, 3<<10) // of 6 MiB each
+	large := finish(cs, 3, 3<<10) // 6 MiB each
 	if list, _ := states(t, other); len(list) != 1 {
 		t.Errorf("another client has %q", list)
 	}

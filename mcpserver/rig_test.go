@@ -20,10 +20,10 @@ import (
 
 const pythonImage = "workcell/python:3.11"
 
-// patience is how long anything may take on a loaded machine.
+// patience is the maximum wait on a loaded host.
 const patience = 3 * time.Minute
 
-// newManager returns a manager on the machine's Docker Engine. At the end nothing of it may be left there.
+// newManager returns a manager on the host's Docker Engine. It verifies at the end that no sandbox is left.
 func newManager(t testing.TB) *session.Manager {
 	t.Helper()
 	return newManagerWith(t, nil)
@@ -53,7 +53,7 @@ func newManagerWith(t testing.TB, opts *session.Options) *session.Manager {
 	return m
 }
 
-// sandboxes counts the manager's sandboxes on the engine.
+// sandboxes returns the number of the manager's sandboxes on the engine.
 func sandboxes(t testing.TB, m *session.Manager) int {
 	t.Helper()
 	list, err := m.Backend().List(context.Background(), backend.Filter{Instance: m.Instance()})
@@ -63,7 +63,7 @@ func sandboxes(t testing.TB, m *session.Manager) int {
 	return len(list)
 }
 
-// newServer returns a server on m whose sandboxes have the test image.
+// newServer returns a server on m. Its sandboxes use the test image.
 func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpserver.Server {
 	t.Helper()
 	var o mcpserver.Options
@@ -83,7 +83,7 @@ func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpse
 	return s
 }
 
-// connect connects the SDK's client to the server in memory.
+// connect connects an SDK client to the server in memory.
 func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	ours, theirs := mcp.NewInMemoryTransports()
@@ -92,7 +92,7 @@ func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.Cl
 	return client(t, theirs, opts, func() error { return <-served })
 }
 
-// connectPipes connects the SDK's client to the server's stdio, over pipes.
+// connectPipes connects an SDK client to ServeStdio over pipes.
 func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	toServer, fromClient := io.Pipe()
@@ -100,7 +100,7 @@ func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *m
 	served := make(chan error, 1)
 	go func() {
 		served <- s.ServeStdio(context.Background(), toServer, fromServer)
-		fromServer.Close() // the client sees the end
+		fromServer.Close() // the client sees the end of the stream
 	}()
 	return client(t, &mcp.IOTransport{Reader: toClient, Writer: fromClient}, opts, func() error {
 		fromClient.Close()
@@ -127,7 +127,7 @@ func serveHTTP(t testing.TB, s *mcpserver.Server, tokens ...mcpserver.Token) str
 	return "http://" + l.Addr().String() + mcpserver.PathMCP
 }
 
-// client connects the SDK's client, until the end of the test.
+// client connects an SDK client until the end of the test.
 func client(t testing.TB, transport mcp.Transport, opts *mcp.ClientOptions, served func() error) *mcp.ClientSession {
 	t.Helper()
 	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), transport, nil)
@@ -135,7 +135,7 @@ func client(t testing.TB, transport mcp.Transport, opts *mcp.ClientOptions, serv
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cs.Close() // hangs up, which is all that is wanted
+		_ = cs.Close() // only hangs up; the error does not matter
 		if err := served(); err != nil {
 			t.Errorf("serving: %v", err)
 		}
@@ -143,7 +143,7 @@ func client(t testing.TB, transport mcp.Transport, opts *mcp.ClientOptions, serv
 	return cs
 }
 
-// result is a tool's result with its JSON.
+// result is a tool result with its decoded JSON.
 type result struct {
 	*mcp.CallToolResult
 	fields map[string]any
@@ -166,7 +166,7 @@ func do(t testing.TB, cs *mcp.ClientSession, name string, args map[string]any) r
 	return result{res, fields}
 }
 
-// must calls a tool that must not fail.
+// must calls a tool. The call must succeed.
 func must(t testing.TB, cs *mcp.ClientSession, name string, args map[string]any) result {
 	t.Helper()
 	r := do(t, cs, name, args)
@@ -178,7 +178,7 @@ func must(t testing.TB, cs *mcp.ClientSession, name string, args map[string]any)
 
 func (r result) text(name string) string { return fmt.Sprint(r.fields[name]) }
 
-// failure returns code and message of a failed call.
+// failure returns the code and message of a failed call.
 func (r result) failure() (code, message string) {
 	e, _ := r.fields["error"].(map[string]any)
 	code, _ = e["code"].(string)
@@ -186,7 +186,7 @@ func (r result) failure() (code, message string) {
 	return code, message
 }
 
-// into decodes the structured content.
+// into decodes the structured content into v.
 func (r result) into(t testing.TB, v any) {
 	t.Helper()
 	raw, err := json.Marshal(r.StructuredContent)
@@ -198,7 +198,7 @@ func (r result) into(t testing.TB, v any) {
 	}
 }
 
-// eventually waits until ok.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// callStateless calls a tool in a request that belongs to no session.
+// callStateless calls a tool in a request without a session.
 func callStateless(t *testing.T, url, tool, args string) result {
 	t.Helper()
 	raw, err := poster{t: t, url: url}.call(1, tool, args)
@@ -31,8 +31,9 @@ func callStateless(t *testing.T, url, tool, args string) result {
 	return result{fields: answer.Result.StructuredContent}
 }
 
-// TestIdleSandboxIsReplaced: where there are too many sandboxes, the oldest idle one of a client without session is
-// closed, not one in which something runs; without any, the answer names what to do.
+// TestIdleSandboxIsReplaced verifies that the oldest idle sandbox of a client without a session is closed if the
+// sandbox limit is reached. Sandboxes with a running command are not closed. If no sandbox is idle, the error suggests
+// a remedy.
 func TestIdleSandboxIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := newManagerWith(t, &session.Options{MaxSandboxes: 2})
@@ -59,7 +60,8 @@ func TestIdleSandboxIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAnswerSizes: an answer is no longer than clients pass on to their models, and says where to read on.
+// TestAnswerSizes verifies that a result is not longer than the size that clients pass to their models, and that it
+// includes the position to continue reading.
 func TestAnswerSizes(t *testing.T) {
 	t.Parallel()
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{}), nil)

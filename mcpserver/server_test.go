@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestDefinitions: what MCP clients see of a sandbox tool is what Genkit's models see, word for word. Each input has a
-// description.
+// TestDefinitions verifies that MCP clients see the same tool definitions as Genkit's models, word for word. Each input
+// must have a description.
 func TestDefinitions(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -45,15 +45,16 @@ func TestDefinitions(t *testing.T) {
 		if err := json.Unmarshal(raw, &want); err != nil {
 			t.Fatal(err)
 		}
-		if want.Name == "sandbox_snapshot" || want.Name == "sandbox_rollback" { // an agent's file asks for them
+		if want.Name == "sandbox_snapshot" || want.Name == "sandbox_rollback" {
+			// Only agents whose file enables snapshots have it.
 			golden = slices.DeleteFunc(golden, func(name string) bool { return name == file })
 			continue
 		}
-		if want.Name == "sandbox_exec" || want.Name == "sandbox_run" { // as far as the policy goes
+		if want.Name == "sandbox_exec" || want.Name == "sandbox_run" { // the policy lowers the maximum
 			timeout, _ := want.InputSchema["properties"].(map[string]any)["timeout_seconds"].(map[string]any)
 			timeout["maximum"] = float64(300)
 		}
-		if want.Name == "sandbox_fs_read" { // clients cut what is longer
+		if want.Name == "sandbox_fs_read" { // clients truncate longer results
 			size, _ := want.InputSchema["properties"].(map[string]any)["max_bytes"].(map[string]any)
 			size["default"] = float64(10_000)
 		}
@@ -72,7 +73,7 @@ func TestDefinitions(t *testing.T) {
 		properties, _ := want.OutputSchema["properties"].(map[string]any)
 		gotSchema, _ := got.OutputSchema.(map[string]any)
 		gotProperties, _ := gotSchema["properties"].(map[string]any)
-		properties["pending"] = gotProperties["pending"] // any call may be
+		properties["pending"] = gotProperties["pending"] // any call may be pending
 		if diff := cmp.Diff(any(want.OutputSchema), got.OutputSchema); diff != "" {
 			t.Errorf("%s output (-want +got):\n%s", want.Name, diff)
 		}
@@ -101,13 +102,13 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestTools uses every tool on a real sandbox, on stdio, and checks each answer against the tool's own output schema.
+// TestTools uses every tool on a real sandbox over stdio. It checks each result against the tool's output schema.
 func TestTools(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	cs := connectPipes(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)}), nil)
 	schemas := outputSchemas(t, cs)
-	used := map[string]bool{"task_result": true, "task_cancel": true} // in TestPendingCalls
+	used := map[string]bool{"task_result": true, "task_cancel": true} // covered by TestPendingCalls
 	check := func(name string, args map[string]any) result {
 		t.Helper()
 		used[name] = true
@@ -155,7 +156,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// checkResult holds a result against its tool's output schema, and its text against its structure.
+// checkResult checks a result against its tool's output schema, and its text against its structured content.
 func checkResult(t *testing.T, name string, schema *jsonschema.Resolved, r result) {
 	t.Helper()
 	if err := schema.Validate(r.StructuredContent); err != nil {
@@ -194,7 +195,7 @@ func outputSchemas(t *testing.T, cs *mcp.ClientSession) map[string]*jsonschema.R
 	return out
 }
 
-// TestFailures: what a model can mend is a result with isError and a code of the closed set, also in the schema.
+// TestFailures verifies that errors that a model can fix are results with isError, with a code that the schema lists.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	cs := connect(t, newServer(t, newManager(t), nil), nil)
@@ -225,7 +226,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestProgress: a client that asks for it is told that its command still runs, in numbers that rise.
+// TestProgress verifies that a client that requests progress gets notifications with increasing numbers while its
+// command runs.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	heard := make(chan *mcp.ProgressNotificationParams, 100)
@@ -256,7 +258,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestResources lists and reads the files of a sandbox.
+// TestResources verifies that the files of a sandbox can be listed and read as resources.
 func TestResources(t *testing.T) {
 	t.Parallel()
 	cs := connect(t, newServer(t, newManager(t), nil), nil)
@@ -297,7 +299,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestCloseEndsCalls: the end of the server does not wait for commands.
+// TestCloseEndsCalls verifies that Close does not wait for running commands.
 func TestCloseEndsCalls(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -322,7 +324,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 }
 
-// TestClientTakesNoAnswers: a client that hangs up without reading blocks nothing.
+// TestClientTakesNoAnswers verifies that a client that hangs up without reading blocks nothing.
 func TestClientTakesNoAnswers(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), nil)

@@ -24,19 +24,19 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request
-// comes to another server than the one before.
+// connectByTurns starts several servers that share their clients. It connects an SDK client that sends consecutive
+// requests to different servers.
 func connectByTurns(
 	t *testing.T, tokens []mcpserver.Token, store record.Store, egress sandbox.EgressGateway,
 	options func(*session.Manager) *mcpserver.Options,
 ) *mcp.ClientSession {
 	t.Helper()
 	instance := record.NewID()
-	engine, err := memory.New(nil) // what is shown here is no engine's
+	engine, err := memory.New(nil) // the test does not depend on the engine
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // after all managers
+	t.Cleanup(func() { // after all managers are closed
 		left, err := engine.List(context.Background(), backend.Filter{Instance: instance})
 		if err := errors.Join(err, engine.Close()); err != nil || len(left) != 0 {
 			t.Errorf("sandboxes are left: %v, %v", left, err)
@@ -88,7 +88,7 @@ type byTurns func(*http.Request) (*http.Response, error)
 // RoundTrip sends a request.
 func (f byTurns) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// noteTask adds its input to a file of the sandbox of its run, and returns what that says then.
+// noteTask returns a task that appends its input to a file in its run's sandbox and returns the file's content.
 func noteTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 	return func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 		run, _ := session.RunFromContext(ctx)
@@ -107,8 +107,8 @@ func noteTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (
 	}
 }
 
-// Sessions of execute_task have the same sandboxes and files at every server. Each ends one, whose name may be used
-// again where names are safe.
+// TestSharedTasks verifies that execute_task sessions have the same sandboxes and files on all servers. Any server can
+// end a session. If client-chosen names are safe, the name can then be used again.
 func TestSharedTasks(t *testing.T) {
 	t.Parallel()
 	alice := mcpserver.Token{Name: "alice", Secret: "0123456789abcdef0123456789abcdef"}
@@ -204,16 +204,16 @@ func TestSharedDeadSandbox(t *testing.T) {
 // gateways counts how often a gateway is to serve the hosts of a sandbox.
 type gateways struct{ atomic.Int64 }
 
-// Open counts.
+// Open increments the count.
 func (g *gateways) Open(string, sandbox.Egress) (sandbox.Service, func(), error) {
 	g.Add(1)
 	return sandbox.Service{}, func() {}, errors.ErrUnsupported
 }
 
-// Refused returns nothing.
 func (*gateways) Refused(string, time.Time) []sandbox.EgressRefusal { return nil }
 
-// TestSharedHosts verifies that commands reach the hosts that their server allows, whichever server opened the sandbox.
+// TestSharedHosts verifies that commands can connect to the hosts that their server allows, whichever server opened the
+// sandbox.
 func TestSharedHosts(t *testing.T) {
 	t.Parallel()
 	var g gateways
@@ -226,7 +226,7 @@ func TestSharedHosts(t *testing.T) {
 		return &o
 	})
 	opened := do(t, cs, "sandbox_open", nil)
-	if opened.IsError { // by the second server: the engine serves no hosts
+	if opened.IsError { // on the second server, because the engine serves no hosts
 		opened = must(t, cs, "sandbox_open", nil)
 	}
 	recs, err := store.List(t.Context(), record.Ready)
@@ -238,7 +238,7 @@ func TestSharedHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Store(0)
-	for range 4 { // two at each server
+	for range 4 { // two on each server
 		do(t, cs, "sandbox_exec", map[string]any{"sandbox_id": opened.text("sandbox_id"), "command": "true"})
 	}
 	if n := g.Load(); n != 2 {

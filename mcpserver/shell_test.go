@@ -11,12 +11,13 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestCommands: the simple commands of a shell line are seen by their literal words, and what is computed is unknown.
+// TestCommands verifies that the simple commands of a shell line with literal words are found, and that computed
+// commands are reported as unknown.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		script  string
-		want    []string // some of the commands that must be seen
+		want    []string // commands that must be included
 		unknown bool
 	}{
 		{script: "rm -rf /", want: []string{"rm -rf /"}},
@@ -46,9 +47,9 @@ func TestCommands(t *testing.T) {
 		{script: "eval 'rm a'; eval rm b; trap 'rm c' EXIT", want: []string{"rm a", "rm b", "rm c"}},
 		{script: "sh <<'EOF'\nrm a\nEOF\nenv bash -s <<< 'rm b'", want: []string{"rm a", "rm b"}},
 		{script: "sh script.sh; echo x | sh x/$X.sh; python3 -c 'print(1)'", want: []string{"sh script.sh", "python3 -c print(1)"}},
-		// Computed arguments are known not to be programs.
+		// Computed arguments cannot be programs.
 		{script: "echo $X; ls *.txt", want: []string{"echo ?", "ls ?"}},
-		// What is computed cannot be known.
+		// Computed commands are unknown.
 		{script: "$X a", unknown: true},
 		{script: "$(echo rm) a", unknown: true},
 		{script: "r$X a", unknown: true},
@@ -85,7 +86,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestCommandsOfList: an argument list is no shell line, but may call a shell.
+// TestCommandsOfList verifies that an argument list is not parsed as a shell line, but may run a shell.
 func TestCommandsOfList(t *testing.T) {
 	t.Parallel()
 	script := "rm a\n"
@@ -95,7 +96,7 @@ func TestCommandsOfList(t *testing.T) {
 		want    string
 		unknown bool
 	}{
-		{argv: []string{"rm", "-rf", "*"}, want: "rm -rf *"}, // no shell: a star is a star
+		{argv: []string{"rm", "-rf", "*"}, want: "rm -rf *"}, // without a shell, a star is literal
 		{argv: []string{"sh", "-c", "ls; rm a"}, want: "rm a"},
 		{argv: []string{"env", "X=1", "rm", "a"}, want: "rm a"},
 		{argv: []string{"bash", "-s", "--"}, stdin: &script, want: "rm a"},
@@ -109,7 +110,7 @@ func TestCommandsOfList(t *testing.T) {
 	}
 }
 
-// TestPolicyRefusesNoEverydayCommand: what agents run all day is known.
+// TestPolicyRefusesNoEverydayCommand verifies that common commands of agents are not refused as unknown.
 func TestPolicyRefusesNoEverydayCommand(t *testing.T) {
 	t.Parallel()
 	p := parsePolicy(t, policyYAML)
@@ -171,7 +172,7 @@ func TestPolicyOnCommands(t *testing.T) {
 	p := parsePolicy(t, policyYAML)
 	for _, tc := range []struct {
 		script string
-		rule   string // empty: allowed
+		rule   string // empty if allowed
 	}{
 		{"git push", "no-push"},
 		{"git -C x push origin", "no-push"},
@@ -192,7 +193,7 @@ func TestPolicyOnCommands(t *testing.T) {
 		{"git stash push", ""},
 		{"git -C x stash push", ""},
 		{"git commit -m push", ""},
-		{"rm --recursive x", ""}, // a pattern with one dash is for short options
+		{"rm --recursive x", ""}, // a pattern with one dash matches only short options
 		{"command -v curl; type curl; which curl", ""},
 		{"nice env -i sudo -u x curl x", "curl"},
 		{"sudo -l curl", ""},
@@ -230,7 +231,7 @@ commands:
 		{"ls $(cat x)", false},
 		{"ls $X", true},
 		{"go $X", false},
-		{"$X", false}, // dynamic programs are never on a list
+		{"$X", false}, // no list can contain dynamic programs
 		{"env ls", false},
 		{"echo hi", true},
 	} {
@@ -256,7 +257,8 @@ func TestParsePolicy(t *testing.T) {
 		{"limit: {}", `p.yaml:1:1: unknown key "limit" in the policy; did you mean "limits"?`},
 		{"commands:\n  refuse:\n    - {patern: x}", `p.yaml:3:8: unknown key "patern" in commands.refuse[0]; did you mean "pattern"?`},
 		{"limits:\n  file_mb: -1", "p.yaml:2:12: limits.file_mb must be 0 or 1 to"},
-		{"limits:\n  memory_mb: 0.5", "limits.memory_mb must be a whole number, not the number 0.5"}, // 0 would be no bound
+		// Rounding to 0 would mean no limit.
+		{"limits:\n  memory_mb: 0.5", "limits.memory_mb must be a whole number, not the number 0.5"},
 		{"limits:\n  memory_mb:", "limits.memory_mb is empty; set a value or remove the key"},
 		{"limits:\n  file_mb: 10MB", "limits.file_mb must be a whole number, not text"},
 		{"limits:\n  execution_seconds: 300", `p.yaml:2:3: unknown key "execution_seconds" in limits`},
@@ -306,8 +308,7 @@ func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 	return p
 }
 
-// FuzzCommands: whatever a model writes, the parser neither panics nor loses a command that stands there in plain
-// words.
+// FuzzCommands verifies that the parser never panics and never misses a literal command.
 func FuzzCommands(f *testing.F) {
 	for _, seed := range []string{"ls", "a | b && (c; d)", "echo $(x `y`)", "sh -c 'a; b'", "f() { g; }", "cat <<EOF\nx\nEOF", "{a,b}", "((((", "$'\\x41'", "find . -exec x \\;",
 		"xargs -0n1 -I% sh -c %", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))", "a=(1)\n(("} {

@@ -54,7 +54,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 // hangUpGrace is the maximum time to write answers after the client hung up or the server was stopped.
 const hangUpGrace = 5 * time.Second
 
-// await waits until serving ends. A client that reads no answers but keeps its end open must not block the server,
+// await waits until serving ends. A client may keep its end open without reading answers. It must not block the server,
 // which still has to close the client's sandboxes.
 func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) error {
 	select {

@@ -17,14 +17,14 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// poster sends messages to a server on HTTP.
+// poster sends messages to an HTTP server.
 type poster struct {
 	t       *testing.T
 	url     string
-	session string // of the era that has them
+	session string // for revisions with sessions
 }
 
-// send returns the answer, and the session that it began.
+// send returns the answer and the id of a started session.
 func (p poster) send(message string) (answer, session string, err error) {
 	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url, strings.NewReader(message))
 	if err != nil {
@@ -45,7 +45,7 @@ func (p poster) send(message string) (answer, session string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	defer res.Body.Close() // what was read is what matters
+	defer res.Body.Close() // the answer was already read
 	raw, err := io.ReadAll(res.Body)
 	return string(raw), res.Header.Get("Mcp-Session-Id"), err
 }
@@ -60,7 +60,7 @@ func (p poster) call(id int, tool, args string) (string, error) {
 	return answer, err
 }
 
-// sandbox opens one and returns its id.
+// sandbox opens a sandbox and returns its id.
 func (p poster) sandbox() string {
 	p.t.Helper()
 	answer, err := p.call(1, "sandbox_open", "{}")
@@ -71,8 +71,8 @@ func (p poster) sandbox() string {
 	return id
 }
 
-// TestStopAnswersCalls: a server that is to end does not wait for commands, and answers the client that waits for one,
-// with a session or without.
+// TestStopAnswersCalls verifies that a stopping server does not wait for commands, and that it answers waiting clients,
+// with and without sessions.
 func TestStopAnswersCalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), nil)
@@ -110,7 +110,7 @@ func TestStopAnswersCalls(t *testing.T) {
 	}
 }
 
-// begin begins a session.
+// begin starts a session.
 func (p poster) begin() poster {
 	p.t.Helper()
 	answer, id, err := p.send(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
@@ -124,11 +124,11 @@ func (p poster) begin() poster {
 	return p
 }
 
-// TestCancelledRequest verifies that a client on stdio gets no answer to a request that it cancelled.
+// TestCancelledRequest verifies that a client on stdio gets no answer to a canceled request.
 func TestCancelledRequest(t *testing.T) {
 	t.Parallel()
 	started, ended := make(chan struct{}), make(chan struct{})
-	engine, err := memory.New(nil) // no sandbox is opened
+	engine, err := memory.New(nil) // the test opens no sandbox
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// shellTasks run their input as a shell line in the sandbox of their run.
+// shellTasks run their input as a shell line in their run's sandbox.
 var shellTasks = []mcpserver.Task{
 	{Name: "fail", Kind: "agent"}, {Name: "greedy", Kind: "agent"}, {Name: "panic", Kind: "agent"},
 	{Name: "shell", Kind: "agent", Description: "Runs a line.", Fields: []string{"line"}}, {Name: "wait", Kind: "workflow"},
@@ -83,14 +83,14 @@ func TestTasks(t *testing.T) {
 			t.Errorf("the schema does not name the tasks: %s %v", raw, err)
 		}
 	}
-	// Without a session nothing is kept.
+	// Without a session, no files are kept.
 	if r := must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "echo hi > f; cat f"}); r.text("text") != "hi\n" || r.fields["session_id"] != nil {
 		t.Errorf("stateless: %v", r.fields)
 	}
 	if n := sandboxes(t, m); n != 0 {
 		t.Errorf("%d sandboxes after a stateless task", n)
 	}
-	// With one the files stay, and are given out.
+	// With a session, the files are kept and returned.
 	for _, line := range []string{"echo one > a.txt", "mkdir d; echo two > d/b.txt; echo x > bad.exe; head -c 2000000 /dev/zero > big; ln -s /etc/passwd link"} {
 		must(t, cs, "execute_task", map[string]any{"task": "shell", "inputs": map[string]any{"line": line}, "session_id": "work"})
 	}
@@ -129,7 +129,7 @@ func TestTasks(t *testing.T) {
 	if n := sandboxes(t, m); n != 0 {
 		t.Errorf("%d sandboxes after cleanup", n)
 	}
-	// The name may be used again, and "new" gives one that nobody can guess.
+	// The name may be used again. The session_id "new" creates an unguessable id.
 	again := must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "ls", "session_id": "work"})
 	if again.text("text") != "" {
 		t.Errorf("a session of that name has old files: %q", again.text("text"))
@@ -204,7 +204,7 @@ func TestTaskFailures(t *testing.T) {
 	}
 }
 
-// TestGuard refuses by rule, with a result that names it, whichever tool the call is for.
+// TestGuard verifies that the policy refuses calls of all tools, and that the error contains the rule's name.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	policy := parsePolicy(t, policyYAML)
@@ -212,7 +212,7 @@ func TestGuard(t *testing.T) {
 	for _, tc := range []struct {
 		tool string
 		args map[string]any
-		rule string // empty: allowed
+		rule string // empty if allowed
 	}{
 		{"sandbox_exec", map[string]any{"command": "git push"}, "no-push"},
 		{"sandbox_exec", map[string]any{"shell_command": "git push"}, "no-push"}, // an alias that models use
@@ -241,7 +241,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestTaskOutputs: what a task names as its outputs stays to be had, each a resource, and a patch has what changed.
+// TestTaskOutputs verifies that the outputs of a task are kept and available as resources, and that a patch contains
+// the changes.
 func TestTaskOutputs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -327,8 +328,8 @@ func sandboxRun(t *testing.T, m *session.Manager) session.Run {
 	return session.Run{Namespace: list[0].Key.Namespace, ID: list[0].Run}
 }
 
-// TestDeadSandbox verifies that the files of a task whose sandbox dies are kept. The answer reports this, each tool
-// finds them, and the next task of the session continues with them. If they died with the sandbox, the tools report
+// TestDeadSandbox verifies that the files of a task are kept if its sandbox dies. The answer reports this, each tool
+// finds the files, and the next task of the session continues with them. If the files are lost too, the tools report
 // that.
 func TestDeadSandbox(t *testing.T) {
 	t.Parallel()
