@@ -10,14 +10,14 @@ import (
 
 var public = netip.MustParsePrefix(netguard.Public6)
 
-// closed4 are addresses of IPv4 for documentation and retired relays, besides those that no bridged sandbox reaches
-// either.
+// closed4 lists IPv4 networks for documentation and retired relays. They are refused in addition to the networks that
+// no bridged sandbox can reach.
 var closed4 = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("192.88.99.0/24"),
 }
 
-// addressRule returns why an address may not be reached; empty when it may. NAT64, which is not in 2000::/3, is closed
-// as a whole: what lies behind it is IPv4 that has addresses of its own.
+// addressRule returns the rule that refuses an address, or an empty string if the address is allowed. NAT64 is outside
+// of 2000::/3 and always refused, because it leads to IPv4 addresses that the IPv4 rules would have to check.
 func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	in := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -42,8 +42,8 @@ func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	return ""
 }
 
-// ownNetworks returns the networks that the host's interfaces are in: its own addresses, its neighbours, its engines'
-// bridges.
+// ownNetworks returns the networks of the host's interfaces: the host's addresses, its neighbors, and the bridges of
+// its container engines.
 func ownNetworks() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -51,7 +51,7 @@ func ownNetworks() ([]netip.Prefix, error) {
 	}
 	var list []netip.Prefix
 	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil { // any other is none of the internet's
+		if p, err := netip.ParsePrefix(a.String()); err == nil { // other addresses are not internet addresses
 			list = append(list, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).Masked())
 		}
 	}

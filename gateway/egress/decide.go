@@ -21,40 +21,40 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Times of a connection that is being made.
+// Timeouts while a connection is established.
 const (
 	resolveTime = 10 * time.Second
 	dialTime    = 10 * time.Second
-	// maxAddresses is how many addresses of a name are tried.
+	// maxAddresses is the maximum number of addresses tried per name.
 	maxAddresses = 8
 )
 
-// target is where code inside wants to connect to.
+// target is the destination of a connection from a sandbox.
 type target struct {
-	host string // as rules.Host returns it
+	host string // normalized by rules.Host
 	port uint16
 }
 
 func (t target) String() string { return net.JoinHostPort(t.host, strconv.Itoa(int(t.port))) }
 
-// addr returns the address that the host is; false when it is a name.
+// addr returns the host as an address. It returns false if the host is a name.
 func (t target) addr() (netip.Addr, bool) {
 	a, err := netip.ParseAddr(t.host)
 	return a, err == nil
 }
 
-// newTarget reads a host and a port as clients write them.
+// newTarget parses a host and a port.
 func newTarget(host, port string) (target, bool) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	name, ok := rules.Host(host)
 	return target{name, uint16(n)}, ok && err == nil && n > 0
 }
 
-// refusal is why a connection is not made.
+// refusal is the reason why a connection is refused or failed.
 type refusal struct {
 	status int
-	kind   string // of RFC 9209, for the header Proxy-Status
-	rule   string // that refused; empty when no rule did, but the network
+	kind   string // error type of RFC 9209 for the Proxy-Status header
+	rule   string // rule that refused; empty for network errors
 	text   string
 	hint   string
 }
@@ -65,7 +65,7 @@ func refuse(kind, rule, hint, format string, args ...any) *refusal {
 	return &refusal{http.StatusForbidden, kind, rule, fmt.Sprintf(format, args...), hint}
 }
 
-// Kinds of refusals, by RFC 9209.
+// Error types of refusals, from RFC 9209.
 const (
 	kindDenied  = "http_request_denied"
 	kindAddress = "destination_ip_prohibited"
@@ -75,31 +75,32 @@ const (
 	kindDown    = "destination_unavailable"
 )
 
-// attempt is a connection that was asked for, from the decision to its end.
+// attempt is a requested connection, from the decision until its end.
 type attempt struct {
 	d     *door
 	to    target
 	ctx   context.Context
 	span  trace.Span
-	rule  string // that allows
+	rule  string // rule that allows the connection
 	began time.Time
 }
 
-// begin starts the span of a connection. ctx has the trace and the record of the command that runs.
+// begin starts the span of a connection. ctx has the trace and the audit record of the running command.
 func (d *door) begin(ctx context.Context, to target) *attempt {
 	ctx, span := telemetry.StartWith(ctx, d.g.o.TracerProvider, telemetry.SpanEgress,
 		telemetry.KeySandboxID.String(d.sandbox), telemetry.Text(semconv.ServerAddress, to.host), semconv.ServerPort.Int(int(to.port)))
 	return &attempt{d: d, to: to, ctx: ctx, span: span, began: time.Now()}
 }
 
-// note keeps a refusal for who started the command. It is called before the code inside can know of it.
+// note records a refusal for the caller that started the command. It must be called before the code in the sandbox
+// learns of the refusal.
 func (a *attempt) note(r *refusal) {
 	if r.rule != "" {
 		a.d.note(sandbox.EgressRefusal{Host: a.to.String(), Rule: r.rule, Hint: r.hint})
 	}
 }
 
-// end writes the decision and the end of the connection down. conn is nil when none was made.
+// end logs the decision and the end of the connection. conn is nil if no connection was established.
 func (a *attempt) end(conn *metered, err error) {
 	attrs := []any{slog.String("sandbox", a.d.sandbox), slog.String("host", a.to.host), slog.Int("port", int(a.to.port))}
 	var in, out int64
@@ -111,7 +112,7 @@ func (a *attempt) end(conn *metered, err error) {
 	switch {
 	case errors.As(err, &r) && r.rule != "":
 		decision, message, a.rule = "denied", "egress: refused", r.rule
-		_ = a.record(audit.Refused, r.rule) // an unwritten record ends what is under way
+		_ = a.record(audit.Refused, r.rule) // a failed write ends the running commands
 	case err != nil:
 		message = "egress: failed"
 	}
@@ -126,14 +127,14 @@ func (a *attempt) end(conn *metered, err error) {
 		slog.Int64("received", in), slog.Int64("sent", out), slog.Duration("after", time.Since(a.began)))...)
 }
 
-// record puts a decision into the command's record.
+// record writes a decision to the command's audit record.
 func (a *attempt) record(decision, rule string) error {
 	return audit.Note(a.ctx, func(r *audit.Record) {
 		r.Event, r.Sandbox, r.Host, r.Decision, r.Rule = audit.EventEgress, a.d.sandbox, a.to.String(), decision, rule
 	})
 }
 
-// match returns by which rule a host may be reached.
+// match returns the rule that allows a host.
 func (d *door) match(to target) (rules.HostMatch, *refusal) {
 	if d.web.Owns(to.host) {
 		if to.port == 80 { // HTTP in a tunnel, of which each request is checked
@@ -194,8 +195,8 @@ func (a *attempt) spent() *refusal {
 	return refuse(kindLimit, "limits.bytes", "The sandbox has reached its transfer limit.", "%s is not allowed: transfer limit of the sandbox reached", a.to)
 }
 
-// resolve returns the addresses of a host when all of them may be reached. The connection is made to one of these and
-// to no other: the name is not asked for again.
+// resolve returns the addresses of a host if all of them are allowed. The connection uses only these addresses and does
+// not resolve the name again.
 func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusal) {
 	addrs := make([]netip.Addr, 1)
 	var literal bool
@@ -221,7 +222,8 @@ func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusa
 	return addrs[:min(len(addrs), maxAddresses)], nil
 }
 
-// rooted returns a name that no domain of the host's own is appended to, unless it is a single word.
+// rooted appends a dot to host, so that the resolver adds none of the host's search domains. It does not change single
+// words.
 func rooted(host string) string {
 	if strings.Contains(host, ".") {
 		return host + "."
@@ -239,7 +241,7 @@ func (g *Gateway) connect(ctx context.Context, addrs []netip.Addr, port uint16) 
 	return nil, err
 }
 
-// body returns what a client is told of a refusal.
+// body returns the text of a refusal for the client.
 func (r *refusal) body() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "workcell: %s\n", r.text)

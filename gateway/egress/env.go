@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// noProxy is what programs reach without the proxy: the sandbox itself.
+// noProxy lists the destinations for which programs skip the proxy: the sandbox itself.
 const noProxy = "localhost,127.0.0.1,::1"
 
 // Env returns the variables by which programs inside find the proxy at addr. curl, git, apt, Go and most others go by

@@ -1,8 +1,9 @@
-// Package egress is the network's door: the one way out of a sandbox without a network. Code inside connects to a proxy
-// on its own loopback, by HTTP; the host resolves the name, holds it and its addresses to rules, and connects. TLS
-// passes as it is, once its ClientHello was seen to name the same host.
+// Package egress implements the egress proxy, which is the only network access of a sandbox without a network. Code in
+// the sandbox connects to an HTTP proxy on its loopback interface. The host resolves the name, checks the name and its
+// addresses against the rules, and connects. TLS passes unchanged, after a check that its ClientHello has the same host
+// name.
 //
-// Spans: egress.Connect, for each connection that was asked for.
+// Spans: egress.Connect, for each requested connection.
 package egress
 
 import (
@@ -28,46 +29,47 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// serviceName is the service of a session that commands reach the gateway by.
+// serviceName is the name of the session service that connects commands to the gateway.
 const serviceName = "egress"
 
-// Limits of one sandbox. A zero field is the default.
+// Limits are the limits of one sandbox. Zero fields use the defaults.
 type Limits struct {
-	Conns int           // connections open at once; 64, the most are 128
-	Bytes int64         // of all connections, both directions; 16 GiB
-	Time  time.Duration // of one connection; an hour
-	Idle  time.Duration // of one connection without a byte; 5 minutes
+	Conns int           // open connections; default 64, maximum 128
+	Bytes int64         // sum over all connections and both directions; default 16 GiB
+	Time  time.Duration // maximum duration of one connection; default 1 hour
+	Idle  time.Duration // maximum time without data on one connection; default 5 minutes
 }
 
 func (l Limits) withDefaults() Limits {
 	return Limits{cmp.Or(l.Conns, 64), cmp.Or(l.Bytes, 16<<30), cmp.Or(l.Time, time.Hour), cmp.Or(l.Idle, 5*time.Minute)}
 }
 
-// Resolver resolves names on the host, which end in a dot; a *net.Resolver does.
+// Resolver resolves names on the host. The names end with a dot. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Options configure a Gateway. Zero fields are defaults.
+// Options configures a Gateway. Zero fields use the defaults.
 type Options struct {
-	// AllowPrivate are networks that may be reached though they are not public: loopback, private ones, those of the host.
+	// AllowPrivate lists non-public networks to allow, for example loopback, private networks, and the host's networks.
 	AllowPrivate []netip.Prefix
-	// Grants is the directory in which operators allow sandboxes more (Allow). Empty: they cannot.
+	// Grants is the directory for additional hosts that operators allow for single sandboxes (see Allow). If empty,
+	// operators cannot allow additional hosts.
 	Grants string
 	// Services are the HTTP services that sandboxes can use as http://NAME.workcell. May be nil.
 	Services *services.Gateway
 	// Limits bound each sandbox, except for its requests to services.
 	Limits Limits
-	// Resolver resolves names. Nil is net.DefaultResolver.
+	// Resolver resolves names. If nil, it defaults to net.DefaultResolver.
 	Resolver Resolver
-	// Log has a line for each decision. Nil discards.
+	// Log logs each decision. If nil, decisions are not logged.
 	Log *slog.Logger
-	// TracerProvider makes spans. Nil is the global one.
+	// TracerProvider creates spans. If nil, it defaults to the global provider.
 	TracerProvider trace.TracerProvider
 }
 
-// Gateway connects sandboxes to the hosts that they may reach. It is what session.Options.Egress takes, and safe for
-// concurrent use.
+// Gateway connects sandboxes to their allowed hosts. It implements session.Options.Egress and is safe for concurrent
+// use.
 type Gateway struct {
 	o    Options
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -78,7 +80,7 @@ type Gateway struct {
 
 var _ sandbox.EgressGateway = (*Gateway)(nil)
 
-// New returns a gateway. Nil options are defaults.
+// New returns a gateway. If o is nil, it uses the defaults.
 func New(o *Options) (*Gateway, error) {
 	g := &Gateway{doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
 	if o != nil {
@@ -95,10 +97,10 @@ func New(o *Options) (*Gateway, error) {
 	return g, nil
 }
 
-// maxConns is the most connections that a service of a session has at once.
+// maxConns is the maximum number of concurrent connections to a session's service.
 const maxConns = 128
 
-// door is the way out of one sandbox.
+// door is the network access of one sandbox.
 type door struct {
 	g       *Gateway
 	sandbox string
@@ -111,8 +113,8 @@ type door struct {
 	refused []refusedAt
 }
 
-// Open returns the service by which a sandbox reaches what list allows, and what forgets the sandbox when its session
-// has ended, with what an operator allowed it.
+// Open returns the service that gives a sandbox access to the hosts in list. After the session has ended, the caller
+// must call end, which also removes the additional hosts allowed by an operator.
 func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end func(), err error) {
 	set, err := list.Compile()
 	if err != nil {
@@ -137,7 +139,7 @@ func (g *Gateway) Open(id string, list sandbox.Egress) (svc sandbox.Service, end
 	}, d.forget, nil
 }
 
-// forget ends a door, unless the sandbox has another one already.
+// forget removes a door, unless the sandbox already has a new door.
 func (d *door) forget() {
 	d.g.mu.Lock()
 	defer d.g.mu.Unlock()
@@ -146,20 +148,20 @@ func (d *door) forget() {
 	}
 	delete(d.g.doors, d.sandbox)
 	if d.g.o.Grants != "" {
-		_ = os.Remove(grantFile(d.g.o.Grants, d.sandbox)) // there is none, mostly
+		_ = os.Remove(grantFile(d.g.o.Grants, d.sandbox)) // the file usually does not exist
 	}
 }
 
-// refusedAt is a refusal and when it was.
+// refusedAt is a refusal with its time.
 type refusedAt struct {
 	sandbox.EgressRefusal
 	at time.Time
 }
 
-// maxRefused is how many refusals of a sandbox are remembered.
+// maxRefused is the maximum number of remembered refusals per sandbox.
 const maxRefused = 64
 
-// Refused returns what a sandbox was refused since a time, each host once.
+// Refused returns the refusals of a sandbox since a time, with each host at most once.
 func (g *Gateway) Refused(id string, since time.Time) []sandbox.EgressRefusal {
 	g.mu.Lock()
 	d := g.doors[id]

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// extensionECH is the extension of a ClientHello that names the host in secret, or pretends to (RFC 9849).
+	// extensionECH is the ClientHello extension with an encrypted host name, or with random data that looks like one (RFC
+	// 9849).
 	extensionECH = 0xfe0d
-	// maxHello bounds a ClientHello with the headers of its records.
+	// maxHello is the maximum size of a ClientHello, including its record headers.
 	maxHello = 64 << 10
-	// recordHandshake begins a connection by TLS.
+	// recordHandshake is the first byte of a TLS connection.
 	recordHandshake = 0x16
 )
 
-// Failures to read a ClientHello.
+// Errors of reading a ClientHello.
 var (
 	errECH     = errors.New("the ClientHello is encrypted (ECH)")
 	errNoHello = errors.New("not a ClientHello")
 )
 
-// serverName reads a ClientHello from r. It returns the name in it, which is empty when it has none, and all the bytes
-// that were read.
+// serverName reads a ClientHello from r. It returns the server name, which may be empty, and all bytes read.
 func serverName(r io.Reader) (name string, read []byte, err error) {
 	var buf bytes.Buffer
 	err = errNoHello
@@ -36,15 +36,14 @@ func serverName(r io.Reader) (name string, read []byte, err error) {
 			if slices.Contains(h.Extensions, extensionECH) {
 				err = errECH
 			}
-			return nil, errNoHello // ends the handshake
+			return nil, errNoHello // aborts the handshake
 		},
 	})
-	_ = server.Handshake() // never succeeds
+	_ = server.Handshake() // always fails
 	return name, buf.Bytes(), err
 }
 
-// helloConn is a connection that a ClientHello comes from and nothing goes to. A handshake without a context calls no
-// other methods.
+// helloConn is a connection that only reads a ClientHello. A handshake without a context calls no other methods.
 type helloConn struct {
 	net.Conn
 	from io.Reader
@@ -53,5 +52,5 @@ type helloConn struct {
 func (c helloConn) Read(b []byte) (int, error) { return c.from.Read(b) }
 func (helloConn) Write(b []byte) (int, error)  { return len(b), nil }
 
-// alertDenied tells a client of TLS that its connection is refused: access_denied, fatal.
+// alertDenied is a fatal TLS alert with the reason access_denied.
 var alertDenied = []byte{0x15, 3, 3, 0, 2, 2, 49}

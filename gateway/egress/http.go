@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	headerTime = 30 * time.Second // for the header of a request to come
-	maxHeader  = 64 << 10         // bytes of the header of an answer
+	headerTime = 30 * time.Second // for the header of a request
+	maxHeader  = 64 << 10         // maximum size of a response header in bytes
 )
 
-// serveHTTP answers the requests on a connection, to the proxy or, when fixed is not nil, to that host.
+// serveHTTP handles the requests on a connection. They are proxy requests or, if fixed is not nil, requests to this
+// host.
 func (d *door) serveHTTP(ctx context.Context, c net.Conn, fixed *target) {
 	tunnel := cmp.Or(fixed, &target{}).host
 	httpconn.Serve(ctx, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +37,7 @@ func (d *door) serveHTTP(ctx context.Context, c net.Conn, fixed *target) {
 	}), headerTime)
 }
 
-// serveConnect makes a tunnel of the connection.
+// serveConnect turns the connection into a tunnel.
 func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	host, port, err := net.SplitHostPort(r.RequestURI)
 	to, ok := newTarget(bracketed(host), port)
@@ -50,7 +51,7 @@ func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.
 		return
 	}
 	defer conn.Close()                //nolint:errcheck // it has ended
-	_ = conn.SetDeadline(time.Time{}) // that of the request's header
+	_ = conn.SetDeadline(time.Time{}) // remove the deadline of the request header
 	d.tunnel(ctx, &client{conn, rw.Reader}, to, func(refused *refusal) error {
 		if refused != nil {
 			return refused.write(conn)
@@ -60,7 +61,7 @@ func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.
 	})
 }
 
-// badRequest answers what is no request to a proxy, and ends the connection: what follows is no better.
+// badRequest answers an invalid proxy request and closes the connection, because further requests would be invalid too.
 func badRequest(w http.ResponseWriter, wrong string) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, "workcell: "+wrong, http.StatusBadRequest)
@@ -74,7 +75,7 @@ func bracketed(host string) string {
 	return host
 }
 
-// write answers a CONNECT that is refused.
+// write answers a refused CONNECT request.
 func (r *refusal) write(w io.Writer) error {
 	body := r.body()
 	res := &http.Response{
@@ -85,13 +86,13 @@ func (r *refusal) write(w io.Writer) error {
 	return res.Write(w)
 }
 
-// header describes a refusal to programs.
+// header describes a refusal in header fields for programs.
 func (r *refusal) header(h http.Header) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Proxy-Status", fmt.Sprintf("workcell; error=%s; details=%q", r.kind, r.rule))
 }
 
-// targetOf returns where a request to the proxy goes, or to the host of a tunnel when fixed is not nil.
+// targetOf returns the destination of a proxy request or, if fixed is not nil, of a request to the tunnel's host.
 func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
 	host, scheme := r.URL.Host, r.URL.Scheme
 	if fixed != nil {
@@ -117,7 +118,7 @@ func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
 	return to, ""
 }
 
-// serveRequest passes a request on, over a connection of its own.
+// serveRequest forwards a request over a new connection.
 func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *target) {
 	to, wrong := targetOf(r, fixed)
 	if wrong != "" {
@@ -147,9 +148,10 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 		a.end(nil, refused)
 		return
 	}
-	failed := errBroken // unless forward returns: where an answer breaks off it panics, for the server to break off, too
+	// Remains if forward panics because the response broke off; the panic makes the server break off its response.
+	failed := errBroken
 	defer func() {
-		_ = host.Close() // it has ended
+		_ = host.Close() // the connection is done
 		if host.spent.Load() {
 			failed = a.spent()
 		}
@@ -158,24 +160,24 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 	failed = forward(w, r, to, host)
 }
 
-// errBroken is the end of an answer before its time.
+// errBroken means that a response ended prematurely.
 var errBroken error = &refusal{http.StatusBadGateway, kindDown, "", "the response was interrupted", ""}
 
-// forward passes a request on over a connection.
+// forward forwards a request over a connection.
 func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (failed error) {
 	dial := func(context.Context, string, string) (net.Conn, error) { return host, nil }
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Scheme, pr.Out.URL.Host, pr.Out.URL.User = "http", to.String(), nil
 			pr.Out.Host = hostHeader(to)
-			pr.Out.Header.Del("Upgrade") // what comes after it could not be looked at
+			pr.Out.Header.Del("Upgrade") // data after an upgrade could not be checked
 			pr.Out.Header.Del("Connection")
 		},
 		Transport: &http.Transport{
 			DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 		},
 		FlushInterval: -1,
-		ErrorLog:      log.New(io.Discard, "", 0), // of connections that ended
+		ErrorLog:      log.New(io.Discard, "", 0), // logs only closed connections
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			failed = &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("invalid response from %s", to), ""}
 			http.Error(w, "workcell: "+failed.Error(), http.StatusBadGateway)
@@ -185,7 +187,7 @@ func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (
 	return failed
 }
 
-// hostHeader returns the value of the header Host.
+// hostHeader returns the value of the Host header.
 func hostHeader(to target) string {
 	if to.port == 80 {
 		return bracketed(to.host)

@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// errSpent ends a connection whose sandbox may transfer nothing more.
+// errSpent ends connections of a sandbox that reached its transfer limit.
 var errSpent = errors.New("transfer limit of the sandbox reached")
 
-// metered is a connection to a host within the limits of a sandbox.
+// metered is a connection to a host with the limits of a sandbox.
 type metered struct {
 	net.Conn
 	d       *door
 	in, out atomic.Int64
-	spent   atomic.Bool // it was ended for want of bytes
-	over    func()      // called before that is seen
+	spent   atomic.Bool // closed because of the transfer limit
+	over    func()      // called before the peers notice the end
 	idle    *time.Timer
 	stop    func()
 }
 
-// newMetered puts the limits over a connection. It is closed when ctx ends, and when its sandbox may transfer nothing
-// more, after over was called.
+// newMetered applies the limits to a connection. The connection is closed when ctx is done. It is also closed when the
+// sandbox reaches its transfer limit, after a call to over.
 func newMetered(ctx context.Context, d *door, conn net.Conn, over func()) *metered {
 	l := d.g.o.Limits
 	m := &metered{Conn: conn, d: d, over: over}
-	end := func() { _ = conn.Close() } // frees who reads or writes
+	end := func() { _ = conn.Close() } // unblocks pending reads and writes
 	m.idle = time.AfterFunc(l.Idle, end)
 	life := time.AfterFunc(l.Time, end)
 	unwatch := context.AfterFunc(ctx, end)
@@ -48,13 +48,13 @@ func (m *metered) Read(b []byte) (int, error) {
 }
 
 func (m *metered) Write(b []byte) (int, error) {
-	m.out.Add(int64(len(b))) // before the host can answer
+	m.out.Add(int64(len(b))) // count before the host can answer
 	n, err := m.Conn.Write(b)
 	m.out.Add(int64(n - len(b)))
 	return m.passed(n, err)
 }
 
-// passed counts bytes that have passed.
+// passed counts transferred bytes.
 func (m *metered) passed(n int, err error) (int, error) {
 	if n <= 0 {
 		return n, err
@@ -70,10 +70,10 @@ func (m *metered) passed(n int, err error) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends the direction to the host.
+// CloseWrite closes the direction to the host.
 func (m *metered) CloseWrite() error { return closeWrite(m.Conn) }
 
-// Close closes the connection and ends its limits.
+// Close closes the connection and stops its timers.
 func (m *metered) Close() error {
 	m.stop()
 	return m.Conn.Close()
@@ -86,7 +86,8 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// copyTo copies one direction. One that ends well leaves the other one open; else both connections are closed.
+// copyTo copies one direction. If it ends without an error, the other direction stays open. Otherwise both connections
+// are closed.
 func copyTo(to net.Conn, from io.Reader, both ...net.Conn) {
 	if _, err := io.Copy(to, from); err == nil && closeWrite(to) == nil {
 		return

@@ -15,32 +15,33 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// fullKey marks the context of a connection that is one too many.
+// fullKey marks the context of a connection above the limit.
 type fullKey struct{}
 
-// serve answers a connection of code inside. It closes connections that do not begin with a method of HTTP.
+// serve handles a connection of code in a sandbox. It closes connections that do not begin with an HTTP method.
 func (d *door) serve(ctx context.Context, conn net.Conn) {
 	if d.conns.Add(1) > int64(d.g.o.Limits.Conns) {
 		ctx = context.WithValue(ctx, fullKey{}, true)
 	}
 	defer d.conns.Add(-1)
 	c := &client{conn, bufio.NewReader(conn)}
-	_ = c.SetReadDeadline(time.Now().Add(headerTime)) // a connection that is closed is noticed by Peek
+	_ = c.SetReadDeadline(time.Now().Add(headerTime)) // Peek detects a closed connection
 	first, err := c.r.Peek(1)
-	_ = c.SetReadDeadline(time.Time{}) // the same
+	_ = c.SetReadDeadline(time.Time{}) // Peek detects a closed connection
 	if err == nil && first[0] >= 'A' && first[0] <= 'z' {
 		d.serveHTTP(ctx, c, nil)
 	}
 }
 
-// maxGrants bounds the file of what an operator allows a sandbox.
+// maxGrants is the maximum size of the file with additional hosts.
 const maxGrants = 64 << 10
 
-// grantFile returns the file of what an operator allows a sandbox more than its list.
+// grantFile returns the file with the hosts that an operator allows in addition to the sandbox's allowlist.
 func grantFile(dir, id string) string { return filepath.Join(dir, filepath.Base(id)) }
 
-// Allow lets a sandbox reach hosts that its list does not name, as far as it does not deny them: the gateway of dir
-// (Options.Grants), in whichever process it is, goes by that from its next connection on. The sandbox must have a list.
+// Allow allows a sandbox to connect to hosts that its allowlist does not contain. Hosts that the list denies stay
+// denied. The gateway with Options.Grants dir, in any process, applies the change from its next connection on. The
+// sandbox must have an allowlist.
 func Allow(dir, id string, hosts ...string) error {
 	if err := (rules.Hosts{Allow: hosts}).Problems(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err[0])
@@ -59,14 +60,14 @@ func Allow(dir, id string, hosts ...string) error {
 	return err
 }
 
-// granted returns what an operator allows a sandbox.
+// granted returns the additional hosts that an operator allows for a sandbox.
 func (g *Gateway) granted(id string) []rules.HostRule {
 	if g.o.Grants == "" {
 		return nil
 	}
 	f, err := os.Open(grantFile(g.o.Grants, id))
 	if err != nil {
-		return nil // there is none, mostly
+		return nil // the file usually does not exist
 	}
 	defer f.Close() //nolint:errcheck // only read from
 	text, err := io.ReadAll(io.LimitReader(f, maxGrants))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// client is the connection of code inside, of which some bytes may have been read.
+// client is a connection of code in a sandbox. Some of its bytes may already be in r.
 type client struct {
 	net.Conn
 	r *bufio.Reader
@@ -19,13 +19,13 @@ type client struct {
 
 func (c *client) Read(b []byte) (int, error) { return c.r.Read(b) }
 
-// CloseWrite ends the direction to the code inside.
+// CloseWrite closes the direction to the code in the sandbox.
 func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
 
-// tunnel serves a client that asked, by CONNECT, for a connection to a host. answer tells it whether it has one.
+// tunnel serves a client that requested a connection to a host with CONNECT. answer sends the result to the client.
 //
-// On port 80, unless a rule names it, HTTP is spoken and each request is looked at. What a rule names the port of is
-// passed as it is, but for TLS, which must name the host wherever it is spoken.
+// On port 80, tunnel checks each HTTP request, unless a rule lists the port. If a rule lists the port, data passes
+// unchanged. In any case, TLS must use the requested host as its server name.
 func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*refusal) error) {
 	m, refused := d.match(to)
 	if refused == nil && to.port == 80 && !m.Named && ctx.Value(fullKey{}) == nil {
@@ -33,7 +33,7 @@ func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*re
 			d.serveHTTP(ctx, c, &to)
 			return
 		}
-		answer = func(*refusal) error { return nil } // it was given
+		answer = func(*refusal) error { return nil } // the answer was already sent
 	}
 	a := d.begin(ctx, to)
 	host, refused := a.open(ctx)
@@ -54,21 +54,21 @@ func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*re
 	a.end(host, err)
 }
 
-// alertTime is how long a client may take to read that it is refused.
+// alertTime is the maximum time for the client to read the alert.
 const alertTime = 5 * time.Second
 
-// firstByte is how long a client may be silent where it has to speak first.
+// firstByte is the maximum time for a client to send its first byte, if the client must send first.
 const firstByte = 30 * time.Second
 
-// startsTLS reports whether the client begins with TLS.
+// startsTLS reports whether the client starts with TLS.
 func (d *door) startsTLS(c *client) bool {
-	_ = c.SetReadDeadline(time.Now().Add(firstByte)) // a connection that is closed is noticed by Peek
+	_ = c.SetReadDeadline(time.Now().Add(firstByte)) // Peek detects a closed connection
 	defer c.SetReadDeadline(time.Time{})             //nolint:errcheck // the same
 	b, err := c.r.Peek(1)
 	return err == nil && b[0] == recordHandshake
 }
 
-// through passes the bytes of a tunnel once the client's first ones may pass. The host may speak first.
+// through copies the data of a tunnel after the client's first bytes were accepted. The host may send first.
 func (d *door) through(c *client, a *attempt, host *metered, named bool) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { copyTo(c, host, c, host) })
@@ -76,8 +76,8 @@ func (d *door) through(c *client, a *attempt, host *metered, named bool) error {
 	begin, refused := d.check(c, a.to, named)
 	if refused != nil {
 		a.note(refused)
-		_ = c.SetWriteDeadline(time.Now().Add(alertTime)) // a connection that is closed is noticed by Write
-		_, _ = c.Write(alertDenied)                       // what is no TLS makes nothing of it
+		_ = c.SetWriteDeadline(time.Now().Add(alertTime)) // Write detects a closed connection
+		_, _ = c.Write(alertDenied)                       // other protocols ignore it
 		_ = host.Close()
 		_ = c.Close()
 		return refused
@@ -86,11 +86,11 @@ func (d *door) through(c *client, a *attempt, host *metered, named bool) error {
 	return nil
 }
 
-// check reads what a client begins with, and returns it when it may pass.
+// check reads the first bytes from the client and returns them if they may pass.
 func (d *door) check(c *client, to target, named bool) ([]byte, *refusal) {
 	first, err := c.r.Peek(1)
 	if err != nil {
-		return nil, nil // it says nothing, which copying finds out as well
+		return nil, nil // the client sent nothing; copying detects this too
 	}
 	if first[0] != recordHandshake {
 		if !named {
@@ -108,7 +108,8 @@ func withoutTLS(to target) *refusal {
 	return refuse(kindTLS, "tls: required", "Use TLS on port 443.", "%s requires TLS", to)
 }
 
-// sniRule refuses a ClientHello that does not name the host that the client asked for. An address has no name.
+// sniRule refuses a ClientHello whose server name is not the requested host. If the host is an address, there must be
+// no name.
 func sniRule(to target, name string, err error) *refusal {
 	_, literal := to.addr()
 	name = strings.TrimSuffix(strings.ToLower(name), ".")

@@ -15,53 +15,55 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Approver asks somebody whether a call may be made.
+// Approver decides whether a call is allowed.
 type Approver interface {
-	// Approve blocks until there is an answer or ctx ends. It may be called concurrently.
+	// Approve blocks until it has a decision or ctx is done. It must be safe for concurrent use.
 	Approve(ctx context.Context, r ApprovalRequest) (Decision, error)
 }
 
-// ApprovalRequest is a call that waits for an answer.
+// ApprovalRequest is a call that waits for a decision.
 type ApprovalRequest struct {
 	ID           string
 	Server, Tool string
-	Args         json.RawMessage // as the tool will get them
-	ArgsSHA256   string          // of the tool and the arguments
+	Args         json.RawMessage // as passed to the tool
+	ArgsSHA256   string          // hash of the tool and the arguments
 	Caller       Caller
-	Why          string // the rule that asks
+	Why          string // rule that requires the approval
 }
 
-// maxReviewedArgs is how many bytes of arguments a person can review.
+// maxReviewedArgs is the maximum size of arguments, in bytes, that a person can review.
 const maxReviewedArgs = 4000
 
-// TooLong reports whether a person cannot review the arguments, with the decision that then refuses the call.
+// TooLong reports whether the arguments are too long for a person to review. If so, it returns the decision that
+// refuses the call.
 func (r ApprovalRequest) TooLong() (Decision, bool) {
 	return Decision{Note: "the arguments are too long to review"}, len(r.Args) > maxReviewedArgs
 }
 
-// Decision is an answer. It is about the arguments of the request alone, unless For says otherwise.
+// Decision is the result of an approval request. It applies only to the call with these arguments, unless For is set.
 type Decision struct {
 	Allow bool
-	Note  string // for the caller; may be empty
-	For   string // ForOnce when empty; counts for an approval alone
+	Note  string // message for the caller; may be empty
+	For   string // used only if Allow is set; empty means ForOnce
 }
 
 // Values of Decision.For.
 const (
 	ForOnce = "once"
 	ForSame = "same" // also for later calls of the run with the same arguments
-	ForTool = "tool" // also for later calls of the run of the same tool
+	ForTool = "tool" // also for all later calls of this tool in the run
 )
 
-// While somebody is asked, the command gets more time, so that waiting costs it none.
+// While a call waits for an approval, the command's timeout is extended.
 const (
-	approvalWait   = 15 * time.Minute // after which nobody answers any more
+	approvalWait   = 15 * time.Minute // maximum wait for a decision
 	extensionEvery = 10 * time.Second
-	extensionAhead = 15 * time.Second // how much of it the command has in advance: a host that dies costs no more than that
-	leastExtension = time.Second      // worth a message
+	// Extension granted in advance, so that a command outlives a dead host by at most this time.
+	extensionAhead = 15 * time.Second
+	leastExtension = time.Second // smaller extensions are not sent
 )
 
-// approved asks for an approval when a rule wants one.
+// approved requests an approval if a rule requires it.
 func (p *pass) approved(ctx context.Context) *Error {
 	why := p.why
 	if why == "" {
@@ -111,7 +113,7 @@ func (p *pass) asks(ctx context.Context) (string, *Error) {
 	switch {
 	case ctx.Err() != nil:
 		return "", ended(ctx)
-	case err != nil: // what cannot be decided is asked
+	case err != nil: // if the condition cannot be evaluated, require approval
 		p.unclear(ctx, err)
 	case !holds:
 		return "", nil
@@ -119,7 +121,7 @@ func (p *pass) asks(ctx context.Context) (string, *Error) {
 	return "ask", nil
 }
 
-// ask asks, and gives the command time until there is an answer.
+// ask requests a decision, and extends the command's timeout until the decision.
 func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, approvalWait)
 	defer cancel()
@@ -143,7 +145,7 @@ func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 	})
 }
 
-// extend gives the command time until ctx ends.
+// extend extends the command's timeout until ctx is done.
 func (p *pass) extend(ctx context.Context) {
 	if p.cmd.Extend == nil {
 		return
@@ -167,12 +169,12 @@ func (p *pass) extend(ctx context.Context) {
 	}
 }
 
-// overtime is what a command waited for approvals and what it was given for that, however many it waits for at once,
-// and one after the other.
+// overtime tracks the time that a command waited for approvals and the extensions that it got. Approvals may be
+// concurrent or sequential.
 type overtime struct {
 	mu            sync.Mutex
-	asked         int       // approvals that are open
-	since         time.Time // when there were none
+	asked         int       // number of open approvals
+	since         time.Time // time when asked became positive
 	waited, given time.Duration
 }
 
@@ -192,7 +194,8 @@ func (o *overtime) end() {
 	}
 }
 
-// due returns what the command is to be given now, if that is worth it, and counts it as given.
+// due returns the extension that the command should get now, and counts it as given. It returns zero if the extension
+// is too small.
 func (o *overtime) due() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -204,14 +207,14 @@ func (o *overtime) due() time.Duration {
 	return by
 }
 
-// isApproved reports whether an earlier answer is about this call, too.
+// isApproved reports whether an earlier decision covers this call.
 func (s *Set) isApproved(p *pass) bool {
 	s.tally.mu.Lock()
 	defer s.tally.mu.Unlock()
 	return s.tally.approved[p.entry.tool.FullName()] || s.tally.approved[p.sum]
 }
 
-// remember keeps an approval that is about later calls.
+// remember stores an approval that covers later calls.
 func (s *Set) remember(p *pass, about string) {
 	s.tally.mu.Lock()
 	defer s.tally.mu.Unlock()

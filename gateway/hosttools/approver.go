@@ -9,13 +9,13 @@ func WithApprover(ctx context.Context, a Approver) context.Context {
 	return context.WithValue(ctx, approverKey{}, a)
 }
 
-// ApproverFromContext returns who approves calls; nil for nobody.
+// ApproverFromContext returns the approver of ctx, or nil if ctx has no approver.
 func ApproverFromContext(ctx context.Context) Approver {
 	a, _ := ctx.Value(approverKey{}).(Approver)
 	return a
 }
 
-// ApproverFunc is a function that is an Approver.
+// ApproverFunc is a function that implements Approver.
 type ApproverFunc func(ctx context.Context, r ApprovalRequest) (Decision, error)
 
 // Approve calls f.

@@ -18,14 +18,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Bounds of what arguments hold, besides their size.
+// Limits of arguments in addition to their size.
 const (
-	maxArgDepth  = 64     // nested levels
-	maxArgValues = 50_000 // one of three bytes takes eighty in memory
+	maxArgDepth  = 64     // nesting depth
+	maxArgValues = 50_000 // a value of three bytes needs eighty bytes in memory
 )
 
-// readArgs reads the arguments of a call strictly: what two parsers could read differently is refused, so that policy,
-// approval and handler see the same values. It returns them as data and as JSON with sorted keys.
+// readArgs parses the arguments of a call strictly. It rejects input that two parsers could interpret differently, so
+// that policy, approval, and handler see the same values. It returns the arguments as data, and as JSON with sorted
+// keys.
 func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage, *Error) {
 	invalid := func(format string, args ...any) (map[string]any, json.RawMessage, *Error) {
 		return nil, nil, toolspec.Failf(toolspec.CodeInvalid, format, args...)
@@ -109,7 +110,7 @@ func (d *argReader) object(depth int) (any, error) {
 		if !ok {
 			return nil, errors.New("a key is not a string")
 		}
-		// Go reads keys without regard to case, others the first or the last of two.
+		// Go matches keys case-insensitively, and other parsers take the first or the last duplicate.
 		if folded[fold(key)] {
 			return nil, fmt.Errorf("duplicate key %q, possibly in another spelling", plain(key, 80))
 		}
@@ -121,7 +122,7 @@ func (d *argReader) object(depth int) (any, error) {
 			return nil, err
 		}
 	}
-	_, err := d.Token() // the closing bracket
+	_, err := d.Token() // closing bracket
 	return out, err
 }
 
@@ -138,7 +139,7 @@ func (d *argReader) list(depth int) (any, error) {
 	return out, err
 }
 
-// fold returns the text that encoding/json takes for the same key.
+// fold returns the same text for all keys that encoding/json treats as equal.
 func fold(key string) string {
 	return strings.Map(func(r rune) rune {
 		for {
@@ -151,7 +152,7 @@ func fold(key string) string {
 	}, key)
 }
 
-// number returns an int64 for what is written as a whole number, else a float64.
+// number returns whole numbers as int64 and other numbers as float64.
 func number(n json.Number) (any, error) {
 	if i, err := n.Int64(); err == nil {
 		return i, nil
@@ -168,10 +169,10 @@ func number(n json.Number) (any, error) {
 	return f, nil
 }
 
-// maxFaults is how many faults of arguments are listed.
+// maxFaults is the maximum number of listed faults.
 const maxFaults = 20
 
-// validate holds arguments against the schema of a tool, and lists what is wrong with them by property.
+// validate checks arguments against the schema of a tool. The error lists the faults by property.
 func (e *entry) validate(args map[string]any) *Error {
 	faults := e.spelling.misspelt(args)
 	if err := e.resolved.Validate(args); err != nil {
@@ -225,10 +226,10 @@ func (e *entry) faults(args map[string]any) []string {
 	return faults
 }
 
-// rational matches the fractions and decimals that errors of the schema library have for whole numbers.
+// rational matches whole numbers that the schema library prints as fractions or decimals.
 var rational = regexp.MustCompile(`\b([0-9]+)(?:/1|\.0+)\b`)
 
-// fault returns what is wrong without the way to it in the schema.
+// fault returns the error text without the path in the schema.
 func fault(err error) string {
 	text := err.Error()
 	for strings.HasPrefix(text, "validating ") {

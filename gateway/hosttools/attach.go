@@ -18,24 +18,24 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// serviceName is the service of a session that commands reach the host's tools by.
+// serviceName is the name of the session service that connects commands to the host tools.
 const serviceName = "tools"
 
-// What lies where in a sandbox.
+// Layout of the declarations in a sandbox, and limits for writing them.
 const (
 	declarationsDir = workspace + "/.workcell/tools"
-	digestChars     = 12 // of a set's digest, which name its directory
+	digestChars     = 12 // number of digest characters in a set's directory name
 	writersAtOnce   = 8
 )
 
-// Attachment lets commands of a session call tools of the host.
+// Attachment lets commands of a session call host tools.
 type Attachment struct {
 	s    *sandbox.Sandbox
 	addr string
 }
 
-// Attach has this process answer the calls that commands of s make, until s closes. What a command may call is decided
-// by its grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs
+// Attach makes this process serve host tool calls of commands in s until s is closed. Only the grant of a command
+// decides which tools it may call, so any attachment of the session can serve it. Attaching a session twice costs
 // nothing.
 func Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: serve})
@@ -45,10 +45,10 @@ func Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	return &Attachment{s: s, addr: addr}, nil
 }
 
-// serve answers a connection of a command.
+// serve handles a connection of a command.
 func serve(ctx context.Context, c *sandbox.ServiceConn) {
 	if a, ok := c.Grant.(*Access); ok {
-		_ = a.Serve(ctx, c, c.ExecID, c.Span) // how a command's connection ends is the command's business
+		_ = a.Serve(ctx, c, c.ExecID, c.Span) // errors of a command's connection concern only the command
 	}
 }
 
@@ -76,7 +76,7 @@ func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecReque
 	return access
 }
 
-// dir returns the directory of the set's declarations inside.
+// dir returns the directory in the sandbox for the set's declarations.
 func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChars] }
 
 // Declare writes the declarations of set into the sandbox, the index last. If the index is up to date, Declare does
@@ -110,10 +110,10 @@ func (a *Attachment) Declare(ctx context.Context, set *Set) error {
 
 const declarationMode fs.FileMode = 0o444
 
-// sweepTimeout bounds the removal of results.
+// sweepTimeout limits the removal of results.
 const sweepTimeout = 30 * time.Second
 
-// Sweep removes the results of an ended command's calls that it left in files which it did not name.
+// Sweep removes the result files of an ended command, except files that the command named itself.
 func (a *Attachment) Sweep(ctx context.Context, access *Access) error {
 	names := access.takeSaved()
 	if len(names) == 0 {
@@ -136,7 +136,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// takeSaved returns the files below resultsDir that were written since it was called last.
+// takeSaved returns the files in resultsDir that were written since the previous call.
 func (a *Access) takeSaved() []string {
 	a.counts.mu.Lock()
 	defer a.counts.mu.Unlock()

@@ -9,14 +9,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// Bounds of the evaluation of a condition.
+// Limits for the evaluation of a condition.
 const (
 	conditionSteps = 100_000
-	conditionTime  = time.Second // longer than the steps take, except on an overloaded machine
+	conditionTime  = time.Second // evaluation of the steps is faster, except on an overloaded host
 )
 
-// conditionEnv returns the environment of the conditions: args, what the call passes; tool {server, name, read_only,
-// destructive, open_world}; run {id, workflow, agent, step}; calls {total, tool}, those that the run made before.
+// conditionEnv returns the variables of conditions: args, the arguments of the call; tool {server, name, read_only,
+// destructive, open_world}; run {id, workflow, agent, step}; calls {total, tool}, the numbers of earlier calls in the
+// run.
 func conditionEnv() *expr.Env {
 	var vars []expr.Var
 	for _, name := range []string{"args", "tool", "run", "calls"} {
@@ -24,7 +25,7 @@ func conditionEnv() *expr.Env {
 	}
 	env, err := expr.New(vars...)
 	if err != nil {
-		panic(err) // the names above are identifiers
+		panic(err) // the names above are valid identifiers
 	}
 	return env.Within(conditionSteps, conditionTime)
 }
@@ -55,7 +56,7 @@ func (c *condition) holds(ctx context.Context, vars map[string]any, otherwise bo
 // ConditionProblems returns the conditions of rules that do not compile. Rules.Problems returns all other problems.
 func ConditionProblems(r Rules) (found Problems) {
 	if len(r.Allow) > rules.MaxTools {
-		return nil // one problem is enough
+		return nil // rules.Problems reports this problem already
 	}
 	env := conditionEnv()
 	for i, rule := range r.Allow {

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxText bounds each declaration.
+// maxText is the maximum size of each declaration in bytes.
 const maxText = 128 << 10
 
 // declarations returns files that describe tools to code in a sandbox: INDEX.md, and a file for each tool below python
@@ -26,12 +26,12 @@ func declarations(tools []Tool) map[string]string {
 	return files
 }
 
-// fileName returns a name as an element of a path.
+// fileName returns name as a path element.
 func fileName(name string) string {
 	return replaced(name, func(r rune) bool { return r == '-' || r == '_' || letterOrDigit(r) })
 }
 
-// replaced puts underscores in the place of other characters than ok.
+// replaced replaces all characters except ok with underscores.
 func replaced(name string, ok func(r rune) bool) string {
 	return strings.Map(func(r rune) rune {
 		if ok(r) {
@@ -45,7 +45,7 @@ func letterOrDigit(r rune) bool {
 	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// identifier returns the name of a tool in Python. It is never a keyword.
+// identifier returns the Python name of a tool. It is never a keyword.
 func identifier(name string, keywords map[string]bool) string {
 	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
 	switch {
@@ -57,7 +57,7 @@ func identifier(name string, keywords map[string]bool) string {
 	return id
 }
 
-// isIdentifier reports whether code can use a name as it is.
+// isIdentifier reports whether code can use name unchanged.
 func isIdentifier(name string) bool { return name != "" && identifier(name, nil) == name }
 
 func indexFile(tools []Tool) string {
@@ -70,10 +70,10 @@ func indexFile(tools []Tool) string {
 	return b.String()
 }
 
-// Bounds of a line of the index.
+// Limits of a line of the index.
 const (
 	maxIndexArgs  = 12
-	maxIndexWords = 120 // characters of a sentence
+	maxIndexWords = 120 // maximum characters of a sentence
 )
 
 // indexLine returns the tool's line of the index: server.tool(argument, optional?) - Sentence.
@@ -97,7 +97,7 @@ func indexLine(t Tool) string {
 	return line
 }
 
-// sentence returns the first sentence about a tool.
+// sentence returns the first sentence of a tool's description.
 func sentence(t Tool) string {
 	for _, s := range []string{t.Description, t.Title} {
 		s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
@@ -111,10 +111,10 @@ func sentence(t Tool) string {
 	return ""
 }
 
-// oneLine returns text without what moves or hides other text, of at most so many characters.
+// oneLine returns text on one line with at most most characters. It removes characters that move or hide text.
 func oneLine(text string, most int) string { return sanitize.OneLine(sanitize.Strip(text), most) }
 
-// JSON returns the whole definition, which includes what Python leaves out.
+// JSON returns the complete definition, including details that Python omits.
 func (t Tool) JSON() string {
 	definition := struct {
 		Name        string         `json:"name"`
@@ -130,8 +130,8 @@ func (t Tool) JSON() string {
 	return encodeJSON(definition) + "\n"
 }
 
-// encodeJSON returns v as one line of JSON, without HTML's escapes; empty when it has none.
+// encodeJSON returns v as one line of JSON without HTML escapes. It returns an empty string if v cannot be encoded.
 func encodeJSON(v any) string {
-	b, _ := sanitize.JSON(v) // of what is none it is empty
+	b, _ := sanitize.JSON(v) // empty on error
 	return string(b)
 }

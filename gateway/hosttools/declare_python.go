@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// pythonKeywords cannot be names. Code inside writes them with an underscore behind.
+// pythonKeywords returns Python's keywords, which cannot be names. Code in sandboxes appends an underscore to them.
 func pythonKeywords() map[string]bool {
 	keywords := map[string]bool{}
 	for word := range strings.FieldsSeq("False None True and as assert async await break class continue def del " +
@@ -17,8 +17,8 @@ func pythonKeywords() map[string]bool {
 	return keywords
 }
 
-// Python returns the signature of the tool as code inside calls it. The type of an object is a dict display; "?" ends
-// the names of properties that may be missing.
+// Python returns the tool's signature for calls from code. Types of objects are dict displays. A "?" marks optional
+// properties.
 func (t Tool) Python() string {
 	keywords := pythonKeywords()
 	in, results := newReader(t.Input), "Any"
@@ -53,7 +53,7 @@ func (t Tool) Python() string {
 	return "# " + pythonCall(t, keywords) + "\n" + text
 }
 
-// pythonCall returns how code calls the tool.
+// pythonCall returns a Python call of the tool.
 func pythonCall(t Tool, keywords map[string]bool) string {
 	server, name := identifier(t.Server, keywords), identifier(t.Name, keywords)
 	if server[0] != '_' && name[0] != '_' && t.Server != "call" { // tools.call is a function
@@ -75,7 +75,7 @@ func docstring(texts ...string) string {
 	return "..."
 }
 
-// argument returns the name of an argument in code; false if code cannot name it.
+// argument returns the Python name of an argument. It returns false if the argument has no valid name.
 func argument(name string, keywords map[string]bool) (string, bool) {
 	base, underscored := strings.CutSuffix(name, "_")
 	switch {

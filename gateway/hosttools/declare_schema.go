@@ -9,16 +9,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Bounds of what is read of a schema.
+// Limits for reading a schema.
 const (
-	maxTypeDepth = 10        // nested schemas; below it is Any
-	maxFields    = 200       // of an object
-	maxLiterals  = 50        // of an enumeration
-	maxLiteral   = 200       // bytes of one
-	maxUnion     = 20        // alternatives
-	maxName      = 200       // bytes of a property's name
-	schemaCost   = 64        // bytes that reading a schema counts for
-	maxRead      = 256 << 10 // bytes of all schemas that a reference or the document leads to
+	maxTypeDepth = 10        // nesting depth; deeper types become Any
+	maxFields    = 200       // per object
+	maxLiterals  = 50        // per enumeration
+	maxLiteral   = 200       // bytes per literal
+	maxUnion     = 20        // alternatives per union
+	maxName      = 200       // bytes of a property name
+	schemaCost   = 64        // bytes charged for reading a schema
+	maxRead      = 256 << 10 // bytes of all schemas read through references or from the document
 )
 
 // field is a property of an object.
@@ -28,18 +28,19 @@ type field struct {
 	schema   any
 }
 
-// reader writes the schemas of one document as types of Python. An object is a dict display, so that it needs no name.
+// reader writes the schemas of one document as Python types. Objects become dict displays, so they need no names.
 type reader struct {
 	root map[string]any
 	open map[string]bool // references that are being read
-	left int             // of maxRead
+	left int             // remaining part of maxRead
 }
 
 func newReader(root map[string]any) *reader {
 	return &reader{root: root, open: map[string]bool{}, left: maxRead}
 }
 
-// enter returns a schema behind its references, and the function that leaves it. A nil schema accepts any value.
+// enter follows the references of a schema. The caller must call leave when it is done with the result. A nil schema
+// accepts any value.
 func (r *reader) enter(schema any, depth int) (s map[string]any, leave func()) {
 	s, _ = schema.(map[string]any)
 	leave = func() {}
@@ -65,7 +66,7 @@ func (r *reader) enter(schema any, depth int) (s map[string]any, leave func()) {
 	return nil, leave
 }
 
-// fields returns the properties of an object, the required ones first; none if they are not known.
+// fields returns the properties of an object, required properties first. It returns nil if the properties are unknown.
 func (r *reader) fields(schema any, depth int) []field {
 	s, leave := r.enter(schema, depth)
 	defer leave()
@@ -110,7 +111,7 @@ func (r *reader) fields(schema any, depth int) []field {
 	return list
 }
 
-// typ returns how the type of a schema is written.
+// typ returns the Python type for a schema.
 func (r *reader) typ(schema any, depth int) string {
 	s, leave := r.enter(schema, depth)
 	defer leave()
@@ -155,7 +156,7 @@ func pythonTypes() map[string]string {
 	return map[string]string{"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 }
 
-// union writes alternatives. If one of them is Any, the union is Any.
+// union returns the union of alternatives. If one of them is Any, the union is Any.
 func union(list []any, typ func(any) string) string {
 	if len(list) == 0 || len(list) > maxUnion {
 		return "Any"
@@ -173,7 +174,7 @@ func union(list []any, typ func(any) string) string {
 	return strings.Join(all, " | ")
 }
 
-// literals writes the values of an enumeration.
+// literals returns the type for the values of an enumeration.
 func (r *reader) literals(list []any) string {
 	if len(list) == 0 || len(list) > maxLiterals {
 		return "Any"

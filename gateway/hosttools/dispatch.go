@@ -20,16 +20,16 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// maxWait is how long a call waits for its turn: for the rate, and for a slot.
+// maxWait is the maximum time that a call waits for the rate limit and for a slot.
 const maxWait = 5 * time.Second
 
 // Command is the command whose code calls tools.
 type Command struct {
 	SandboxID string
-	Files     Files // where large results go; nil: they are refused
-	// Extend gives the command more time while somebody is asked. Nil: it does not get any.
+	Files     Files // destination for large results; if nil, large results are refused
+	// Extend extends the command's timeout while a call waits for an approval. If nil, the timeout is not extended.
 	Extend func(ctx context.Context, execID string, by time.Duration) error
-	// Approver is asked in the place of the grant's. Nil: the grant's is.
+	// Approver overrides the grant's approver. If nil, the grant's approver is used.
 	Approver Approver
 	// Settings are the settings of the command, for the audit log.
 	Settings sandbox.Settings
@@ -42,34 +42,34 @@ type Access struct {
 
 	overtime overtime
 	counts   counter
-	saved    []string // results in files that no caller named; counts.mu guards it
+	saved    []string // result files that no caller named; guarded by counts.mu
 }
 
-// Access returns the access of a command, which may have more than one connection.
+// Access returns the access for a command. The command may use several connections.
 func (s *Set) Access(cmd Command) *Access { return &Access{set: s, cmd: cmd} }
 
-// Set returns the set.
+// Set returns the set of tools.
 func (a *Access) Set() *Set { return a.set }
 
-// Request is a call as it comes from inside.
+// Request is a call from a sandbox.
 type Request struct {
-	Tool        string // its name inside, or "server.tool"
+	Tool        string // name in the sandbox, or "server.tool"
 	Args        json.RawMessage
-	Save        string // where below /workspace the result is to be written; empty: where it fits
-	TraceParent string // of the caller's span
+	Save        string // file below /workspace for the result; if empty, the reply contains small results
+	TraceParent string // caller's span
 }
 
-// Reply is the answer to a call.
+// Reply is the result of a call.
 type Reply struct {
-	Data  json.RawMessage // the result, or what is known of the file that has it
-	Text  string          // the result when Data is empty
-	Files []Saved         // further files
-	Error *Error          // set when the call failed
-	// RetryAfter is when a call that found no capacity may be tried again.
+	Data  json.RawMessage // result, or a description of the file with the result
+	Text  string          // result if Data is empty
+	Files []Saved         // additional files
+	Error *Error          // set if the call failed
+	// RetryAfter is the time after which the caller may repeat a call that was refused for lack of capacity.
 	RetryAfter time.Duration
 }
 
-// pass is a call on its way through the checks.
+// pass is the state of a call during the checks.
 type pass struct {
 	*Access
 	req       Request
@@ -77,14 +77,14 @@ type pass struct {
 	caller    Caller
 	args      map[string]any
 	canonical json.RawMessage
-	why       string // the rule that requires an approval
-	before    calls  // the run's, when this one was counted
+	why       string // rule that requires an approval
+	before    calls  // number of earlier calls in the run
 	sum       string
 	decision  string
 	retry     time.Duration
 }
 
-// Call lets a command call a tool. span is that of the command.
+// Call calls a tool for a command. span is the command's span.
 func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext, req Request) Reply {
 	if !a.set.begin() {
 		return Reply{Error: toolspec.Failf(toolspec.CodeClosed, "the run has ended")}
@@ -99,7 +99,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	p := &pass{Access: a, req: req, decision: Denied}
 	p.caller = a.set.grant.Caller
 	p.caller.ExecID, p.caller.SandboxID = execID, a.cmd.SandboxID
-	// 1: what is not granted does not exist.
+	// 1: grant. The error for a tool without a grant is the same as for an unknown tool.
 	if p.entry = a.set.byName[req.Tool]; p.entry == nil {
 		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(req.Tool, 80)).
 			WithRemediation("Use the tools that `tools ls` lists.")
@@ -112,8 +112,8 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	return p.finish(ctx, s, p.perform(ctx))
 }
 
-// runContext is the context of a call, which ends with its connection, with the values of the run: the audit file, the
-// run itself.
+// runContext is the context of a call. It is done when the call's connection ends. It has the values of the run, for
+// example the audit file and the run itself.
 type runContext struct {
 	context.Context
 	run context.Context
@@ -128,44 +128,45 @@ func (c runContext) Value(key any) any {
 
 var errSetClosed = errors.New("the run has ended")
 
-// perform takes the call through the checks behind the first.
+// perform runs all checks after the first one, and then the tool.
 func (p *pass) perform(ctx context.Context) Reply {
-	if fail := p.read(ctx); fail != nil { // 2 and 3
+	if fail := p.read(ctx); fail != nil { // checks 2 and 3
 		return Reply{Error: fail}
 	}
-	if fail := p.permitted(ctx); fail != nil { // 4 and 5
+	if fail := p.permitted(ctx); fail != nil { // checks 4 and 5
 		return Reply{Error: fail}
 	}
-	p.args = nil                 // which are much larger than their text, and it may wait for long
-	release, fail := p.turn(ctx) // 6
+	// Release the memory, because args are much larger than their text and the call may wait long.
+	p.args = nil
+	release, fail := p.turn(ctx) // check 6
 	if fail != nil {
-		p.set.giveBack(p.entry) // it was not made, and may be tried again
+		p.set.giveBack(p.entry) // the call was not made and may be repeated
 		return Reply{Error: fail, RetryAfter: p.retry}
 	}
-	kept := false // by a handler that goes on
+	kept := false // true if the handler still runs and keeps the slot
 	defer func() {
 		if !kept {
 			release()
 		}
 	}()
 	p.decision = Allowed
-	if fail := p.approved(ctx); fail != nil { // 7
+	if fail := p.approved(ctx); fail != nil { // check 7
 		return Reply{Error: fail}
 	}
 	if err := p.note(ctx, audit.Allowed, ""); err != nil {
 		return Reply{Error: p.internal(ctx, "cannot record a call", err)}
 	}
 	kept = true
-	res, fail := p.run(ctx, release) // 8
+	res, fail := p.run(ctx, release) // step 8
 	if fail != nil {
 		return Reply{Error: fail}
 	}
-	return p.deliver(ctx, res) // 9
+	return p.deliver(ctx, res) // step 9
 }
 
-// read reads the arguments and holds them against the schema.
+// read parses the arguments and checks them against the schema.
 func (p *pass) read(ctx context.Context) *Error {
-	select { // large arguments take time and memory
+	select { // limited, because large arguments need time and memory
 	case p.set.reading <- struct{}{}:
 		defer func() { <-p.set.reading }()
 	case <-ctx.Done():
@@ -183,7 +184,7 @@ func (p *pass) read(ctx context.Context) *Error {
 	return checkSave(p.req.Save)
 }
 
-// permitted asks policy and conditions, and counts the call.
+// permitted checks policy and conditions, and counts the call.
 func (p *pass) permitted(ctx context.Context) *Error {
 	name := p.entry.tool.FullName()
 	denied := func(rule, format string, args ...any) *Error {
@@ -219,8 +220,8 @@ func (p *pass) permitted(ctx context.Context) *Error {
 	return fail
 }
 
-// deciding waits until no other call of the run is being decided on by a condition, until done is called: calls that
-// come at once would all see the same number of calls before them.
+// deciding waits until no condition is being evaluated for another call of the run. The caller must call done
+// afterwards. Otherwise, concurrent calls would all see the same number of earlier calls.
 func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	if p.entry.when == nil {
 		return func() {}, nil
@@ -233,8 +234,8 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 	}
 }
 
-// unclear reports a condition that cannot be evaluated, once a tool and run: code inside can have it so as often as it
-// likes.
+// unclear logs that a condition cannot be evaluated, at most once per tool and run, because code in the sandbox can
+// cause it any number of times.
 func (p *pass) unclear(ctx context.Context, err error) {
 	p.entry.unclear.Do(func() {
 		p.set.r.o.Log.WarnContext(ctx, "cannot evaluate a condition of a host tool", "tool", p.entry.tool.FullName(), "error", err)
@@ -250,7 +251,7 @@ func (p *pass) vars(before calls) map[string]any {
 	}
 }
 
-// turn waits for the rate and for a slot, which release returns.
+// turn waits for the rate limit and for a slot. release frees the slot.
 func (p *pass) turn(ctx context.Context) (release func(), fail *Error) {
 	wait, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
@@ -272,22 +273,22 @@ func (p *pass) turn(ctx context.Context) (release func(), fail *Error) {
 		WithRemediation("Wait, then call again with fewer concurrent calls.")
 }
 
-// outcome is what a handler returned.
+// outcome is the result of a handler.
 type outcome struct {
 	res Result
 	err error
 }
 
-// errPanic: a handler panicked.
+// errPanic means that a handler panicked.
 var errPanic = errors.New("the handler panicked")
 
-// run runs the handler with its time limit. A handler that goes on after it keeps its slot until it returns.
+// run runs the handler with its time limit. A handler that exceeds the limit keeps its slot until it returns.
 func (p *pass) run(ctx context.Context, release func()) (Result, *Error) {
 	limit := time.Duration(p.set.limits.Seconds) * time.Second
 	within, cancel := context.WithTimeout(ctx, limit)
 	ended := make(chan outcome, 1)
-	p.set.running.Add(1) // the call itself is one already
-	go func() {          // Close waits for it
+	p.set.running.Add(1) // cannot reach zero before, because the call itself is counted
+	go func() {          // Close waits for this goroutine
 		defer p.set.running.Done()
 		defer release()
 		defer cancel()
@@ -298,7 +299,7 @@ func (p *pass) run(ctx context.Context, release func()) (Result, *Error) {
 		return o.res, p.failure(ctx, within, o)
 	case <-within.Done():
 	}
-	select { // both may be there
+	select { // both channels may be ready
 	case o := <-ended:
 		return o.res, p.failure(ctx, within, o)
 	default:
@@ -317,7 +318,7 @@ func (p *pass) handle(ctx context.Context) (o outcome) {
 	return outcome{res, err}
 }
 
-// failure returns what an outcome is to the caller; nil for a success.
+// failure returns the error for the caller, or nil on success.
 func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 	name := p.entry.tool.FullName()
 	var known *Error
@@ -333,11 +334,11 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 	case errors.Is(o.err, errPanic):
 		return toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", name)
 	case errors.As(o.err, &known):
-		copied := *known // one that a handler may hold on to
+		copied := *known // copied because the handler may keep a reference
 		return &copied
 	case ctx.Err() != nil:
 		return ended(ctx)
-	case errors.Is(within.Err(), context.DeadlineExceeded): // not the end of what has returned
+	case errors.Is(within.Err(), context.DeadlineExceeded): // after the handler's own errors, which may be in time
 		return toolspec.Failf(toolspec.CodeTimeout, "%s timed out after %d seconds", name, p.set.limits.Seconds).
 			WithRemediation("Request less in one call. The call may have had an effect.")
 	}
@@ -345,7 +346,7 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 	return toolspec.Failf(toolspec.CodeToolFailed, "%s failed", name)
 }
 
-// maxFailureText is how much of a tool's own words about its failure is repeated.
+// maxFailureText is the maximum size of a tool's error message in a reply.
 const maxFailureText = 4 << 10
 
 func (p *pass) internal(ctx context.Context, message string, err error) *Error {
@@ -353,7 +354,7 @@ func (p *pass) internal(ctx context.Context, message string, err error) *Error {
 	return toolspec.Failf(toolspec.CodeInternal, "%s", message)
 }
 
-// ended returns what a call is told whose context is over.
+// ended returns the error for a call whose context is done.
 func ended(ctx context.Context) *Error {
 	if errors.Is(context.Cause(ctx), errSetClosed) {
 		return toolspec.Failf(toolspec.CodeClosed, "the run has ended")

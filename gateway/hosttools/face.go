@@ -21,16 +21,16 @@ import (
 
 const methodCall = "tools/call"
 
-// metaTraceParent is the key in _meta of the span that a call belongs to.
+// metaTraceParent is the _meta key for the parent span of a call.
 const metaTraceParent = "traceparent"
 
-// resourceScheme begins the addresses of declarations.
+// resourceScheme is the prefix of declaration URIs.
 const resourceScheme = "tools://"
 
-// Serve speaks MCP with a command on c until the command hangs up, ctx ends or the set is closed, and closes c. span is
-// that of the command.
+// Serve speaks MCP with a command on c until the command hangs up, ctx is done, or the set is closed. It closes c. span
+// is the command's span.
 func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trace.SpanContext) error {
-	defer c.Close() // the reason is known by then
+	defer c.Close() // the error that matters was already returned
 	if !a.set.begin() {
 		return errSetClosed
 	}
@@ -46,7 +46,7 @@ func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trac
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { c.Close() })() // which ends the session; the error would say nothing more
+	defer context.AfterFunc(ctx, func() { c.Close() })() // ends the session; the error of Close adds nothing
 	err = ss.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -54,8 +54,8 @@ func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trac
 	return err
 }
 
-// newServer makes the MCP server of the set: tools/call is answered before the library looks for a handler, so that
-// what is not granted is like what does not exist.
+// newServer returns the MCP server of the set. It answers tools/call before the SDK looks up a handler, so that a tool
+// without a grant gets the same error as an unknown tool.
 func (s *Set) newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ServerOptions{
 		PageSize: maxTools + 1,
@@ -101,7 +101,7 @@ func mcpTool(t Tool) *mcp.Tool {
 	return tool
 }
 
-// receive answers calls, and refuses what code inside has no use for.
+// receive handles tool calls and refuses methods that code in a sandbox does not need.
 func (s *Set) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch method {
@@ -133,7 +133,7 @@ func (s *Set) call(ctx context.Context, req mcp.Request) (mcp.Result, error) {
 	return reply.mcp()
 }
 
-// mcp returns the answer as the protocol has it. A failure is structured, too: {"error": {…}}.
+// mcp converts the reply to an MCP result. Errors are structured content too: {"error": {…}}.
 func (r Reply) mcp() (*mcp.CallToolResult, error) {
 	res := &mcp.CallToolResult{Content: []mcp.Content{}}
 	if len(r.Files) > 0 {

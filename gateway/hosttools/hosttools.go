@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// What tools of the host share with all others.
+// Types that host tools share with other tools.
 type (
 	Definition = toolspec.Definition
 	Error      = toolspec.Error
@@ -21,59 +21,59 @@ type (
 	Problems   = hint.Problems
 )
 
-// Tool is a tool of the host.
+// Tool is a host tool.
 type Tool struct {
-	Definition        // Name is that on its server; schemas are objects of JSON Schema, Output may be nil
+	Definition        // Name is the name on its server; schemas are JSON Schema objects; Output may be nil
 	Server     string // set by the source
 	Handle     Handler
 }
 
-// Handler runs a tool. It must end when ctx does. An *[Error] that it returns is the answer; of another error the
-// caller learns only that the tool failed.
+// Handler runs a tool. It must return when ctx is done. If it returns an *[Error], the caller gets this error. For
+// other errors, the caller learns only that the tool failed.
 type Handler func(ctx context.Context, c Call) (Result, error)
 
-// Call is one call of a tool. Args is an object that fits the tool's schema, without duplicate keys.
+// Call is one call of a tool. Args is an object that matches the tool's schema and has no duplicate keys.
 type Call struct {
 	Args   json.RawMessage
 	Caller Caller
 }
 
-// Caller says on whose behalf a tool is called.
+// Caller identifies the caller of a tool.
 type Caller struct {
 	Run, Workflow, Step, Agent string
 	SandboxID, ExecID          string
-	Depth                      int // 1 for code that an agent runs; more when a tool of the host ran the agent
+	Depth                      int // 1 for code that an agent runs; higher if a host tool ran the agent
 }
 
-// Result is what a tool returns. Data, which is JSON, wins over Text.
+// Result is the result of a tool. Data must be JSON. If Data is set, Text is ignored.
 type Result struct {
 	Data   json.RawMessage
 	Text   string
 	Files  []File
-	Failed bool // the call failed; Text says why
+	Failed bool // the call failed, and Text is the reason
 }
 
-// File is a file that a tool returns.
+// File is a file in a tool's result.
 type File struct {
-	Name  string // a base name; may be empty
+	Name  string // base name; may be empty
 	MIME  string
 	Bytes []byte
 }
 
-// Source has the tools of one server. All methods may be called concurrently.
+// Source provides the tools of one server. All methods must be safe for concurrent use.
 type Source interface {
-	// Name is the server's name in rules.
+	// Name returns the server's name in rules.
 	Name() string
-	// Tools returns the tools as they are now.
+	// Tools returns the current tools.
 	Tools(ctx context.Context) ([]Tool, error)
-	// Close ends what the source started. Later calls of its tools fail.
+	// Close stops everything that the source started. Later calls of its tools fail.
 	Close() error
 }
 
-// AppServer is the name of the server of a program's own Genkit tools.
+// AppServer is the server name of a program's own Genkit tools.
 const AppServer = "app"
 
-// Static returns a source of fixed tools, which it names server.
+// Static returns a source with fixed tools and the name server.
 func Static(server string, tools ...Tool) Source {
 	tools = slices.Clone(tools)
 	for i := range tools {
@@ -91,11 +91,11 @@ func (s static) Name() string                          { return s.name }
 func (s static) Tools(context.Context) ([]Tool, error) { return s.tools, nil }
 func (s static) Close() error                          { return nil }
 
-// FullName returns the name that rules use: "server.tool".
+// FullName returns the tool's name in rules: "server.tool".
 func (t Tool) FullName() string { return t.Server + "." + t.Name }
 
-// MCPName returns the name that clients inside use: server, underscore, tool, with characters that MCP clients refuse
-// replaced.
+// MCPName returns the tool's name for clients in sandboxes: server, underscore, tool. Characters that MCP clients
+// reject are replaced.
 func (t Tool) MCPName() string {
 	return strings.Map(func(r rune) rune {
 		if r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -105,9 +105,9 @@ func (t Tool) MCPName() string {
 	}, t.Server+"_"+t.Name)
 }
 
-type callerKey struct{} // holds the Caller of the call that a context belongs to
+type callerKey struct{} // holds the Caller of the current call
 
-// CallerFromContext returns the caller of the tool that is running under ctx.
+// CallerFromContext returns the caller of the tool that runs with ctx.
 func CallerFromContext(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok

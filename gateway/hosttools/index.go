@@ -9,11 +9,11 @@ import (
 
 const (
 	indexName = "INDEX.md"
-	maxIndex  = 6000 // bytes of the full index where it is chosen by its length
+	maxIndex  = 6000 // maximum size of an automatically chosen full index in bytes
 )
 
-// Index returns what a model is told of the tools: a line for each, or where that would be long, or the rules say so, a
-// line for each server and how to search.
+// Index returns the description of the tools for a model, with one line per tool. If this is too long, or if the rules
+// request it, Index has one line per server and explains how to search.
 func (s *Set) Index() string {
 	var full strings.Builder
 	for _, e := range s.sorted {
@@ -38,14 +38,15 @@ func (s *Set) Index() string {
 	return short.String()
 }
 
-// Entry is what a set says of a tool.
+// Entry is a tool of a set with its rules.
 type Entry struct {
-	Tool     Tool
-	Decision string // Allowed; Denied, by the operator; "asks", of every call; "conditional": it depends on the arguments
-	MaxCalls int64  // in a run; zero is no bound of its own
+	Tool Tool
+	// Allowed; Denied by the operator; "asks" if every call needs approval; "conditional" if it depends on the arguments.
+	Decision string
+	MaxCalls int64 // per run; zero if the tool has no separate limit
 }
 
-// Entries returns the tools with what is decided about them, sorted by their names inside.
+// Entries returns the tools with their decisions, sorted by their names in sandboxes.
 func (s *Set) Entries() []Entry {
 	list := make([]Entry, len(s.sorted))
 	for i, e := range s.sorted {

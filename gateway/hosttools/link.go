@@ -19,34 +19,34 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds of one connection.
+// Limits of one connection.
 const (
 	maxLine    = 2 << 20          // bytes of a request
-	smallLine  = 64 << 10         // bytes of a request that is received at once
+	smallLine  = 64 << 10         // bytes of a request that is read without a separate limit
 	writeLimit = 30 * time.Second // for a client that does not read its answers
 	lineLimit  = 30 * time.Second // for the rest of a large request
 )
 
-// Bounds of all connections of a set.
+// Limits of all connections of a set.
 const (
-	// inFlight times Limits.Concurrent requests have no written answer. This bounds the answers: a result has at most
-	// Limits.ResultKB, a list at most maxDefinitions.
+	// inFlight times Limits.Concurrent is the maximum number of requests without a written answer. This also limits the
+	// memory for answers: a result has at most Limits.ResultKB, and a list has at most maxDefinitions.
 	inFlight   = 2
-	maxPending = 4 * maxLine // bytes of the requests that have no answer yet
-	// requestCost is what a byte of a request costs: as it came, and as parameters and arguments.
+	maxPending = 4 * maxLine // bytes of all unanswered requests
+	// requestCost is the memory cost per byte of a request: the raw data, the parameters, and the arguments.
 	requestCost = 3
-	maxLarge    = 1 // large requests that are being received
-	// otherRequests is how many requests a second are listened to, besides the calls that the limits allow.
+	maxLarge    = 1 // number of large requests received concurrently
+	// otherRequests is the number of requests per second that are accepted in addition to the call limits.
 	otherRequests = 500
-	requestUnit   = 8 << 10 // bytes for which a large request counts as one more
+	requestUnit   = 8 << 10 // a large request counts as one more request for this many bytes
 )
 
-// load is what the connections of a set hold of the host, whatever code inside does.
+// load tracks the host resources used by the connections of a set. It limits them whatever code in the sandbox does.
 type load struct {
 	requests *rate.Limiter
-	slots    chan struct{}       // requests whose answer is not written yet
+	slots    chan struct{}       // requests without a written answer
 	pending  *semaphore.Weighted // bytes of these requests
-	large    chan struct{}       // requests that are large and being received
+	large    chan struct{}       // large requests that are being received
 }
 
 func newLoad(l Limits) *load {
@@ -57,14 +57,14 @@ func newLoad(l Limits) *load {
 	}
 }
 
-type linkKey struct{} // holds the *link of the connection that a request came on
+type linkKey struct{} // holds the *link of a request's connection
 
-// link is a connection of a command: a transport of the MCP library, and the connection that this makes of it. It reads
-// a request when there is room for it. A line is one request: lists of requests, whose answers would have to be kept
-// until the last one, are not JSON-RPC of later versions any more.
+// link is a connection of a command. It implements both the transport and the connection of the MCP SDK. It reads a
+// request only if there is capacity for it. Each line is one request. Batches are not supported, because later JSON-RPC
+// versions of MCP removed them and their answers would have to be kept until the last one.
 type link struct {
 	access *Access
-	ctx    context.Context // of the connection; requests come under contexts of the MCP library
+	ctx    context.Context // of the connection; the SDK uses other contexts for requests
 	cancel context.CancelFunc
 	execID string
 	span   trace.SpanContext
@@ -74,13 +74,13 @@ type link struct {
 	writing chan struct{} // held while an answer is written
 
 	mu   sync.Mutex              // guards open
-	open map[jsonrpc.ID]*request // nil once the connection is closed
+	open map[jsonrpc.ID]*request // nil after the connection is closed
 }
 
-// request has no answer yet. It holds a slot.
+// request is an unanswered request. It holds a slot.
 type request struct {
 	*jsonrpc.Request
-	size int64 // held of load.pending
+	size int64 // reserved part of load.pending
 }
 
 func (l *link) load() *load { return l.access.set.load }
@@ -88,10 +88,10 @@ func (l *link) load() *load { return l.access.set.load }
 // Connect returns the link itself.
 func (l *link) Connect(context.Context) (mcp.Connection, error) { return l, nil }
 
-// SessionID returns nothing: a connection is a session.
+// SessionID returns an empty string, because a connection is a session.
 func (l *link) SessionID() string { return "" }
 
-// Read returns the next request once there is room for it. Answers are no business of a client: nothing was asked.
+// Read returns the next request when there is capacity for it. It skips answers, because the server sends no requests.
 func (l *link) Read(context.Context) (jsonrpc.Message, error) {
 	for {
 		if msg, err := l.next(); msg != nil || err != nil {
@@ -100,7 +100,7 @@ func (l *link) Read(context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// next receives a message; nil for one that is passed over.
+// next receives a message. It returns nil for a skipped message.
 func (l *link) next() (jsonrpc.Message, error) {
 	line, settle, err := l.line()
 	defer settle()
@@ -130,8 +130,8 @@ func (l *link) next() (jsonrpc.Message, error) {
 
 var errTooLong = errors.New("a request is too long")
 
-// bounded reports whether a request is small, but for the arguments of a call. All else the library builds, and keeps
-// for a connection what its client says of itself.
+// bounded reports whether a request is small, not counting the arguments of a call. The SDK decodes everything else,
+// and keeps the client's description for the lifetime of a connection.
 func bounded(req *jsonrpc.Request) bool {
 	if len(req.Params) <= smallLine {
 		return true
@@ -141,7 +141,7 @@ func bounded(req *jsonrpc.Request) bool {
 		len(req.Params)-len(call.Arguments) <= smallLine
 }
 
-// line receives a line. A large one takes one of few places, which settle returns, and has to come within a time.
+// line reads a line. A large line needs one of a few slots, which settle frees, and must arrive within a time limit.
 func (l *link) line() (line []byte, settle func(), err error) {
 	settle = func() {}
 	for large := false; ; {
@@ -180,7 +180,7 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// admit waits for room for a request.
+// admit waits for capacity for a request.
 func (l *link) admit(req *jsonrpc.Request) error {
 	r := &request{Request: req, size: requestCost*int64(len(req.Params)) + 1024}
 	select {
@@ -194,7 +194,7 @@ func (l *link) admit(req *jsonrpc.Request) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open == nil { // the library closes what it still reads from, and nobody would settle the request
+	if l.open == nil { // the SDK closes connections that it still reads from, so nothing else would settle the request
 		l.settle(r)
 		return net.ErrClosed
 	}
@@ -206,32 +206,32 @@ func (l *link) admit(req *jsonrpc.Request) error {
 	return nil
 }
 
-// settle returns what a request holds.
+// settle frees the resources of a request.
 func (l *link) settle(r *request) {
 	l.load().pending.Release(r.size)
 	<-l.load().slots
 }
 
-// Write sends an answer, after which there is room for another request.
+// Write sends an answer and then frees the capacity of its request.
 func (l *link) Write(_ context.Context, msg jsonrpc.Message) error {
 	if res, ok := msg.(*jsonrpc.Response); ok {
 		l.mu.Lock()
 		r := l.open[res.ID]
-		delete(l.open, res.ID) // before the client has the answer and may use the id again
+		delete(l.open, res.ID) // before the client gets the answer and may reuse the id
 		l.mu.Unlock()
 		if r != nil {
-			r.Params = nil // the library keeps the last request of a connection
+			r.Params = nil // the SDK keeps the last request of a connection
 			defer l.settle(r)
 		}
 	}
 	err := l.send(msg)
-	if err != nil { // a Read that waits for room must not wait for answers that nobody writes any more
+	if err != nil { // unblock a Read that waits for answers that will never be written
 		l.cancel()
 	}
 	return err
 }
 
-// send writes a message, and gives up on a peer that does not read.
+// send writes a message. It fails if the peer does not read.
 func (l *link) send(msg jsonrpc.Message) error {
 	select {
 	case l.writing <- struct{}{}:
@@ -254,7 +254,7 @@ func (l *link) send(msg jsonrpc.Message) error {
 	return nil
 }
 
-// encode returns the line of a message, in parts. A large result is one of them, and not copied.
+// encode returns the line of a message in parts. A large result is a separate part, so it is not copied.
 func encode(msg jsonrpc.Message) ([][]byte, error) {
 	if res, ok := msg.(*jsonrpc.Response); ok && len(res.Result) > smallLine && bytes.IndexByte(res.Result, '\n') < 0 {
 		id, err := json.Marshal(res.ID.Raw())
@@ -264,7 +264,7 @@ func encode(msg jsonrpc.Message) ([][]byte, error) {
 	return [][]byte{append(data, '\n')}, err
 }
 
-// Close ends the connection, and returns what requests without an answer hold.
+// Close closes the connection and frees the resources of unanswered requests.
 func (l *link) Close() error {
 	err := l.c.Close()
 	l.mu.Lock()

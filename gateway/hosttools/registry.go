@@ -20,28 +20,28 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Registry has the tools of a program and the operator's policy. It is safe for concurrent use.
+// Registry holds the tools of a program and the operator's policy. It is safe for concurrent use.
 type Registry struct {
 	sources []Source
 	o       Options
 }
 
-// Options refine New. The zero value of a field means what its comment says.
+// Options configures New. The field comments describe the zero values.
 type Options struct {
 	Policy         Policy
-	Log            *slog.Logger         // slog.Default when nil
-	TracerProvider trace.TracerProvider // the global one when nil
+	Log            *slog.Logger         // if nil, slog.Default
+	TracerProvider trace.TracerProvider // if nil, the global provider
 }
 
-// Policy is the operator's word over every agent.
+// Policy is the operator's policy. It overrides the rules of every agent.
 type Policy struct {
-	Deny   []string `yaml:"deny"` // patterns of tools
+	Deny   []string `yaml:"deny"` // tool patterns
 	Ask    []string `yaml:"ask"`
-	Limits Limits   `yaml:"limits"` // the most that an agent may have
+	Limits Limits   `yaml:"limits"` // maximum limits for agents
 }
 
-// New returns a registry of sources, which it closes. It fails for an invalid or duplicate name, for a pattern of the
-// policy that can match no tool, and for a limit out of its range.
+// New returns a registry of sources. Close closes the sources. New returns an error for an invalid or duplicate name,
+// for a policy pattern that matches no server, and for a limit out of range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
 	if o != nil {
@@ -49,7 +49,8 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	}
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
-	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) { // one that matches nothing would deny nothing
+	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) {
+		// A deny pattern without a match would silently deny nothing.
 		problem := rules.ToolPattern(p).Check()
 		if problem == nil && len(sources) > 0 && !r.hasServerOf(rules.ToolPattern(p)) {
 			problem = r.unknownServer(rules.ToolPattern(p))
@@ -95,14 +96,14 @@ func (r *Registry) Servers() []string {
 	return names
 }
 
-// Check returns what is wrong with rules that are valid by themselves: servers and tools that are not there, two tools
-// with one name. It starts the servers that the rules name. The error is that of a server that cannot be asked.
+// Check checks rules against the existing servers and tools. It reports missing servers, missing tools, and duplicate
+// tool names. It starts the servers used in the rules. The error means that a server is unavailable.
 func (r *Registry) Check(ctx context.Context, wanted Rules) (Problems, error) {
 	_, problems, err := r.granted(ctx, wanted)
 	return problems, err
 }
 
-// granted returns the tools that rules allow, sorted by their names inside, and what is wrong with the rules.
+// granted returns the tools that the rules allow, sorted by their names in sandboxes, and the problems of the rules.
 func (r *Registry) granted(ctx context.Context, wanted Rules) ([]*entry, Problems, error) {
 	known, err := r.known(ctx, wanted)
 	if err != nil {
@@ -141,7 +142,7 @@ func (r *Registry) granted(ctx context.Context, wanted Rules) ([]*entry, Problem
 	return granted, problems, nil
 }
 
-// known returns the tools of the servers that rules name.
+// known returns the tools of the servers used in the rules.
 func (r *Registry) known(ctx context.Context, wanted Rules) ([]*entry, error) {
 	var all []*entry
 	for _, s := range r.sources {
@@ -170,7 +171,7 @@ func (r *Registry) known(ctx context.Context, wanted Rules) ([]*entry, error) {
 	return all, nil
 }
 
-// unmatched finds the rules that match nothing, and those that name what was left out.
+// unmatched returns problems for rules that match no tool, and for rules that match only excluded tools.
 func (r *Registry) unmatched(known []*entry, wanted Rules) Problems {
 	var problems Problems
 	for i, rule := range wanted.Allow {
@@ -202,7 +203,7 @@ func (r *Registry) unmatched(known []*entry, wanted Rules) Problems {
 	return problems
 }
 
-// hasServerOf reports whether a pattern may match tools of a source.
+// hasServerOf reports whether the pattern may match tools of a source.
 func (r *Registry) hasServerOf(p rules.ToolPattern) bool {
 	return slices.ContainsFunc(r.Servers(), p.OfServer)
 }
@@ -216,7 +217,8 @@ func (r *Registry) unknownServer(p rules.ToolPattern) *hint.Problem {
 	return &hint.Problem{Message: fmt.Sprintf("unknown server %q", plain(p.Server(), 80)), Hint: todo}
 }
 
-// ruleOf returns the index of the rule that counts for a tool: the exact one, else the first that matches; -1 for none.
+// ruleOf returns the index of the rule for a tool: the exact rule, or else the first match. It returns -1 if no rule
+// matches.
 func ruleOf(wanted Rules, t Tool) int {
 	matches := func(exact bool) func(rules.Tool) bool {
 		return func(rule rules.Tool) bool {
@@ -230,27 +232,27 @@ func ruleOf(wanted Rules, t Tool) int {
 	return slices.IndexFunc(wanted.Allow, matches(false))
 }
 
-// matchAny reports whether a pattern of the list matches a tool.
+// matchAny reports whether one of the patterns matches a tool.
 func matchAny(patterns []string, t Tool) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return rules.ToolPattern(p).Match(t.Server, t.Name) })
 }
 
-// entry is a tool as a set has it.
+// entry is a tool of a set.
 type entry struct {
 	tool     Tool
-	left     error // why it cannot be offered
-	rule     int   // index of the rule that allows it
+	left     error // reason why the tool is excluded
+	rule     int   // index of the rule that allows the tool
 	resolved *jsonschema.Resolved
 	spelling *spelling
 
-	deny, mustAsk bool // by the operator
+	deny, mustAsk bool // set by the operator
 	when, ask     *condition
 	maxCalls      int64
-	vars          map[string]any // `tool` of conditions
-	unclear       sync.Once      // guards the report that a condition cannot be evaluated
+	vars          map[string]any // the variable tool of conditions
+	unclear       sync.Once      // limits reports of conditions that cannot be evaluated
 }
 
-// freeze makes a bounded copy of a tool.
+// freeze returns a bounded copy of a tool.
 func freeze(t Tool) *entry {
 	e := &entry{tool: t}
 	fail := func(format string, args ...any) *entry {

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// maxResult is how large the result of a call may be, its files together.
+// maxResult is the maximum size of a result, including all files.
 const maxResult = 64 << 20
 
 const (
@@ -26,28 +26,29 @@ const (
 	resultsDir = workspace + "/.workcell/results"
 )
 
-// Files is where large results go; a *sandbox.Sandbox is one.
+// Files writes files for large results. *sandbox.Sandbox implements it.
 type Files interface {
 	WriteFile(ctx context.Context, name string, r io.Reader, opts sandbox.WriteFileOptions) (sandbox.FileInfo, error)
 }
 
-// Saved is a result that is a file of the sandbox.
+// Saved is a result that was saved as a file in the sandbox.
 type Saved struct {
-	Path   string   `json:"path"`
-	Bytes  int      `json:"bytes"`
-	Kind   string   `json:"kind"`             // "object", "array", "string", "number", "boolean" or "null" in a file of JSON, "text", or a media type
-	Length int      `json:"length,omitempty"` // keys, items or characters
-	Keys   []string `json:"keys,omitempty"`   // of an object, the first
-	Head   string   `json:"head,omitempty"`   // of the file
+	Path  string `json:"path"`
+	Bytes int    `json:"bytes"`
+	// JSON type ("object", "array", "string", "number", "boolean", or "null"), "text", or a media type.
+	Kind   string   `json:"kind"`
+	Length int      `json:"length,omitempty"` // number of keys, items, or characters
+	Keys   []string `json:"keys,omitempty"`   // first keys of an object
+	Head   string   `json:"head,omitempty"`   // beginning of the file
 }
 
-// What a Saved tells of its contents.
+// Limits of the description in a Saved.
 const (
 	maxSavedKeys = 20
 	maxSavedHead = 400
 )
 
-// checkSave checks where a caller wants a result.
+// checkSave checks the caller's file name for a result.
 func checkSave(name string) *Error {
 	if name == "" || savePath(name) != "" {
 		return nil
@@ -55,7 +56,7 @@ func checkSave(name string) *Error {
 	return toolspec.Failf(toolspec.CodeInvalid, "cannot save the result as %q", plain(name, 80)).WithRemediation("Use a file below /workspace.")
 }
 
-// savePath returns the path of a file below the workspace; empty for what is none.
+// savePath returns the path of a file below the workspace, or an empty string for an invalid path.
 func savePath(name string) string {
 	if len(name) > 1024 || strings.ContainsRune(name, 0) || !utf8.ValidString(name) || strings.HasSuffix(name, "/") {
 		return ""
@@ -69,7 +70,7 @@ func savePath(name string) string {
 	return name
 }
 
-// deliver makes a result an answer: small ones are part of it, others become files.
+// deliver converts a result to a reply. Small results are part of the reply, and large results become files.
 func (p *pass) deliver(ctx context.Context, res Result) Reply {
 	body, text := []byte(res.Data), false
 	if len(body) == 0 {
@@ -129,10 +130,11 @@ func kindText(text bool) string {
 	return ""
 }
 
-// savedKey is the only key of an answer that says where the result is.
+// savedKey is the only key of a reply that refers to a saved result.
 const savedKey = "$saved"
 
-// beginsAsSaved reports whether a tool's own data could be taken for such an answer: what is in a file cannot.
+// beginsAsSaved reports whether a tool's own data could be mistaken for such a reply. deliver saves such data to a file
+// to avoid this.
 func beginsAsSaved(body []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(body))
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
@@ -142,7 +144,7 @@ func beginsAsSaved(body []byte) bool {
 	return err == nil && key == savedKey
 }
 
-// savedReply saves a result and answers with where it is. An empty kind is JSON's own.
+// savedReply saves a result and returns a reply with its path. If kind is empty, the kind is the JSON type.
 func (p *pass) savedReply(ctx context.Context, name string, body []byte, kind string) Reply {
 	about := Saved{Kind: kind}
 	switch {
@@ -166,10 +168,10 @@ func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
 	return Reply{Data: data}
 }
 
-// save writes a file into the sandbox.
+// save writes a file to the sandbox.
 func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) (Saved, *Error) {
 	if p.cmd.Files == nil {
-		if strings.Contains(about.Kind, "/") { // which no answer could hold, whatever its size
+		if strings.Contains(about.Kind, "/") { // a reply cannot contain binary files of any size
 			const message = "the result has a file (%s, %d bytes), which requires a sandbox"
 			return Saved{}, toolspec.Failf(toolspec.CodeUnsupported, message, about.Kind, len(body)).
 				WithRemediation("Call the tool from code in a sandbox.")
@@ -186,12 +188,12 @@ func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) 
 	return about, nil
 }
 
-// describe returns the kind and the members of a valid JSON text. It builds only one member at a time.
+// describe returns the type and the members of a valid JSON text. It decodes one member at a time.
 func describe(body []byte) Saved {
 	s := Saved{Head: head(body)}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	first, _ := d.Token() // it is valid
+	first, _ := d.Token() // body is valid JSON
 	switch first := first.(type) {
 	case json.Delim:
 		s.Kind = map[json.Delim]string{'{': "object", '[': "array"}[first]
@@ -229,7 +231,7 @@ func kindOf(f File) string {
 	return "application/octet-stream"
 }
 
-// extension returns the ending of a file's name: its own, or one of its kind.
+// extension returns the extension of a file's name, or the default extension of its type.
 func extension(f File) string {
 	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 && strings.Trim(strings.ToLower(ext[1:]), "abcdefghijklmnopqrstuvwxyz0123456789") == "" {
 		return ext

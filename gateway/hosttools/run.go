@@ -9,22 +9,22 @@ import (
 // workflowRun is a run of a workflow.
 type workflowRun struct {
 	id     string
-	agents *tallies // each agent has one for all its steps, also in workflows that this one runs
+	agents *tallies // one tally per agent for all of its steps, including nested workflows
 }
 
 type tallies struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	byFile map[string]*tally
 }
 
-// tally is what the code of an agent did in a run: quotas hold for it and approvals last as long.
+// tally counts the calls of an agent's code in a run. Quotas and approvals apply to the whole run.
 type tally struct {
 	deciding chan struct{} // held while a condition decides about a call
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	total    int64
 	byTool   map[string]int64
-	approved map[string]bool // tools and hashes of arguments
+	approved map[string]bool // tools and argument hashes
 }
 
 func newTally() *tally {
@@ -36,14 +36,14 @@ type (
 	stepKey     struct{} // holds a step
 )
 
-// step is a visit of a step of a workflow: loops come back to one.
+// step is an iteration of a workflow step. Loops run a step several times.
 type step struct {
 	path  string
 	visit int
 }
 
-// WithWorkflow makes ctx that of a run of a workflow: conditions know the workflow's id, and the calls and approvals of
-// an agent's code count in all its steps together.
+// WithWorkflow returns a context for a workflow run. Conditions can use the workflow's id. Calls and approvals of an
+// agent's code count for all of its steps together.
 func WithWorkflow(ctx context.Context, id string) context.Context {
 	agents := &tallies{byFile: map[string]*tally{}}
 	if outer, ok := ctx.Value(workflowKey{}).(workflowRun); ok {
@@ -52,18 +52,19 @@ func WithWorkflow(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, workflowKey{}, workflowRun{id, agents})
 }
 
-// WithStep makes ctx that of a visit of a step of the workflow. Conditions know the step's path.
+// WithStep returns a context for an iteration of a workflow step. Conditions can use the step's path.
 func WithStep(ctx context.Context, path string, visit int) context.Context {
 	return context.WithValue(ctx, stepKey{}, step{path, visit})
 }
 
-// StepFromContext returns what WithStep was given; an empty path without it.
+// StepFromContext returns the arguments of WithStep. Without WithStep, path is empty.
 func StepFromContext(ctx context.Context) (path string, visit int) {
 	s, _ := ctx.Value(stepKey{}).(step)
 	return s.path, s.visit
 }
 
-// within completes the caller of a grant by the workflow of ctx and returns the agent's tally there, a new one outside.
+// within adds the workflow of ctx to the grant's caller and returns the agent's tally. Without a workflow, it returns a
+// new tally.
 func within(ctx context.Context, g *Grant) *tally {
 	w, ok := ctx.Value(workflowKey{}).(workflowRun)
 	if !ok {

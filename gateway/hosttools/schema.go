@@ -15,21 +15,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Bounds of the definitions of tools, which strangers wrote.
+// Limits of tool definitions, which are untrusted.
 const (
 	maxTools         = 1000
 	maxServerTools   = 200
-	maxDefinitions   = 4 << 20 // bytes of all tools of a set
+	maxDefinitions   = 4 << 20 // bytes of all tools in a set
 	maxNameBytes     = 64
 	maxDescription   = 2 << 10
 	maxSchemaBytes   = 64 << 10
 	maxSchemaDepth   = 32
 	maxSchemaNodes   = 2000
-	maxSchemaApplied = 10_000 // subschemas, each reference followed
+	maxSchemaApplied = 10_000 // number of subschemas with all references followed
 )
 
-// cleanSchema returns a bounded copy of a schema: without what nobody needs inside, references to other documents
-// refused, those of a cycle replaced by schemas that accept anything. It does bounded work on any schema.
+// cleanSchema returns a bounded copy of a schema. It removes keywords that sandboxes do not need, rejects references to
+// other documents, and replaces cyclic references with schemas that accept anything. Its work is bounded for any
+// schema.
 func cleanSchema(raw map[string]any) (map[string]any, error) {
 	c := schemaCleaner{bytes: maxSchemaBytes, nodes: maxSchemaNodes}
 	copied, err := c.copy(raw, 1, true)
@@ -63,8 +64,8 @@ func (c *schemaCleaner) take(bytes, depth int) error {
 	return nil
 }
 
-// copy copies a value of a schema. keywords reports whether the keys of an object are the schema's own, not names that
-// its author chose.
+// copy copies a value of a schema. keywords reports whether the keys of an object are schema keywords, as opposed to
+// names chosen by the author.
 func (c *schemaCleaner) copy(v any, depth int, keywords bool) (any, error) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -87,7 +88,7 @@ func (c *schemaCleaner) copy(v any, depth int, keywords bool) (any, error) {
 	case nil, bool, float64, int, int64, json.Number:
 		return v, c.take(8, depth)
 	case []string:
-		items := make([]any, min(len(v), maxSchemaNodes+1)) // one more is refused
+		items := make([]any, min(len(v), maxSchemaNodes+1)) // one more than the limit, so that it is refused
 		for i := range items {
 			items[i] = v[i]
 		}
@@ -123,7 +124,7 @@ func (c *schemaCleaner) object(v map[string]any, depth int, keywords bool) (any,
 	return out, nil
 }
 
-// named reports whether the value of a keyword has keys that the schema's author chose.
+// named reports whether the value of a keyword has keys chosen by the schema's author.
 func named(key string) bool {
 	switch key {
 	case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependentRequired", "dependencies", "const", "enum":
@@ -132,7 +133,7 @@ func named(key string) bool {
 	return false
 }
 
-// dropped reports whether a keyword says nothing about what is valid, or names another document.
+// dropped reports whether a keyword is irrelevant for validation or refers to another document.
 func dropped(key string, value any) bool {
 	switch key {
 	case "default", "example", "examples", "$id", "id", "$comment", "$anchor", "$vocabulary", "contentSchema":
@@ -148,10 +149,10 @@ func dropped(key string, value any) bool {
 type refWalk struct {
 	root map[string]any
 	on   map[string]bool // references that are being followed
-	cost map[string]int  // of those that were: how many subschemas they stand for
+	cost map[string]int  // by reference: number of subschemas that it stands for
 }
 
-// walk returns how many subschemas v stands for, and cuts references that lead back to themselves.
+// walk returns the number of subschemas that v stands for. It replaces cyclic references.
 func (r *refWalk) walk(v any) (total int, err error) {
 	switch v := v.(type) {
 	case []any:
@@ -192,7 +193,7 @@ func (r *refWalk) follow(v map[string]any) (int, error) {
 		return 0, nil
 	}
 	ref, ok := given.(string)
-	if !ok { // a property of that name
+	if !ok { // a property with this name
 		return 0, nil
 	}
 	target, ok := r.target(ref)
@@ -226,7 +227,7 @@ func (r *refWalk) target(ref string) (any, bool) {
 	return nil, false
 }
 
-// resolve makes a clean schema one that values can be held against.
+// resolve prepares a clean schema for validation.
 func resolve(clean map[string]any) (*jsonschema.Resolved, error) {
 	data, err := json.Marshal(clean)
 	if err != nil {
@@ -236,16 +237,16 @@ func resolve(clean map[string]any) (*jsonschema.Resolved, error) {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return nil, err
 	}
-	return s.Resolve(nil) // without a loader: nothing is fetched
+	return s.Resolve(nil) // fetches nothing, because there is no loader
 }
 
-// plain returns a stranger's text without control and invisible characters, in most bytes.
+// plain returns an untrusted text without control characters and invisible characters, truncated to most bytes.
 func plain(s string, most int) string {
 	s = sanitize.Strip(s[:min(len(s), 2*most)])
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 
-// Digest returns the SHA-256 of the definitions of tools, whatever their order.
+// Digest returns the SHA-256 of tool definitions. It does not depend on their order.
 func Digest(tools []Tool) (string, error) {
 	sorted := slices.Clone(tools)
 	slices.SortStableFunc(sorted, func(a, b Tool) int { return strings.Compare(a.FullName(), b.FullName()) })
@@ -258,7 +259,7 @@ func Digest(tools []Tool) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("digest of %s: %w", t.FullName(), err)
 		}
-		h.Write(append(data, '\n')) // a hash takes everything
+		h.Write(append(data, '\n')) // a hash never returns an error
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

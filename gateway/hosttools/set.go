@@ -1,16 +1,16 @@
-// Package hosttools lets code inside a sandbox call tools that run on the host.
+// Package hosttools lets code in a sandbox call tools that run on the host.
 //
-// A [Source] has the tools of one server: the program's own, or those of an MCP server (package mcpsource). A
-// [Registry] holds the sources and the operator's policy. [Registry.Set] freezes what a run may call: schemas that are
-// too large or too deep are left out, and nothing changes until the run ends. [Set.Access] is one command's access to
-// it, and [Access.Serve] speaks MCP on a connection of that command.
+// A [Source] provides the tools of one server: the program's own tools, or the tools of an MCP server (package
+// mcpsource). A [Registry] holds the sources and the operator's policy. [Registry.Set] fixes the tools that a run may
+// call. It excludes tools whose schemas are too large or too deep, and the tools do not change until the run ends.
+// [Set.Access] returns one command's access to the set. [Access.Serve] speaks MCP on a connection of that command.
 //
-// A call is checked in a fixed order, and the first check that fails answers: the grant, size and form of the
-// arguments, their schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time
-// limit, and its result is bounded: a large one becomes a file of the sandbox.
+// The checks of a call have a fixed order, and the first failed check determines the error: grant, size and form of the
+// arguments, schema, policy and conditions, quotas, rate and slots, approval. Then the tool runs with a time limit. Its
+// result is bounded, and a large result becomes a file in the sandbox.
 //
-// Each call is a span "execute_tool NAME", whose parent is the span that the call names when that is of the command's
-// own trace, else the span of the command. It has no arguments and no results.
+// Each call has a span "execute_tool NAME". Its parent is the span in the request if that span belongs to the command's
+// trace. Otherwise, its parent is the command's span. The span contains no arguments and no results.
 package hosttools
 
 import (
@@ -28,18 +28,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Grant is what a run may call, and on whose behalf.
+// Grant describes the tools that a run may call, and the caller.
 type Grant struct {
 	Rules    Rules
-	Caller   Caller   // Run and Agent; Workflow and Step are those of the context
-	File     string   // of the agent, which tells agents of one name apart; if empty, the name does
-	Approver Approver // nil: what needs an approval is refused
+	Caller   Caller   // Run and Agent; Workflow and Step come from the context
+	File     string   // agent's file, which distinguishes agents with the same name; if empty, the name is used
+	Approver Approver // if nil, calls that need approval are refused
 }
 
-// maxDepth is how deep runs may lie in each other through tools of the host.
+// maxDepth is the maximum nesting depth of runs that are started by host tools.
 const maxDepth = 3
 
-// Decisions about calls.
+// Decisions on calls.
 const (
 	Allowed  = "allowed"
 	Denied   = "denied"
@@ -47,22 +47,22 @@ const (
 	Rejected = "rejected"
 )
 
-// Counts are the calls of one command.
+// Counts are the call counts of one command.
 type Counts struct {
 	Total  int64 `json:"total"`
 	Failed int64 `json:"failed"`
 	Denied int64 `json:"denied"`
-	// WaitedMS is the time of all calls that the limits per second and of concurrent calls made wait.
+	// WaitedMS is the total time that calls waited for the limits on calls per second and on concurrent calls.
 	WaitedMS int64            `json:"waited_ms,omitempty"`
 	ByTool   map[string]int64 `json:"by_tool,omitempty"`
 }
 
-// Set is what a run may call. It does not change. It is safe for concurrent use.
+// Set is the immutable set of tools that a run may call. It is safe for concurrent use.
 type Set struct {
 	r        *Registry
 	grant    Grant
 	sorted   []*entry
-	byName   map[string]*entry // by their names inside and those of rules
+	byName   map[string]*entry // by name in sandboxes and by name in rules
 	digest   string
 	limits   Limits
 	declared map[string]string
@@ -70,23 +70,23 @@ type Set struct {
 
 	server  *mcp.Server
 	load    *load
-	reading chan struct{} // calls whose arguments are being read
-	slots   chan struct{} // calls that are under way
+	reading chan struct{} // calls whose arguments are being parsed
+	slots   chan struct{} // running calls
 	rate    *rate.Limiter
-	life    context.Context // ends with Close and has the values of the run; calls come under contexts of their own
+	life    context.Context // done after Close; has the values of the run, because calls have separate contexts
 	end     context.CancelFunc
 	running sync.WaitGroup // calls, handlers and connections
 
-	refused atomic.Int64 // calls
+	refused atomic.Int64 // number of refused calls
 
 	mu     sync.Mutex // guards closed
 	closed bool
 }
 
-// RulesError is what is wrong with the rules of a grant.
+// RulesError lists the problems of a grant's rules.
 type RulesError struct{ Problems Problems }
 
-// Error returns a line for each problem.
+// Error returns one line per problem.
 func (e *RulesError) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
@@ -95,8 +95,8 @@ func (e *RulesError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Set freezes what a grant allows. The caller closes it when the run ends; calls have the values of ctx, not its end. Where the rules do not fit the tools the error is a
-// *[RulesError].
+// Set returns the set of tools that a grant allows. The caller must close it when the run ends. Calls use the values of
+// ctx, but not its cancellation. If the rules do not match the tools, the error is a *[RulesError].
 func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	if problems := append(g.Rules.Problems(), ConditionProblems(g.Rules)...); len(problems) > 0 {
 		return nil, &RulesError{problems}
@@ -141,8 +141,8 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	return s, nil
 }
 
-// nameIdentifiers adds the names of tools with _ for -, as in identifiers of Python and Node, unless two tools share
-// one.
+// nameIdentifiers adds tool names with _ instead of -, like Python and Node identifiers, unless two tools would get the
+// same name.
 func (s *Set) nameIdentifiers() {
 	identifier := func(e *entry) string { return strings.ReplaceAll(e.tool.MCPName(), "-", "_") }
 	alike := map[string]int{}
@@ -156,7 +156,7 @@ func (s *Set) nameIdentifiers() {
 	}
 }
 
-// Tools returns the tools, sorted by their names inside. What they hold must not be changed.
+// Tools returns the tools, sorted by their names in sandboxes. Callers must not modify them.
 func (s *Set) Tools() []Tool {
 	tools := make([]Tool, len(s.sorted))
 	for i, e := range s.sorted {
@@ -168,11 +168,11 @@ func (s *Set) Tools() []Tool {
 // Digest returns the SHA-256 of the definitions in hexadecimal.
 func (s *Set) Digest() string { return s.digest }
 
-// Declarations returns the files that tell code inside about the tools, by path.
+// Declarations returns the files that describe the tools to code in sandboxes, by path.
 func (s *Set) Declarations() map[string]string { return maps.Clone(s.declared) }
 
-// Close refuses further calls, ends those that are under way and the connections, and waits for the handlers until ctx
-// ends.
+// Close refuses new calls, cancels running calls, and closes the connections. It waits for the handlers until ctx is
+// done.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -191,7 +191,8 @@ func (s *Set) Close(ctx context.Context) error {
 	}
 }
 
-// begin counts something that Close waits for; false once the set is closed. The caller calls s.running.Done.
+// begin registers work that Close waits for. The caller must call s.running.Done. begin returns false if the set is
+// closed.
 func (s *Set) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,10 +203,10 @@ func (s *Set) begin() bool {
 	return true
 }
 
-// calls are those that a run has made, in all and of one tool.
+// calls are the numbers of a run's earlier calls: in total, and of one tool.
 type calls struct{ total, tool int64 }
 
-// reserve counts a call against the quotas, and returns the calls before it.
+// reserve counts a call against the quotas and returns the numbers of earlier calls.
 func (s *Set) reserve(e *entry) (calls, *Error) {
 	t := s.tally
 	t.mu.Lock()
@@ -223,7 +224,7 @@ func (s *Set) reserve(e *entry) (calls, *Error) {
 	return before, nil
 }
 
-// giveBack takes a call back that found no capacity.
+// giveBack reverts reserve for a call that was refused for lack of capacity.
 func (s *Set) giveBack(e *entry) {
 	t := s.tally
 	t.mu.Lock()
@@ -234,7 +235,7 @@ func (s *Set) giveBack(e *entry) {
 
 const noMoreCalls = "Continue with the results so far, and mention missing data."
 
-// calls returns the calls so far.
+// calls returns the numbers of calls so far.
 func (s *Set) calls(e *entry) calls {
 	t := s.tally
 	t.mu.Lock()
@@ -242,5 +243,6 @@ func (s *Set) calls(e *entry) calls {
 	return calls{t.total, t.byTool[e.tool.FullName()]}
 }
 
-// maxRefused is how many calls of a run are refused one by one, each on record; code that goes on is not listened to.
+// maxRefused is the maximum number of refused calls per run that are recorded individually. After that, the run's
+// requests are ignored.
 const maxRefused = 10_000

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// start begins the span of a call. Its parent is the span that the caller names when that is of the command's trace,
-// else the command's; another trace becomes a link.
+// start starts the span of a call. Its parent is the span in the request if that span belongs to the command's trace.
+// Otherwise, its parent is the command's span. A span of another trace becomes a link.
 func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Context, trace.Span) {
 	named, parent := telemetry.ParseTraceParent(p.req.TraceParent), command
 	var links []trace.Link
@@ -46,12 +46,12 @@ func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Co
 	return ctx, span
 }
 
-// note puts a decision on record.
+// note writes a decision to the audit log.
 func (p *pass) note(ctx context.Context, decision, rule string) error {
 	return audit.Note(ctx, func(r *audit.Record) { r.Decision, r.Rule = decision, rule })
 }
 
-// finish counts and records a call. Without a span the tool is none of the set's.
+// finish counts a call and records its result. Without a span, the tool is unknown.
 func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	var code toolspec.Code
 	tool := ""
@@ -84,7 +84,7 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 
 // counter counts the calls of a command.
 type counter struct {
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	Counts
 	waited time.Duration
 }
@@ -105,7 +105,7 @@ func (c *counter) add(tool string, code toolspec.Code, decision string) {
 	case code != "":
 		c.Failed++
 	}
-	if tool == "" { // a name that the caller made up
+	if tool == "" { // the caller used an unknown name
 		return
 	}
 	if c.ByTool == nil {
@@ -114,7 +114,7 @@ func (c *counter) add(tool string, code toolspec.Code, decision string) {
 	c.ByTool[tool]++
 }
 
-// Counts returns the calls of the command so far.
+// Counts returns the counts of the command's calls so far.
 func (a *Access) Counts() Counts {
 	a.counts.mu.Lock()
 	defer a.counts.mu.Unlock()

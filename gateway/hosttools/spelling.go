@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// spelling has the names of a schema's properties. Names that differ from these only in their spelling are refused: a
-// handler in Go would take them for these, which conditions would not see.
+// spelling holds the property names of a schema. Arguments with another spelling of these names are refused, because a
+// Go handler would accept them but conditions would not see them.
 type spelling struct {
-	meant map[string]string // names by what encoding/json takes for them
-	below map[string]bool   // by name, whether the value of a property has named properties itself
-	maps  bool              // names that a caller chooses may have such values, too
+	meant map[string]string // names by their form folded like encoding/json
+	below map[string]bool   // by name: the value of the property has named properties itself
+	maps  bool              // caller-chosen names may have such values too
 }
 
 func spellingOf(schema map[string]any) *spelling {
@@ -19,7 +19,7 @@ func spellingOf(schema map[string]any) *spelling {
 	return s
 }
 
-// learn adds the names of a part of a schema, and reports whether the part has any. If the keys of the part are names,
+// learn adds the names of a part of a schema, and reports whether it found any. If the keys of the part are names,
 // under is the keyword above it.
 func (s *spelling) learn(v any, under string) (some bool) {
 	switch v := v.(type) {
@@ -50,7 +50,7 @@ func (s *spelling) learn(v any, under string) (some bool) {
 	return some
 }
 
-// misspelt returns a fault for each name in another spelling, at all depths of the arguments.
+// misspelt returns a fault for each name with another spelling, at all depths of the arguments.
 func (s *spelling) misspelt(args any) []string {
 	if len(s.meant) == 0 {
 		return nil

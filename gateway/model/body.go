@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// field is a member of a JSON object, in its place.
+// field is a member of a JSON object. Objects keep the order of their members.
 type field struct {
 	name  string
 	value json.RawMessage
@@ -26,21 +26,21 @@ type object []field
 
 var errTwice = errors.New("duplicate field")
 
-// fold makes the spellings of a name one: APIs differ in what they take for the same.
+// fold returns the same text for all spellings of a name, because APIs differ in the spellings that they accept.
 func fold(name string) string {
 	return strings.ToLower(strings.Map(func(r rune) rune {
 		switch r {
 		case '_', '-':
 			return -1
-		case '\u017f': // which Go's decoder takes for an s
+		case '\u017f': // Go's decoder treats it as an s
 			return 's'
 		}
 		return r
 	}, name))
 }
 
-// parseObject reads a JSON object one level deep. A name that is there twice, in any spelling, is an error: who reads
-// the body next might take the other.
+// parseObject parses a JSON object, one level deep. A duplicate name, in any spelling, is an error, because the next
+// parser might use the other value.
 func parseObject(raw []byte) (object, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
@@ -56,7 +56,7 @@ func parseObject(raw []byte) (object, error) {
 		if len(o) == maxFields {
 			return nil, fmt.Errorf("an object has more than %d fields", maxFields)
 		}
-		name, _ := tok.(string) // of an object nothing else comes
+		name, _ := tok.(string) // an object has only string keys
 		if seen[fold(name)] {
 			return nil, fmt.Errorf("%w: %.40q", errTwice, name)
 		}
@@ -76,7 +76,7 @@ func parseObject(raw []byte) (object, error) {
 	return o, nil
 }
 
-// get returns the value of a name in any spelling, nil for none and for null.
+// get returns the value of a name in any spelling. It returns nil for a missing name and for null.
 func (o object) get(folded string) json.RawMessage {
 	for _, f := range o {
 		if fold(f.name) == folded && string(f.value) != "null" {
@@ -86,7 +86,7 @@ func (o object) get(folded string) json.RawMessage {
 	return nil
 }
 
-// object returns a value that is an object; nil for none.
+// object returns a value as an object, or nil if the name is missing.
 func (o object) object(folded string) (object, error) {
 	raw := o.get(folded)
 	if raw == nil {
@@ -95,14 +95,14 @@ func (o object) object(folded string) (object, error) {
 	return parseObject(raw)
 }
 
-// text returns a string, and whether the value is one.
+// text returns a string value, and whether the value is a string.
 func (o object) text(folded string) (s string, ok bool) {
 	raw := o.get(folded)
 	return s, raw != nil && json.Unmarshal(raw, &s) == nil
 }
 
-// set sets a value under this spelling of its name, which a provider might not read under another; at the end where
-// there was none.
+// set sets a value with this spelling of the name, because providers may not accept other spellings. A new member is
+// added at the end.
 func (o object) set(name string, value json.RawMessage) object {
 	for i, f := range o {
 		if fold(f.name) == fold(name) {
@@ -113,14 +113,14 @@ func (o object) set(name string, value json.RawMessage) object {
 	return append(o, field{name, value})
 }
 
-// drop returns o without names, which are folded, and how many it had.
+// drop returns o without the given folded names, and the number of removed members.
 func (o object) drop(folded ...string) (object, int) {
 	before := len(o)
 	o = slices.DeleteFunc(o, func(f field) bool { return slices.Contains(folded, fold(f.name)) })
 	return o, before - len(o)
 }
 
-// only returns o with names of a list alone, which are folded.
+// only returns o with only the given folded names.
 func (o object) only(folded ...string) object {
 	return slices.DeleteFunc(o, func(f field) bool { return !slices.Contains(folded, fold(f.name)) })
 }
@@ -131,39 +131,40 @@ func (o object) bytes() json.RawMessage {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		name, _ := json.Marshal(f.name) // a string always can
+		name, _ := json.Marshal(f.name) // encoding a string never fails
 		b = append(append(append(b, name...), ':'), f.value...)
 	}
 	return append(b, '}')
 }
 
-// Fields of requests. Those that change what a request costs, or have it go on without an answer to meter, are dropped
-// always.
+// Fields of requests. The first list has fields that change the price of a request or make it continue without a
+// metered answer. These fields are always dropped.
 var (
 	priced = []string{"servicetier", "speed", "inferencegeo", "background", "deferred", "models", "fallbacks", "preset", "provider"}
-	// of providers that run code, or read their own store on their side
+	// make the provider run code, or use the provider's own store
 	providerSide = []string{"mcpservers", "container", "prompt", "plugins", "enablecodeinterpreter"}
-	// of providers that search on their side
+	// make the provider search
 	searching = []string{"websearchoptions", "searchparameters", "searchoptions", "enablesearch"}
-	// that stand for content which lies at the provider: who asks would reach what others left there, and what it costs is
-	// not to be seen here
+	// refer to content stored at the provider; a request could read other users' content, and its cost would be unknown
+	// here
 	stored = []string{"previousresponseid", "conversation", "cachedcontent"}
-	// how many answers a request wants: the budget is for one
+	// number of answers; the budget reserves only one
 	answers = []string{"n", "bestof", "candidatecount"}
 )
 
-// lengths are the fields that bound an answer, by dialect. Under a budget the first is set, and alone: providers of
-// chat completions ignore the other one, or refuse both together.
+// lengths are the fields that limit the length of an answer, by dialect. With a budget, only the first field is set,
+// because providers of chat completions ignore the other field or reject both together.
 var lengths = map[Dialect][]string{
 	Anthropic: {"max_tokens"}, OpenAIResponses: {"max_output_tokens"},
 	OpenAIChat: {"max_tokens", "max_completion_tokens"}, Gemini: {"maxOutputTokens"},
 }
 
-// unlimited is the longest answer under a budget if the request has no limit. Some models refuse larger numbers.
+// unlimited is the limit of an answer in tokens, if there is a budget but the request has no limit. Some models reject
+// larger limits.
 const unlimited = 16_000
 
-// chatFields are those that pass of a chat completion. Each of the many providers of this dialect adds fields of its
-// own, of which some search or call servers.
+// chatFields are the allowed fields of a chat completion. Each of the many providers of this dialect has additional
+// fields, and some of them search or call servers.
 var chatFields = slices.Concat(answers, searching, []string{
 	"maxtokens", "maxcompletiontokens",
 	"model", "messages", "stream", "streamoptions", "tools", "toolchoice", "paralleltoolcalls", "functions", "functioncall",
@@ -173,31 +174,32 @@ var chatFields = slices.Concat(answers, searching, []string{
 	"reasoning", "reasoningeffort", "includereasoning", "thinking", "thinkingbudget", "enablethinking", "chattemplatekwargs",
 })
 
-// maxFields is how many fields an object has whose names are looked at, and how many tools a request has.
+// maxFields is the maximum number of fields in an examined object, and the maximum number of tools in a request.
 const maxFields = 1000
 
-// checked is a request that may pass.
+// checked is a request that passed the checks.
 type checked struct {
 	model   string
 	stream  bool
 	body    []byte
-	removed int     // tools
-	input   int64   // tokens of the request, estimated
-	longest int64   // tokens that an answer may have; zero if neither the request nor a budget bounds it
-	cost    float64 // of both, in USD
-	short   bool    // because the budget leaves no more
+	removed int     // removed tools
+	input   int64   // estimated tokens of the request
+	longest int64   // maximum tokens of the answer; zero if neither the request nor a budget limits it
+	cost    float64 // maximum cost of request and answer in USD
+	short   bool    // the budget shortened the answer
 	left    func(*checked) int64
 }
 
-// check reads the body of a request against a grant, and shortens its answer to the rest of the budget. Its error is
-// always a *refusal.
+// check checks a request body against a grant, and limits its answer to the remaining budget. Its error is always a
+// *refusal.
 func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, error) {
 	if !utf8.Valid(raw) {
 		return nil, &refusal{status: http.StatusBadRequest, message: "the request is not UTF-8"}
 	}
 	c := &checked{model: r.model, input: int64(len(raw)) / bytesPerToken, left: left}
 	o, err := c.walk(r, g, raw)
-	if inner := o.get("generatecontentrequest"); inner != nil && r.kind == count && err == nil { // Gemini counts a request in a request
+	if inner := o.get("generatecontentrequest"); inner != nil && r.kind == count && err == nil {
+		// Gemini's token count has a nested request.
 		var in object
 		in, err = c.walk(r, g, inner)
 		o = o.set("generateContentRequest", in.set("model", json.RawMessage(`"models/`+r.model+`"`)).bytes())
@@ -253,10 +255,10 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 	return o, err
 }
 
-// checkItems refuses items of a request that only name a stored item by its id.
+// checkItems rejects request items that refer to a stored item by its id.
 func checkItems(input json.RawMessage) error {
 	var items []json.RawMessage
-	_ = json.Unmarshal(input, &items) // else it is a text
+	_ = json.Unmarshal(input, &items) // input may also be a text
 	for _, item := range items {
 		o, err := parseObject(item)
 		if err != nil {
@@ -271,12 +273,12 @@ func checkItems(input json.RawMessage) error {
 
 var errStored = forbid("content stored at the provider is not allowed: send all content")
 
-// forbid returns a refusal of what a request wants.
+// forbid returns a refusal with status 403.
 func forbid(format string, args ...any) error {
 	return &refusal{status: http.StatusForbidden, message: fmt.Sprintf(format, args...)}
 }
 
-// dropFields drops the fields that do not pass.
+// dropFields removes the fields that are not allowed.
 func (c *checked) dropFields(d Dialect, web bool, o object) object {
 	o, _ = o.drop(priced...)
 	o, dropped := o.drop(providerSide...)
@@ -291,10 +293,10 @@ func (c *checked) dropFields(d Dialect, web bool, o object) object {
 	return o
 }
 
-// leastAnswer is how many tokens an answer may have that is shortened: OpenAI takes no smaller number.
+// leastAnswer is the minimum token limit of a shortened answer, because OpenAI accepts no smaller limit.
 const leastAnswer = 16
 
-// checkAnswers refuses requests for several answers, and bounds the one by the rest of the budget.
+// checkAnswers rejects requests for several answers, and limits the answer to the remaining budget.
 func (c *checked) checkAnswers(r route, g Grant, o object) (object, error) {
 	if r.dialect != Gemini {
 		o, err := c.checkLengths(r, g, o)
@@ -313,10 +315,11 @@ func (c *checked) checkAnswers(r route, g Grant, o object) (object, error) {
 	return o.set("generationConfig", config.bytes()), nil
 }
 
-// leastThinking is the smallest thinking budget that Anthropic takes, in tokens.
+// leastThinking is the smallest thinking budget that Anthropic accepts, in tokens.
 const leastThinking = 1024
 
-// shortenThinking leaves half of an answer that is shortened to Anthropic's thinking, which has to be shorter than it.
+// shortenThinking limits Anthropic's thinking to half of a shortened answer, because thinking must be shorter than the
+// answer.
 func (c *checked) shortenThinking(o object) (object, error) {
 	thinking, err := parseObject(o.get("thinking"))
 	n, ok := whole(thinking.get("budgettokens"))
@@ -329,7 +332,7 @@ func (c *checked) shortenThinking(o object) (object, error) {
 	return o.set("thinking", thinking.set("budget_tokens", strconv.AppendInt(nil, n, 10)).bytes()), nil
 }
 
-// checkLengths does so with the object that has the fields.
+// checkLengths does the checks of checkAnswers for the object with the fields.
 func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 	for _, name := range answers {
 		if raw := o.get(name); raw != nil && string(raw) != "1" {
@@ -337,7 +340,7 @@ func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 		}
 	}
 	names := slices.Clone(lengths[r.dialect])
-	if g.Provider == "openai" { // its newer models refuse max_tokens
+	if g.Provider == "openai" { // its newer models reject max_tokens
 		slices.Reverse(names)
 	}
 	for _, name := range names {
@@ -361,10 +364,10 @@ func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 	return o.set(names[0], strconv.AppendInt(nil, c.longest, 10)), nil
 }
 
-// whole returns a whole number, which Gemini takes as a string, too.
+// whole parses a whole number. Gemini accepts strings too.
 func whole(raw json.RawMessage) (int64, bool) {
 	text := string(raw)
-	_ = json.Unmarshal(raw, &text) // then it is no string
+	_ = json.Unmarshal(raw, &text) // raw may be a number
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || f != math.Trunc(f) {
 		return 0, false
@@ -372,12 +375,12 @@ func whole(raw json.RawMessage) (int64, bool) {
 	return int64(min(max(f, 0), maxTokens)), true
 }
 
-// checkModel reads which model is asked, and whether for a stream.
+// checkModel reads the model and whether the request is for a stream.
 func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
 	if raw := o.get("stream"); raw != nil && json.Unmarshal(raw, &c.stream) != nil {
 		return nil, errors.New("stream is not a boolean")
 	}
-	if r.dialect == Gemini { // it is in the path
+	if r.dialect == Gemini { // the model is in the path
 		o, _ = o.drop("model")
 	} else {
 		var ok bool
@@ -391,7 +394,7 @@ func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
 	return o, nil
 }
 
-// withUsage has a stream of chat completions end with its usage.
+// withUsage makes a chat completions stream end with its usage.
 func withUsage(o object) (object, error) {
 	options, err := o.object("streamoptions")
 	if err != nil {
@@ -400,7 +403,7 @@ func withUsage(o object) (object, error) {
 	return o.set("stream_options", options.set("include_usage", json.RawMessage("true")).bytes()), nil
 }
 
-// checkTools removes the tools that the provider would run itself; with web all but searches and fetches.
+// checkTools removes tools that the provider would run. If web is set, it keeps tools that search and fetch.
 func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 	raw := o.get("tools")
 	if raw == nil {
@@ -433,8 +436,8 @@ func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
 // providerTool is a tool that the provider would run.
 type providerTool struct{ kind, name string }
 
-// clientTools returns those of some tools that the client runs, and the others. Namespaces are not nested: each level
-// would be read once more.
+// clientTools splits tools into tools that the client runs and provider tools. It rejects nested namespaces, because
+// each level would be parsed again.
 func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []json.RawMessage, gone []providerTool, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -460,7 +463,7 @@ func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []j
 	return kept, gone, nil
 }
 
-// clientTool returns what the client runs of a tool; nil for nothing.
+// clientTool returns the part of a tool that the client runs, or nil if there is no such part.
 func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []providerTool, err error) {
 	if d == Gemini {
 		for _, f := range t {
@@ -488,7 +491,7 @@ func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []
 	return t, nil, nil
 }
 
-// runsInside reports whether tools of a type are run by the client. What is not known is not.
+// runsInside reports whether the client runs tools of a type. It returns false for unknown types.
 func runsInside(d Dialect, kind string) bool {
 	switch d {
 	case Anthropic:
@@ -501,23 +504,23 @@ func runsInside(d Dialect, kind string) bool {
 	}
 }
 
-// searches reports whether tools of a type search or fetch for the provider.
+// searches reports whether tools of a type make the provider search or fetch.
 func searches(kind string) bool {
 	return kind == "web_search" || strings.HasPrefix(kind, "web_search_") || strings.HasPrefix(kind, "web_fetch_")
 }
 
-// opaque are the places whose contents are a program's, and mean nothing to the provider: arguments and results of
-// calls, schemas.
+// opaque are fields whose contents matter only to the program and not to the provider: arguments and results of calls,
+// and schemas.
 var opaque = []string{"args", "arguments", "response", "parameters", "inputschema"}
 
-// walker reads the content of a request.
+// walker parses the content of a request.
 type walker struct {
 	*json.Decoder
 	web bool
 }
 
-// check refuses content that the provider would fetch, unless that may be, and content that lies there. It reads the
-// next value, which stands under a name in an object that itself stands under the name above; both are folded.
+// check rejects content that the provider would fetch, unless this is allowed, and content stored at the provider. It
+// reads the next value. name is the folded key of the value, and above is the folded key of the enclosing object.
 func (w walker) check(name, above string) error {
 	tok, err := w.Token()
 	if err != nil {
@@ -532,7 +535,7 @@ func (w walker) check(name, above string) error {
 				if err != nil {
 					return err
 				}
-				s, _ := key.(string) // of an object nothing else comes
+				s, _ := key.(string) // an object has only string keys
 				inner, outer = fold(s), name
 			}
 			if slices.Contains(opaque, inner) || inner == "input" && above != "" {
@@ -545,7 +548,7 @@ func (w walker) check(name, above string) error {
 				return err
 			}
 		}
-		_, err = w.Token() // the closing one
+		_, err = w.Token() // closing bracket
 		return err
 	case string:
 		return w.checkText(name, above, tok)
@@ -566,7 +569,8 @@ func (w walker) checkText(name, above, value string) error {
 	return nil
 }
 
-// atProvider reports whether a URI leads to a store of Gemini's provider: to a file by its name or URL, or to a bucket.
+// atProvider reports whether a URI refers to a store of Gemini's provider: to a file by its name or URL, or to a
+// bucket.
 func atProvider(uri string) bool {
 	u, err := url.Parse(strings.TrimSpace(uri))
 	return err != nil || u.Scheme != "https" && u.Scheme != "http" ||

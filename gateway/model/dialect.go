@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Dialect is the form of a model API.
+// Dialect is the protocol of a model API.
 type Dialect string
 
-// The dialects.
+// Supported dialects.
 const (
 	Anthropic       Dialect = "anthropic"        // POST /v1/messages
 	OpenAIResponses Dialect = "openai-responses" // POST /v1/responses
@@ -20,21 +20,21 @@ const (
 	Gemini          Dialect = "gemini"           // POST /v1beta/models/MODEL:generateContent
 )
 
-// kind is what a request does.
+// kind is the type of a request.
 type kind int
 
 const (
-	generate kind = iota // asks a model; its answer is metered
-	count                // counts tokens of a request, which costs nothing
-	list                 // of models
+	generate kind = iota // runs a model; the answer is metered
+	count                // counts tokens of a request, which is free
+	list                 // lists models
 )
 
-// route is a request that may pass.
+// route is an allowed request.
 type route struct {
 	dialect  Dialect
 	kind     kind
-	model    string // of the path
-	upstream string // path behind the provider's base
+	model    string // from the path
+	upstream string // path relative to the provider's base URL
 }
 
 var (
@@ -42,7 +42,7 @@ var (
 	geminiAsk = regexp.MustCompile(`\A/v1beta/models/([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(generateContent|streamGenerateContent|countTokens)\z`)
 )
 
-// routeOf returns the route of a request to a provider, by its path behind the provider's name.
+// routeOf returns the route of a request. path is relative to the provider's name.
 func routeOf(dialects []Dialect, method, path string) (route, bool) {
 	for _, d := range dialects {
 		if r, ok := d.route(method, path); ok {
@@ -54,7 +54,7 @@ func routeOf(dialects []Dialect, method, path string) (route, bool) {
 }
 
 func (d Dialect) route(method, path string) (r route, ok bool) {
-	openai := strings.TrimPrefix(path, "/v1") // clients differ in whether it is part of the base URL
+	openai := strings.TrimPrefix(path, "/v1") // some clients include it in the base URL
 	switch {
 	case d == Anthropic && method == http.MethodPost && path == "/v1/messages":
 		return route{kind: generate, upstream: path}, true
@@ -83,7 +83,7 @@ func (d Dialect) route(method, path string) (r route, ok bool) {
 	return route{}, false
 }
 
-// query returns the parameters that pass: the form of an answer, betas, and pages of lists.
+// query returns the allowed parameters: the format of an answer, betas, and the pages of lists.
 func query(in url.Values) string {
 	out := url.Values{}
 	for _, name := range []string{"alt", "beta", "limit", "after_id", "before_id", "pageSize", "pageToken"} {
@@ -94,7 +94,7 @@ func query(in url.Values) string {
 	return out.Encode()
 }
 
-// keysOf returns all that a request offers as its key.
+// keysOf returns all keys in a request.
 func keysOf(r *http.Request) []string {
 	keys := []string{r.Header.Get("X-Api-Key"), r.Header.Get("X-Goog-Api-Key"), r.URL.Query().Get("key")}
 	if scheme, key, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "bearer") {
@@ -103,7 +103,7 @@ func keysOf(r *http.Request) []string {
 	return slices.DeleteFunc(keys, func(k string) bool { return k == "" })
 }
 
-// refusal is an answer of the proxy itself.
+// refusal is an error answer of the proxy.
 type refusal struct {
 	status  int
 	message string
@@ -112,7 +112,7 @@ type refusal struct {
 
 func (f *refusal) Error() string { return f.message }
 
-// errorName is what the dialects call a status.
+// errorName holds the names of a status in the dialects.
 type errorName struct {
 	anthropic  string // type
 	openai     string // type
@@ -133,7 +133,7 @@ func errorNameOf(status int) errorName {
 	}[status]
 }
 
-// refuse answers in the form of the dialect, that of OpenAI where it is unknown.
+// refuse answers with an error in the format of the dialect. For an unknown dialect, it uses OpenAI's format.
 func (d Dialect) refuse(w http.ResponseWriter, f *refusal) {
 	name := errorNameOf(f.status)
 	var body any
@@ -156,5 +156,5 @@ func (d Dialect) refuse(w http.ResponseWriter, f *refusal) {
 		w.Header().Set("X-Should-Retry", "false")
 	}
 	w.WriteHeader(f.status)
-	_ = json.NewEncoder(w).Encode(body) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(body) // the client may have disconnected
 }

@@ -18,74 +18,76 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// defaultConcurrent is how many requests of a lease run at once unless its grant says otherwise.
+// defaultConcurrent is the default maximum of concurrent requests of a lease.
 const defaultConcurrent = 8
 
-// What requests of a lease share.
+// Limits shared by the requests of a lease.
 const (
-	slotWait   = 5 * time.Minute // how long a request waits for others, which may take as long as a model does
-	bodiesSize = 2 * maxBody     // of all requests with a client, and again of all without: the host has them in memory
-	maxGone    = 16              // requests without a client; more are canceled
+	slotWait = 5 * time.Minute // maximum wait for other requests, which may take as long as a model does
+	// Bytes of all request bodies with a client, and the same for all without a client, because the host has them in
+	// memory.
+	bodiesSize = 2 * maxBody
+	maxGone    = 16 // maximum number of requests without a client; further requests are canceled
 )
 
-// Grant is what a lease is for.
+// Grant describes the access that a lease gives.
 type Grant struct {
 	Provider string
-	Models   []string // names as the provider has them
+	Models   []string // provider's model names
 	Budget   Budget
-	// Web lets tools that the provider runs, and content that it fetches from URLs, through.
+	// Web allows tools that the provider runs to search and fetch, and content that the provider fetches from URLs.
 	Web           bool
-	MaxConcurrent int // requests at once; zero is 8
+	MaxConcurrent int // default 8
 
-	SandboxID  string // the sandbox that the key works in; empty for any that is attached
+	SandboxID  string // sandbox that may use the key; if empty, any attached sandbox
 	Run, Agent string // for spans
 	Span       trace.SpanContext
 }
 
-// Budget bounds the use of a lease. A field that is zero bounds nothing. A request reserves its input, estimated by
-// its size, and its longest answer until its usage is known. The limit of the answer is set to the rest of the budget
-// if that is less. If a request does not fit together with running requests, it is refused. A request that runs alone
-// may pass the budget by its input.
+// Budget limits the use of a lease. A zero field means no limit. Until its usage is known, a request reserves its
+// input, estimated from its size, and its longest answer. If the remaining budget is smaller, it becomes the limit of
+// the answer. A request is refused if it does not fit together with the running requests. A request that runs alone may
+// exceed the budget with its input.
 type Budget struct {
 	USD          float64
 	OutputTokens int64
 }
 
-// Usage is what was used under a lease.
+// Usage is the usage of a lease.
 type Usage struct {
-	Requests int64 // that were passed on
+	Requests int64 // forwarded requests
 	Refused  int64
-	// InputTokens include those read from and written to caches, OutputTokens those thought.
+	// InputTokens include tokens read from and written to caches. OutputTokens include reasoning tokens.
 	InputTokens, OutputTokens                          int64
 	CacheReadTokens, CacheWriteTokens, ReasoningTokens int64
-	// Estimated is the number of answers that ended without saying what they used; they are counted by their size.
+	// Estimated is the number of answers that ended without usage data. They are counted by their size.
 	Estimated int64
 	CostUSD   float64
-	CostKnown bool // false when a model has no price
+	CostKnown bool // false if a model has no price
 }
 
-// Lease is a key that code in a sandbox asks a provider's models with. It is safe for concurrent use.
+// Lease is a scoped key that lets code in a sandbox use a provider's models. It is safe for concurrent use.
 type Lease struct {
 	p     *Proxy
 	key   string
 	grant Grant
-	ctx   context.Context // ends with Close
+	ctx   context.Context // done after Close
 	end   context.CancelFunc
-	slots *semaphore.Weighted // one a request
-	gone  *semaphore.Weighted // the same for requests without a client
-	sizes *semaphore.Weighted // of their bodies, in bytes
+	slots *semaphore.Weighted // one per request
+	gone  *semaphore.Weighted // sizes of requests without a client
+	sizes *semaphore.Weighted // sizes of request bodies, in bytes
 	spent chan struct{}
-	// exhaust closes spent: the budget was not enough.
+	// exhaust closes spent when the budget is insufficient.
 	exhaust func()
-	span    atomic.Pointer[trace.SpanContext] // that the spans of requests are below
+	span    atomic.Pointer[trace.SpanContext] // parent of request spans
 
 	mu       sync.Mutex // guards the fields below
 	usage    Usage
-	running  []*checked     // requests that ask a model, with their reservations
-	requests sync.WaitGroup // added to with mu held, while ctx lasts
+	running  []*checked     // running model requests with their reservations
+	requests sync.WaitGroup // increased only with mu held and before ctx is done
 }
 
-// Issue makes a lease. It must be closed. A budget in USD needs the prices of all models.
+// Issue returns a new lease. The caller must close it. A budget in USD requires prices for all models.
 func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	switch {
 	case p.providers[g.Provider].Name == "":
@@ -107,7 +109,7 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	g.MaxConcurrent = cmp.Or(g.MaxConcurrent, defaultConcurrent)
 	g.Models = slices.Clone(g.Models)
 	var key [16]byte
-	_, _ = rand.Read(key[:]) // never fails, by its documentation
+	_, _ = rand.Read(key[:]) // never fails, according to its documentation
 	l := &Lease{p: p, key: "wc-" + hex.EncodeToString(key[:]), grant: g, spent: make(chan struct{}),
 		slots: semaphore.NewWeighted(int64(g.MaxConcurrent)), sizes: semaphore.NewWeighted(bodiesSize),
 		gone: semaphore.NewWeighted(bodiesSize)}
@@ -121,7 +123,7 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	return l, nil
 }
 
-// find returns the lease that one of some keys belongs to in a sandbox, nil if no key does.
+// find returns the lease for one of the keys in a sandbox, or nil if no key matches.
 func (p *Proxy) find(sandbox string, keys []string) *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,23 +135,23 @@ func (p *Proxy) find(sandbox string, keys []string) *Lease {
 	return nil
 }
 
-// Key returns what code inside has in the place of the provider's key.
+// Key returns the key that code in the sandbox uses instead of the provider's key.
 func (l *Lease) Key() string { return l.key }
 
-// Under has the spans of requests from now on be below another one than that of the grant.
+// Under sets the parent span of later requests. It overrides the grant's span.
 func (l *Lease) Under(span trace.SpanContext) { l.span.Store(&span) }
 
-// Usage returns what was used so far. It is final once Close has returned.
+// Usage returns the usage so far. It is final after Close has returned.
 func (l *Lease) Usage() Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.usage
 }
 
-// Spent returns a channel that is closed when a request was refused, or an answer cut short, for the budget.
+// Spent returns a channel that is closed when the budget caused a refused request or a shortened answer.
 func (l *Lease) Spent() <-chan struct{} { return l.spent }
 
-// Close ends the lease and its requests, and waits for them. Idempotent.
+// Close ends the lease and its requests, and waits for them. Calling it again has no effect.
 func (l *Lease) Close() error {
 	l.p.mu.Lock()
 	delete(l.p.leases, l.key)
@@ -161,7 +163,7 @@ func (l *Lease) Close() error {
 	return nil
 }
 
-// begin counts a request in, and returns what counts it out; false once the lease has been closed.
+// begin registers a request. The caller must call end afterwards. ok is false if the lease is closed.
 func (l *Lease) begin() (end func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +174,7 @@ func (l *Lease) begin() (end func(), ok bool) {
 	return l.requests.Done, true
 }
 
-// slot waits until a request with a body of some size may run, and returns what lets the next one.
+// slot waits until a request with a body of this size may run. release frees the slot.
 func (l *Lease) slot(ctx context.Context, size int64) (release func(), ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, slotWait)
 	defer cancel()
@@ -187,7 +189,7 @@ func (l *Lease) slot(ctx context.Context, size int64) (release func(), ok bool) 
 	return sync.OnceFunc(func() { l.sizes.Release(size); l.slots.Release(1) }), true
 }
 
-// overBudget returns what of the budget is used up, empty when nothing is. The caller holds mu.
+// overBudget returns the exhausted part of the budget, or an empty string. The caller must hold mu.
 func (l *Lease) overBudget() string {
 	switch b := l.grant.Budget; {
 	case b.USD > 0 && l.usage.CostUSD >= b.USD:
@@ -198,15 +200,16 @@ func (l *Lease) overBudget() string {
 	return ""
 }
 
-// left returns how many tokens of output the budget leaves for an answer.
+// left returns the number of output tokens that the budget allows for an answer.
 func (l *Lease) left(c *checked) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.leftLocked(c)
 }
 
-// leftLocked subtracts the reservations of running requests. If there are any, the request's own input must fit. A
-// request that runs alone may pass the budget by it, because the estimate is too high for images and cached input.
+// leftLocked is left with mu held. It subtracts the reservations of running requests. If other requests are running,
+// the request's own input must fit. A request that runs alone may exceed the budget with its input, because the
+// estimate is too high for images and cached input.
 func (l *Lease) leftLocked(c *checked) int64 {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	b := l.grant.Budget
@@ -231,7 +234,7 @@ func (l *Lease) leftLocked(c *checked) int64 {
 	return left
 }
 
-// reserve counts a request that is passed on. If it asks a model, its cost is set aside until settle.
+// reserve counts a forwarded request. If it runs a model, reserve reserves its cost until settle.
 func (l *Lease) reserve(c *checked, asks bool) error {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	l.mu.Lock()
@@ -251,8 +254,8 @@ func (l *Lease) reserve(c *checked, asks bool) error {
 	return nil
 }
 
-// refused counts a request that was not passed on, because the budget is spent or for another reason, and returns how
-// many there were. The budget is not spent while running requests may return a part of their reservations.
+// refused counts a refused request and returns the number of refusals. spent reports whether the budget was the reason.
+// The budget does not count as spent while running requests may return part of their reservations.
 func (l *Lease) refused(spent bool) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +266,7 @@ func (l *Lease) refused(spent bool) int64 {
 	return l.usage.Refused
 }
 
-// settle replaces the reservation of a request by its usage, and returns the cost. A second call does nothing.
+// settle replaces the reservation of a request by its usage, and returns the cost. Calling it again has no effect.
 func (l *Lease) settle(c *checked, t tokens, estimated bool) float64 {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	cost := price.cost(t)
@@ -283,7 +286,7 @@ func (l *Lease) settle(c *checked, t tokens, estimated bool) float64 {
 	if estimated {
 		l.usage.Estimated++
 	}
-	if c.short && t.output >= c.longest { // the budget ended it, not the model
+	if c.short && t.output >= c.longest { // the budget ended the answer, not the model
 		l.exhaust()
 	}
 	return cost

@@ -7,31 +7,31 @@ import (
 	"io"
 )
 
-// tokens are what an answer used. Input includes what was read from and written to caches, output what was thought.
+// tokens are the token counts of an answer. input includes cache reads and writes, and output includes reasoning.
 type tokens struct {
 	input, output, cacheRead, cacheWrite, cacheWriteLong, reasoning int64
 }
 
-// maxEvent bounds an event of a stream, and an answer that is no stream. The last event of OpenAI's Responses holds all
-// of the answer.
+// maxEvent is the maximum size of a stream event and of a non-streamed answer. The last event of OpenAI's Responses API
+// contains the whole answer.
 const maxEvent = 32 << 20
 
 var errTooLong = errors.New("a provider's response is too long to meter")
 
-// meter reads the usage out of an answer that passes by. Nothing is held back for it.
+// meter extracts the usage from an answer while it passes. It delays no data.
 type meter struct {
 	dialect Dialect
-	stream  bool // events; else one JSON text
+	stream  bool // stream of events; otherwise one JSON text
 
 	used  tokens
-	final bool // used is that of the whole answer
+	final bool // used covers the whole answer
 	bytes int64
 
-	line  []byte // of the stream, as far as it came; without streams the whole answer
-	event []byte // data of the event, as far as it came
+	line  []byte // current incomplete line of a stream; otherwise the whole answer
+	event []byte // data of the current event
 }
 
-// Write takes the next part of an answer. The only error is errTooLong.
+// Write processes the next part of an answer. The only error is errTooLong.
 func (m *meter) Write(p []byte) (int, error) {
 	m.bytes += int64(len(p))
 	if !m.stream {
@@ -60,7 +60,7 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// endLine takes a line of a stream. An empty one ends the event.
+// endLine processes a line of a stream. An empty line ends the event.
 func (m *meter) endLine() {
 	line := bytes.TrimSuffix(m.line, []byte("\r"))
 	if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
@@ -73,7 +73,7 @@ func (m *meter) endLine() {
 	m.line = m.line[:0]
 }
 
-// end takes what is left when the answer is whole.
+// end processes the remaining data after the end of the answer.
 func (m *meter) end() {
 	if m.stream {
 		m.endLine()
@@ -84,7 +84,7 @@ func (m *meter) end() {
 	m.line, m.event = nil, nil
 }
 
-// takeJSON takes an answer that is no stream of events: one object, or with Gemini a list of them.
+// takeJSON processes an answer without a stream: one object, or a list of objects for Gemini.
 func (m *meter) takeJSON() {
 	text := bytes.TrimLeft(m.line, " \t\r\n")
 	if len(text) == 0 || text[0] != '[' {
@@ -92,7 +92,7 @@ func (m *meter) takeJSON() {
 		return
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
-	_, _ = dec.Token() // the bracket
+	_, _ = dec.Token() // opening bracket
 	for dec.More() {
 		var part json.RawMessage
 		if dec.Decode(&part) != nil {
@@ -102,7 +102,7 @@ func (m *meter) takeJSON() {
 	}
 }
 
-// told is what an event says of usage, in any dialect.
+// told is the usage data of an event, in any dialect.
 type told struct {
 	Type     string      `json:"type"`
 	Usage    *usage      `json:"usage"`
@@ -115,7 +115,7 @@ type wrapped struct {
 	Usage *usage `json:"usage"`
 }
 
-// usage is that of Anthropic and of both APIs of OpenAI, whose names differ.
+// usage is the usage of Anthropic and of both OpenAI APIs, which use different names.
 type usage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -124,7 +124,8 @@ type usage struct {
 	Creation   *struct {
 		Long int64 `json:"ephemeral_1h_input_tokens"`
 	} `json:"cache_creation"`
-	Iterations       []usage  `json:"iterations"` // what Anthropic did for the answer; the sums beside it leave out those that shorten a context
+	// Anthropic's steps for the answer; the sums omit the steps that shorten a context.
+	Iterations       []usage  `json:"iterations"`
 	Prompt           *int64   `json:"prompt_tokens"`
 	Completion       *int64   `json:"completion_tokens"`
 	InputDetails     *details `json:"input_tokens_details"`
@@ -147,9 +148,10 @@ type geminiUsed struct {
 	Cached     int64 `json:"cachedContentTokenCount"`
 }
 
-// take takes an event, or a whole answer. What is no JSON object says nothing.
+// take processes an event or a whole answer. It ignores data that is not a JSON object.
 func (m *meter) take(event []byte) {
-	if !bytes.Contains(event, []byte(`sage`)) { // usage, usageMetadata, message_start; most events have neither
+	if !bytes.Contains(event, []byte(`sage`)) {
+		// Matches usage, usageMetadata, and message_start; most events have none of these.
 		return
 	}
 	var t told
@@ -160,7 +162,7 @@ func (m *meter) take(event []byte) {
 	case Anthropic:
 		m.takeAnthropic(t)
 	case OpenAIResponses:
-		u := t.Usage // of an answer that is no stream
+		u := t.Usage // of a non-streamed answer
 		if t.Response != nil {
 			u = t.Response.Usage
 		}
@@ -170,12 +172,12 @@ func (m *meter) take(event []byte) {
 	case Gemini:
 		if u := t.Metadata; u != nil {
 			m.used = tokens{input: u.Prompt + u.ToolPrompt, output: u.Candidates + u.Thoughts, cacheRead: u.Cached, reasoning: u.Thoughts}.atLeastZero()
-			m.final = true // of all that came; each event has the sums, and a stream that is cut is of less use than it costs
+			m.final = true // each event has the sums so far, so a truncated stream needs no estimate
 		}
 	}
 }
 
-// takeAnthropic takes the start of a message, and what replaces it at the end.
+// takeAnthropic processes the start of a message, and the values that replace it at the end.
 func (m *meter) takeAnthropic(t told) {
 	u := t.Usage
 	if t.Message != nil {
@@ -194,7 +196,7 @@ func (m *meter) takeAnthropic(t told) {
 	}
 }
 
-// with returns t with what Anthropic says in the place of what it said before.
+// with returns t, updated with the values that Anthropic reported in u.
 func (t tokens) with(u usage) tokens {
 	plain := t.input - t.cacheRead - t.cacheWrite - t.cacheWriteLong
 	set(&plain, u.Input)
@@ -241,7 +243,7 @@ func set(to *int64, from *int64) {
 	}
 }
 
-// maxTokens is more than any answer has; a sum of such numbers does not overflow.
+// maxTokens is more than any answer has. Sums of such numbers do not overflow.
 const maxTokens = 1 << 40
 
 func (t tokens) atLeastZero() tokens {
@@ -251,11 +253,11 @@ func (t tokens) atLeastZero() tokens {
 	return t
 }
 
-// bytesPerToken is less than what text has in any of its forms on the wire, so that an estimate is rather too high.
+// bytesPerToken is a low value for all forms of text on the wire, so that estimates are rather too high.
 const bytesPerToken = 4
 
-// total returns the usage of the answer. If the answer has none, its size or the limit of the request is taken, the
-// larger one: a model may have thought unseen before the answer broke off.
+// total returns the usage of the answer. If the answer has no usage data, total uses its size or the request's limit,
+// whichever is larger, because the model may have used hidden reasoning before the answer broke off.
 func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 	if m.final {
 		return m.used, false
@@ -268,13 +270,13 @@ func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 	return t, true
 }
 
-// metered is the body of an answer. Who reads it sees all of it; it is read to its end also when it is closed before,
-// as far as the request's context lets it: what the provider answers has to be paid.
+// metered is the body of an answer. The reader gets all data. If the reader closes it early, metered reads the rest, as
+// long as the request's context allows, because the provider charges for the whole answer.
 type metered struct {
 	io.ReadCloser
 	m     *meter
 	first func() // called with the first bytes
-	done  func() // called once, when the end was reached or cannot be
+	done  func() // called once, when the end was reached or cannot be reached
 	ended bool
 }
 
@@ -305,7 +307,7 @@ func (b *metered) finish(err error) {
 
 func (b *metered) Close() error {
 	if !b.ended {
-		_, _ = io.Copy(io.Discard, struct{ io.Reader }{b}) // how it ends is seen by Read
+		_, _ = io.Copy(io.Discard, struct{ io.Reader }{b}) // Read handles the end
 	}
 	b.finish(io.ErrUnexpectedEOF)
 	return b.ReadCloser.Close()

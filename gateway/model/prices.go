@@ -15,22 +15,22 @@ import (
 //go:embed prices.yaml
 var embedded []byte
 
-// Price is what a model costs, in USD per million tokens. Prices of caches that are nil are that of input.
+// Price is the price of a model in USD per million tokens. If a cache price is nil, it equals the input price.
 type Price struct {
 	Input        float64  `yaml:"input"`
 	Output       float64  `yaml:"output"`
 	CacheRead    *float64 `yaml:"cache_read"`
 	CacheWrite   *float64 `yaml:"cache_write"`
 	CacheWrite1h *float64 `yaml:"cache_write_1h"`
-	LongFrom     int64    `yaml:"long_from"` // a request with more input costs what Long says
+	LongFrom     int64    `yaml:"long_from"` // requests with more input tokens use the prices in Long
 	Long         *Price   `yaml:"long"`
 }
 
-// Prices are those of models, by provider and name of the model, which may end in *. A model of a date,
-// "gpt-5-2025-08-07", costs what its name without one does.
+// Prices are the prices of models, by provider and model name. Names may end in *. A model with a date, for example
+// "gpt-5-2025-08-07", has the price of the name without the date.
 type Prices map[string]map[string]Price
 
-// DefaultPrices returns the prices that this version knows. They are those of a day, which prices.yaml names.
+// DefaultPrices returns the prices embedded in this version. prices.yaml contains their date.
 func DefaultPrices() Prices {
 	p, err := ParsePrices("prices.yaml", embedded)
 	if err != nil {
@@ -39,7 +39,7 @@ func DefaultPrices() Prices {
 	return p
 }
 
-// ParsePrices reads a file in the format of prices.yaml. Its name is used in errors only, which list all problems.
+// ParsePrices parses a file in the format of prices.yaml. name is used only in errors. The error lists all problems.
 func ParsePrices(name string, src []byte) (Prices, error) {
 	var f struct {
 		AsOf   *yamlnode.Node `yaml:"as_of"`
@@ -77,7 +77,7 @@ func (p Price) valid() bool {
 	return true
 }
 
-// With returns prices where those of over stand in the place of those of p that they fit.
+// With returns prices in which over overrides matching prices of p.
 func (p Prices) With(over Prices) Prices {
 	out := maps.Clone(p)
 	if out == nil {
@@ -99,10 +99,11 @@ func (p Prices) With(over Prices) Prices {
 	return out
 }
 
-// dated is the date at the end of a model's name.
+// dated matches the date at the end of a model's name.
 var dated = regexp.MustCompile(`[-@]20\d\d-?[01]\d-?[0-3]\d$`)
 
-// of returns the price of a model: that of its name, with its date or without, else of the longest that fits.
+// of returns the price of a model: the price of its name with or without its date, or else the price of the longest
+// matching pattern.
 func (p Prices) of(provider, model string) (best Price, ok bool) {
 	if best, ok = p[provider][model]; ok {
 		return best, true
@@ -119,7 +120,7 @@ func (p Prices) of(provider, model string) (best Price, ok bool) {
 	return best, ok
 }
 
-// cost returns what one request costs, in USD.
+// cost returns the cost of one request in USD.
 func (p Price) cost(t tokens) float64 {
 	if p.Long != nil && t.input > p.LongFrom {
 		p = *p.Long

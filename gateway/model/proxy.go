@@ -1,14 +1,15 @@
-// Package model lets code inside a sandbox without a network ask models, without having a key for them.
+// Package model provides a model proxy. It lets code in a sandbox without a network use models without knowing the
+// provider's key.
 //
-// A [Proxy] knows model providers and holds their keys. [Proxy.Issue] makes a [Lease]: a key of its own that is worth
-// something in one sandbox, for one provider, some models and a budget, until it is closed. [Proxy.Attach] serves a
-// session; inside, the base URL of a provider is http://127.0.0.1:PORT/PROVIDER.
+// A [Proxy] knows model providers and holds their keys. [Proxy.Issue] creates a [Lease] with a scoped key. Until the
+// lease is closed, the key is valid in one sandbox, for one provider, some models, and a budget. [Proxy.Attach] serves
+// a session. In the sandbox, the base URL of a provider is http://127.0.0.1:PORT/PROVIDER.
 //
-// Only requests that ask a model, count tokens or list models pass. Their bodies are read: other models than those of
-// the lease are refused, tools that the provider would run are removed, and content that the provider would fetch from
-// a URL is refused. Tokens are counted in the answers, streamed or not, while these pass.
+// The proxy forwards only requests that run a model, count tokens, or list models. It checks their bodies: it refuses
+// models outside of the lease, removes tools that the provider would run, and refuses content that the provider would
+// fetch from a URL. It counts tokens while the answers pass, streamed or not.
 //
-// Each request that asks a model is a span "chat MODEL" below that of the lease. It has no contents.
+// Each request that runs a model has a span "chat MODEL" below the span of the lease. The span has no contents.
 package model
 
 import (
@@ -31,23 +32,23 @@ import (
 
 // Provider is a model API on the network.
 type Provider struct {
-	Name     string // first part of the path inside
+	Name     string // first part of the path in the sandbox
 	Dialects []Dialect
-	// Base is the address before "/v1/messages" of Anthropic, "/responses" and "/chat/completions" of OpenAI, and
+	// Base is the URL without "/v1/messages" of Anthropic, "/responses" and "/chat/completions" of OpenAI, and
 	// "/v1beta/models" of Gemini.
 	Base *url.URL
-	Auth func(http.Header) error // sets the key; nil for a provider that needs none
+	Auth func(http.Header) error // sets the key; nil if the provider needs no key
 }
 
-// Options refine New.
+// Options configures New.
 type Options struct {
-	Log            *slog.Logger         // slog.Default when nil
-	TracerProvider trace.TracerProvider // the global one when nil
-	Prices         Prices               // DefaultPrices when nil
-	Transport      http.RoundTripper    // one like http.DefaultTransport when nil
+	Log            *slog.Logger         // if nil, slog.Default
+	TracerProvider trace.TracerProvider // if nil, the global provider
+	Prices         Prices               // if nil, DefaultPrices
+	Transport      http.RoundTripper    // if nil, a transport like http.DefaultTransport
 }
 
-// Proxy passes requests from sandboxes on to model providers. It is safe for concurrent use.
+// Proxy forwards requests from sandboxes to model providers. It is safe for concurrent use.
 type Proxy struct {
 	providers map[string]Provider
 	o         Options
@@ -82,17 +83,17 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Dialects returns those of a provider; none of one that the proxy does not know.
+// Dialects returns the dialects of a provider. It returns nil for an unknown provider.
 func (p *Proxy) Dialects(provider string) []Dialect { return p.providers[provider].Dialects }
 
 // serviceName is the service of a session that commands reach the proxy by.
 const serviceName = "model"
 
-// Attachment is a session whose commands reach the proxy.
+// Attachment is a session whose commands can use the proxy.
 type Attachment struct{ addr string }
 
-// Attach has this process answer the requests of a session's commands until the session closes. Without a lease every
-// request is refused, so attaching a session twice costs nothing.
+// Attach makes this process serve the model requests of a session's commands until the session is closed. Every request
+// without a lease is refused, so attaching a session twice costs nothing.
 func (p *Proxy) Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, error) {
 	h := p.Handler(s.ID())
 	addr, _, err := s.Serve(ctx, sandbox.Service{Name: serviceName, Handle: func(ctx context.Context, c *sandbox.ServiceConn) {
@@ -104,8 +105,8 @@ func (p *Proxy) Attach(ctx context.Context, s *sandbox.Sandbox) (*Attachment, er
 	return &Attachment{addr: addr}, nil
 }
 
-// BaseURL returns the address of a provider inside the sandbox.
+// BaseURL returns the URL of a provider in the sandbox.
 func (a *Attachment) BaseURL(provider string) string { return "http://" + a.addr + "/" + provider }
 
-// headerTime is how long the header of a request may take to come.
+// headerTime is the maximum time to receive a request header.
 const headerTime = 10 * time.Second

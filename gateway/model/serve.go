@@ -28,22 +28,23 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// Bounds of a request.
+// Limits of a request.
 const (
 	maxBody  = 32 << 20
-	bodyTime = time.Minute // for the body to come
-	// goneTime is how long an answer is read on, so that it is counted, when nobody waits for it any more.
+	bodyTime = time.Minute // maximum time to receive the body
+	// goneTime is the maximum time to read the rest of an answer for metering after its client disconnected.
 	goneTime = 2 * time.Minute
-	maxLog   = 1 << 10 // of a provider's own words
+	maxLog   = 1 << 10 // logged bytes of a provider's error message
 )
 
-// Headers that pass. All others of a request are dropped, and so are all others of an answer: those name the account.
+// Forwarded headers. All other headers of requests are dropped. All other headers of answers are dropped too, because
+// they identify the account.
 var (
 	requestHeaders = []string{"Content-Type", "Accept", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Goog-Api-Client", "Idempotency-Key"}
 	answerHeaders  = []string{"Content-Type", "Cache-Control", "Date", "Retry-After", "Retry-After-Ms", "Request-Id", "X-Request-Id", "X-Should-Retry"}
 )
 
-// Handler answers the requests of one sandbox.
+// Handler returns the HTTP handler for the requests of one sandbox.
 func (p *Proxy) Handler(sandbox string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dialect, err := p.serve(w, r, sandbox)
@@ -54,7 +55,7 @@ func (p *Proxy) Handler(sandbox string) http.Handler {
 	})
 }
 
-// exchange is a request that is passed on.
+// exchange is a forwarded request and its answer.
 type exchange struct {
 	*checked
 	route
@@ -64,11 +65,11 @@ type exchange struct {
 	r        *http.Request
 	span     trace.Span
 	began    time.Time
-	key      http.Header // of the provider
-	accepted atomic.Bool // the provider has the whole request, and has not refused it
+	key      http.Header // provider's key
+	accepted atomic.Bool // the provider received the whole request and did not reject it
 }
 
-// serve answers a request. An error is a *refusal that is to be the answer.
+// serve handles a request. An error is a *refusal to send as the answer.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (Dialect, error) {
 	name, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	provider := p.providers[name]
@@ -93,7 +94,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (D
 	return rt.dialect, x.run(w)
 }
 
-// run checks a request and passes it on.
+// run checks a request and forwards it.
 func (x *exchange) run(w http.ResponseWriter) (err error) {
 	size := x.r.ContentLength
 	if size < 0 || size > maxBody {
@@ -128,7 +129,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	}
 	x.startSpan(x.checked.model)
 	defer x.span.End()
-	defer x.l.settle(x.checked, tokens{}, false) // unless it was
+	defer x.l.settle(x.checked, tokens{}, false) // has no effect if the request was settled already
 	ctx, cancel := x.lingering(release)
 	defer cancel()
 	out := x.r.WithContext(ctx)
@@ -145,7 +146,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 // them.
 const maxRefusedSpans = 32
 
-// refuse counts a refusal and records it as a span of its own.
+// refuse counts a refusal and records it as a separate span.
 func (x *exchange) refuse(err error) error {
 	var f *refusal
 	if errors.As(err, &f) && x.l.refused(f.spent) <= maxRefusedSpans {
@@ -157,14 +158,14 @@ func (x *exchange) refuse(err error) error {
 	return err
 }
 
-// readBody reads a body that has come in time, is not too large, and can be read.
+// readBody reads the body. The body must arrive in time, must not be too large, and must not be encoded.
 func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) ([]byte, error) {
 	if e := x.r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return nil, &refusal{status: http.StatusUnsupportedMediaType, message: "send the request without Content-Encoding"}
 	}
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // connections have deadlines
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // always supported by these connections
 	if x.l.ctx.Err() != nil {
-		_ = rc.SetReadDeadline(time.Unix(1, 0)) // it ended meanwhile
+		_ = rc.SetReadDeadline(time.Unix(1, 0)) // the lease ended in the meantime
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, x.r.Body, maxBody))
 	_ = rc.SetReadDeadline(time.Time{})
@@ -178,9 +179,9 @@ func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) 
 	return raw, nil
 }
 
-// lingering returns the context of the request to the provider. It ends with the lease, and some time after the
-// client has hung up, whose slot is released at once. If too many requests have no client, it ends as soon as the
-// client does.
+// lingering returns the context of the request to the provider. It is done when the lease ends, and some time after the
+// client disconnected. The client's slot is freed immediately. If too many requests have no client, the context is done
+// when the client disconnects.
 func (x *exchange) lingering(release func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {
@@ -220,7 +221,7 @@ func (x *exchange) rewrite(in *http.Request) (*url.URL, http.Header) {
 	return &u, h
 }
 
-// answer has the provider's answer metered, and without what is not the sandbox's business.
+// answer meters the provider's answer, and removes data that the sandbox must not see.
 func (x *exchange) answer(res *http.Response) error {
 	x.span.SetAttributes(semconv.HTTPStatus.Int(res.StatusCode))
 	x.accepted.Store(res.StatusCode/100 == 2 && mediaType(res) != "text/html")
@@ -231,7 +232,7 @@ func (x *exchange) answer(res *http.Response) error {
 	case res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400:
 		return fmt.Errorf("unexpected status %d", res.StatusCode)
 	case res.StatusCode < 300 && mediaType(res) == "text/html":
-		return errors.New("an HTML page instead of an answer") // some clients would retry without end
+		return errors.New("an HTML page instead of an answer") // some clients would retry endlessly
 	case res.Header.Get("Content-Encoding") != "":
 		return errors.New("an answer with a Content-Encoding, which cannot be metered")
 	}
@@ -259,7 +260,7 @@ func (x *exchange) answer(res *http.Response) error {
 	return nil
 }
 
-// ownModels removes the models that the lease does not allow from a list: their names tell about the account.
+// ownModels removes models outside of the lease from a list, because their names reveal information about the account.
 func (x *exchange) ownModels(res *http.Response) error {
 	var body map[string]any
 	err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&body)
@@ -275,7 +276,7 @@ func (x *exchange) ownModels(res *http.Response) error {
 			})
 		}
 	}
-	for _, key := range []string{"first_id", "last_id"} { // names, too
+	for _, key := range []string{"first_id", "last_id"} { // these contain model names too
 		delete(body, key)
 	}
 	raw, err := json.Marshal(body)
@@ -285,11 +286,11 @@ func (x *exchange) ownModels(res *http.Response) error {
 
 // mediaType returns the type of an answer without parameters; empty when it cannot be read.
 func mediaType(res *http.Response) string {
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")) // the error says no more
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")) // an error leaves kind empty
 	return kind
 }
 
-// meter puts the meter into the way of an answer.
+// meter inserts the meter into an answer.
 func (x *exchange) meter(res *http.Response) {
 	m := &meter{dialect: x.dialect, stream: mediaType(res) == "text/event-stream"}
 	res.Body = &metered{ReadCloser: res.Body, m: m,
@@ -302,20 +303,20 @@ func (x *exchange) meter(res *http.Response) {
 		}}
 }
 
-// logAnswer writes what a provider says to the log, without the key.
+// logAnswer logs the text of a provider's error answer, without the key.
 func (x *exchange) logAnswer(res *http.Response) {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxLog)) // as much as there is
 	x.p.o.Log.Warn("a model provider refused a request", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", httpconn.Secrets(x.key).Replace(string(text))))
 }
 
-// failed answers when the provider did not, or not in a way that can be passed on.
+// failed answers if the provider did not answer, or if its answer cannot be forwarded.
 func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	if !errors.As(err, &f) {
 		// The error quotes answers that are not HTTP.
 		quoted := httpconn.Secrets(x.key).Replace(err.Error())
 		x.p.o.Log.Warn("a model provider did not respond", "provider", x.provider.Name, "error", quoted)
-		if x.accepted.Load() { // and may have thought for long
+		if x.accepted.Load() { // the model may have used reasoning for a long time
 			x.l.settle(x.checked, tokens{input: x.input, output: x.longest}, true)
 		}
 		f = &refusal{status: http.StatusBadGateway, message: x.provider.Name + " is unreachable or sent an invalid response"}
@@ -324,7 +325,7 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	x.dialect.refuse(w, f)
 }
 
-// startSpan begins the span of a request that asks a model. Others have none.
+// startSpan starts the span of a request that runs a model. Other requests have no span.
 func (x *exchange) startSpan(model string) {
 	x.span = trace.SpanFromContext(context.Background())
 	if x.kind != generate {

@@ -7,33 +7,33 @@ import (
 	"io"
 )
 
-// Bounds of a message. A message above maxSkipped ends the connection.
+// Limits of a message. A message above maxSkipped ends the connection.
 const (
 	maxMessage = 4 << 20 // bytes
 	maxDepth   = 1000
 	maxSkipped = 256 << 20
-	maxWord    = 64 // bytes of a key or an id that are looked at
+	maxWord    = 64 // bytes of a key or an id that are examined
 )
 
 // codeTooLarge is the JSON-RPC error code of the error that replaces an answer.
 const codeTooLarge = -32098
 
-// bounded reads the output of a server and replaces a message that is too large or too deep by an error for its call.
-// The MCP library would end the connection, and all other calls with it.
+// bounded reads the output of a server. It replaces a message that is too large or too deep with an error for its call.
+// Otherwise, the MCP SDK would close the connection and fail all other calls.
 //
-// It follows the nesting of JSON alone: whether it is JSON is for its reader to find out.
+// It tracks only the nesting of JSON. The reader must check whether the message is valid JSON.
 type bounded struct {
 	io.ReadCloser
 
-	in, out []byte // a buffer; what is ready
+	in, out []byte // read buffer; data ready for the reader
 	err     error
 
 	message           []byte
 	size, depth       int
 	inString, escaped bool
-	why               string // the message is dropped
-	word              []byte // the string being read, or the last one, cut
-	key               string // of the message's own field
+	why               string // if not empty, the reason for dropping the message
+	word              []byte // current or latest string, truncated
+	key               string // current top-level field of the message
 	id                []byte
 	isRequest         bool
 }
@@ -52,7 +52,7 @@ func (m *bounded) Read(p []byte) (int, error) {
 		if m.size > maxSkipped {
 			m.err = errTooLarge
 		}
-		if m.err != nil { // what has no end is not JSON
+		if m.err != nil { // a message without an end is not JSON
 			m.out = append(m.out, m.message...)
 		}
 	}
@@ -64,7 +64,7 @@ func (m *bounded) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take takes the next byte, or the next ones of a string, and returns how many.
+// take processes the next byte, or the next bytes of a string, and returns their number.
 func (m *bounded) take(rest []byte) int {
 	n, b := 1, rest[0]
 	switch {
@@ -78,7 +78,7 @@ func (m *bounded) take(rest []byte) int {
 			m.word = m.word[:0]
 		}
 	case m.inString:
-		part := rest[:min(len(rest), 256)] // a bound, as both searches may stop at the same early byte
+		part := rest[:min(len(rest), 256)] // limited, because both searches may stop at the same early byte
 		if n = bytes.IndexByte(part, '"'); n < 0 {
 			n = len(part)
 		}
@@ -113,7 +113,7 @@ func (m *bounded) take(rest []byte) int {
 	return n
 }
 
-// keep appends bytes to the message, and drops the message when it passes a bound.
+// keep appends bytes to the message. If the message exceeds a limit, keep drops it.
 func (m *bounded) keep(b []byte) {
 	m.size += len(b)
 	switch {
@@ -127,7 +127,8 @@ func (m *bounded) keep(b []byte) {
 	}
 }
 
-// end passes on a message, or the error that replaces an answer. Requests and notifications are dropped.
+// end passes on a complete message, or the error that replaces an answer. Dropped requests and notifications have no
+// replacement.
 func (m *bounded) end() {
 	if m.why == "" {
 		m.out = append(m.out, m.message...)

@@ -19,33 +19,33 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// A Config is the content of the operator's file of host tools: MCP servers, and the policy for all their tools. Only
-// this file names programs, so that a prompt cannot start a program on the host.
+// Config is the content of the operator's host tools file: MCP servers, and the policy for all their tools. Only this
+// file can list programs, so that a prompt cannot start a program on the host.
 type Config struct {
 	Servers []Server // sorted by name
 	Policy  hosttools.Policy
 }
 
-// Server is an MCP server: a program, or one at an address.
+// Server is an MCP server: a program to start, or a URL.
 type Server struct {
 	Name    string
 	Command []string          `yaml:"command"`
-	Dir     string            // where the program starts, an absolute path; empty is /
+	Dir     string            // absolute working directory of the program; default /
 	Env     map[string]Secret `yaml:"env"` // in addition to PATH, HOME and LANG
-	Eager   bool              // start it with the program, not when it is first needed
+	Eager   bool              // start the server with the host process instead of on first use
 	URL     string            `yaml:"url"`
 	Headers map[string]Secret `yaml:"headers"`
-	Timeout time.Duration     // of one request; zero is 30 seconds
-	Pin     string            `yaml:"pin"` // "sha256:…", the digest of its tools; empty: any
+	Timeout time.Duration     // per request; default 30 seconds
+	Pin     string            `yaml:"pin"` // "sha256:…", digest of its tools; if empty, any tools are accepted
 }
 
-// Secret is text that is not shown: whatever prints, logs or marshals it gets a placeholder.
+// Secret is a text that is never shown. Printing, logging, and marshaling it return a placeholder.
 type Secret struct{ text string }
 
 // NewSecret returns text as a secret.
 func NewSecret(text string) Secret { return Secret{text} }
 
-// Reveal returns the text.
+// Reveal returns the secret text.
 func (s Secret) Reveal() string { return s.text }
 
 func (Secret) String() string               { return redacted }
@@ -55,8 +55,8 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 const redacted = "[redacted]"
 
-// Redactor returns a function that replaces the secrets of the server in a text. Short ones, which are in many texts,
-// stay.
+// Redactor returns a function that removes the server's secrets from a text. It keeps short secrets, because they occur
+// in many texts.
 func (s Server) Redactor() func(string) string {
 	var found []string
 	for _, m := range []map[string]Secret{s.Env, s.Headers} {
@@ -72,16 +72,16 @@ func (s Server) Redactor() func(string) string {
 	return sanitize.NewSecrets(redacted, found...).Replace
 }
 
-// Bounds of the operator's file.
+// Limits of the operator's file.
 const (
 	maxConfigBytes = 1 << 20
 	maxServers     = 100
 )
 
-// ReadConfig reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error
-// has every problem, by line and column, and no secret. Programs start in the directory of the file, with links
-// resolved, or in the root directory if the file is a pipe. The working directory or the directory of a link may be a
-// hostile repository, and npx, python -m, and make run code from the directory where they start.
+// ReadConfig reads the operator's file. lookup returns the variables used in `env:` and `headers:`. The error lists all
+// problems with line and column, and contains no secrets. Programs start in the file's directory, with links resolved,
+// or in the root directory if the file is a pipe. They never start in the working directory or in a link's directory,
+// because these may be a hostile repository, and npx, python -m, and make run code from the current directory.
 func ReadConfig(path string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(path, maxConfigBytes)
 	if err != nil {
@@ -103,7 +103,7 @@ func ReadConfig(path string, lookup func(name string) (string, bool)) (*Config, 
 	return c, nil
 }
 
-// file is the file as it is written.
+// file is the YAML format of the file.
 type file struct {
 	Servers map[string]server `yaml:"servers"`
 	Policy  hosttools.Policy  `yaml:"policy"`
@@ -115,7 +115,7 @@ type server struct {
 	TimeoutSeconds int64  `yaml:"timeout_seconds"`
 }
 
-// ParseConfig is ReadConfig for a file's contents; name is used in errors only.
+// ParseConfig is like ReadConfig, but parses src. name is used only in errors.
 func ParseConfig(name string, src []byte, lookup func(name string) (string, bool)) (*Config, error) {
 	format := yamlnode.Format{Single: "remove the second one", MaxBytes: maxConfigBytes, MaxDepth: 16, MaxValues: 20_000}
 	d, root := format.Read(name, src)
@@ -152,7 +152,7 @@ var (
 	variable   = regexp.MustCompile(`\$\{[^}]*\}?|\$\$\{`)
 )
 
-// check returns a server of the file and adds its problems.
+// check returns a server of the file and adds its problems to wrong.
 func check(wrong *hint.Problems, name string, f server) Server {
 	s, at := f.Server, "servers."+name
 	if s.Name = name; name == hosttools.AppServer {
@@ -202,8 +202,8 @@ type reader struct {
 	lookup func(string) (string, bool)
 }
 
-// text reads secrets. In a secret, ${NAME} is replaced by a variable of the host, and $${ by ${. Other text must not
-// contain variables.
+// text parses a text value. In a secret, it replaces ${NAME} with a host variable, and $${ with ${. Other texts must
+// not contain variables.
 func (r *reader) text(n *yamlnode.Node, path string, to any) bool {
 	secret, ok := to.(*Secret)
 	if !ok {

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// ownGroup has a command start in a process group of its own, which no signal of the terminal reaches.
+// ownGroup makes a command start in a new process group, which terminal signals do not reach.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// killGroup ends the group of a command that was started, if it is still there.
+// killGroup kills the process group of a started command, if it still exists.
 func killGroup(cmd *exec.Cmd) {
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // there may be none any more
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group may no longer exist
 }

@@ -1,8 +1,8 @@
-// Package mcpsource makes the tools of an MCP server tools of the host: of a program that it starts, or of a server
-// that speaks HTTP.
+// Package mcpsource provides the tools of an MCP server as host tools. The server is a program that the package starts,
+// or an HTTP server.
 //
-// The server is a stranger. What it sends is bounded, what it asks for is refused, and what it offers is read once: a
-// server that changes its list is heard when the next run begins.
+// The server is untrusted. Its messages are bounded, its requests are refused, and its tool list is read once per run.
+// A changed list takes effect in the next run.
 package mcpsource
 
 import (
@@ -26,24 +26,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Bounds of a server.
+// Limits for a server.
 const (
 	defaultTimeout = 30 * time.Second
-	maxTools       = 1000 // that are listed
+	maxTools       = 1000 // maximum number of listed tools
 	maxPages       = 100
 	maxRestarts    = 3
-	firstPause     = 500 * time.Millisecond // between two starts; each is four times the one before
-	settled        = 10 * time.Minute       // after which an end is not one in a row
+	firstPause     = 500 * time.Millisecond // pause before a restart; each further pause is four times as long
+	settled        = 10 * time.Minute       // an exit after this time is not counted as a consecutive exit
 )
 
-// Options refine New. The zero value of a field means what its comment says.
+// Options configures New. The field comments describe the zero values.
 type Options struct {
-	Log *slog.Logger // slog.Default when nil
-	// Environ are PATH, HOME and LANG of a program, as "NAME=value". Nil: it has none but those of the server.
+	Log *slog.Logger // if nil, slog.Default
+	// Environ sets PATH, HOME, and LANG for a program, as "NAME=value". If nil, the program has only the server's
+	// variables.
 	Environ []string
 }
 
-// New returns the tools of a server, which is started or connected to when they are first asked for.
+// New returns the tools of a server. The server is started or connected on first use.
 func New(server Server, o *Options) hosttools.Source {
 	s := &source{server: server, redact: server.Redactor(), turn: make(chan struct{}, 1)}
 	if o != nil {
@@ -58,26 +59,26 @@ type source struct {
 	server Server
 	o      Options
 	redact func(string) string
-	stale  atomic.Bool // the server said that its list has changed
+	stale  atomic.Bool // the server reported a changed tool list
 
-	turn chan struct{} // a lock that obeys contexts: held while a connection is made or the tools are listed
+	turn chan struct{} // a lock with context support, held while a connection is made or tools are listed
 
 	// turn guards since, restarts, and tools.
-	since    time.Time // of the last start; zero before the first
+	since    time.Time // time of the latest start; zero before the first start
 	restarts int
 	tools    []hosttools.Tool
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	closed  bool
 	session *mcp.ClientSession
 	broken  *atomic.Bool // the session's connection is broken
-	stop    func()       // ends the program
+	stop    func()       // stops the program
 }
 
-// Name is the server's name.
+// Name returns the server's name.
 func (s *source) Name() string { return s.server.Name }
 
-// Tools lists the tools, again when the server said that they have changed.
+// Tools returns the tools. It lists them again if the server reported a change.
 func (s *source) Tools(ctx context.Context) ([]hosttools.Tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
@@ -99,7 +100,7 @@ func (s *source) Tools(ctx context.Context) ([]hosttools.Tool, error) {
 	return s.tools, nil
 }
 
-// list asks for all pages.
+// list requests all pages.
 func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.Tool, error) {
 	tools, cursor := []hosttools.Tool{}, ""
 	for range maxPages {
@@ -130,7 +131,8 @@ func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.T
 	return tools, nil
 }
 
-// tool makes a tool of the host of one of the server. What the server does not say of it is taken for the worst.
+// tool converts a tool of the server to a host tool. It assumes the worst for properties that the server does not
+// declare.
 func (s *source) tool(t *mcp.Tool) hosttools.Tool {
 	def := hosttools.Definition{
 		Name: t.Name, Title: s.redact(t.Title), Description: s.redact(t.Description), Destructive: true, Network: true,
@@ -148,7 +150,7 @@ func (s *source) tool(t *mcp.Tool) hosttools.Tool {
 	}}
 }
 
-// redacted returns a value of JSON without the server's secrets.
+// redacted removes the server's secrets from a JSON value.
 func (s *source) redacted(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -169,7 +171,7 @@ func (s *source) redacted(v any) any {
 	return v
 }
 
-// call calls a tool. A call that was under way when the server ended is not repeated.
+// call calls a tool. If the server exits during a call, the call is not repeated.
 func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hosttools.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
@@ -238,11 +240,11 @@ func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
 	return out, nil
 }
 
-// connect returns the connection, and makes one if necessary. s.turn is held.
+// connect returns the connection, and creates one if necessary. The caller must hold s.turn.
 func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	s.mu.Lock()
 	cs, closed := s.session, s.closed
-	if cs != nil && s.broken.Load() { // which watch is about to notice, too
+	if cs != nil && s.broken.Load() { // watch will notice this too
 		cs, s.session = nil, nil
 	}
 	s.mu.Unlock()
@@ -267,7 +269,7 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	return s.start(ctx)
 }
 
-// start makes a connection. s.turn is held.
+// start creates a connection. The caller must hold s.turn.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	s.since = time.Now()
 	client := mcp.NewClient(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ClientOptions{
@@ -282,7 +284,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
-	// The program is to outlive the call that needed it first.
+	// The program must outlive the call that started it.
 	cs, err := client.Connect(ctx, transport, nil)
 	if err != nil {
 		p.stop()
@@ -296,14 +298,14 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	s.mu.Unlock()
 	if closed {
 		p.stop()
-		cs.Close() // the program is gone
+		cs.Close() // the program has been stopped
 		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
 	}
-	go s.watch(cs, p.stop) // ends with the connection, which Close ends
+	go s.watch(cs, p.stop) // ends with the connection, which Close closes
 	return cs, nil
 }
 
-// refuse refuses the requests of a server, but for a ping.
+// refuse refuses all requests of a server except ping.
 func refuse(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "ping" || strings.HasPrefix(method, "notifications/") {
@@ -317,11 +319,11 @@ func refusal(method string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%s is not available", sanitize.Clip(method))}
 }
 
-// watch forgets a connection that has ended.
+// watch removes a connection after it has ended.
 func (s *source) watch(cs *mcp.ClientSession, stop func()) {
 	err := cs.Wait()
 	stop()
-	cs.Close() // what the library still has of it; the server is gone
+	cs.Close() // frees the SDK's resources; the server has ended
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session == cs {
@@ -332,7 +334,7 @@ func (s *source) watch(cs *mcp.ClientSession, stop func()) {
 	}
 }
 
-// Close ends the connection and the program with all that it started.
+// Close closes the connection, and kills the program and its child processes.
 func (s *source) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -343,7 +345,7 @@ func (s *source) Close() error {
 		return nil
 	}
 	stop()
-	cs.Close() // the server is gone or told so: there is nothing to do about an error
+	cs.Close() // the server has ended or was asked to, so the error is irrelevant
 	return nil
 }
 
@@ -358,8 +360,8 @@ func (s *source) lock(ctx context.Context) error {
 
 func (s *source) unlock() { <-s.turn }
 
-// unavailable returns the error for a server that cannot be used. Its text contains the cause, for the operator. The
-// *toolspec.Error in it is for models.
+// unavailable returns the error for an unusable server. Its text contains the cause, for the operator. The wrapped
+// *toolspec.Error is for models.
 func (s *source) unavailable(why string, cause error) error {
 	return &sanitize.Error{
 		Text: why + ": " + s.redact(cause.Error()),

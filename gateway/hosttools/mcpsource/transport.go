@@ -24,18 +24,18 @@ import (
 
 // peer is the other end of a connection.
 type peer struct {
-	stop func()                // ends the connection and the program
-	why  func(err error) error // adds to err what the program wrote to stderr; called after stop
+	stop func()                // closes the connection and stops the program
+	why  func(err error) error // adds the program's stderr to err; called after stop
 }
 
-// transport connects to the server. broken is set when the output of a program has ended.
+// transport connects to the server. It sets broken when the output of a program ends.
 func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 	if len(s.server.Command) > 0 {
 		t, p, err := s.program()
 		return guarded{t, broken}, p, err
 	}
 	own := &http.Transport{}
-	if usual, ok := http.DefaultTransport.(*http.Transport); ok { // unless a program has replaced it
+	if usual, ok := http.DefaultTransport.(*http.Transport); ok { // unless the program replaced it
 		own = usual.Clone()
 	}
 	client := &http.Client{
@@ -48,7 +48,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, peer, error) {
 	return t, peer{own.CloseIdleConnections, func(err error) error { return err }}, nil
 }
 
-// headers adds headers to requests and bounds the answers.
+// headers adds headers to requests and limits the size of answers.
 type headers struct {
 	next http.RoundTripper
 	add  map[string]Secret
@@ -68,14 +68,14 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 
 var errTooLarge = errors.New("a message of the server is incomplete")
 
-// stopWait is how long a program may take to end by itself once its input is closed.
+// stopWait is the time that a program has to exit after its input is closed.
 const stopWait = 500 * time.Millisecond
 
-// program starts the server in a process group of its own.
+// program starts the server in a new process group.
 func (s *source) program() (mcp.Transport, peer, error) {
 	cmd := exec.Command(s.server.Command[0], s.server.Command[1:]...)
 	cmd.Dir = cmp.Or(s.server.Dir, string(filepath.Separator)) // never the working directory, see ReadConfig
-	cmd.Env = append([]string{}, s.o.Environ...)               // not nil, which is this process's own
+	cmd.Env = append([]string{}, s.o.Environ...)               // must not be nil, which means this process's environment
 	for name, value := range s.server.Env {
 		cmd.Env = append(cmd.Env, name+"="+value.Reveal())
 	}
@@ -85,7 +85,7 @@ func (s *source) program() (mcp.Transport, peer, error) {
 	if err != nil {
 		return nil, peer{}, err
 	}
-	defer input.Close() // the program has its own
+	defer input.Close() // the program has a copy
 	cmd.Stdin = input
 	out, outEnd := io.Pipe()
 	errs, errEnd := io.Pipe()
@@ -96,7 +96,7 @@ func (s *source) program() (mcp.Transport, peer, error) {
 	}
 	ended, read := make(chan struct{}), make(chan struct{})
 	var exit error
-	go func() { // ends with the program, which stop ends
+	go func() { // ends with the program, which stop kills
 		exit = cmd.Wait()
 		close(ended)
 		outEnd.CloseWithError(io.EOF)
@@ -108,19 +108,19 @@ func (s *source) program() (mcp.Transport, peer, error) {
 		last = s.stderr(errs)
 	}()
 	stop := sync.OnceFunc(func() {
-		stdin.Close() // the program may be gone
+		stdin.Close() // the program may have exited
 		select {
 		case <-ended:
 		case <-time.After(stopWait):
 		}
-		killGroup(cmd) // also what it left running
+		killGroup(cmd) // kills leftover child processes too
 		out.Close()
 		<-ended
 		<-read
 	})
 	why := func(err error) error {
 		if exited := (*exec.ExitError)(nil); errors.As(exit, &exited) && exited.ExitCode() > 0 {
-			err = exit // it explains more than the end of the output
+			err = exit // more helpful than the end of the output
 		}
 		if len(last) == 0 {
 			return err
@@ -132,7 +132,7 @@ func (s *source) program() (mcp.Transport, peer, error) {
 	}, peer{stop, why}, nil
 }
 
-// impatient is the input of a program, which gives up on one that does not read.
+// impatient is the input of a program. Writes fail if the program does not read in time.
 type impatient struct {
 	*os.File
 	limit time.Duration
@@ -145,14 +145,14 @@ func (w impatient) Write(b []byte) (int, error) {
 	return w.File.Write(b)
 }
 
-// Bounds of a server's stderr.
+// Limits of a server's stderr.
 const (
-	maxStderrLine = 4 << 10 // of a line that is logged
-	lastLines     = 3       // that an error shows
-	maxShown      = 300     // characters of each
+	maxStderrLine = 4 << 10 // maximum bytes of a logged line
+	lastLines     = 3       // number of lines in an error
+	maxShown      = 300     // characters per line in an error
 )
 
-// stderr logs what the program writes to it, and returns the end.
+// stderr logs the program's stderr and returns the last lines.
 func (s *source) stderr(r *io.PipeReader) (last []string) {
 	lines := bufio.NewReaderSize(r, maxStderrLine)
 	for {
@@ -163,7 +163,7 @@ func (s *source) stderr(r *io.PipeReader) (last []string) {
 			last = append(last, sanitize.Cut(text, maxShown))
 			last = last[max(0, len(last)-lastLines):]
 		}
-		for cut && err == nil { // the rest of a long line
+		for cut && err == nil { // skip the rest of a long line
 			_, cut, err = lines.ReadLine()
 		}
 		if err != nil {
@@ -172,8 +172,8 @@ func (s *source) stderr(r *io.PipeReader) (last []string) {
 	}
 }
 
-// guarded is a transport whose server gets nothing it asks for. Refusing here, before the next message is read, a
-// server that asks and does not read the answers waits; in the MCP library its requests would pile up.
+// guarded is a transport that refuses all requests of a server. It refuses them before it reads the next message, so a
+// server that does not read the refusals blocks itself. In the MCP SDK, the requests would pile up.
 type guarded struct {
 	mcp.Transport
 	broken *atomic.Bool
@@ -192,12 +192,12 @@ type guardedConn struct {
 	broken *atomic.Bool
 }
 
-// Read returns the answers of the server, and of its notifications those that count.
+// Read returns the server's answers and the relevant notifications.
 func (c guardedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for {
 		msg, err := c.Connection.Read(ctx)
 		if err != nil {
-			c.broken.Store(true) // before the calls under way know
+			c.broken.Store(true) // set before the running calls get the error
 			return nil, err
 		}
 		req, ok := msg.(*jsonrpc.Request)
