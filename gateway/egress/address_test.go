@@ -13,11 +13,11 @@ func TestAddressRule(t *testing.T) {
 	own := []netip.Prefix{netip.MustParsePrefix("8.8.4.0/24"), netip.MustParsePrefix("2a00:1::/64")}
 	for addr, want := range map[string]string{
 		"1.1.1.1": "", "93.184.216.34": "", "2606:4700::1111": "", "::ffff:1.1.1.1": "",
-		"10.1.2.3": "", "127.0.0.1": "", "fd00::7": "", "::ffff:127.0.0.1": "", // allowed
+		"10.1.2.3": "", "127.0.0.1": "", "fd00::7": "", "::ffff:127.0.0.1": "", // allowed by AllowPrivate
 		"127.0.0.2": "loopback", "::1": "loopback", "::ffff:127.0.0.2": "loopback",
 		"10.2.0.1": "private", "172.31.255.255": "private", "192.168.0.1": "private", "fc00::1": "private",
 		"169.254.169.254": "link-local", "fe80::1": "link-local", "ff02::1": "link-local",
-		"fd00:ec2::254": "private", "168.63.129.16": "not public", // metadata
+		"fd00:ec2::254": "private", "168.63.129.16": "not public", // cloud metadata services
 		"224.0.0.251": "link-local", "239.1.1.1": "multicast", "ff0e::1": "multicast",
 		"100.64.0.1": "not public", "100.127.255.255": "not public", // CGNAT
 		"64:ff9b::a00:1": "not public", "64:ff9b:1::1": "not public", // NAT64

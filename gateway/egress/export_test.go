@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Internals that tests look at.
+// Unexported identifiers for tests.
 var (
 	AddressRule = addressRule
 	ServerName  = serverName
 	ErrECH      = errECH
 )
 
-// SetDial has the gateway connect by another function.
+// SetDial replaces the function that connects to hosts.
 func (g *Gateway) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	g.dial = dial
 }
 
-// Serve answers a connection of a sandbox that Open was called for.
+// Serve serves a connection of a sandbox. Open must have been called for the sandbox.
 func (g *Gateway) Serve(ctx context.Context, id string, conn net.Conn) {
 	g.mu.Lock()
 	d := g.doors[id]
@@ -27,7 +27,7 @@ func (g *Gateway) Serve(ctx context.Context, id string, conn net.Conn) {
 	d.serve(ctx, conn)
 }
 
-// Names is a resolver that knows some names.
+// Names is a resolver with fixed names.
 type Names map[string][]netip.Addr
 
 // LookupNetIP returns the addresses of a name.

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// FuzzServerName: whatever comes, the bytes that were read are those that came, and what has a name is a whole
-// ClientHello.
+// FuzzServerName verifies for any input that serverName returns exactly the bytes it read, and that it returns a name
+// only for a complete ClientHello.
 func FuzzServerName(f *testing.F) {
 	f.Add(hello(f, named("good.example")))
 	f.Add(hello(f, named("")))
@@ -38,7 +38,7 @@ func FuzzServerName(f *testing.F) {
 	})
 }
 
-// FuzzConnection: whatever code inside sends, nothing is connected to but what is allowed.
+// FuzzConnection verifies for any input that the gateway connects only to allowed hosts.
 func FuzzConnection(f *testing.F) {
 	for _, seed := range []string{
 		"GET http://good.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
@@ -62,7 +62,7 @@ func FuzzConnection(f *testing.F) {
 		var wg sync.WaitGroup
 		wg.Go(func() { g.Serve(context.Background(), id, far); _ = far.Close() })
 		wg.Go(func() { _, _ = io.Copy(io.Discard, near) })
-		_, _ = near.Write(b) // it may be refused half-way
+		_, _ = near.Write(b) // the gateway may refuse it before the end
 		_ = near.Close()
 		wg.Wait()
 	})

@@ -24,19 +24,19 @@ import (
 
 const id = "sbx_a"
 
-// rig is a gateway to hosts that answer in memory.
+// rig is a gateway to in-memory hosts.
 type rig struct {
 	t   testing.TB
 	g   *egress.Gateway
 	ctx context.Context
-	end func() // forgets the sandbox
+	end func() // ends the sandbox's access
 
 	mu     sync.Mutex // guards dialed
 	dialed []string
 	wg     sync.WaitGroup
 }
 
-// names are what the rig's resolver knows.
+// names returns the rig's resolver.
 func names() egress.Names {
 	addr := func(texts ...string) (list []netip.Addr) {
 		for _, text := range texts {
@@ -50,7 +50,7 @@ func names() egress.Names {
 	}
 }
 
-// newRig has hosts answer every connection by handle.
+// newRig returns a gateway whose hosts handle every connection with handle.
 func newRig(t testing.TB, o egress.Options, handle func(net.Conn)) *rig {
 	t.Helper()
 	o.Resolver = names()
@@ -85,7 +85,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// conn returns a connection of code inside.
+// conn returns a connection of code in the sandbox.
 func (r *rig) conn() net.Conn {
 	near, far := net.Pipe()
 	r.wg.Go(func() { r.g.Serve(r.ctx, id, far); _ = far.Close() })
@@ -99,7 +99,7 @@ func (r *rig) dials() string {
 	return strings.Join(r.dialed, " ")
 }
 
-// talk sends a text and returns all that comes back.
+// talk sends a text and returns the complete answer.
 func (r *rig) talk(text string) string {
 	c := r.conn()
 	go func() { _, _ = io.WriteString(c, text) }()
@@ -107,7 +107,7 @@ func (r *rig) talk(text string) string {
 	return string(got)
 }
 
-// web answers one request of HTTP with what it was asked for.
+// web answers one HTTP request with a description of the request.
 func web(c net.Conn) {
 	req, err := http.ReadRequest(bufio.NewReader(c))
 	if err != nil {
@@ -129,7 +129,7 @@ func TestRules(t *testing.T) {
 	for _, tt := range []struct {
 		name, send, want string
 		dials            string
-		rule             string // of the refusal
+		rule             string // rule of the refusal
 	}{
 		{"a request", get("http://good.example/"), "GET good.example / ", "1.1.1.1:80", ""},
 		{"the next address", get("http://two.example/"), "GET two.example / ", "1.1.1.1:80", ""},
@@ -179,7 +179,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// hello returns the ClientHello of a client.
+// hello returns a client's ClientHello.
 func hello(t testing.TB, c *tls.Config) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -187,7 +187,7 @@ func hello(t testing.TB, c *tls.Config) []byte {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = tls.Client(near, c).Handshake() // there is nobody to answer
+		_ = tls.Client(near, c).Handshake() // fails, because there is no server
 	}()
 	head := make([]byte, 5)
 	_, err := io.ReadFull(far, head)
@@ -204,11 +204,11 @@ func named(name string) *tls.Config {
 	return &tls.Config{ServerName: name, InsecureSkipVerify: true} //nolint:gosec // nothing is agreed on
 }
 
-// encrypted returns a ClientHello that has, or pretends to have, an encrypted one within.
+// encrypted returns a ClientHello with the ECH extension.
 func encrypted(t testing.TB) []byte {
 	t.Helper()
 	b := hello(t, named("good.example"))
-	// The extension, empty of meaning, goes behind the others; the three lengths around them grow by it.
+	// Append a meaningless extension after the others. The three enclosing lengths grow by its size.
 	ext := []byte{0xfe, 0x0d, 0x00, 0x0c, 0, 0, 1, 0, 1, 7, 0, 1, 9, 0, 1, 5}
 	grow := func(at, size int) {
 		n := 0
@@ -277,7 +277,7 @@ func TestServerName(t *testing.T) {
 	}
 }
 
-// TestHostSpeaksFirst: the protocol of a named port may begin with the host.
+// TestHostSpeaksFirst verifies that on a named port, the host may send first.
 func TestHostSpeaksFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, egress.Options{}, func(c net.Conn) {
@@ -304,7 +304,7 @@ func TestHostSpeaksFirst(t *testing.T) {
 	}
 }
 
-// TestLimits: what idles, lasts or carries too much ends.
+// TestLimits verifies that connections end if they are idle, open, or transferring for too long.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -366,7 +366,7 @@ func TestOneConnectionTooMany(t *testing.T) {
 	}
 }
 
-// once sends a byte after half a minute, and no more.
+// once sends one byte after half a minute.
 func once(c net.Conn) {
 	time.Sleep(30 * time.Second)
 	_, _ = c.Write([]byte{1})
@@ -383,7 +383,7 @@ func drip(c net.Conn) {
 	}
 }
 
-// TestGrants: what an operator allows holds from the next connection on, and ends with the session.
+// TestGrants verifies that additional hosts apply from the next connection on, and that they end with the session.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -406,7 +406,7 @@ func TestGrants(t *testing.T) {
 	list := sandbox.Egress{Allow: []string{"good.example"}}
 	_, end, err := r.g.Open(id, list)
 	must(t, err)
-	r.end() // late: the sandbox is open again
+	r.end() // called late, after the sandbox was opened again
 	if got := r.talk(ask + request); !strings.Contains(got, " 200 ") {
 		t.Errorf("got %q", got)
 	}

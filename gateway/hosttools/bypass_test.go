@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// Calls that come at once are decided on one after the other: of those that a condition about the calls before allows
-// one of, one is made.
+// TestConditionsAboutCallsAtOnce verifies that concurrent calls are decided one after the other. If a condition allows
+// only one call, exactly one call is made.
 func TestConditionsAboutCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
@@ -21,7 +21,7 @@ func TestConditionsAboutCallsAtOnce(t *testing.T) {
 		return hosttools.Result{}, nil
 	})
 	r := registry(t, nil, hosttools.Static("app", refund))
-	// The first part takes a while, in which others come.
+	// The first part takes a while, so that other calls arrive during its evaluation.
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.refund", When: "args.items.all(a, args.items.all(b, a + b >= 0)) && calls.tool < 1"}}}
 	args := `{"items":[1` + strings.Repeat(",1", 60) + `]}`
 	for range 20 {
@@ -42,7 +42,7 @@ func TestConditionsAboutCallsAtOnce(t *testing.T) {
 	}
 }
 
-// What asks knows the calls before this one, as what allows does.
+// TestAskKnowsTheCallsBefore verifies that ask conditions see the number of earlier calls, like when conditions.
 func TestAskKnowsTheCallsBefore(t *testing.T) {
 	t.Parallel()
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", When: "calls.tool < 3", Ask: "calls.tool >= 2 || calls.total >= 2"}}}
@@ -54,7 +54,7 @@ func TestAskKnowsTheCallsBefore(t *testing.T) {
 	}
 }
 
-// A condition ends, whatever it computes.
+// TestConditionsAreBounded verifies that the evaluation of any condition ends.
 func TestConditionsAreBounded(t *testing.T) {
 	t.Parallel()
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.any", When: "args.items.all(a, args.items.all(b, args.items.all(c, a + b + c >= 0)))"}}}
@@ -65,7 +65,8 @@ func TestConditionsAreBounded(t *testing.T) {
 	}
 }
 
-// A call that found no capacity was not made: the quota is for when it is tried again, as its answer says.
+// TestNoCapacityCostsNoQuota verifies that a call refused for lack of capacity does not count against the quota,
+// because the answer asks the caller to repeat it.
 func TestNoCapacityCostsNoQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +96,8 @@ func TestNoCapacityCostsNoQuota(t *testing.T) {
 	})
 }
 
-// Names in another spelling are refused, except in the value of a property that has no named properties.
+// TestMisspeltArguments verifies that names with another spelling are refused, except in the value of a property
+// without named properties.
 func TestMisspeltArguments(t *testing.T) {
 	t.Parallel()
 	refund := obj{"type": "object", "properties": obj{"amount": obj{"type": "number"}, "to": obj{"type": "object"}}}
@@ -108,7 +110,7 @@ func TestMisspeltArguments(t *testing.T) {
 			"any": obj{},
 		},
 	}
-	// Without the condition's argument there is nothing to refuse: a handler in Go would see it all the same.
+	// The condition does not refuse a call without its argument, but a Go handler would still see the misspelled argument.
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.transfer", When: "!has(args.refund) || !has(args.refund.amount) || args.refund.amount <= 100.0"}}}
 	a := set(t, registry(t, nil, hosttools.Static("app", transfer)), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
 	for args, want := range map[string]string{
@@ -129,7 +131,7 @@ func TestMisspeltArguments(t *testing.T) {
 			t.Errorf("%s: %v, want %q", args, got.Error, want)
 		}
 	}
-	// In a map, a caller can choose the name of a property without named properties.
+	// In a map, a caller can choose the name of a property that has no named properties.
 	transfer.Input = obj{"properties": obj{"env": obj{"type": "object"}, "map": obj{"additionalProperties": refund}}}
 	a = set(t, registry(t, nil, hosttools.Static("app", transfer)), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})
 	for _, args := range []string{`{"map":{"x":{"Amount":101}}}`, `{"map":{"env":{"Amount":101}}}`} {
@@ -139,7 +141,7 @@ func TestMisspeltArguments(t *testing.T) {
 	}
 }
 
-// A request that is read while its connection is closed holds nothing of the run's bounds.
+// TestReadBehindClose verifies that a request frees the run's limits if its connection is closed while it is read.
 func TestReadBehindClose(t *testing.T) {
 	t.Parallel()
 	a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})

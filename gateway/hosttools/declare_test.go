@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// corpus are the definitions of testdata: ordinary ones of well-known servers, and hostile ones.
+// corpus returns the definitions in testdata: ordinary definitions of well-known servers, and hostile definitions.
 func corpus(t testing.TB) []hosttools.Tool {
 	t.Helper()
 	names, err := filepath.Glob("testdata/declare/*.json")
@@ -70,7 +70,7 @@ func TestDeclarations(t *testing.T) {
 	}
 }
 
-// Signatures are for people and models that know Python.
+// TestPythonParses verifies that the signatures are valid Python, because people and models read them as Python.
 func TestPythonParses(t *testing.T) {
 	t.Parallel()
 	files := hosttools.Declarations(corpus(t))
@@ -90,7 +90,8 @@ for name, text in json.load(sys.stdin).items():
 	}
 }
 
-// Definitions that grow when their references are followed stay bounded.
+// TestDeclarationBounds verifies that declarations stay bounded for definitions that grow when their references are
+// followed.
 func TestDeclarationBounds(t *testing.T) {
 	t.Parallel()
 	for name, schema := range map[string]map[string]any{
@@ -105,7 +106,7 @@ func TestDeclarationBounds(t *testing.T) {
 	}
 }
 
-// doubling has definitions that each hold the one before twice.
+// doubling returns n definitions. Each definition contains the previous definition twice.
 func doubling(n int) map[string]any {
 	defs := map[string]any{"d0": map[string]any{"type": "object", "properties": map[string]any{"x": map[string]any{"type": "string"}}}}
 	for i := 1; i < n; i++ {
@@ -118,7 +119,7 @@ func doubling(n int) map[string]any {
 	return map[string]any{"$defs": defs, "$ref": fmt.Sprintf("#/$defs/d%d", n-1)}
 }
 
-// deep nests what costs no depth of what is declared.
+// deep returns a nested schema whose nesting does not increase the declared depth.
 func deep(n int) map[string]any {
 	s := map[string]any{"type": "string"}
 	for i := range n {
@@ -143,8 +144,8 @@ func FuzzDeclarations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, server, name, description string, in, out []byte) {
 		tool := hosttools.Tool{Server: server, Definition: hosttools.Definition{Name: name, Description: description}}
-		_ = json.Unmarshal(in, &tool.Input)   // what is no object is a tool
-		_ = json.Unmarshal(out, &tool.Output) // without a schema
+		_ = json.Unmarshal(in, &tool.Input) // without a schema if in is not an object
+		_ = json.Unmarshal(out, &tool.Output)
 		files := hosttools.Declarations([]hosttools.Tool{tool})
 		if len(files) != 3 {
 			t.Errorf("%d files", len(files))

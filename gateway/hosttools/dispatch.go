@@ -338,7 +338,7 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 		return &copied
 	case ctx.Err() != nil:
 		return ended(ctx)
-	case errors.Is(within.Err(), context.DeadlineExceeded): // after the handler's own errors, which may be in time
+	case errors.Is(within.Err(), context.DeadlineExceeded): // Canceled would only mean that the handler has returned
 		return toolspec.Failf(toolspec.CodeTimeout, "%s timed out after %d seconds", name, p.set.limits.Seconds).
 			WithRemediation("Request less in one call. The call may have had an effect.")
 	}

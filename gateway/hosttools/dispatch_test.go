@@ -27,7 +27,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// A call that is wrong in every way fails at the first check; with each mended, at the next one.
+// TestChecksComeInOrder verifies the order of the checks. A call with all faults fails the first check. After each fix,
+// it fails the next check.
 func TestChecksComeInOrder(t *testing.T) {
 	t.Parallel()
 	refund := lookup()
@@ -124,8 +125,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// In a run of a workflow the sets of an agent count together, even in a workflow that it runs. Another agent counts
-// apart, and so does a file of the same name elsewhere.
+// TestQuotasOfAWorkflow verifies that the sets of an agent share their quotas in a workflow run, including nested
+// workflows. Another agent, and a file with the same name in another place, have separate quotas.
 func TestQuotasOfAWorkflow(t *testing.T) {
 	t.Parallel()
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", MaxCalls: 2, When: `run.workflow != "inner" || run.step == "s"`}}}
@@ -167,7 +168,7 @@ func TestRateAndSlots(t *testing.T) {
 			t.Fatalf("a slow tool: %v", got.Error)
 		}
 		began := time.Now()
-		got := call(t, a, "app_lookup", `{"id":"1"}`) // the handler has not returned: its slot is taken
+		got := call(t, a, "app_lookup", `{"id":"1"}`) // the handler has not returned, so its slot is in use
 		if code(got) != "capacity" || got.RetryAfter < time.Second || time.Since(began) != 5*time.Second {
 			t.Errorf("without a slot: %+v after %s", got, time.Since(began))
 		}
@@ -186,7 +187,8 @@ func TestRateAndSlots(t *testing.T) {
 		if took := time.Since(began); took < 1900*time.Millisecond {
 			t.Errorf("30 calls at 10 a second took %s", took)
 		}
-		if got := a.Counts().WaitedMS; got < 5000+20*1900/2 { // five seconds for a slot; the last 20 for their turn
+		if got := a.Counts().WaitedMS; got < 5000+20*1900/2 {
+			// Five seconds for a slot, and the rate limit for the last 20 calls.
 			t.Errorf("%d ms are counted as waited", got)
 		}
 	})
@@ -255,7 +257,7 @@ func TestNamesWithDashes(t *testing.T) {
 	}
 }
 
-// A tool may run an agent whose code calls tools, but not without end.
+// TestDepth verifies that a tool may run an agent whose code calls tools, up to a maximum depth.
 func TestDepth(t *testing.T) {
 	t.Parallel()
 	var r *hosttools.Registry
@@ -339,7 +341,7 @@ func TestLargeResultsAreFiles(t *testing.T) {
 	}
 }
 
-// approver answers in turn.
+// approver returns its answers in order.
 type approver struct {
 	mu    sync.Mutex
 	asked []hosttools.ApprovalRequest
@@ -350,7 +352,7 @@ func (a *approver) Approve(ctx context.Context, r hosttools.ApprovalRequest) (ho
 	a.mu.Lock()
 	a.asked = append(a.asked, r)
 	a.mu.Unlock()
-	for i := range r.Args { // the call must not change with it
+	for i := range r.Args { // modifying it must not change the call
 		r.Args[i] = 'x'
 	}
 	return a.say(ctx, r)
@@ -409,11 +411,12 @@ func TestApprovalThatTakesTime(t *testing.T) {
 			t.Errorf("rejected: %v", got.Error)
 		}
 		mu.Lock()
-		if extended < 4*time.Minute || extended > 4*time.Minute+15*time.Second { // what is too much, a dead host leaves behind
+		if extended < 4*time.Minute || extended > 4*time.Minute+15*time.Second {
+			// A dead host would leave the excess to the command.
 			t.Errorf("the command got %s more", extended)
 		}
 		mu.Unlock()
-		for range 100 { // each of which is answered at once
+		for range 100 { // each approval is answered immediately
 			go func() { answer <- hosttools.Decision{Allow: true} }()
 			call(t, a, "app_lookup", `{"id":"1"}`)
 		}
@@ -487,7 +490,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// Calls of many commands at once, while the set is closed.
+// TestCallsWhileTheSetIsClosed verifies that calls of many commands can run concurrently with Close.
 func TestCallsWhileTheSetIsClosed(t *testing.T) {
 	t.Parallel()
 	rules := allow("app.*")
@@ -514,7 +517,7 @@ func TestCallsWhileTheSetIsClosed(t *testing.T) {
 	}
 }
 
-// Code that does not take no for an answer fills neither the records nor the disk.
+// TestRefusalsAreBounded verifies that code that repeats refused calls cannot fill the audit log or the disk.
 func TestRefusalsAreBounded(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit")
@@ -616,7 +619,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestPolicyIsChecked: a policy that could never apply is refused, also without the operator's file.
+// TestPolicyIsChecked verifies that a policy that can never apply is rejected, even without an operator's file.
 func TestPolicyIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]hosttools.Policy{

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// What declares tools.
+// Functions that write declarations.
 var (
 	Declarations = declarations
 	IndexLine    = indexLine
@@ -21,8 +21,8 @@ var (
 // NewAttachment returns an attachment to a sandbox without a connection.
 func NewAttachment(s *sandbox.Sandbox) *Attachment { return &Attachment{s: s} }
 
-// ReadBehindClose reads a request of a connection that is closed while it is being read, as the library of MCP does
-// when it cannot write, and reports whether the bounds of the set are free again.
+// ReadBehindClose reads a request of a connection that is closed during the read. The MCP SDK does the same if it
+// cannot write. It reports whether the limits of the set are free afterwards.
 func (a *Access) ReadBehindClose(line string) error {
 	inside, host := net.Pipe()
 	defer inside.Close()

@@ -76,7 +76,7 @@ func TestClientSeesWhatIsGranted(t *testing.T) {
 	}
 }
 
-// What no library would send.
+// TestHostileLines verifies lines that no MCP library would send.
 func TestHostileLines(t *testing.T) {
 	t.Parallel()
 	r := registry(t, nil, hosttools.Static("orders", lookup()))
@@ -130,12 +130,13 @@ func TestHostileLines(t *testing.T) {
 			go func() { _, _ = c.Write([]byte(send)) }() // ends with the connection
 			for lines := bufio.NewScanner(c); lines.Scan(); {
 			}
-			// Here the host has hung up.
+			// The host has hung up.
 		})
 	}
 }
 
-// A client that sends without end and reads nothing holds its run's share of requests and no more.
+// TestRequestsInFlightAreBounded verifies that a client that sends endlessly and reads nothing uses only its run's
+// share of requests.
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,20 +160,21 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if n := sent.Load(); n < 16 || n > 16+2*4 { // two for each call that may run, and those that connections have read
+		if n := sent.Load(); n < 16 || n > 16+2*4 {
+			// Two for each concurrent call, and the requests that connections have already read.
 			t.Errorf("%d requests are in flight", n)
 		}
 	})
 }
 
-// line returns a request without a handshake before it. params begin with a comma, or are empty.
+// line returns a request that needs no handshake. params begins with a comma or is empty.
 func line(id int, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 		`"io.modelcontextprotocol/clientInfo":{"name":"x","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}%s}}`+"\n", id, method, params)
 }
 
-// Answers that nobody reads are bounded over all connections of a run: calls wait for room, and run on when readers
-// that take nothing are hung up on.
+// TestUnreadAnswersAreBounded verifies that unread answers are bounded over all connections of a run. Calls wait for
+// capacity, and continue after the host hung up on clients that do not read.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,9 +198,10 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		if n := made.Load(); n < 16 || n > 32 {
 			t.Errorf("%d results of 64 KiB are held", n)
 		}
-		time.Sleep(31 * time.Second) // those that were written, all of them
+		time.Sleep(31 * time.Second) // write timeout of all connections with a started answer
 		reader := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
-		go func() { _, _ = io.WriteString(reader, line(1, "tools/call", `,"name":"app_page"`)) }() // is written or the connection ends
+		// Ends when written or with the connection.
+		go func() { _, _ = io.WriteString(reader, line(1, "tools/call", `,"name":"app_page"`)) }()
 		answer, err := bufio.NewReaderSize(reader, 1<<20).ReadString('\n')
 		if err != nil || !strings.Contains(answer, `"text":"\u003c`) {
 			t.Errorf("afterwards a call is answered %.200q, %v", answer, err)
@@ -206,8 +209,8 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	})
 }
 
-// Lists count as the answers of calls do.
-func TestUnreadListsAreBounded(t *testing.T) { // the heap is measured: nothing runs beside it
+// TestUnreadListsAreBounded verifies that lists count like the answers of calls.
+func TestUnreadListsAreBounded(t *testing.T) { // not parallel, because it measures the heap
 	synctest.Test(t, func(t *testing.T) {
 		long := lookup()
 		long.Input["properties"].(obj)["x"] = obj{"type": "string", "enum": []any{strings.Repeat("x", 60<<10)}}
@@ -232,7 +235,7 @@ func TestUnreadListsAreBounded(t *testing.T) { // the heap is measured: nothing 
 	})
 }
 
-// Requests that are no calls are listened to at a rate, over all connections of a run.
+// TestRequestRate verifies the rate limit of requests other than calls, over all connections of a run.
 func TestRequestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,13 +257,13 @@ func TestRequestRate(t *testing.T) {
 			}()
 		}
 		time.Sleep(10 * time.Second)
-		if n := answered.Load(); n < 5000 || n > 7000 { // 550 a second, and a second's worth at once
+		if n := answered.Load(); n < 5000 || n > 7000 { // 550 per second, with a burst of one second
 			t.Errorf("%d requests were answered in 10 seconds", n)
 		}
 	})
 }
 
-// Of large requests one is received at a time, and for a time only.
+// TestLargeRequestsTakeTurns verifies that only one large request is received at a time, and only for a limited time.
 func TestLargeRequestsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +277,7 @@ func TestLargeRequestsTakeTurns(t *testing.T) {
 			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
 			go func() {
 				_, _ = io.WriteString(c, line(1, "tools/call", fmt.Sprintf(`,"name":"app_lookup","arguments":{"id":%q}`, text)))
-			}() // is written or the connection ends
+			}() // ends when written or with the connection
 			answer, err := bufio.NewReaderSize(c, 1<<20).ReadString('\n')
 			if err != nil || !strings.Contains(answer, "content") {
 				t.Errorf("%d bytes: %.200q, %v", len(text), answer, err)
@@ -286,7 +289,7 @@ func TestLargeRequestsTakeTurns(t *testing.T) {
 	})
 }
 
-// Whatever code inside sends, the host answers or hangs up.
+// FuzzServe verifies for any input that the host answers or hangs up.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"app_lookup","arguments":{"id":"1"},"_meta":{"workcell/save":1,"traceparent":[]}}}` + "\n"))
 	f.Add([]byte(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"x"}]` + "\n"))
@@ -297,7 +300,8 @@ func FuzzServe(f *testing.F) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
+			// The error depends on the peer.
+			_ = s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{})
 		}()
 		go func() { _, _ = io.Copy(io.Discard, inside) }() // ends with the connection
 		_, _ = inside.Write(sent)                          // the host may have hung up
@@ -306,7 +310,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// A client that does not read its answers is hung up on.
+// TestSlowReader verifies that the host hangs up on a client that does not read its answers.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -315,7 +319,8 @@ func TestSlowReader(t *testing.T) {
 		defer inside.Close()
 		go fmt.Fprintln(inside, `{"jsonrpc":"2.0","id":1,"method":"ping"}`) // ends with the connection
 		began := time.Now()
-		_ = s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
+		// The error depends on the peer.
+		_ = s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{})
 		if took := time.Since(began); took != 30*time.Second {
 			t.Errorf("it is waited for for %s", took)
 		}

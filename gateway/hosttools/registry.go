@@ -41,7 +41,7 @@ type Policy struct {
 }
 
 // New returns a registry of sources. Close closes the sources. New returns an error for an invalid or duplicate name,
-// for a policy pattern that matches no server, and for a limit out of range.
+// for a policy pattern that cannot match a tool, and for a limit out of range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
 	if o != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// nowhere takes files.
+// nowhere accepts and discards files.
 type nowhere struct{}
 
 func (nowhere) WriteFile(_ context.Context, _ string, r io.Reader, _ sandbox.WriteFileOptions) (sandbox.FileInfo, error) {
@@ -21,7 +21,7 @@ func (nowhere) WriteFile(_ context.Context, _ string, r io.Reader, _ sandbox.Wri
 	return sandbox.FileInfo{}, err
 }
 
-// describe calls a tool that returns data, and returns what is said of the file that it is saved in.
+// describe calls a tool that returns data, and returns the description of the saved file.
 func describe(t testing.TB, data string) (saved hosttools.Saved) {
 	t.Helper()
 	give := tool("give", func(context.Context, hosttools.Call) (hosttools.Result, error) {
@@ -69,7 +69,7 @@ func TestSavedIsDescribed(t *testing.T) {
 	}
 }
 
-// What is said of a result is what a decoder finds in it.
+// FuzzSaved verifies that the description of a saved result agrees with a JSON decoder.
 func FuzzSaved(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"\"}",{}],"b":{"c":[]}}`))
 	f.Add([]byte(` [ "\\" , [ ] ] `))
@@ -80,7 +80,7 @@ func FuzzSaved(f *testing.F) {
 		}
 		saved := describe(t, string(data))
 		switch v := v.(type) {
-		case map[string]any: // one key may be there twice
+		case map[string]any: // keys may be duplicates
 			if saved.Kind != "object" || saved.Length < len(v) || len(saved.Keys) > saved.Length {
 				t.Errorf("%q is %+v", data, saved)
 			}

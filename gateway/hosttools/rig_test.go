@@ -21,7 +21,7 @@ import (
 // obj is a JSON object.
 type obj = map[string]any
 
-// lookup is a tool that returns its arguments.
+// lookup returns a tool that returns its arguments.
 func lookup() hosttools.Tool {
 	return hosttools.Tool{
 		Definition: hosttools.Definition{
@@ -34,7 +34,7 @@ func lookup() hosttools.Tool {
 	}
 }
 
-// tool is a tool without a schema.
+// tool returns a tool without a schema.
 func tool(name string, handle hosttools.Handler) hosttools.Tool {
 	return hosttools.Tool{Definition: hosttools.Definition{Name: name}, Handle: handle}
 }
@@ -77,7 +77,7 @@ func set(t *testing.T, r *hosttools.Registry, g hosttools.Grant) *hosttools.Set 
 	return s
 }
 
-// dial connects a client as code inside would.
+// dial connects a client like code in a sandbox.
 func dial(t *testing.T, a *hosttools.Access, span trace.SpanContext) *mcp.ClientSession {
 	t.Helper()
 	inside := serve(t, a, span)
@@ -90,15 +90,15 @@ func dial(t *testing.T, a *hosttools.Access, span trace.SpanContext) *mcp.Client
 	return cs
 }
 
-// serve returns the inside end of a connection.
+// serve returns the sandbox's end of a connection.
 func serve(t *testing.T, a *hosttools.Access, span trace.SpanContext) net.Conn {
 	t.Helper()
 	inside, host := net.Pipe()
 	ended := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // that of the command
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // context of the command
 	go func() {
 		defer close(ended)
-		_ = a.Serve(ctx, host, "ex1", span) // the peer's end is no failure
+		_ = a.Serve(ctx, host, "ex1", span) // the peer's disconnect is not a failure
 	}()
 	t.Cleanup(func() {
 		inside.Close()
@@ -108,7 +108,7 @@ func serve(t *testing.T, a *hosttools.Access, span trace.SpanContext) net.Conn {
 	return inside
 }
 
-// call lets code inside call a tool without a connection.
+// call calls a tool like code in a sandbox, without a connection.
 func call(t *testing.T, a *hosttools.Access, name, args string) hosttools.Reply {
 	t.Helper()
 	return a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(args)})
@@ -121,7 +121,7 @@ func code(r hosttools.Reply) string {
 	return string(r.Error.Code)
 }
 
-// files keeps what is written.
+// files stores written files in memory.
 type files struct {
 	mu   sync.Mutex
 	data map[string]string

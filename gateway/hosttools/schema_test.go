@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// problems returns what is wrong with rules, one line each.
+// problems returns the problems of rules, one per line.
 func problems(t *testing.T, r *hosttools.Registry, rules hosttools.Rules) string {
 	t.Helper()
 	_, err := r.Set(t.Context(), hosttools.Grant{Rules: rules})
@@ -31,7 +31,7 @@ func problems(t *testing.T, r *hosttools.Registry, rules hosttools.Rules) string
 	return err.Error()
 }
 
-// Schemas that would cost much are left out at a cost that does not grow with them, and the others stay.
+// TestSchemaBombs verifies that expensive schemas are excluded at a bounded cost, and that other tools remain.
 func TestSchemaBombs(t *testing.T) {
 	t.Parallel()
 	fetched := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a schema is fetched") }))
@@ -41,7 +41,7 @@ func TestSchemaBombs(t *testing.T) {
 		deep = obj{"properties": obj{"a": deep}}
 	}
 	endless := obj{"type": "object"}
-	endless["properties"] = obj{"a": endless} // in memory, as no JSON can be
+	endless["properties"] = obj{"a": endless} // possible only in memory, not in JSON
 	wide, doubling := obj{}, obj{"d0": obj{"type": "string"}}
 	for i := range 100_000 {
 		wide["p"+strconv.Itoa(i)] = obj{}
@@ -146,7 +146,8 @@ func TestRulesThatDoNotFitTheTools(t *testing.T) {
 	}
 }
 
-// A list of tools is bounded as a whole: code inside can have it sent again and again.
+// TestDefinitionsAreBounded verifies that the size of a whole tool list is bounded, because code in a sandbox can
+// request it repeatedly.
 func TestDefinitionsAreBounded(t *testing.T) {
 	t.Parallel()
 	var tools []hosttools.Tool
@@ -165,7 +166,8 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	}
 }
 
-// A run that began keeps its tools; the digest is of what they are, not of how they are listed.
+// TestSetIsFrozen verifies that the tools of a run do not change, and that the digest does not depend on the order of
+// the tools.
 func TestSetIsFrozen(t *testing.T) {
 	t.Parallel()
 	source := &changing{tools: []hosttools.Tool{lookup(), tool("b", lookup().Handle)}}
@@ -207,7 +209,7 @@ func FuzzSchema(f *testing.F) {
 			return
 		}
 		defer s.Close(t.Context())
-		// What is delivered is what was passed.
+		// The handler must receive the arguments that were sent.
 		if got := call(t, s.Access(hosttools.Command{}), "app_fuzzed", args); got.Error == nil && args != "" {
 			var sent, received any
 			if json.Unmarshal([]byte(args), &sent) != nil || json.Unmarshal(got.Data, &received) != nil {

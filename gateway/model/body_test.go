@@ -25,12 +25,12 @@ const (
 	g = model.Gemini
 )
 
-// What passes of a request, and what is done to it.
+// TestCheck verifies which requests are allowed, and how they are changed.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		d       model.Dialect
-		in, out string // out is empty for one that passes as it is
+		in, out string // out is empty for an unchanged request
 		removed int
 	}{
 		"plain":               {a, `{"model":"small","messages":[{"role":"user","content":"x <&> 1e400"}]}`, "", 0},
@@ -78,8 +78,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What does not pass.
-// manyFields returns more fields than a request may have.
+// manyFields returns an object with more fields than allowed.
 func manyFields() string {
 	var b strings.Builder
 	for i := range 1001 {
@@ -105,7 +104,8 @@ func TestCheckRefuses(t *testing.T) {
 		{r, `{"model":"small","input":"x","previousResponseId":"resp_1"}`, no},
 		{r, `{"model":"small","input":"x","conversation":{"id":"conv_1"}}`, no},
 		{r, `{"model":"small","input":[{"type":"item_reference","id":"msg_1"}]}`, no},
-		{r, `{"model":"small","input":[{"role":"user","content":"x"},{"id":"msg_1","type":null}]}`, no}, // a reference by default
+		// A reference by default.
+		{r, `{"model":"small","input":[{"role":"user","content":"x"},{"id":"msg_1","type":null}]}`, no},
 		{r, `{"model":"small","input":["msg_1"]}`, bad},
 		{r, `{"model":"small","input":[{"content":[{"type":"input_file","file_id":"file-1"}]}]}`, no},
 		{a, `{"model":"small","messages":[{"content":[{"type":"document","source":{"type":"file","file_id":"file_1"}}]}]}`, no},
@@ -153,7 +153,7 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// With web searches and fetches pass, and nothing else that the provider does.
+// TestCheckWeb verifies that Web allows searches and fetches, and nothing else that the provider runs.
 func TestCheckWeb(t *testing.T) {
 	t.Parallel()
 	grant := model.Grant{Models: []string{"small"}, Web: true}
@@ -192,7 +192,7 @@ func TestCheckWeb(t *testing.T) {
 	}
 }
 
-// An answer becomes no longer than the budget leaves.
+// TestCheckShortens verifies that answers are limited to the remaining budget.
 func TestCheckShortens(t *testing.T) {
 	t.Parallel()
 	grant := model.Grant{Models: []string{"small"}, Budget: model.Budget{OutputTokens: 1000}}
@@ -206,7 +206,8 @@ func TestCheckShortens(t *testing.T) {
 		{a, `{"model":"small","max_tokens":32000,"thinking":{"type":"enabled","budget_tokens":999}}`, `{"model":"small","max_tokens":1000,"thinking":{"type":"enabled","budget_tokens":999}}`, http.StatusOK},
 		{a, `{"model":"small","max_tokens":32000,"thinking":{"type":"enabled","budget_tokens":1000}}`, "", http.StatusForbidden},
 		{c, `{"model":"small","max_completion_tokens":1e5,"max_tokens":null}`, `{"model":"small","max_tokens":1000}`, http.StatusOK},
-		{c, `{"model":"small","max_output_tokens":1}`, `{"model":"small","max_tokens":1000}`, http.StatusOK}, // no field of this dialect
+		// Not a field of this dialect.
+		{c, `{"model":"small","max_output_tokens":1}`, `{"model":"small","max_tokens":1000}`, http.StatusOK},
 		{r, `{"model":"small","max_output_tokens":5000}`, `{"model":"small","max_output_tokens":1000}`, http.StatusOK},
 		{r, `{"model":"small","input":"x"}`, `{"model":"small","input":"x","max_output_tokens":1000}`, http.StatusOK},
 		{g, `{"contents":[]}`, `{"contents":[],"generationConfig":{"maxOutputTokens":1000}}`, http.StatusOK},
@@ -223,11 +224,12 @@ func TestCheckShortens(t *testing.T) {
 	if out, _, _ := model.Check(a, paths()[a], grant, think); string(out) != want {
 		t.Errorf("thinking: %s", out)
 	}
-	grant.Budget.OutputTokens = 1 // OpenAI takes no number below 16
+	grant.Budget.OutputTokens = 1 // OpenAI accepts no number below 16
 	if out, _, _ := model.Check(r, paths()[r], grant, []byte(`{"model":"small","max_output_tokens":5000}`)); string(out) != `{"model":"small","max_output_tokens":16}` {
 		t.Errorf("%s", out)
 	}
-	grant.Provider, grant.Budget.OutputTokens = "openai", 1_000_000 // its models refuse max_tokens, and numbers far beyond their own
+	// Its models reject max_tokens, and numbers far above their own limit.
+	grant.Provider, grant.Budget.OutputTokens = "openai", 1_000_000
 	for _, in := range []string{`{"model":"small","max_tokens":16000}`, `{"model":"small"}`} {
 		if out, _, _ := model.Check(c, paths()[c], grant, []byte(in)); string(out) != `{"model":"small","max_completion_tokens":16000}` {
 			t.Errorf("%s", out)
@@ -235,7 +237,7 @@ func TestCheckShortens(t *testing.T) {
 	}
 }
 
-// Gemini's request to count the tokens of a request holds one.
+// TestCheckCount verifies Gemini's request to count tokens, which contains a nested request.
 func TestCheckCount(t *testing.T) {
 	t.Parallel()
 	grant := model.Grant{Models: []string{"small"}}
@@ -249,8 +251,8 @@ func TestCheckCount(t *testing.T) {
 	}
 }
 
-// FuzzCheck: what passes is JSON, asks an allowed model, passes again as it is, and has nothing that the provider does
-// itself.
+// FuzzCheck verifies that an allowed request is valid JSON, uses an allowed model, passes a second check unchanged, and
+// contains nothing that the provider runs.
 func FuzzCheck(f *testing.F) {
 	for i, body := range []string{
 		`{"model":"small","tools":[{"type":"web_search"},{"type":"function"}],"messages":[{"content":[{"image_url":"data:x"}]}]}`,

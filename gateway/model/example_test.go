@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 )
 
-// Your prices override the included prices.
+// Custom prices override the included prices.
 func ExampleParsePrices() {
 	file := "usd_per_million_tokens:\n  local: {small: {input: 0.1, output: 0.2}}\n"
 	mine, err := model.ParsePrices("prices.yaml", []byte(file))

@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/httpconn"
 )
 
-// Check checks a body that was sent to a path, when nothing of the budget is used, and returns the one that passes,
-// with the number of tools removed from it.
+// Check checks a request body for a path with an unused budget. It returns the forwarded body and the number of removed
+// tools.
 func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, status int) {
 	r, ok := routeOf([]Dialect{d}, http.MethodPost, path)
 	if !ok {
@@ -28,7 +28,7 @@ func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, s
 	return c.body, c.removed, http.StatusOK
 }
 
-// Meter returns what an answer used that comes in parts, and whether it said so itself.
+// Meter returns the usage of an answer that arrives in parts, and whether the answer contained it.
 func Meter(d Dialect, stream bool, parts ...[]byte) (used [6]int64, final bool) {
 	m := &meter{dialect: d, stream: stream}
 	for _, p := range parts {

@@ -256,8 +256,8 @@ func (t tokens) atLeastZero() tokens {
 // bytesPerToken is a low value for all forms of text on the wire, so that estimates are rather too high.
 const bytesPerToken = 4
 
-// total returns the usage of the answer. If the answer has no usage data, total uses its size or the request's limit,
-// whichever is larger, because the model may have used hidden reasoning before the answer broke off.
+// total returns the usage of the answer. If the answer has no usage data, total uses the larger of the answer's size
+// and the request's limit, because the model may have used hidden reasoning before the answer broke off.
 func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 	if m.final {
 		return m.used, false

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 )
 
-// used is input, output, read from and written to caches (for five minutes, for an hour), and thought.
+// used holds input, output, cache reads, cache writes for five minutes and for an hour, and reasoning.
 type used = [6]int64
 
 func TestMeter(t *testing.T) {
@@ -46,7 +46,8 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// FuzzMeter: it does not matter how an answer is cut into parts, and no number gets out of its bounds.
+// FuzzMeter verifies that the usage does not depend on the division of an answer into parts, and that all numbers stay
+// within their limits.
 func FuzzMeter(f *testing.F) {
 	f.Add("data: {\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\r\n\r\n", byte(1), true, 9)
 	f.Add("data: {\"message\":{\"usage\":{\"input_tokens\":1}}}\n\n", byte(0), true, 3)
@@ -112,7 +113,8 @@ func TestPrices(t *testing.T) {
 	own, err := model.ParsePrices("f.yaml", []byte("usd_per_million_tokens: {house: {'*': {input: 1, output: 2}}, openai: {gpt-5: {input: 0, output: 0}}}"))
 	must(t, err)
 	p = p.With(own)
-	if got, _ := p.Cost("house", "any", 1_000_000, 1_000_000, 1_000_000, 0, 0); got != 3 { // a cache without a price is no cheaper
+	if got, _ := p.Cost("house", "any", 1_000_000, 1_000_000, 1_000_000, 0, 0); got != 3 {
+		// Cache tokens without a price cost as much as input.
 		t.Errorf("a price of one's own: %v", got)
 	}
 	if got, ok := p.Cost("openai", "gpt-5", 1, 1, 0, 0, 0); got != 0 || !ok {

@@ -25,7 +25,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// What is metered of a thousand answers is what the model server says it used, to the token.
+// TestMeteredTokensAreExact verifies for a thousand answers that the metered usage equals the usage that the model
+// server reported.
 func TestMeteredTokensAreExact(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, func(n int, _ llmtest.Request) llmtest.Answer {
@@ -75,7 +76,7 @@ func TestMeteredTokensAreExact(t *testing.T) {
 	}
 }
 
-// Only what asks a model, counts tokens or lists models is passed on.
+// TestRoutes verifies that the proxy forwards only requests that run a model, count tokens, or list models.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -138,7 +139,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// raw sends a request line as it is, and returns the status of the answer.
+// raw sends an unmodified request line and returns the status of the answer.
 func (r *rig) raw(method, target string, leases map[string]string, body string) int {
 	r.t.Helper()
 	conn, err := net.Dial("tcp", r.inside.Listener.Addr().String())
@@ -161,7 +162,7 @@ func (r *rig) raw(method, target string, leases map[string]string, body string) 
 	return res.StatusCode
 }
 
-// A key works in its sandbox, with its provider, until it is closed.
+// TestKeys verifies that a key is valid only in its sandbox, for its provider, and until its lease is closed.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -196,7 +197,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A grant that cannot be kept is refused at once.
+// TestIssue verifies that Issue rejects invalid grants.
 func TestIssue(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -214,8 +215,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// The provider gets its own key and what belongs to the request, the sandbox what belongs to the answer.
-// TestModels verifies that lists contain only the models of the lease.
+// TestModels verifies that the provider gets its own key and the allowed request headers, and that the sandbox gets
+// only the allowed answer headers. Model lists contain only the models of the lease.
 func TestModels(t *testing.T) {
 	t.Parallel()
 	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -264,7 +265,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Bodies that cannot be read are refused.
+// TestBodies verifies that unreadable bodies are rejected.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -289,7 +290,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// A budget that is used up is told in the client's dialect, in a way that it does not try again.
+// TestBudget verifies that an exhausted budget is reported in the client's dialect, with an error that clients do not
+// retry.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -328,7 +330,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Requests that together may pass the budget are refused. Budget that a request did not use is left to the next.
+// TestBudgetIsReserved verifies that requests are refused if they could exceed the budget together. Budget that a
+// request did not use is available to later requests.
 func TestBudgetIsReserved(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -380,7 +383,8 @@ func TestBudgetIsReserved(t *testing.T) {
 	}
 }
 
-// A client that hangs up frees its slot at once, and not the budget: its answer is counted as long as it may become.
+// TestHangUp verifies that a disconnected client frees its slot immediately but keeps its reservation. Its answer
+// counts with the maximum length.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	asked, canceled := make(chan struct{}), make(chan struct{}, 100)
@@ -389,7 +393,7 @@ func TestHangUp(t *testing.T) {
 			_, _ = io.WriteString(w, `{"data":[]}`)
 			return
 		}
-		_, _ = io.Copy(io.Discard, r.Body) // the proxy sends all of it
+		_, _ = io.Copy(io.Discard, r.Body) // the proxy sends the whole body
 		asked <- struct{}{}
 		<-r.Context().Done()
 		canceled <- struct{}{}
@@ -425,16 +429,17 @@ func TestHangUp(t *testing.T) {
 	for range 40 {
 		leave(l)
 	}
-	for range 40 - 16 { // the others are read on
+	for range 40 - 16 { // the proxy reads the other answers
 		<-canceled
 	}
 }
 
-// A request that the provider has taken counts although no answer came, one that it refused does not.
+// TestUnansweredRequests verifies that a request that the provider accepted counts even without an answer, and that a
+// rejected request does not count.
 func TestUnansweredRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		provider http.HandlerFunc // nil for none
+		provider http.HandlerFunc // nil for no provider
 		status   int
 		counted  int64
 	}{
@@ -461,7 +466,8 @@ func TestUnansweredRequests(t *testing.T) {
 	}
 }
 
-// What the provider says of its key stays on the host, and its failures come as such.
+// TestProviderFails verifies that the provider's text about its key stays on the host, and that its errors are
+// forwarded as errors.
 func TestProviderFails(t *testing.T) {
 	t.Parallel()
 	status, header := atomic.Int64{}, atomic.Pointer[http.Header]{}
@@ -510,7 +516,7 @@ func TestProviderFails(t *testing.T) {
 			t.Errorf("%d: %d %v %s", tt.status, got.status, got.header, got.body)
 		}
 	}
-	if u := l.Usage(); u.Estimated != 2 { // the compressed one, and the last
+	if u := l.Usage(); u.Estimated != 2 { // the compressed answer and the last answer
 		t.Errorf("failures used %+v", u)
 	}
 	if log := rig.log.String(); !strings.Contains(log, "account 42 has no key [key]") || strings.Contains(log, realKey) {
@@ -518,7 +524,7 @@ func TestProviderFails(t *testing.T) {
 	}
 }
 
-// TestMalformedAnswer: the log does not quote the key from an answer that is not HTTP.
+// TestMalformedAnswer verifies that the log does not contain the key from an answer that is not HTTP.
 func TestMalformedAnswer(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{"HTTP/1.1 KEY", "no KEY", "HTTP/1.1 200 OK\r\nKEY", "HTTP/1.1 200 OK\r\nContent-Length: KEY"} {
@@ -536,7 +542,8 @@ func TestMalformedAnswer(t *testing.T) {
 	}
 }
 
-// TestShortKey: a word that stands for a key, as servers without keys get it, is not removed from answers.
+// TestShortKey verifies that a short key is not removed from answers. Servers without keys are often configured with
+// such a word.
 func TestShortKey(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -548,7 +555,7 @@ func TestShortKey(t *testing.T) {
 	}
 }
 
-// Each part of a stream is there before the provider sends the next.
+// TestNothingIsHeldBack verifies that each part of a stream arrives before the provider sends the next part.
 func TestNothingIsHeldBack(t *testing.T) {
 	t.Parallel()
 	for d, ask := range dialects() {
@@ -573,7 +580,7 @@ func TestNothingIsHeldBack(t *testing.T) {
 	}
 }
 
-// An answer that nobody waits for any more is counted to its end.
+// TestAbandonedAnswer verifies that an answer is metered to its end after its client disconnected.
 func TestAbandonedAnswer(t *testing.T) {
 	t.Parallel()
 	begun, gate := make(chan struct{}, 100), make(chan struct{})
@@ -593,7 +600,7 @@ func TestAbandonedAnswer(t *testing.T) {
 			select {
 			case gate <- struct{}{}:
 			case <-begun:
-			case <-time.After(time.Millisecond): // the rest is on its way
+			case <-time.After(time.Millisecond): // the rest is still being sent
 			}
 			if t.Context().Err() != nil {
 				t.Fatal(d)
@@ -605,7 +612,7 @@ func TestAbandonedAnswer(t *testing.T) {
 	}
 }
 
-// A lease that is closed ends its requests, and what they used is estimated.
+// TestCloseEndsRequests verifies that closing a lease ends its requests, and that their usage is estimated.
 func TestCloseEndsRequests(t *testing.T) {
 	t.Parallel()
 	begun, gate := make(chan struct{}, 100), make(chan struct{})
@@ -628,7 +635,8 @@ func TestCloseEndsRequests(t *testing.T) {
 	}
 }
 
-// Programs that do not read their answers, or do not send what they announced, do not keep a lease from being closed.
+// TestCloseIsNotKeptWaiting verifies that Close does not wait for programs that do not read their answers or do not
+// send their whole body.
 func TestCloseIsNotKeptWaiting(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -647,12 +655,12 @@ func TestCloseIsNotKeptWaiting(t *testing.T) {
 		head, body, _ := strings.Cut(request.String(), "\r\n\r\n")
 		_, err := io.WriteString(ours, head+"\r\n\r\n")
 		must(t, err)
-		_, err = io.ReadFull(ours, make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n"))) // the body is being read
+		_, err = io.ReadFull(ours, make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n"))) // the proxy is reading the body
 		must(t, err)
 		_, err = io.WriteString(ours, body[:len(body)-end])
 		must(t, err)
 		if end == 0 {
-			_, err = io.ReadFull(ours, make([]byte, 1)) // the rest is being written
+			_, err = io.ReadFull(ours, make([]byte, 1)) // the proxy is writing the rest
 			must(t, err)
 		}
 		must(t, l.Close())
@@ -664,7 +672,8 @@ func TestCloseIsNotKeptWaiting(t *testing.T) {
 	}
 }
 
-// An answer that the provider breaks off is estimated, and the client sees that it is not whole.
+// TestCutAnswer verifies that the usage of an interrupted answer is estimated, and that the client can detect the
+// interruption.
 func TestCutAnswer(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
@@ -690,7 +699,7 @@ func TestCutAnswer(t *testing.T) {
 	}
 }
 
-// No more requests than granted run at once; the others wait.
+// TestMaxConcurrent verifies that requests above the granted number wait.
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
@@ -705,7 +714,7 @@ func TestMaxConcurrent(t *testing.T) {
 			both()
 		}
 		<-two
-		time.Sleep(time.Millisecond) // has a third one come meanwhile
+		time.Sleep(time.Millisecond) // gives a third request time to arrive
 		return llmtest.Answer{Text: "x"}
 	})
 	l := rig.issue(model.Grant{Provider: "anthropic", MaxConcurrent: 2})
@@ -723,7 +732,8 @@ func TestMaxConcurrent(t *testing.T) {
 	}
 }
 
-// Large bodies at once do not fill the host's memory: they wait for each other.
+// TestLargeBodies verifies that concurrent large bodies wait for each other, so that they cannot fill the host's
+// memory.
 func TestLargeBodies(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
@@ -732,8 +742,8 @@ func TestLargeBodies(t *testing.T) {
 		defer now.Add(-r.ContentLength)
 		for m := most.Load(); size > m && !most.CompareAndSwap(m, size); m = most.Load() {
 		}
-		_, _ = io.Copy(io.Discard, r.Body) // the proxy sends all of it
-		time.Sleep(time.Millisecond)       // has the others come meanwhile
+		_, _ = io.Copy(io.Discard, r.Body) // the proxy sends the whole body
+		time.Sleep(time.Millisecond)       // gives the other requests time to arrive
 		fmt.Fprint(w, `{"usage":{"input_tokens":1,"output_tokens":1}}`)
 	}))
 	l := rig.issue(model.Grant{Provider: "anthropic"})
@@ -752,7 +762,7 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// Each request that asks a model is a span below the lease's, without contents.
+// TestSpans verifies that each request that runs a model has a span below the lease's span, without contents.
 func TestSpans(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: "the contents"} })
@@ -792,7 +802,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// A connection is served until it ends, over whatever it is.
+// TestServeConn verifies that any kind of connection is served until it ends.
 func TestServeConn(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -804,7 +814,7 @@ func TestServeConn(t *testing.T) {
 		model.ServeConn(t.Context(), theirs, rig.proxy.Handler(sandbox))
 	}()
 	in := bufio.NewReader(ours)
-	for range 3 { // the connection is kept
+	for range 3 { // the connection is reused
 		req := dialects()[model.Anthropic].request(rig, l.Key(), "x", true)
 		must(t, req.Write(ours))
 		res, err := http.ReadResponse(in, req)
@@ -818,7 +828,7 @@ func TestServeConn(t *testing.T) {
 	<-ended
 }
 
-// A refusal has the form that the provider's own SDK knows.
+// TestErrorShapes verifies that refusals have the format that the provider's SDK expects.
 func TestErrorShapes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -844,7 +854,7 @@ func TestErrorShapes(t *testing.T) {
 	}
 }
 
-// A program that is refused in a loop does not fill the trace.
+// TestRefusalsDoNotFloodTheTrace verifies that a program in a loop of refused requests does not fill the trace.
 func TestRefusalsDoNotFloodTheTrace(t *testing.T) {
 	t.Parallel()
 	rig := newRig(t, nil)
@@ -859,8 +869,8 @@ func TestRefusalsDoNotFloodTheTrace(t *testing.T) {
 	}
 }
 
-// An answer that the budget cut short says that the budget is spent, although nothing was refused yet; a short one does
-// not.
+// TestCutShort verifies that an answer that the budget shortened marks the budget as spent, even without a refused
+// request. An answer that is short by itself does not.
 func TestCutShort(t *testing.T) {
 	t.Parallel()
 	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -24,18 +24,18 @@ const (
 	sandbox = "sbx-1"
 )
 
-// rig is a proxy between a client and a model server, over HTTP on loopback on both sides.
+// rig is a proxy between a client and a model server, with HTTP over loopback on both sides.
 type rig struct {
 	t      *testing.T
 	proxy  *model.Proxy
 	inside *httptest.Server
-	beyond *httptest.Server // the model server
+	beyond *httptest.Server // model server
 	mock   *llmtest.Server
 	spans  *tracetest.InMemoryExporter
 	log    *buffertest.Buffer
 }
 
-// newRig makes a rig whose model server plays script; nil answers everything.
+// newRig returns a rig whose model server plays script. If script is nil, it answers all requests.
 func newRig(t *testing.T, script func(n int, r llmtest.Request) llmtest.Answer) *rig {
 	t.Helper()
 	if script == nil {
@@ -77,7 +77,7 @@ func newRigOn(t *testing.T, upstream http.Handler) *rig {
 	return r
 }
 
-// issue makes a lease that ends with the test.
+// issue returns a lease that is closed at the end of the test.
 func (r *rig) issue(g model.Grant) *model.Lease {
 	r.t.Helper()
 	if g.Models == nil {
@@ -89,10 +89,10 @@ func (r *rig) issue(g model.Grant) *model.Lease {
 	return l
 }
 
-// dialect is how a client asks in one of the dialects.
+// dialect describes the requests of a client in one dialect.
 type dialect struct {
 	provider     string
-	whole, parts string // paths, for an answer at once and for a stream
+	whole, parts string // paths for non-streamed and streamed answers
 	body         string
 }
 
@@ -105,7 +105,7 @@ func dialects() map[model.Dialect]dialect {
 	}
 }
 
-// request makes a request in the dialect.
+// request returns a request in the dialect.
 func (d dialect) request(r *rig, key, text string, stream bool) *http.Request {
 	path := d.whole
 	body := strings.NewReplacer("TEXT", text, "STREAM", "false").Replace(d.body)
@@ -122,7 +122,7 @@ func (r *rig) request(method, path, key, body string) *http.Request {
 	return req
 }
 
-// answer is what came back.
+// answer is a received answer.
 type answer struct {
 	status int
 	header http.Header
@@ -144,7 +144,7 @@ func (r *rig) do(req *http.Request) answer {
 // said returns the message of an error in any dialect.
 func (a answer) said() string {
 	var e struct{ Error struct{ Message string } }
-	_ = json.Unmarshal([]byte(a.body), &e) // then there is none
+	_ = json.Unmarshal([]byte(a.body), &e) // an error leaves it empty
 	return e.Error.Message
 }
 

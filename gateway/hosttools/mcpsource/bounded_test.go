@@ -38,7 +38,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// A message that does not end is given up.
+// TestBoundedWithoutEnd verifies that reading of an endless message is given up.
 func TestBoundedWithoutEnd(t *testing.T) {
 	t.Parallel()
 	endless := io.MultiReader(strings.NewReader(`{"result":{"tools":[{"a":"`), zeros{})

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 )
 
-// The file of host tools names MCP servers. Variables provide the secrets, which are never printed.
+// The host tools file lists MCP servers. Secrets come from variables and are never printed.
 func ExampleParseConfig() {
 	file := "servers:\n  github: {command: [github-mcp], env: {TOKEN: \"${TOKEN}\"}}\n"
 	c, err := mcpsource.ParseConfig("host-tools.yaml", []byte(file), func(string) (string, bool) { return "s3cret", true })

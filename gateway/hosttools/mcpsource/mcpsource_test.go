@@ -26,7 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// asServer is the variable that makes this binary an MCP server.
+// asServer is the environment variable that makes the test binary run as an MCP server.
 const asServer = "MCPSOURCE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 type none struct{}
 
-// newServer is a server with tools that misbehave.
+// newServer returns a server with tools that misbehave.
 func newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	text := func(s string) *mcp.CallToolResult {
@@ -86,8 +86,8 @@ func newServer() *mcp.Server {
 	add("flood", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		out := bufio.NewWriter(os.Stdout)
 		line := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", 64<<10) + "\"}}\n"
-		for range 1 << 10 { // 64 MiB of messages, then one that does not end
-			_, _ = out.WriteString(line) // Flush has its error
+		for range 1 << 10 { // 64 MiB of messages, then a message without an end
+			_, _ = out.WriteString(line) // Flush returns the error
 		}
 		for range 16 << 10 { // 1 GiB
 			if _, err := out.WriteString(line[:64<<10]); err != nil {
@@ -128,8 +128,9 @@ func program(t *testing.T, change func(*mcpsource.Server)) (hosttools.Source, *b
 	return s, log
 }
 
-// TestStartsBesideItsFile: a program starts in the directory of the operator's file, not of a link to it, and a
-// relative command is resolved there. The working directory may be a hostile repository with modules for python -m.
+// TestStartsBesideItsFile verifies that a program starts in the directory of the operator's file, not in the directory
+// of a link to it. Relative commands are resolved there. The working directory may be a hostile repository with modules
+// for python -m.
 func TestStartsBesideItsFile(t *testing.T) {
 	own, repository := t.TempDir(), t.TempDir()
 	self, err := os.Executable()
@@ -202,13 +203,14 @@ func TestSecretsStay(t *testing.T) {
 	if def := fmt.Sprint(tools[0].Definition); err != nil || !strings.Contains(def, "with [redacted]") || strings.Contains(def, token) {
 		t.Errorf("the first tool is %s, %v", def, err)
 	}
-	s.Close() // what the program wrote is logged by then
+	s.Close() // afterwards, all output of the program is logged
 	if text := log.String(); strings.Contains(text, token) {
 		t.Errorf("the log has the secret:\n%s", text)
 	}
 }
 
-// TestServerThatDiesIsStartedAgainThreeTimes also verifies that a caller who does not wait for a restart uses up none.
+// TestServerThatDiesIsStartedAgainThreeTimes also verifies that a caller that does not wait for a restart does not use
+// up a restart.
 func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
 	t.Parallel()
 	s, _ := program(t, func(s *mcpsource.Server) { s.Timeout = time.Minute })
@@ -244,7 +246,7 @@ func TestServerThatHangs(t *testing.T) {
 	}
 }
 
-// What a server sends does not fill the host's memory.
+// TestServerThatFloods verifies that a server cannot fill the host's memory with its messages.
 func TestServerThatFloods(t *testing.T) {
 	for name, want := range map[string]toolspec.Code{"large": toolspec.CodeTooLarge, "flood": toolspec.CodeToolFailed} {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +260,8 @@ func TestServerThatFloods(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			runtime.ReadMemStats(&after)
-			// Messages wait for a host that is busy, and garbage for its collection: all 64 MiB of them, and not the 1 GiB.
+			// Messages wait for the busy host, and garbage waits for its collection. The memory may grow by all 64 MiB, but not
+			// by 1 GiB.
 			if grown := int64(after.Sys) - int64(before.Sys); grown > 256<<20 {
 				t.Errorf("the memory of the host has grown by %d MiB", grown>>20)
 			}
@@ -266,7 +269,7 @@ func TestServerThatFloods(t *testing.T) {
 	}
 }
 
-// TestTooLargeAnswer: an answer that is too large fails only its call, any number of times.
+// TestTooLargeAnswer verifies that an answer that is too large fails only its call, any number of times.
 func TestTooLargeAnswer(t *testing.T) {
 	t.Parallel()
 	s, log := program(t, nil)
@@ -290,7 +293,8 @@ func TestListIsFrozenUntilItIsAskedForAgain(t *testing.T) {
 	if _, err := call(t, s, "grow"); err != nil {
 		t.Fatal(err)
 	}
-	for t.Context().Err() == nil { // the notification comes when it comes; the test's own time limit bounds the wait
+	for t.Context().Err() == nil {
+		// The arrival time of the notification is unknown; the test's time limit bounds the wait.
 		after, err := s.Tools(t.Context())
 		if err != nil {
 			t.Fatal(err)
