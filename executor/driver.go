@@ -8,32 +8,31 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Driver knows one CLI. Its methods must be safe for concurrent use.
+// Driver supports one CLI. Its methods must be safe for concurrent use.
 type Driver interface {
-	// Name returns the name of the CLI.
 	Name() string
-	// Prepare returns how the CLI is called for a task. It must have no effect and depend on its arguments alone. What the
-	// CLI cannot do is backend.ErrUnsupported, what makes no sense backend.ErrInvalid.
+	// Prepare returns the invocation of the CLI for a task. It must have no side effects and depend only on its arguments.
+	// It returns backend.ErrUnsupported for features that the CLI lacks, and backend.ErrInvalid for invalid tasks.
 	Prepare(Task, Inside) (Invocation, error)
-	// Parser returns a parser for the output of one call.
+	// Parser returns a parser for the output of one invocation.
 	Parser() Parser
-	// Outcome returns how a call ended that nobody ended from outside.
+	// Outcome returns the outcome of an invocation that was not stopped from outside.
 	Outcome(Seen, sandbox.ExecStatus) Outcome
 }
 
-// Task is what a CLI is to do.
+// Task is a task for a CLI.
 type Task struct {
 	System, Prompt string
-	Model          string          // as the CLI takes it, for OpenCode with its provider: "anthropic/claude-sonnet-4-5"
-	Schema         json.RawMessage // of the answer; nil is free text
-	MaxTurns       int             // of the model; zero is unlimited
-	ResumeID       string          // the session to go on with; empty begins one
-	NewID          string          // a UUID for a new session, for CLIs that take one
-	Web            bool            // permits search and fetch on the provider's side
+	Model          string          // in the CLI's format; OpenCode includes the provider: "anthropic/claude-sonnet-4-5"
+	Schema         json.RawMessage // JSON Schema of the answer; nil for free text
+	MaxTurns       int             // maximum turns of the model; zero means no limit
+	ResumeID       string          // session to resume; if empty, a new session is started
+	NewID          string          // UUID for a new session, for CLIs that accept one
+	Web            bool            // allows search and fetch by the provider
 	Args           map[string]string
 }
 
-// Inside is what a CLI finds in its sandbox.
+// Inside describes the sandbox for a CLI.
 type Inside struct {
 	// Settings is a directory for the CLI's settings and sessions. Nothing that ran before it left files there.
 	Settings string
@@ -43,20 +42,20 @@ type Inside struct {
 	Root     bool     // commands run as root
 }
 
-// Server is the name of the MCP server that CLIs are given, which has the tools of the host.
+// Server is the name of the MCP server that gives CLIs the host tools.
 const Server = "workcell"
 
-// Endpoint is where a model answers inside the sandbox, and the key that it is asked with, which code in the sandbox
-// can read. The URL is what the provider's own SDK takes: OpenAI's ends with "/v1", the others have no version.
+// Endpoint is the address of a model in the sandbox, and its key, which code in the sandbox can read. BaseURL has the
+// format of the provider's SDK: OpenAI's URL ends with "/v1", and the others have no version.
 type Endpoint struct{ BaseURL, Key string }
 
-// Invocation is a call of a CLI.
+// Invocation describes how to run a CLI.
 type Invocation struct {
 	Argv  []string
 	Env   map[string]string
 	Stdin []byte
-	Files []File // written before the call
-	// Safe are the flags of Argv that keep a repository's settings out. Other command lines of the CLI need them as well.
+	Files []File // written before the CLI starts
+	// Safe are the flags in Argv that ignore a repository's settings. Other command lines of the CLI need them too.
 	Safe []string
 	// Home is the home directory in which the CLI looks for skills, if it is not the home directory of commands.
 	Home string
@@ -65,52 +64,53 @@ type Invocation struct {
 	// Keep are the files of Inside.Settings that the CLI needs to resume a session, relative to it. All others are removed
 	// before a call.
 	Keep []string
-	// Late: the first event comes with the first answer of the model, so that only Options.Stall bounds the wait for it.
+	// Late means that the first event arrives with the first answer of the model. Then only Options.Stall limits the wait
+	// for it.
 	Late bool
-	// Talk returns the parser of a CLI that is answered while it works: what the parser writes goes to the CLI's standard
-	// input, which is closed behind KindEnd. The CLI has to leave then. Nil: Driver.Parser reads it, and Stdin is all that
-	// it is told.
+	// Talk returns the parser for a CLI with a two-way protocol. The parser writes to the CLI's standard input, which is
+	// closed after KindEnd. The CLI must then exit. If Talk is nil, Driver.Parser parses the output, and Stdin is the
+	// whole input.
 	Talk func(stdin io.Writer) Parser
-	// Text: what it prints is its answer, so that empty lines count.
+	// Text means that the CLI's output is the answer, so empty lines are kept.
 	Text bool
-	// CountTurns: each KindUsage is a turn of the model, and Run ends the CLI after Task.MaxTurns of them, as it does not
-	// itself.
+	// CountTurns means that each KindUsage is a turn of the model. Run stops the CLI after Task.MaxTurns turns, because
+	// the CLI itself does not.
 	CountTurns bool
 }
 
-// File is a file of an Invocation, with an absolute path.
+// File is a file to write before an Invocation. Its path is absolute.
 type File struct {
 	Path string
 	Data []byte
 }
 
-// Parser reads the lines of a CLI's output. No CLI promises what its lines are: Line must return KindRaw for what it
-// does not know, and must not fail.
+// Parser parses the output lines of a CLI. CLIs do not guarantee their format. Therefore, Line must not fail, and must
+// return KindRaw for unknown lines.
 type Parser interface {
 	Line([]byte) []Event
 }
 
-// Kind is what an Event tells.
+// Kind is the type of an Event.
 type Kind string
 
-// The kinds of events.
+// Event types.
 const (
-	KindSession   Kind = "session"    // Session is known
-	KindText      Kind = "text"       // Text of an answer
-	KindThinking  Kind = "thinking"   // Text of the model's reasoning
-	KindToolStart Kind = "tool_start" // Tool begins
-	KindToolEnd   Kind = "tool_end"   // Tool ended
-	KindUsage     Kind = "usage"      // Usage was told
-	KindNotice    Kind = "notice"     // Text for people
-	KindEnd       Kind = "end"        // End is how the CLI says it ended
-	KindRaw       Kind = "raw"        // Raw is something else
+	KindSession   Kind = "session"    // Session is set
+	KindText      Kind = "text"       // Text is part of an answer
+	KindThinking  Kind = "thinking"   // Text is part of the model's reasoning
+	KindToolStart Kind = "tool_start" // start of Tool
+	KindToolEnd   Kind = "tool_end"   // end of Tool
+	KindUsage     Kind = "usage"      // Usage is set
+	KindNotice    Kind = "notice"     // Text is a message for people
+	KindEnd       Kind = "end"        // End is the result reported by the CLI
+	KindRaw       Kind = "raw"        // Raw is unknown output
 )
 
-// Event is what a CLI tells while it works.
+// Event is a progress event of a CLI.
 type Event struct {
 	Kind    Kind            `json:"kind"`
 	Text    string          `json:"text,omitempty"`
-	Delta   bool            `json:"delta,omitempty"` // Text goes on where that of the last event of this kind ended
+	Delta   bool            `json:"delta,omitempty"` // Text continues the latest event of this kind
 	Tool    *ToolUse        `json:"tool,omitempty"`
 	Session string          `json:"session,omitempty"`
 	Usage   *Usage          `json:"usage,omitempty"`
@@ -118,47 +118,49 @@ type Event struct {
 	Raw     json.RawMessage `json:"raw,omitempty"`
 }
 
-// ToolUse is a call of a tool. At its end Name, Server and Input may be empty: they were told at its start.
+// ToolUse is a tool call. At its end, Name, Server, and Input may be empty, because the start event has them.
 type ToolUse struct {
 	ID     string          `json:"id"`
 	Name   string          `json:"name,omitempty"`
-	Server string          `json:"server,omitempty"` // of MCP; empty for a tool of the CLI's own
-	Input  json.RawMessage `json:"input,omitempty"`  // at most MaxToolText, else left out
-	Output string          `json:"output,omitempty"` // cut at MaxToolText
+	Server string          `json:"server,omitempty"` // MCP server; empty for the CLI's built-in tools
+	Input  json.RawMessage `json:"input,omitempty"`  // omitted if longer than MaxToolText
+	Output string          `json:"output,omitempty"` // truncated to MaxToolText
 	Failed bool            `json:"failed,omitempty"`
 }
 
-// MaxToolText bounds what an event holds of a tool's input and output.
+// MaxToolText is the maximum size of a tool's input and output in an event, in bytes.
 const MaxToolText = 64 << 10
 
-// Usage counts tokens as the CLI tells them, which is not what the provider bills: CLIs leave requests out.
+// Usage has token counts reported by the CLI. They differ from the provider's bill, because CLIs omit some requests.
 type Usage struct {
 	Input      int64 `json:"input"`
 	Output     int64 `json:"output"`
 	CacheRead  int64 `json:"cache_read,omitempty"`
 	CacheWrite int64 `json:"cache_write,omitempty"`
-	// Whole: the counts are those of the session, earlier calls included; else they add to what was told before.
+	// Whole means that the counts are for the whole session, including earlier invocations. Otherwise, they are added to
+	// the previous counts.
 	Whole bool `json:"whole,omitempty"`
 }
 
-// End is how a CLI says it ended.
+// End is the result reported by a CLI.
 type End struct {
 	Outcome Outcome         `json:"outcome"`
-	Text    string          `json:"text,omitempty"`   // the answer, when it is told once more
-	Data    json.RawMessage `json:"data,omitempty"`   // the answer by Task.Schema, when it is told apart
-	Detail  string          `json:"detail,omitempty"` // what went wrong
+	Text    string          `json:"text,omitempty"`   // answer, if the CLI repeats it at the end
+	Data    json.RawMessage `json:"data,omitempty"`   // answer that matches Task.Schema, if the CLI reports it separately
+	Detail  string          `json:"detail,omitempty"` // error message
 	Turns   int             `json:"turns,omitempty"`
 }
 
-// Seen is what a CLI told until it ended.
+// Seen summarizes the output of a CLI after it ended.
 type Seen struct {
-	Events  int    // that the parser knew
-	Session string // empty when none was told
-	End     *End   // nil when the CLI did not say how it ended
-	Stderr  string // the last 4 KiB, fit for messages
+	Events  int    // number of events known to the parser
+	Session string // empty if not reported
+	End     *End   // nil if the CLI reported no result
+	Stderr  string // last 4 KiB, safe for messages
 }
 
-// WithSchema returns the prompt of a task for a CLI that takes no schema of the answer: it asks for one.
+// WithSchema returns the prompt for a CLI without support for answer schemas. It adds an instruction to follow the
+// schema.
 func WithSchema(prompt string, schema json.RawMessage) string {
 	if schema == nil {
 		return prompt
@@ -166,7 +168,8 @@ func WithSchema(prompt string, schema json.RawMessage) string {
 	return prompt + "\n\nAnswer only with JSON that is valid for this schema, without a code block:\n" + string(schema)
 }
 
-// WithSystem returns the prompt of a task for a CLI that has no other place for a system prompt.
+// WithSystem returns the prompt for a CLI without support for system prompts. It puts the system prompt before the
+// prompt.
 func WithSystem(system, prompt string) string {
 	if system == "" {
 		return prompt
@@ -184,7 +187,7 @@ func Environment(t Task, in Inside) map[string]string {
 	for dialect, names := range map[model.Dialect][2]string{
 		model.Anthropic:       {"ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"},
 		model.OpenAIResponses: {"OPENAI_BASE_URL", "OPENAI_API_KEY"},
-		model.OpenAIChat:      {"OPENAI_BASE_URL", "OPENAI_API_KEY"}, // the same address
+		model.OpenAIChat:      {"OPENAI_BASE_URL", "OPENAI_API_KEY"}, // same address
 		model.Gemini:          {"GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"},
 	} {
 		if at, ok := in.Models[dialect]; ok {

@@ -10,10 +10,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxDetail bounds Result.Detail.
+// maxDetail is the maximum size of Result.Detail in bytes.
 const maxDetail = stderrTail
 
-// line takes a line of the CLI's output.
+// line processes a line of the CLI's output.
 func (r *run) line(b []byte, cut bool) error {
 	if len(bytes.TrimSpace(b)) == 0 && !r.inv.Text {
 		return nil
@@ -35,18 +35,19 @@ func (r *run) line(b []byte, cut bool) error {
 	return nil
 }
 
-// Raw returns the event of a line that is not known: as it is when it is JSON of at most MaxToolText, else its
-// beginning as a JSON string.
+// Raw returns the event for an unknown line. JSON of at most MaxToolText bytes is kept. Otherwise, the event has the
+// beginning of the line as a JSON string.
 func Raw(line []byte) Event {
 	if len(line) > MaxToolText || !json.Valid(line) {
-		line, _ = json.Marshal(strings.ToValidUTF8(string(line[:min(len(line), MaxToolText)]), "\ufffd")) // a string
+		// Encoding a string never fails.
+		line, _ = json.Marshal(strings.ToValidUTF8(string(line[:min(len(line), MaxToolText)]), "\ufffd"))
 	} else {
 		line = append([]byte(nil), line...)
 	}
 	return Event{Kind: KindRaw, Raw: line}
 }
 
-// event notes an event and passes it on.
+// event records an event and passes it on.
 func (r *run) event(e Event) {
 	if e.Kind != KindRaw {
 		r.seen.Events++
@@ -56,7 +57,7 @@ func (r *run) event(e Event) {
 		if r.seen.Session == "" && validID.MatchString(e.Session) {
 			r.seen.Session = e.Session
 			ctx := r.noting
-			r.early.Go(func() { _ = r.remember(ctx, r.state.Told) }) // it is tried again at the end
+			r.early.Go(func() { _ = r.remember(ctx, r.state.Told) }) // repeated at the end
 		}
 	case KindText:
 		if !e.Delta || r.fresh {
@@ -89,7 +90,7 @@ func (r *run) event(e Event) {
 	}
 }
 
-// told adds up what the CLI tells of its use.
+// told adds usage reported by the CLI.
 func (r *run) told(u *Usage) {
 	switch {
 	case u == nil:
@@ -100,7 +101,7 @@ func (r *run) told(u *Usage) {
 	}
 }
 
-// count makes what was told of the session that of this call.
+// count subtracts the usage of earlier invocations from the session's usage.
 func (r *run) count() {
 	if r.whole == nil {
 		return
@@ -112,14 +113,14 @@ func (r *run) count() {
 	}
 }
 
-// add adds v sign times. A count does not fall below zero.
+// add adds v multiplied by sign. Counts do not fall below zero.
 func (u *Usage) add(v Usage, sign int64) {
 	for _, p := range [][2]*int64{{&u.Input, &v.Input}, {&u.Output, &v.Output}, {&u.CacheRead, &v.CacheRead}, {&u.CacheWrite, &v.CacheWrite}} {
 		*p[0] = max(0, *p[0]+sign**p[1])
 	}
 }
 
-// answer sets what the CLI answered.
+// answer sets the CLI's answer in the result.
 func (r *run) answer() {
 	r.res.Text = string(r.text)
 	if end := r.seen.End; end != nil {
@@ -131,7 +132,7 @@ func (r *run) answer() {
 	}
 }
 
-// explain sets what went wrong: what this package knows of it, else what the CLI says, else what it wrote to its
+// explain sets Detail in the result. It prefers the error known to this package, then the CLI's message, then its
 // standard error.
 func (r *run) explain(ended bool) {
 	detail := ""
@@ -158,7 +159,7 @@ func (r *run) explain(ended bool) {
 	r.res.Detail = strings.ToValidUTF8(detail[:min(len(detail), maxDetail)], "")
 }
 
-// CutText bounds a text to MaxToolText.
+// CutText truncates a text to MaxToolText.
 func CutText(s string) string {
 	if len(s) <= MaxToolText {
 		return s
@@ -166,7 +167,7 @@ func CutText(s string) string {
 	return strings.ToValidUTF8(s[:MaxToolText], "")
 }
 
-// CutInput returns the input of a tool, nil when it is longer than MaxToolText or no JSON.
+// CutInput returns the input of a tool. It returns nil if the input is longer than MaxToolText or invalid JSON.
 func CutInput(raw json.RawMessage) json.RawMessage {
 	if len(raw) > MaxToolText || !json.Valid(raw) {
 		return nil

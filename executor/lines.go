@@ -7,18 +7,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Bounds of what a CLI writes.
+// Limits for the output of a CLI.
 const (
-	maxLine    = 8 << 20 // longest line that is parsed
+	maxLine    = 8 << 20 // maximum length of a parsed line
 	stderrTail = 4 << 10
 )
 
-// lineWriter calls line for each line that is written to it, without its end. Of one that is longer than maxLine it
-// passes on the beginning, with cut set.
+// lineWriter calls line for each line written to it, without the line end. For a line longer than maxLine, it passes
+// only the beginning and sets cut.
 type lineWriter struct {
 	line func(line []byte, cut bool) error
 	buf  []byte
-	over bool // the rest of the line is dropped
+	over bool // skip the rest of the line
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
@@ -41,7 +41,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// flush passes on what there is of a line.
+// flush passes on the current line.
 func (w *lineWriter) flush() error {
 	line, cut := bytes.TrimSuffix(w.buf, []byte{'\r'}), w.over
 	w.buf, w.over = w.buf[:0], false
@@ -51,7 +51,7 @@ func (w *lineWriter) flush() error {
 	return w.line(line, cut)
 }
 
-// end passes on a last line without an end.
+// end passes on a last line without a line end.
 func (w *lineWriter) end() error {
 	if len(w.buf) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func (w *lineWriter) end() error {
 	return w.flush()
 }
 
-// tail keeps the last stderrTail bytes of what is written.
+// tail keeps the last stderrTail written bytes.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -68,7 +68,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the end of what was written, fit for a message and no longer than stderrTail.
+// String returns the last output, safe for messages and at most stderrTail bytes long.
 func (t *tail) String() string {
 	text := strings.TrimSpace(sanitize.Text(string(t.b)))
 	return strings.ToValidUTF8(text[max(0, len(text)-stderrTail):], "")

@@ -8,14 +8,14 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// maxMail is the most that waits for a CLI that does not read.
+// maxMail is the maximum number of bytes that wait for a CLI that does not read.
 const maxMail = 16 << 20
 
-// mailbox is a pipe whose writer does not wait for its reader: the one who writes is the one who reads the CLI's
-// output, and a CLI that does not read until its own output is read would hold up both.
+// mailbox is a pipe whose writer does not wait for its reader. The writer also reads the CLI's output. A CLI that reads
+// its input only after its output is read would otherwise cause a deadlock.
 type mailbox struct {
 	mu     sync.Mutex // guards the fields below
-	more   *sync.Cond // signals a change of them
+	more   *sync.Cond // signals changes of these fields
 	b      []byte
 	closed bool
 }
@@ -26,7 +26,7 @@ func newMailbox() *mailbox {
 	return m
 }
 
-// Write implements io.Writer. What is written after close is dropped.
+// Write implements io.Writer. Data written after close is dropped.
 func (m *mailbox) Write(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,7 +59,7 @@ func (m *mailbox) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close ends the reader behind what was written.
+// close ends the input after the data that was already written.
 func (m *mailbox) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,37 +8,37 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Outcome is how the work of a CLI ended.
+// Outcome is the result of a CLI's work.
 type Outcome string
 
-// The outcomes.
+// Outcomes.
 const (
-	Completed  Outcome = "completed"   // with an answer
-	MaxTurns   Outcome = "max_turns"   // Task.MaxTurns are over
-	Budget     Outcome = "budget"      // Options.OverBudget ended it
+	Completed  Outcome = "completed"   // finished with an answer
+	MaxTurns   Outcome = "max_turns"   // reached Task.MaxTurns
+	Budget     Outcome = "budget"      // stopped by Options.OverBudget
 	Refused    Outcome = "refused"     // the model refused to answer
 	ModelError Outcome = "model_error" // the model did not answer
-	AuthError  Outcome = "auth_error"  // the model's API refused the key
-	TimedOut   Outcome = "timed_out"   // after Options.Timeout
-	Stalled    Outcome = "stalled"     // nothing was told for Options.Stall
-	Cancelled  Outcome = "cancelled"   // by the context
-	Crashed    Outcome = "crashed"     // without its last word, or it did not begin
-	Unparsable Outcome = "unparsable"  // nothing of what it told was known
+	AuthError  Outcome = "auth_error"  // the model's API rejected the key
+	TimedOut   Outcome = "timed_out"   // reached Options.Timeout
+	Stalled    Outcome = "stalled"     // no events for Options.Stall
+	Cancelled  Outcome = "cancelled"   // canceled by the context
+	Crashed    Outcome = "crashed"     // exited without a result, or did not start
+	Unparsable Outcome = "unparsable"  // no output was recognized
 )
 
-// What ended a CLI, for errors.Is with Result.Err.
+// Errors of Result.Err for errors.Is.
 var (
-	// ErrBudget is for Budget.
+	// ErrBudget is the error for Budget.
 	ErrBudget = errors.New("the budget is used up")
-	// ErrMaxTurns is for MaxTurns.
+	// ErrMaxTurns is the error for MaxTurns.
 	ErrMaxTurns = errors.New("the turns are used up")
-	// ErrFailed is for what the CLI or its model is to blame for.
+	// ErrFailed is the error for failures of the CLI or its model.
 	ErrFailed = errors.New("the coding agent failed")
 )
 
-// Err returns nil for a result with an answer, and else an error: ErrBudget, ErrMaxTurns, backend.ErrTimeout for
-// TimedOut, Stalled and Cancelled, ErrFailed for the others. If the CLI was killed at a limit of the sandbox, the error
-// also wraps backend.ErrQuota.
+// Err returns nil for a result with an answer. Otherwise, it returns ErrBudget, ErrMaxTurns, backend.ErrTimeout for
+// TimedOut, Stalled, and Cancelled, or ErrFailed for all other outcomes. If the CLI was killed at a limit of the
+// sandbox, the error also wraps backend.ErrQuota.
 func (r *Result) Err() error {
 	kind := ErrFailed
 	switch r.Outcome {
@@ -61,8 +61,8 @@ func (r *Result) Err() error {
 	return fmt.Errorf("%s: %s: %w", r.Outcome, r.Detail, kind)
 }
 
-// Judge returns the outcome that most drivers return: what the CLI said, if it said so; else what byCode knows of its
-// exit code. A CLI that says it completed and then exits with an error has crashed.
+// Judge returns the outcome for most drivers. It prefers the result reported by the CLI, and then the outcome in byCode
+// for the exit code. If a CLI reports completion but exits with an error, the outcome is Crashed.
 func Judge(seen Seen, exit sandbox.ExecStatus, byCode map[int]Outcome) Outcome {
 	clean := exit.Status == sandbox.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0
 	switch {

@@ -1,6 +1,6 @@
-// Package executor runs CLI coding agents in sandboxes: it calls the CLI with a task, parses the events that it tells,
-// and ends its whole tree when the task is over. A [Driver] knows how one CLI is called and what its output means;
-// there is one for each of Claude Code, Codex, OpenCode and Gemini CLI.
+// Package executor runs CLI coding agents in sandboxes. It starts the CLI with a task, parses its events, and kills its
+// process tree when the task is over. A [Driver] knows the command line and output format of one CLI. Drivers exist for
+// Claude Code, Codex, OpenCode, and Gemini CLI.
 //
 // A CLI gets nothing but a base URL and a key for its model, which hold inside the sandbox alone, and at most one MCP
 // server, for the host's tools. It has the home directory of all commands, and a directory for its settings,
@@ -33,66 +33,66 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Times of a run.
+// Timeouts of a run.
 const (
 	defaultTimeout = 30 * time.Minute
 	defaultStall   = 5 * time.Minute
 	defaultStart   = 2 * time.Minute
 
-	// killTime is how long the end of a tree may take: TERM, 5 s, KILL, by the guest.
+	// killTime is the maximum time to kill a process tree. The guest agent sends TERM, waits 5 s, and sends KILL.
 	killTime  = 30 * time.Second
 	killPause = 20 * time.Millisecond
 	// leaveTime is how long a CLI may run, without an event, after it has reported its result.
 	leaveTime = 5 * time.Second
-	// closingTime bounds all that is done after a run however it ended.
+	// closingTime limits all steps after a run, whatever its outcome.
 	closingTime = 10 * time.Minute
 )
 
-// Options refine Run. The zero value of a field means what its comment says.
+// Options configures Run. The field comments describe the zero values.
 type Options struct {
-	// Agent names the file that holds the id of the CLI's session; the driver's name when empty. Agents that share a
-	// sandbox and may be resumed need names of their own.
+	// Agent is the name of the file with the id of the CLI's session. If empty, it defaults to the driver's name.
+	// Resumable agents that share a sandbox need different names.
 	Agent string
-	// Models are the addresses of the model inside the sandbox. The driver takes the one of its dialect.
+	// Models are the addresses of the model in the sandbox. The driver selects an address by its dialect.
 	Models map[model.Dialect]Endpoint
-	// Grant gives the CLI's command what it may connect to, under the context of the run's span. HostTools says that the
-	// host's tools are among it: the CLI then gets their MCP server, else none.
+	// Grant adds network services to the CLI's command. It is called with the context of the run's span. HostTools reports
+	// whether the services include the host tools. If so, the CLI gets their MCP server.
 	Grant     func(context.Context, *sandbox.ExecRequest)
 	HostTools bool
 
 	Resume Resume
-	Step   string // what ResumeStep compares: the same for all attempts at one thing, and for nothing else
+	Step   string // compared by ResumeStep; must be equal for all attempts of the same step, and unique otherwise
 
 	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run.
 	Before, After []string
-	Skills        []skill.Skill // are installed for the CLI
-	Timeout       time.Duration // up to session.MaxExecTimeout; zero is 30 minutes
-	Stall         time.Duration // without an event; zero is 5 minutes
-	Start         time.Duration // to the first event, which says that the CLI began; zero is two minutes
+	Skills        []skill.Skill // installed for the CLI
+	Timeout       time.Duration // maximum session.MaxExecTimeout; default 30 minutes
+	Stall         time.Duration // maximum time without an event; default 5 minutes
+	Start         time.Duration // maximum time until the first event, which shows that the CLI started; default 2 minutes
 
-	// OverBudget ends the CLI when it is closed.
+	// OverBudget stops the CLI when it is closed.
 	OverBudget <-chan struct{}
-	// OnEvent gets each event, one after the other. While it runs the CLI waits.
+	// OnEvent is called for each event, sequentially. The CLI waits until it returns.
 	OnEvent func(Event)
-	// Keep gets the CLI's output as it is. Its failure ends the run.
+	// Keep receives the CLI's unmodified output. A write error ends the run.
 	Keep io.Writer
 
-	TracerProvider trace.TracerProvider // the global one when nil
+	TracerProvider trace.TracerProvider // if nil, the global provider
 }
 
-// Result is what a CLI did.
+// Result is the result of a CLI run.
 type Result struct {
-	Text      string // the answer: the last message of the model
-	Data      []byte // the answer by Task.Schema as JSON, where the CLI tells it apart
+	Text      string // answer: the last message of the model
+	Data      []byte // answer that matches Task.Schema as JSON, if the CLI reports it separately
 	SessionID string
-	Resumed   bool // the session was one that an earlier run began
+	Resumed   bool // the session was started by an earlier run
 	Outcome   Outcome
-	Detail    string // what went wrong, fit for messages
-	Turns     int    // of the model, as the CLI tells; zero when it does not
+	Detail    string // error message, safe for messages
+	Turns     int    // turns of the model reported by the CLI; zero if not reported
 	ToolCalls int
-	Told      Usage // of this call, as the CLI tells
+	Told      Usage // usage of this invocation reported by the CLI
 	Exit      sandbox.ExecStatus
-	// HookErrors are failures of After and of what else comes behind the CLI, which do not change the outcome.
+	// HookErrors are the errors of After and of other steps after the CLI. They do not change the outcome.
 	HookErrors []string
 }
 
@@ -159,7 +159,7 @@ func (r *run) end(span trace.Span, err error) {
 	telemetry.End(span, err)
 }
 
-// check returns what is wrong with the parameters.
+// check returns an error for invalid parameters.
 func (r *run) check() error {
 	switch {
 	case len(bytes.TrimSpace([]byte(r.t.Prompt))) == 0:
@@ -176,7 +176,7 @@ func (r *run) check() error {
 	return nil
 }
 
-// do prepares the workspace, runs the CLI, and sets the result but for the hooks behind it.
+// do prepares the workspace, runs the CLI, and sets the result. It does not run the hooks after the CLI.
 func (r *run) do(ctx context.Context) error {
 	if err := r.resume(ctx); err != nil {
 		return err
@@ -222,13 +222,13 @@ func (r *run) plan() (err error) {
 	return err
 }
 
-// sessionLost reports whether the CLI did not begin because it has no session of the id that was recorded.
+// sessionLost reports whether the CLI did not start because the recorded session does not exist.
 func (r *run) sessionLost() bool {
 	left := r.res.Exit.Status == sandbox.ExecCompleted || r.talk != nil && r.seen.End != nil
 	return r.state.Session != "" && r.res.Outcome == Crashed && r.seen.Session == "" && left
 }
 
-// forget has the CLI begin a session.
+// forget resets the run, so that the CLI starts a new session.
 func (r *run) forget() {
 	r.event(Event{Kind: KindNotice, Text: "cannot resume the session, starting a new one: " + r.res.Detail})
 	r.t.ResumeID, r.state = "", state{}
@@ -236,7 +236,7 @@ func (r *run) forget() {
 	r.turns, r.fresh = 0, false
 }
 
-// call runs the CLI.
+// call runs the CLI once.
 func (r *run) call(ctx context.Context) error {
 	r.noting, r.talk, r.said = context.WithoutCancel(ctx), nil, make(chan Outcome, 1)
 	if r.inv.Talk == nil {
@@ -268,7 +268,7 @@ func (r *run) call(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stream runs the command and returns why it was ended, if it was.
+// stream runs the command. If the command was stopped, stream returns the reason.
 func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	req := sandbox.ExecRequest{Argv: r.inv.Argv, Dir: r.work, Env: r.inv.Env, Timeout: r.o.Timeout}
 	if r.o.Grant != nil {
@@ -283,7 +283,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	if r.talk != nil {
 		stdin = r.talk
 	}
-	// Ended by its id, the CLI may still say something, and the call waits until the tree is gone.
+	// The command is killed by its id. Until the tree has ended, the CLI may print more output, and the call waits for it.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var command *sandbox.Command
@@ -294,7 +294,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 			select {
 			case <-started:
 				r.kill(streaming, cancel, command, over)
-			case <-over: // it never began
+			case <-over: // it never started
 			}
 		}
 		why <- cause
@@ -306,7 +306,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	close(over)
 	cause := <-why
 	err = errors.Join(err, lines.end())
-	if err == nil { // what the CLI left running, which need not hold its output
+	if err == nil { // kill leftover processes, which may have closed the output
 		if _, left := r.s.Command(res.ExecID).Signal(context.WithoutCancel(ctx), ""); left != nil && !errors.Is(left, backend.ErrNotFound) {
 			r.res.HookErrors = append(r.res.HookErrors, "cannot kill its leftover processes: "+left.Error())
 		}
@@ -314,7 +314,7 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	return res, cause, err
 }
 
-// watch returns why the CLI must be ended, or empty when it ended by itself.
+// watch returns the reason to stop the CLI. It returns an empty string if the CLI exited without being stopped.
 func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 	quiet := time.NewTimer(r.o.Stall)
 	defer quiet.Stop()
@@ -324,12 +324,12 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		begin.Stop()
 	}
 	var last Outcome
-	var leave <-chan time.Time // until it has to be gone
+	var leave <-chan time.Time // fires when the CLI must have exited
 	for {
 		select {
 		case <-over:
 			select {
-			case <-r.o.OverBudget: // what it said at its end was cut short by that
+			case <-r.o.OverBudget: // the budget truncated the CLI's last output
 				return Budget
 			default:
 				return ""
@@ -354,15 +354,15 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		case <-r.alive:
 			begin.Stop()
 			quiet.Reset(r.o.Stall)
-			if leave != nil && r.talk == nil { // what is talked with has its input closed, and nothing left to do
+			if leave != nil && r.talk == nil { // a two-way protocol closes the CLI's input, so the CLI has nothing left to do
 				leave = time.After(leaveTime)
 			}
 		}
 	}
 }
 
-// kill ends the tree of the command, unless that is over. Where it fails cancel does so: the guest ends a command whose
-// caller has gone.
+// kill kills the process tree of the command, unless it has ended. If killing fails, kill calls cancel, because the
+// guest agent kills commands whose caller disconnected.
 func (r *run) kill(ctx context.Context, cancel context.CancelFunc, command *sandbox.Command, over <-chan struct{}) {
 	ctx, done := context.WithTimeout(ctx, killTime)
 	defer done()
@@ -375,7 +375,7 @@ func (r *run) kill(ctx context.Context, cancel context.CancelFunc, command *sand
 			cancel()
 			return
 		}
-		select { // it was asked for, and is about to be there
+		select { // the command was requested and is about to start
 		case <-over:
 			return
 		case <-time.After(killPause):

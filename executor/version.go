@@ -11,11 +11,11 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// versionTime bounds the question for a version; one CLI takes some seconds to begin.
+// versionTime is the maximum time to get a version. One CLI needs some seconds to start.
 const versionTime = time.Minute
 
-// Version returns the version of a CLI in a sandbox, as it tells by --version. One that is not there is
-// backend.ErrNotFound, one that does not tell backend.ErrUnsupported.
+// Version returns the version of a CLI in a sandbox from the output of --version. It returns backend.ErrNotFound if the
+// CLI is missing, and backend.ErrUnsupported if the CLI prints no version.
 func Version(ctx context.Context, s *session.Session, program string) (string, error) {
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: stderrTail, HeadBytes: stderrTail})
 	if err != nil {

@@ -24,20 +24,21 @@ import (
 // Resume says when a CLI goes on with the session of an earlier run.
 type Resume string
 
-// When a session is resumed. The zero value is ResumeNever.
+// Values of Resume. The zero value means ResumeNever.
 const (
-	ResumeNever   Resume = "never"   // each run begins a session
-	ResumeStep    Resume = "step"    // one with the same Options.Step goes on
-	ResumeSession Resume = "session" // every run of the agent in this workspace goes on
+	ResumeNever   Resume = "never"   // each run starts a new session
+	ResumeStep    Resume = "step"    // resume if Options.Step is equal
+	ResumeSession Resume = "session" // every run of the agent in this workspace resumes
 )
 
-// state is what is known of the session of an agent's last run. It lies in the workspace, so that it lives and dies
-// with the session, and code there can change it.
+// state describes the session of an agent's latest run. It is stored in the workspace, so it is removed together with
+// the session. Code in the sandbox can change it.
 type state struct {
-	Sandbox string `json:"sandbox"` // that it was written in: one that a repository brings is none of ours
+	// sandbox that wrote the file; a file from a repository has another value and is ignored.
+	Sandbox string `json:"sandbox"`
 	Session string `json:"session"`
 	Step    string `json:"step,omitempty"`
-	Told    Usage  `json:"told"` // of the session as a whole
+	Told    Usage  `json:"told"` // usage of the whole session
 }
 
 const (
@@ -46,8 +47,7 @@ const (
 	maxState = 64 << 10
 )
 
-// validAgent is the name of a file, validID an id of a session, which a stranger chose, that may stand on a command
-// line.
+// validAgent matches file names. validID matches session ids, which are untrusted and must be safe on a command line.
 var (
 	validAgent = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$`)
 	validID    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$`)
@@ -57,7 +57,7 @@ func (r *run) stateFile() string {
 	return path.Join(r.work, wire.PrivateDir, "executor", r.o.Agent+".json")
 }
 
-// resume sets which session the task goes on with, or the id of a new one.
+// resume sets the session to resume, or the id of a new session.
 func (r *run) resume(ctx context.Context) error {
 	r.t.NewID = uuid.NewString()
 	if r.t.ResumeID == "" && (r.o.Resume == ResumeStep || r.o.Resume == ResumeSession) {
@@ -74,21 +74,22 @@ func (r *run) resume(ctx context.Context) error {
 	return nil
 }
 
-// remember records the session, which the CLI has told its use of, for a run that resumes it: also while the CLI works,
-// so that another process can finish what this one does not.
+// remember records the session and its reported usage for a later run that resumes it. It also runs while the CLI is
+// working, so that another process can continue if this process dies.
 func (r *run) remember(ctx context.Context, told Usage) error {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
-	b, _ := json.Marshal(state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: told}) // plain data
+	// Plain data, so the error is always nil.
+	b, _ := json.Marshal(state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: told})
 	return r.write(ctx, File{Path: r.stateFile(), Data: b})
 }
 
-// rememberEnd records the session that there is now.
+// rememberEnd records the current session.
 func (r *run) rememberEnd(ctx context.Context) {
 	if r.seen.Session == "" {
 		return
 	}
-	// Without it the next run begins a session.
+	// If this fails, the next run starts a new session.
 	if err := r.remember(ctx, *cmp.Or(r.whole, &r.state.Told)); err != nil {
 		r.res.HookErrors = append(r.res.HookErrors, "cannot resume the session: "+err.Error())
 	}
@@ -142,7 +143,7 @@ func (r *run) write(ctx context.Context, f File) error {
 	return err
 }
 
-// prune removes what is below dir but keep, paths relative to it. Links are removed.
+// prune removes everything in dir except keep, which are paths relative to dir. It removes links.
 func prune(ctx context.Context, s *session.Session, dir string, keep []string) error {
 	list, err := sandbox.FileList{}, error(nil)
 	if len(keep) > 0 {
@@ -170,7 +171,7 @@ func prune(ctx context.Context, s *session.Session, dir string, keep []string) e
 	return nil
 }
 
-// below returns what of keep lies in the directory name, and whether all of it does.
+// below returns the paths of keep that are in directory name. all reports whether the whole directory is kept.
 func below(keep []string, name string) (inside []string, all bool) {
 	for _, k := range keep {
 		first, rest, more := strings.Cut(k, "/")
@@ -195,7 +196,7 @@ func (r *run) before(ctx context.Context) error {
 	return nil
 }
 
-// after runs the hooks behind the CLI, all of them.
+// after runs all hooks after the CLI.
 func (r *run) after(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closingTime)
 	defer cancel()
@@ -206,7 +207,7 @@ func (r *run) after(ctx context.Context) {
 	}
 }
 
-// hook runs a command of the user's in the workspace.
+// hook runs a user's command in the workspace.
 func (r *run) hook(ctx context.Context, command string) error {
 	res, err := r.s.Exec(ctx, sandbox.ExecRequest{Command: command, TailBytes: stderrTail})
 	switch {

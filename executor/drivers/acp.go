@@ -16,13 +16,13 @@ import (
 // ACP calls a coding agent with the Agent Client Protocol (https://agentclientprotocol.com) on its standard input and
 // output. It negotiates the version, which must be 1. Task.Args are: permissions, allow or deny.
 //
-// The client offers neither files nor terminals, because the agent has those of its sandbox. The agent gets every
+// The client offers no access to files or terminals, because the agent has those of its sandbox. The agent gets every
 // permission that it requests, because the sandbox limits it. Only access to the web depends on the task.
 type ACP struct {
-	// Argv is the command line, with the placeholders {model}, {workdir} and {home}.
+	// Argv is the command line. It may contain the placeholders {model}, {workdir}, and {home}.
 	Argv []string
-	// Settings, if not nil, is the driver of the CLI that speaks: the agent gets its environment, its files, and the
-	// protection from the files of a repository.
+	// Settings is the driver of the CLI that implements the protocol, or nil. Its environment, files, and protection from
+	// a repository's files are used for the agent.
 	Settings executor.Driver
 }
 
@@ -63,7 +63,8 @@ func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, 
 	return inv, nil
 }
 
-// settings returns the environment and the files of a call, and what of the system prompt is not among them.
+// settings returns the environment and files for an invocation, and the part of the system prompt that they do not
+// contain.
 func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocation, system string, err error) {
 	if t.MaxTurns > 0 {
 		return inv, "", fmt.Errorf("%w: acp cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
@@ -72,7 +73,7 @@ func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocat
 		return executor.Invocation{Env: executor.Environment(t, in), Keep: []string{".local/share"}}, t.System, nil
 	}
 	t.Args, t.ResumeID, t.Schema = nil, "", nil
-	in.MCP = nil // it comes by the protocol
+	in.MCP = nil // the protocol passes the MCP server
 	native, err := d.Settings.Prepare(t, in)
 	env := executor.Environment(t, in)
 	maps.Copy(env, native.Env)
@@ -80,8 +81,8 @@ func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocat
 	return inv, "", err
 }
 
-// Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says
-// nothing.
+// Outcome implements executor.Driver. The agent is killed after it reported its result, so its exit code is
+// meaningless.
 func (ACP) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if seen.End != nil {
 		return seen.End.Outcome
@@ -92,7 +93,7 @@ func (ACP) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome
 	return executor.Crashed
 }
 
-// Parser implements executor.Driver. It answers nobody: Run takes that of Invocation.Talk.
+// Parser implements executor.Driver. The returned parser sends no answers, because Run uses Invocation.Talk instead.
 func (ACP) Parser() executor.Parser {
 	p := &acpParser{out: io.Discard}
 	p.begin()

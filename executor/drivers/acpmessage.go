@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// Codes of JSON-RPC and of the protocol.
+// Error codes of JSON-RPC and of the protocol.
 const (
 	codeNoMethod     = -32601
 	codeAuthRequired = -32000
@@ -38,14 +38,14 @@ type acpLine struct {
 	Error          *acpFailure
 }
 
-// acpFailure is an error of JSON-RPC.
+// acpFailure is a JSON-RPC error.
 type acpFailure struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// text returns all that the agent says of a failure.
+// text returns all texts of an error.
 func (f *acpFailure) text() string {
 	data := string(bytes.TrimSpace(f.Data))
 	if data == "null" {
@@ -54,10 +54,11 @@ func (f *acpFailure) text() string {
 	return strings.TrimSpace(f.Message + " " + data)
 }
 
-// refusedKey matches the API's answer to a wrong key, which agents tell as text.
+// refusedKey matches a provider's error for an invalid key, which agents report as text.
 var refusedKey = regexp.MustCompile(`\b40[13]\b|(?i:unauthorized|forbidden|invalid[ _-]api[ _-]key|authentication[ _]error|permission[ _]denied)`)
 
-// outcome returns what a failure of a request means: before there is a session the agent is to blame, then its model.
+// outcome returns the outcome for a failed request. Before the prompt, the agent is the cause. Afterwards, its model is
+// the cause.
 func (f *acpFailure) outcome(prompted bool) executor.Outcome {
 	switch {
 	case f.Code == codeAuthRequired, f.Code == 401, f.Code == 403, prompted && refusedKey.MatchString(f.text()):
@@ -79,19 +80,19 @@ type acpCapabilities struct {
 	} `json:"agentCapabilities"`
 }
 
-// opener returns the method that goes on with a session, empty when there is none.
+// opener returns the method that resumes a session. It is empty if the agent supports none.
 func (c acpCapabilities) opener() string {
 	resume := string(bytes.TrimSpace(c.Capabilities.Sessions.Resume))
 	switch {
 	case resume != "" && resume != "null" && resume != "false":
-		return "session/resume" // which does not tell all of it once more
+		return "session/resume" // does not replay the session
 	case c.Capabilities.Load:
 		return "session/load"
 	}
 	return ""
 }
 
-// acpResult is the answer to a prompt.
+// acpResult is the response to a prompt.
 type acpResult struct {
 	Reason string `json:"stopReason"`
 	Usage  *struct {
@@ -110,7 +111,7 @@ type acpResult struct {
 	} `json:"_meta"`
 }
 
-// usage returns what the agent tells of tokens: by the protocol, or as Gemini CLI does.
+// usage returns the token usage from the protocol's field or from Gemini CLI's field.
 func (r acpResult) usage() *executor.Usage {
 	if u := r.Usage; u != nil {
 		return &executor.Usage{Input: u.Input, Output: u.Output, CacheRead: u.Read, CacheWrite: u.Write}
@@ -121,7 +122,7 @@ func (r acpResult) usage() *executor.Usage {
 	return nil
 }
 
-// acpPermission is a question whether a tool may be called.
+// acpPermission is a request for permission to call a tool.
 type acpPermission struct {
 	ToolCall acpToolCall
 	Options  []acpOption
@@ -132,7 +133,7 @@ type acpOption struct {
 	Kind string
 }
 
-// choose returns the answer: the first option of the kinds, which stand in the order in which they are preferred.
+// choose returns the response: the first option with one of the kinds. kinds is in order of preference.
 func (p acpPermission) choose(kinds ...string) object {
 	for _, kind := range kinds {
 		if i := slices.IndexFunc(p.Options, func(o acpOption) bool { return o.Kind == kind }); i >= 0 {
@@ -142,7 +143,7 @@ func (p acpPermission) choose(kinds ...string) object {
 	return object{"outcome": object{"outcome": "cancelled"}}
 }
 
-// acpToolCall is a call of a tool, or what changed of one.
+// acpToolCall is a tool call, or an update of a tool call.
 type acpToolCall struct {
 	ID        string `json:"toolCallId"`
 	Title     string
@@ -152,14 +153,14 @@ type acpToolCall struct {
 	RawOutput json.RawMessage `json:"rawOutput"`
 }
 
-// acpUpdate is what happens in a session.
+// acpUpdate is an update of a session.
 type acpUpdate struct {
 	Update string `json:"sessionUpdate"`
 	acpToolCall
-	Content json.RawMessage // a block of a message, or a list of what a tool gave
+	Content json.RawMessage // block of a message, or list of a tool's outputs
 }
 
-// text returns the text of a block of a message.
+// text returns the text of a message block.
 func (u acpUpdate) text() string {
 	var block struct{ Text string }
 	if json.Unmarshal(u.Content, &block) != nil {
@@ -168,7 +169,7 @@ func (u acpUpdate) text() string {
 	return block.Text
 }
 
-// output returns what a tool gave.
+// output returns the output of a tool.
 func (u acpUpdate) output() string {
 	var parts []struct {
 		Content struct{ Text string }
@@ -191,14 +192,14 @@ func (u acpUpdate) output() string {
 	return string(u.RawOutput)
 }
 
-// acpTool is a call of a tool that has not ended.
+// acpTool is a running tool call.
 type acpTool struct {
 	executor.ToolUse
 	kind    string
 	started bool
 }
 
-// learn takes what an update tells of a call. Titles and input are told when they are known, and may be told again.
+// learn merges an update of a call. Titles and inputs may arrive late and may be repeated.
 func (t *acpTool) learn(c acpToolCall) {
 	t.kind = cmp.Or(c.Kind, t.kind)
 	if len(c.Input) > 0 && string(c.Input) != "null" && string(c.Input) != "{}" {
@@ -212,8 +213,8 @@ func (t *acpTool) learn(c acpToolCall) {
 	}
 }
 
-// acpToolName returns the tool that a title names. The protocol has no tool names, and each agent writes the tools of a
-// server in its own form.
+// acpToolName extracts server and tool from a title. The protocol has no tool names, and each agent has its own format
+// for the tools of a server.
 func acpToolName(title string) (server, name string) {
 	title = cut(title)
 	for _, form := range []struct{ before, after string }{

@@ -17,34 +17,34 @@ import (
 // with the same version, or with the newest one that it knows.
 func acpVersions() []string { return []string{"1"} }
 
-// The requests to the agent, in their order; the number of each is the id of its message.
+// Requests to the agent, in order. The number of each request is the id of its message.
 const (
 	askInitialize = iota + 1
 	askSession
 	askPrompt
 )
 
-// acpMaxTools is how many calls of tools are known that have not ended.
+// acpMaxTools is the maximum number of tracked tool calls.
 const acpMaxTools = 1000
 
 // acpParser reads the messages of an agent, responds to its requests, and sends the next request.
 type acpParser struct {
 	out             io.Writer
 	prompt, workdir string
-	resume          string // the session to go on with
+	resume          string // session to resume
 	mcp             []string
-	meta            map[string]any // of the session
+	meta            map[string]any // for the session
 	web, deny       bool
 
-	asked   int    // the request that waits for its answer
-	session string // empty until there is one
-	began   bool   // the last text goes on
+	asked   int    // request that waits for its response
+	session string // empty until the session exists
+	began   bool   // the latest text may continue
 	ended   bool
-	lost    error // of out
+	lost    error // write error of out
 	tools   map[string]*acpTool
 }
 
-// begin asks the agent who it is.
+// begin sends the initialize request.
 func (p *acpParser) begin() {
 	p.tools = map[string]*acpTool{}
 	p.ask(askInitialize, "initialize", object{
@@ -76,7 +76,7 @@ func (p *acpParser) Line(b []byte) []executor.Event {
 	}
 	var events []executor.Event
 	switch request := len(l.ID) > 0 && string(l.ID) != "null"; {
-	case p.ended: // what it says behind its end
+	case p.ended: // ignore messages after the end
 	case l.Method == "session/update":
 		events = p.update(l.Params)
 	case l.Method != "" && request:
@@ -93,7 +93,7 @@ func (p *acpParser) Line(b []byte) []executor.Event {
 	return events
 }
 
-// serve answers a request of the agent's.
+// serve answers a request of the agent.
 func (p *acpParser) serve(l acpLine) []executor.Event {
 	if l.Method != "session/request_permission" {
 		p.send(acpMessage{ID: l.ID, Error: &acpFailure{Code: codeNoMethod, Message: "the client does not support this method"}})
@@ -123,7 +123,7 @@ func (p *acpParser) end(o executor.Outcome, detail string) executor.Event {
 	return executor.Event{Kind: executor.KindEnd, End: &executor.End{Outcome: o, Detail: executor.CutText(detail)}}
 }
 
-// answered takes the agent's answer to the last request.
+// answered processes the agent's response to the latest request.
 func (p *acpParser) answered(l acpLine) []executor.Event {
 	asked := p.asked
 	p.asked = 0
@@ -147,7 +147,7 @@ func (p *acpParser) answered(l acpLine) []executor.Event {
 	return nil
 }
 
-// open begins a session, or goes on with one.
+// open starts or resumes a session.
 func (p *acpParser) open(answer json.RawMessage) error {
 	var c acpCapabilities
 	if err := json.Unmarshal(answer, &c); err != nil || len(c.Protocol) == 0 {
@@ -175,7 +175,7 @@ func (p *acpParser) open(answer json.RawMessage) error {
 	return nil
 }
 
-// opened hands over the task.
+// opened sends the prompt.
 func (p *acpParser) opened(answer json.RawMessage) error {
 	var a struct {
 		Session string `json:"sessionId"`
@@ -190,9 +190,9 @@ func (p *acpParser) opened(answer json.RawMessage) error {
 	return nil
 }
 
-// finished takes the answer to the task.
+// finished processes the response to the prompt.
 func (p *acpParser) finished(answer json.RawMessage) (events []executor.Event) {
-	for _, id := range slices.Sorted(maps.Keys(p.tools)) { // of which it did not tell the end
+	for _, id := range slices.Sorted(maps.Keys(p.tools)) { // tools whose end was not reported
 		events = append(events, p.stop(id, acpUpdate{acpToolCall: acpToolCall{Status: "failed"}})...)
 	}
 	var r acpResult
@@ -213,7 +213,7 @@ func (p *acpParser) finished(answer json.RawMessage) (events []executor.Event) {
 	return append(events, p.end(executor.ModelError, "it stopped: "+cmp.Or(cut(r.Reason), "without a reason")))
 }
 
-// update takes what happens while the agent works. What it tells before it has the task is of an earlier one.
+// update processes a session update. It ignores updates before the prompt, because they belong to an earlier task.
 func (p *acpParser) update(params json.RawMessage) []executor.Event {
 	var n struct{ Update acpUpdate }
 	if p.asked != askPrompt || json.Unmarshal(params, &n) != nil {
@@ -237,7 +237,7 @@ func (p *acpParser) update(params json.RawMessage) []executor.Event {
 	return nil
 }
 
-// tool takes what an update tells of a call of a tool. Its start is told when its input is known.
+// tool processes an update of a tool call. The start event is sent when the input is known.
 func (p *acpParser) tool(u acpUpdate) []executor.Event {
 	t := p.tools[u.ID]
 	if t == nil {
@@ -257,7 +257,7 @@ func (p *acpParser) tool(u acpUpdate) []executor.Event {
 	return nil
 }
 
-// start returns the start of a call, once.
+// start returns the start event of a call, once.
 func (t *acpTool) start() []executor.Event {
 	if t.started {
 		return nil
@@ -267,7 +267,7 @@ func (t *acpTool) start() []executor.Event {
 	return []executor.Event{{Kind: executor.KindToolStart, Tool: &use}}
 }
 
-// stop returns the end of a call.
+// stop returns the end event of a call.
 func (p *acpParser) stop(id string, u acpUpdate) []executor.Event {
 	t := p.tools[id]
 	delete(p.tools, id)

@@ -12,16 +12,16 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Agent is what an executor runs.
+// Agent describes a coding agent for an executor.
 type Agent struct {
-	Driver     executor.Driver // nil of a command that is not known
-	Name       string          // of the program that Image and Version are about; empty where it is any program
-	Image      string          // that has it, empty where there is none
-	Version    string          // that the driver was tried with
-	WholeModel bool            // it is asked for a model with its provider
+	Driver     executor.Driver // nil for an unknown command
+	Name       string          // program in Image and Version; empty for an arbitrary program
+	Image      string          // image with the program; empty if no image exists
+	Version    string          // version with which the driver was tested
+	WholeModel bool            // model names include the provider
 }
 
-// Of returns what a command of an executor runs; argv and events belong to commands acp and custom.
+// Of returns the agent for an executor's command. argv and events apply to the commands acp and custom.
 func Of(command string, argv []string, events string) Agent {
 	switch command {
 	case "acp":
@@ -29,7 +29,7 @@ func Of(command string, argv []string, events string) Agent {
 		if m := speaks.FindStringSubmatch(strings.Join(argv, "\n")); m != nil {
 			a = named(m[1] + m[2])
 			d.Settings = a.Driver
-			if path.Base(argv[0]) != a.Name { // its image need not have this program
+			if path.Base(argv[0]) != a.Name { // the image may not contain this program
 				a = Agent{WholeModel: a.WholeModel}
 			}
 		}
@@ -41,12 +41,12 @@ func Of(command string, argv []string, events string) Agent {
 	return named(command)
 }
 
-// speaks matches the command line, an argument per line, of a known agent that speaks the Agent Client Protocol, for
-// example "npx -y @google/gemini-cli@0.61.0 --acp".
+// speaks matches the command line of a known agent that supports the Agent Client Protocol, with one argument per line,
+// for example "npx -y @google/gemini-cli@0.61.0 --acp".
 var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|deno|env|exec|dlx|x|run|-.*|[^/]+=.*)\n)*` +
 	`(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)(?:@.*|(?:/.*)?\.js)?(?:\n|$)`)
 
-// named returns a coding agent that is known by name.
+// named returns the known coding agent with this name.
 func named(name string) Agent {
 	d := Named(name)
 	if d == nil {
@@ -57,13 +57,13 @@ func named(name string) Agent {
 	}
 }
 
-// Versions remembers which images were asked for the version of an agent. Its zero value is ready for use, by several
-// at once.
+// Versions remembers the images whose agent version was checked. The zero value is ready to use. It is safe for
+// concurrent use.
 type Versions struct{ asked sync.Map }
 
-// Differs returns what is to be said where a sandbox has another version of a coding agent than its driver was tried
-// with, once for each image. An agent's own image is named for its version, and is not asked, but where sandboxes have
-// no images.
+// Differs returns a warning if the agent's version in a sandbox differs from the version with which its driver was
+// tested. It warns once per image. It does not check an agent's own image, whose tag is the version, except on the
+// local backend, which has no images.
 func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) string {
 	info := s.Info()
 	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {
@@ -73,7 +73,7 @@ func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) str
 		return ""
 	}
 	got, err := executor.Version(ctx, s, a.Name)
-	if err != nil || got == a.Version { // what is wrong with it the run will say
+	if err != nil || got == a.Version { // the run reports a failed check
 		return ""
 	}
 	return fmt.Sprintf("%s has version %s, its driver was tested with %s", a.Name, got, a.Version)

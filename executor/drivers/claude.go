@@ -14,11 +14,11 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 )
 
-// maxArgument is what Linux takes as one argument, with some room.
+// maxArgument is the maximum length of an argument on Linux, minus a reserve.
 const maxArgument = 120 << 10
 
-// claude calls Claude Code. Task.Args may have "effort" (low, medium, high, xhigh, max) and "bare". If "bare" is
-// "true", the CLI adds nothing itself, such as skills and CLAUDE.md.
+// claude returns the driver for Claude Code. Task.Args may have "effort" (low, medium, high, xhigh, max) and "bare". If
+// "bare" is "true", the CLI adds nothing itself, such as skills and CLAUDE.md.
 func claude() *Driver {
 	return &Driver{
 		Version: "2.1.332", name: "claude", dialect: model.Anthropic, args: true, prepare: prepareClaude,
@@ -46,7 +46,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 	if len(t.MCP) > 0 {
 		servers[executor.Server] = map[string]any{"command": t.MCP[0], "args": t.MCP[1:]}
 	}
-	config, _ := json.Marshal(map[string]any{"mcpServers": servers}) // plain data
+	config, _ := json.Marshal(map[string]any{"mcpServers": servers}) // plain data, so the error is always nil
 	inv.Files = append(inv.Files, executor.File{Path: mcp, Data: config})
 	if t.ResumeID != "" {
 		argv = append(argv, "--resume", t.ResumeID)
@@ -87,16 +87,16 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		"MCP_TOOL_TIMEOUT": "1200000",
 	}
 	if t.Root {
-		inv.Env["IS_SANDBOX"] = "1" // else it refuses to work without asking as root
+		inv.Env["IS_SANDBOX"] = "1" // otherwise it refuses to run as root without asking
 	}
-	if t.Model != "" { // also for requests that would otherwise go to a smaller model, which the lease may not allow
+	if t.Model != "" { // also covers requests that would use a smaller model, which the lease may not allow
 		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
 		inv.Env["ANTHROPIC_MODEL"] = t.Model
 	}
 	return inv, nil
 }
 
-// claudeArguments returns the flags of Task.Args.
+// claudeArguments returns the flags for Task.Args.
 func claudeArguments(args map[string]string) ([]string, error) {
 	var argv []string
 	for _, name := range slices.Sorted(maps.Keys(args)) {
@@ -124,21 +124,21 @@ func claudeTool(name string) (server, tool string) {
 	return "", name
 }
 
-// claudeParser reads stream-json with partial messages: deltas, then each block as a whole.
+// claudeParser parses stream-json with partial messages: deltas, and then each complete block.
 type claudeParser struct {
-	began    bool // the last delta belongs to an unfinished block
-	streamed bool // the text of this message came as deltas
-	failed   bool // the last message was the CLI's own, about an answer that did not come
+	began    bool // the latest delta belongs to an unfinished block
+	streamed bool // the text of this message arrived as deltas
+	failed   bool // the latest message is the CLI's own message about a missing answer
 }
 
 type claudeLine struct {
 	Type    string
 	Subtype string
 	Session string `json:"session_id"`
-	Parent  string `json:"parent_tool_use_id"` // in a message of a sub-agent
+	Parent  string `json:"parent_tool_use_id"` // set in messages of sub-agents
 	Event   streamEvent
 	Message struct{ Content json.RawMessage }
-	Failure bool `json:"is_api_error_message"` // the message is the CLI's own, about an answer that did not come
+	Failure bool `json:"is_api_error_message"` // the message is the CLI's own message about a missing answer
 
 	IsError        bool `json:"is_error"`
 	Result         string
@@ -183,7 +183,7 @@ func (p *claudeParser) events(l claudeLine) []executor.Event {
 	return nil
 }
 
-// delta returns the part of a block of text.
+// delta returns a part of a text block.
 func (p *claudeParser) delta(e streamEvent) []executor.Event {
 	switch e.Type {
 	case "message_start":
@@ -204,8 +204,8 @@ func (p *claudeParser) delta(e streamEvent) []executor.Event {
 	return nil
 }
 
-// message returns the calls of a message, and its text unless the text came as deltas. Text of a sub-agent is not an
-// answer.
+// message returns the tool calls of a message. It returns its text too, unless the text arrived as deltas. Text of a
+// sub-agent is not an answer.
 func (p *claudeParser) message(l claudeLine) []executor.Event {
 	var events []executor.Event
 	p.failed = l.Failure
@@ -223,7 +223,7 @@ func (p *claudeParser) message(l claudeLine) []executor.Event {
 	return events
 }
 
-// claudeResults returns the ends of tools in a message of the user.
+// claudeResults returns the tool ends in a user message.
 func claudeResults(l claudeLine) []executor.Event {
 	var events []executor.Event
 	for _, b := range blocks(l.Message.Content) {
@@ -234,7 +234,7 @@ func claudeResults(l claudeLine) []executor.Event {
 	return events
 }
 
-// blocks returns the blocks of a message; a message may also be text.
+// blocks returns the blocks of a message. It returns nil for a text message.
 func blocks(raw json.RawMessage) []block {
 	var list []block
 	if json.Unmarshal(raw, &list) != nil {
@@ -243,7 +243,7 @@ func blocks(raw json.RawMessage) []block {
 	return list
 }
 
-// plain returns the text of a result, which is text or blocks.
+// plain returns the text of a result, which is a text or a list of blocks.
 func plain(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -257,7 +257,7 @@ func plain(raw json.RawMessage) string {
 	return s
 }
 
-// claudeUsage returns the usage of all models in the session, including earlier calls.
+// claudeUsage returns the usage of all models in the session, including earlier invocations.
 func claudeUsage(l claudeLine) executor.Event {
 	u := executor.Usage{Whole: true}
 	for _, m := range l.ModelUsage {
@@ -269,7 +269,7 @@ func claudeUsage(l claudeLine) executor.Event {
 	return executor.Event{Kind: executor.KindUsage, Usage: &u}
 }
 
-// claudeEnd returns how the CLI says it ended; failed says that the model's last answer did not come.
+// claudeEnd returns the result reported by the CLI. failed reports whether the model's last answer is missing.
 func claudeEnd(l claudeLine, failed bool) executor.Event {
 	e := executor.End{Outcome: executor.Completed, Data: l.Structured, Turns: l.NumTurns}
 	switch {
@@ -292,7 +292,7 @@ func claudeEnd(l claudeLine, failed bool) executor.Event {
 	}
 	e.Detail = l.Result
 	for _, text := range l.Errors {
-		if len(e.Detail) > executor.MaxToolText { // a list without end, which no CLI writes
+		if len(e.Detail) > executor.MaxToolText { // real lists are shorter
 			break
 		}
 		e.Detail += "\n" + text

@@ -16,10 +16,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// codexKey is where the CLI finds the key of its model.
+// codexKey is the environment variable with the model key.
 const codexKey = "WORKCELL_MODEL_KEY"
 
-// codex calls OpenAI's Codex CLI. Task.Args may have "effort" (minimal, low, medium, high, xhigh).
+// codex returns the driver for OpenAI's Codex CLI. Task.Args may have "effort" (minimal, low, medium, high, xhigh).
 func codex() *Driver {
 	return &Driver{
 		Version: "0.171.0", name: "codex", dialect: model.OpenAIResponses, args: true, prepare: prepareCodex,
@@ -83,7 +83,7 @@ func codexConfig(t task) ([]byte, error) {
 	set("enabled", false)
 	b.WriteString("\n[feedback]\n")
 	set("enabled", false)
-	// What a repository configures in .codex is read where it is trusted.
+	// The CLI uses a repository's .codex configuration only if the project is trusted.
 	fmt.Fprintf(&b, "\n[projects.%s]\n", toml(t.Workdir))
 	set("trust_level", "untrusted")
 	b.WriteString("\n[model_providers.workcell]\n")
@@ -105,9 +105,9 @@ func codexConfig(t task) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// toml returns a value as TOML. Plain values of TOML are JSON, except for one character.
+// toml encodes a value as TOML. TOML encodes plain values like JSON, except for one character.
 func toml(v any) string {
-	b, _ := sanitize.JSON(v) // plain data
+	b, _ := sanitize.JSON(v) // plain data, so the error is always nil
 	return strings.ReplaceAll(string(b), "\x7f", `\u007f`)
 }
 
@@ -129,7 +129,7 @@ type codexLine struct {
 type item struct {
 	ID, Type, Text, Message, Status string
 
-	// Of mcp_tool_call.
+	// For mcp_tool_call.
 	Server, Tool string
 	Arguments    json.RawMessage
 	Result       *struct {
@@ -137,11 +137,11 @@ type item struct {
 	}
 	Error *struct{ Message string }
 
-	// Of command_execution.
+	// For command_execution.
 	Command string
 	Output  string `json:"aggregated_output"`
 
-	// Of file_change and web_search.
+	// For file_change and web_search.
 	Changes json.RawMessage
 	Query   string
 }
@@ -177,7 +177,7 @@ func codexFailure(message string) executor.Outcome {
 	return executor.ModelError
 }
 
-// codexItem returns the events of an item; nil when it is of a kind that has none.
+// codexItem returns the events of an item. It returns nil for kinds without events.
 func codexItem(l codexLine) []executor.Event {
 	var it item
 	if json.Unmarshal(l.Item, &it) != nil {
@@ -197,13 +197,13 @@ func codexItem(l codexLine) []executor.Event {
 	return nil
 }
 
-// codexTool returns the start or the end of a tool.
+// codexTool returns the start or the end event of a tool.
 func codexTool(it item, done bool) executor.Event {
 	if done {
 		output := it.Output
 		if it.Result != nil {
 			for _, c := range it.Result.Content {
-				if len(output) <= executor.MaxToolText { // what is above is cut
+				if len(output) <= executor.MaxToolText { // longer output is truncated later
 					output += c.Text
 				}
 			}
@@ -226,6 +226,6 @@ func codexTool(it item, done bool) executor.Event {
 	case "web_search":
 		input = map[string]string{"query": it.Query}
 	}
-	raw, _ := json.Marshal(input) // what is no JSON has no place in an event
+	raw, _ := json.Marshal(input) // invalid JSON is omitted from the event
 	return toolStart(it.ID, it.Server, cmp.Or(it.Tool, it.Type), raw)
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Custom calls any program: its command line is a template, its output is the answer, events as lines of JSON, or the
-// output of a CLI that has a driver. There are no Task.Args.
+// Custom runs any program. The command line is a template. The program's output is the answer, events as JSON lines, or
+// the output format of a CLI with a driver. Task.Args must be empty.
 type Custom struct {
-	// Argv is the command line with its placeholders. The prompt is the program's standard input unless it has {prompt};
-	// the system prompt stands before it unless there is {system}; the schema behind it unless there is {schema}.
+	// Argv is the command line with placeholders. Without {prompt}, the program gets the prompt on standard input. Without
+	// {system}, the system prompt is put before the prompt. Without {schema}, the schema is put after the prompt.
 	Argv []string
-	// JSON: it prints executor.Event as lines of JSON. Else what it prints is its answer.
+	// JSON means that the program prints executor.Event values as JSON lines. Otherwise, its output is the answer.
 	JSON bool
-	// Like, where not nil, is the driver of a CLI that prints the same.
+	// Like is the driver of a CLI with the same output format, or nil.
 	Like executor.Driver
 }
 
@@ -64,7 +64,7 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	return inv, nil
 }
 
-// Outcome implements executor.Driver. A program that ends without an error has answered.
+// Outcome implements executor.Driver. A program that exits without an error has answered.
 func (d Custom) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.Outcome {
 	if d.Like != nil {
 		return d.Like.Outcome(seen, exit)
@@ -87,7 +87,7 @@ func (d Custom) Parser() executor.Parser {
 	return &answer{}
 }
 
-// answer reads an answer.
+// answer parses output that is the answer.
 type answer struct{ began bool }
 
 // Line implements executor.Parser.
@@ -100,10 +100,10 @@ func (p *answer) Line(b []byte) []executor.Event {
 	return []executor.Event{e}
 }
 
-// events reads events.
+// events parses JSON events.
 type events struct{}
 
-// Line implements executor.Parser. What an event lacks makes it a raw one.
+// Line implements executor.Parser. An incomplete event becomes a raw event.
 func (events) Line(b []byte) []executor.Event {
 	var e executor.Event
 	if json.Unmarshal(b, &e) != nil || !whole(e) {
@@ -115,7 +115,7 @@ func (events) Line(b []byte) []executor.Event {
 	return []executor.Event{e}
 }
 
-// whole reports whether an event has what its kind needs.
+// whole reports whether an event has the fields that its kind requires.
 func whole(e executor.Event) bool {
 	switch e.Kind {
 	case executor.KindText, executor.KindThinking, executor.KindNotice:
@@ -132,7 +132,7 @@ func whole(e executor.Event) bool {
 	return false
 }
 
-// said reports whether a program can tell this outcome; the others are found out.
+// said reports whether a program may report this outcome. Run determines the other outcomes.
 func said(o executor.Outcome) bool {
 	return slices.Contains([]executor.Outcome{
 		executor.Completed, executor.MaxTurns, executor.Refused, executor.ModelError, executor.AuthError, executor.Crashed,

@@ -1,6 +1,6 @@
-// Package drivers knows the coding agents, with the images and versions that were tried. It calls Claude Code, Codex,
-// Gemini CLI, and OpenCode, each in a file with the command line of the CLI and the format of its output, and any other
-// program.
+// Package drivers contains the known coding agents, with their tested images and versions. It runs Claude Code, Codex,
+// Gemini CLI, and OpenCode. Each has a file with the command line of the CLI and the format of its output. It also runs
+// any other program.
 package drivers
 
 import (
@@ -13,26 +13,26 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Driver calls a CLI.
+// Driver runs a CLI.
 type Driver struct {
-	Version string // of the CLI that the driver is written for
+	Version string // CLI version for which the driver was written
 
 	name    string
-	dialect model.Dialect            // of the model that the CLI requires; empty if prepare finds the model
-	args    bool                     // the CLI has Task.Args
+	dialect model.Dialect            // dialect of the model that the CLI requires; if empty, prepare selects the model
+	args    bool                     // the CLI supports Task.Args
 	codes   map[int]executor.Outcome // by exit code
 	prepare func(task) (executor.Invocation, error)
 	parser  func() executor.Parser
 }
 
-// task is a task that passed the checks of all drivers.
+// task is a task that passed the checks common to all drivers.
 type task struct {
 	executor.Task
 	executor.Inside
 	model executor.Endpoint
 }
 
-// Named returns the driver of "claude", "codex", "gemini" or "opencode"; nil for any other name.
+// Named returns the driver of "claude", "codex", "gemini", or "opencode". It returns nil for any other name.
 func Named(name string) *Driver {
 	switch name {
 	case "claude":
@@ -72,7 +72,7 @@ func (d *Driver) Outcome(seen executor.Seen, exit sandbox.ExecStatus) executor.O
 // Parser implements executor.Driver.
 func (d *Driver) Parser() executor.Parser { return d.parser() }
 
-// jsonLines parses lines of JSON. A line without events is raw.
+// jsonLines parses JSON lines. A line without events becomes a raw event.
 type jsonLines[T any] func(T) []executor.Event
 
 // Line implements executor.Parser.

@@ -12,11 +12,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxAttempts limits the requests to a model that does not answer. The default of the CLI takes minutes.
+// maxAttempts limits the requests to a model that does not answer. The CLI's default takes minutes.
 const maxAttempts = 3
 
-// geminiGuard is a module that Node loads first. It hides the files of a trusted folder that can configure the CLI, for
-// which there is no switch. Programs that start the CLI, and those that the CLI starts, see the files.
+// geminiGuard is a module that Node loads first. It hides the files in a trusted folder that can configure the CLI,
+// because no switch disables them. Programs that start the CLI, and programs started by the CLI, see the files.
 const geminiGuard = `import fs from "node:fs"
 import {syncBuiltinESMExports} from "node:module"
 import path from "node:path"
@@ -28,7 +28,7 @@ if (/gemini/.test(process.argv[1])) {
 }
 `
 
-// gemini calls Google's Gemini CLI.
+// gemini returns the driver for Google's Gemini CLI.
 func gemini() *Driver {
 	return &Driver{
 		Version: "0.61.0", name: "gemini", dialect: model.Gemini, prepare: prepareGemini,
@@ -41,7 +41,7 @@ func prepareGemini(t task) (executor.Invocation, error) {
 	guardFile := path.Join(t.Settings, "guard.mjs")
 	inv := executor.Invocation{
 		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
-		// The CLI starts MCP servers in a trusted folder only. It loads no extension and only our server.
+		// The CLI starts MCP servers only in a trusted folder. It loads no extensions and only our server.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
 		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
 		Files: []executor.File{
@@ -92,15 +92,15 @@ func geminiSettings(t task) []byte {
 	if t.MaxTurns > 0 {
 		all["model"] = map[string]any{"maxSessionTurns": t.MaxTurns}
 	}
-	b, _ := json.Marshal(all) // plain data
+	b, _ := json.Marshal(all) // plain data, so the error is always nil
 	return b
 }
 
-// geminiParser reads the events of --output-format stream-json.
+// geminiParser parses the events of --output-format stream-json.
 type geminiParser struct {
-	began   bool   // the last text continues
-	problem string // the last one reported
-	stopped bool   // nothing followed it
+	began   bool   // the latest text continues
+	problem string // latest reported problem
+	stopped bool   // no event followed the problem
 }
 
 type geminiLine struct {
@@ -118,7 +118,7 @@ type geminiLine struct {
 	Stats      struct {
 		Output int64 `json:"output_tokens"`
 		Cached int64
-		Input  int64 // without the cached
+		Input  int64 // without cached tokens
 	}
 }
 
@@ -149,18 +149,18 @@ func (p *geminiParser) events(l geminiLine) []executor.Event {
 	return nil
 }
 
-// geminiRefused matches the API's answer to a wrong key, which the CLI tells as text.
+// geminiRefused matches the API's error for an invalid key, which the CLI reports as text.
 var geminiRefused = regexp.MustCompile(`"code": ?40[13]\b`)
 
 func (p *geminiParser) end(l geminiLine) executor.End {
-	if l.Status == "success" && !p.stopped { // the CLI calls it a success if it stops because the model repeats itself
+	if l.Status == "success" && !p.stopped { // the CLI reports success if it stops because the model repeats itself
 		return executor.End{Outcome: executor.Completed}
 	}
 	e := executor.End{Outcome: executor.ModelError, Detail: cmp.Or(l.Error.Message, p.problem)}
 	switch {
 	case l.Error.Type == "FatalTurnLimitedError":
 		e.Outcome = executor.MaxTurns
-	case strings.Contains(e.Detail, "response was blocked"): // by the provider's filters
+	case strings.Contains(e.Detail, "response was blocked"): // the provider's filters blocked it
 		e.Outcome = executor.Refused
 	case l.Error.Type == "FatalAuthenticationError", geminiRefused.MatchString(l.Error.Message):
 		e.Outcome = executor.AuthError

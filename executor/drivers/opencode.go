@@ -11,9 +11,9 @@ import (
 	"github.com/workcell-dev/workcell/gateway/model"
 )
 
-// openCodeGuard is a module that Bun, the CLI's runtime, loads first. It refuses code that is not part of the CLI:
-// OpenCode imports the plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set.
-// Programs that the CLI starts do not load it.
+// openCodeGuard is a module that Bun, the CLI's runtime, loads first. It rejects code that is not part of the CLI,
+// because OpenCode imports the plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are
+// set. Programs that the CLI starts do not load it.
 const openCodeGuard = `if (process.argv[1].startsWith("/$bunfs/")) {
 	delete process.env.BUN_INSPECT_PRELOAD
 	Bun.plugin({name: "workcell", setup(build) {
@@ -22,8 +22,8 @@ const openCodeGuard = `if (process.argv[1].startsWith("/$bunfs/")) {
 }
 `
 
-// openCode calls OpenCode. Task.Model is "PROVIDER/MODEL": "anthropic" speaks Anthropic's dialect, every other provider
-// OpenAI's chat completions.
+// openCode returns the driver for OpenCode. Task.Model is "PROVIDER/MODEL". The provider "anthropic" uses Anthropic's
+// dialect, and all others use OpenAI's chat completions.
 func openCode() *Driver {
 	return &Driver{
 		Version: "1.18.33", name: "opencode", prepare: prepareOpenCode,
@@ -51,7 +51,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 		"enabled_providers": []string{strings.SplitN(ref, "/", 2)[0]},
 		"permission":        map[string]any{"*": "allow", "webfetch": web, "websearch": web},
 		"mcp":               servers,
-		// Creating a title for the session costs a request that the CLI does not report.
+		// Creating a title for the session needs a request that the CLI does not report.
 		"agent": map[string]any{"title": map[string]any{"disable": true}, "build": build},
 	}
 	guardFile := path.Join(t.Settings, "guard.mjs")
@@ -61,7 +61,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
 		Keep:  []string{".local/share/opencode"},
 		Late:  true,
-		// The CLI itself only tells the model that the turns are over.
+		// When the turns are over, the CLI only informs the model.
 		CountTurns: true,
 	}
 	if t.System != "" {
@@ -72,7 +72,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 	if t.ResumeID != "" {
 		inv.Argv = append(inv.Argv, "-s", t.ResumeID)
 	}
-	text, _ := json.Marshal(config) // plain data
+	text, _ := json.Marshal(config) // plain data, so the error is always nil
 	inv.Env = map[string]string{
 		"XDG_DATA_HOME": path.Join(t.Settings, ".local/share"), "XDG_CONFIG_HOME": path.Join(t.Settings, ".config"),
 		"XDG_STATE_HOME": path.Join(t.Settings, ".local/state"), "XDG_CACHE_HOME": path.Join(t.Settings, ".cache"),
@@ -83,7 +83,7 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 	return inv, nil
 }
 
-// openCodeModel returns the model as the CLI names it, and the providers that it knows.
+// openCodeModel returns the model name for the CLI and its provider configuration.
 func openCodeModel(t task) (string, map[string]any, error) {
 	provider, name, ok := strings.Cut(t.Model, "/")
 	if !ok || provider == "" || name == "" {
@@ -98,7 +98,7 @@ func openCodeModel(t task) (string, map[string]any, error) {
 		return "", nil, fmt.Errorf("%w: opencode requires a model with the %s API for %s", backend.ErrUnsupported, dialect, t.Model)
 	}
 	if dialect == model.Anthropic {
-		endpoint.BaseURL += "/v1" // as this SDK takes it
+		endpoint.BaseURL += "/v1" // required by this SDK
 	}
 	return id + "/" + name, map[string]any{id: map[string]any{
 		"npm": npm, "name": id, "options": map[string]any{"baseURL": endpoint.BaseURL, "apiKey": endpoint.Key},
@@ -106,9 +106,9 @@ func openCodeModel(t task) (string, map[string]any, error) {
 	}}, nil
 }
 
-// openCodeParser reads the events of opencode run --format json.
+// openCodeParser parses the events of opencode run --format json.
 type openCodeParser struct {
-	session bool // was reported
+	session bool // the session was reported
 	turns   int
 }
 
@@ -130,7 +130,7 @@ type part struct {
 	State                      struct {
 		Status, Output, Error string
 		Input                 json.RawMessage
-		Metadata              struct{ Exit int } // of a command
+		Metadata              struct{ Exit int } // exit code of a command
 	}
 	Tokens struct {
 		Input, Output, Reasoning int64
@@ -149,7 +149,7 @@ func (p *openCodeParser) events(l openCodeLine) []executor.Event {
 		events = append(events, text(executor.KindText, l.Part.Text)...)
 	case "reasoning":
 		events = append(events, text(executor.KindThinking, l.Part.Text)...)
-	case "tool_use": // the CLI tells of a tool when it ended
+	case "tool_use": // the CLI reports a tool only when it ends
 		server, name := "", l.Part.Tool
 		if rest, ok := strings.CutPrefix(name, executor.Server+"_"); ok {
 			server, name = executor.Server, rest
@@ -166,7 +166,8 @@ func (p *openCodeParser) events(l openCodeLine) []executor.Event {
 	return events
 }
 
-// step returns the use of a step, and that it is the last one: only then the model stops for another reason than tools.
+// step returns the usage of a step, and the end event after the last step. In the last step, the model stops for
+// another reason than tool calls.
 func (p *openCodeParser) step(s part) []executor.Event {
 	p.turns++
 	u := executor.Usage{Input: s.Tokens.Input, Output: s.Tokens.Output + s.Tokens.Reasoning, CacheRead: s.Tokens.Cache.Read, CacheWrite: s.Tokens.Cache.Write}

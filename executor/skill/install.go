@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Bounds of the skills that are installed together.
+// Limits of all skills that are installed together.
 const (
 	MaxFiles = 2000
 	MaxBytes = 64 << 20
@@ -24,16 +24,16 @@ const (
 	dirMode       = 0o755
 )
 
-// Client is whose skills they become.
+// Client is the type of CLI for which skills are installed.
 type Client string
 
-// The clients.
+// Clients.
 const (
 	Claude Client = "claude" // ~/.claude/skills
-	Agents Client = "agents" // ~/.agents/skills, which all others read
+	Agents Client = "agents" // ~/.agents/skills, for all other CLIs
 )
 
-// ClientOf returns the client of an executor's driver.
+// ClientOf returns the client for an executor's driver.
 func ClientOf(driver string) Client {
 	if driver == string(Claude) {
 		return Claude
@@ -41,12 +41,12 @@ func ClientOf(driver string) Client {
 	return Agents
 }
 
-// Dir returns where a client looks for skills, below its home.
+// Dir returns the client's skill directory, relative to its home directory.
 func (c Client) Dir() string { return "." + string(c) + "/skills" }
 
 // file is a file or a directory of a skill.
 type file struct {
-	name string // relative to the skill
+	name string // relative to the skill's directory
 	mode fs.FileMode
 	data []byte
 }
@@ -80,11 +80,11 @@ func read(fsys fs.FS) (files []file, err error) {
 	return files, err
 }
 
-// installable names a directory in the sandbox; Load takes more.
+// installable matches names that can be directories in the sandbox. Load accepts more names.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
-// Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are
-// kept. If two skills have one name, Install copies nothing and returns ErrInvalid.
+// Install copies skills returned by Load into a sandbox, to the directory of client c in home. File modes are kept. If
+// two skills have the same name, Install copies nothing and returns ErrInvalid.
 func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home string, c Client) error {
 	seen := map[string]bool{}
 	entries, total := 0, int64(0)
@@ -111,7 +111,7 @@ func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home strin
 	for _, one := range skills {
 		for _, f := range one.files {
 			to := path.Join(home, c.Dir(), one.Name, f.name)
-			if f.mode.IsDir() { // before its files
+			if f.mode.IsDir() { // created before its files
 				if _, err := s.MakeDir(ctx, to, dirMode); err != nil {
 					return errors.Join(err, g.Wait())
 				}
@@ -128,7 +128,7 @@ func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home strin
 	return g.Wait()
 }
 
-// bounded refuses more than all skills may have together.
+// bounded returns an error if the skills exceed their common limits.
 func bounded(entries int, total int64) error {
 	if entries > MaxFiles || total > MaxBytes {
 		return fmt.Errorf("the skills have more than %d files or %d MiB: %w", MaxFiles, MaxBytes>>20, ErrInvalid)

@@ -1,8 +1,8 @@
-// Package skill reads Agent Skills (https://agentskills.io): directories with a SKILL.md that tells a coding agent how
-// something is done, and files that it refers to. It checks them and copies them to where a CLI in a sandbox looks for
-// them.
+// Package skill reads Agent Skills (https://agentskills.io). A skill is a directory with a SKILL.md, which explains a
+// task to a coding agent, and the files to which it refers. The package checks skills and copies them to the skill
+// directory of a CLI in a sandbox.
 //
-// A skill is text for a model. Nothing that it says, allowed-tools least of all, permits anything.
+// A skill is only text for a model. It grants no permissions, not even with allowed-tools.
 package skill
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Bounds of a skill.
+// Limits of a skill.
 const (
 	MaxName          = 64   // characters
 	MaxDescription   = 1024 // characters
@@ -32,10 +32,10 @@ const (
 	maxFrontMatter = 64 << 10 // bytes
 )
 
-// ErrInvalid is returned for what is no skill.
+// ErrInvalid means that a skill is invalid.
 var ErrInvalid = errors.New("not a valid skill")
 
-// Skill is a skill as its SKILL.md describes it.
+// Skill is a skill as described by its SKILL.md.
 type Skill struct {
 	Name          string
 	Description   string
@@ -43,23 +43,23 @@ type Skill struct {
 	Compatibility string
 	AllowedTools  string
 	Metadata      map[string]string
-	Body          string // the instructions
+	Body          string // instructions
 
-	dir   string // the name of its directory
-	files []file // of the directory; nil if the skill was parsed alone
+	dir   string // name of its directory
+	files []file // files in the directory; nil if only SKILL.md was parsed
 	front map[string]any
-	lines map[string]int // of SKILL.md, by field
+	lines map[string]int // line numbers in SKILL.md, by field
 }
 
-// Problem is something wrong with a SKILL.md. It wraps ErrInvalid.
+// Problem is a problem of a SKILL.md. It wraps ErrInvalid.
 type Problem = hint.Problem
 
 func problemAt(line int, format string, args ...any) *Problem {
 	return &Problem{File: fileName, Line: line, Message: fmt.Sprintf(format, args...), Err: ErrInvalid}
 }
 
-// Parse reads a SKILL.md. It takes what it can make sense of; Validate says what the standard does not allow. An error
-// is a *Problem.
+// Parse parses a SKILL.md. It accepts more than the standard allows, and Validate reports the violations. The error is
+// a *Problem.
 func Parse(b []byte) (Skill, error) {
 	content, problem := yamlnode.Text(b, maxFile)
 	if problem != nil {
@@ -95,10 +95,10 @@ func Parse(b []byte) (Skill, error) {
 	return s, nil
 }
 
-// firstLine is where the front matter begins.
+// firstLine is the first line number of the front matter.
 const firstLine = 2
 
-// split returns the front matter and what follows it.
+// split returns the front matter and the rest.
 func split(content string) (front, body string, err error) {
 	content = strings.ReplaceAll(content, "\r\n", "\n")
 	rest, ok := strings.CutPrefix(content, "---\n")
@@ -112,10 +112,10 @@ func split(content string) (front, body string, err error) {
 	return rest[:at[0]], rest[at[1]:], nil
 }
 
-// decode parses the front matter, a map of a bounded size.
+// decode parses the front matter, which must be a map of bounded size.
 func decode(front string) (*yamlnode.Node, error) {
-	// A line whose value has a colon that YAML takes for a key's. Skills in the field have many, and their authors' tools
-	// read them.
+	// A line with an unquoted colon in its value, which YAML treats as a key. Many published skills have such lines, and
+	// their authors' tools accept them.
 	unquoted := regexp.MustCompile(`(?m)^([a-z-]+): ([^'"|>{\[\n][^\n]*: [^\n]*)$`)
 	const name = "the front matter"
 	format := yamlnode.Format{Name: name, FirstLine: firstLine, MaxBytes: maxFile, MaxDepth: 16, MaxValues: 5_000}
@@ -151,7 +151,7 @@ func text(v any) string {
 	return ""
 }
 
-// words returns text, or the words of a list.
+// words returns a text, or the words of a list.
 func words(v any) string {
 	list, ok := v.([]any)
 	if !ok {
@@ -166,7 +166,7 @@ func words(v any) string {
 
 var validName = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}]+(-[\p{Ll}\p{Lo}\p{N}]+)*$`)
 
-// Validate returns all that the standard does not allow of a skill, joined; each is a *Problem.
+// Validate returns all violations of the standard, joined. Each is a *Problem.
 func Validate(s Skill) error { return errors.Join(s.problems()...) }
 
 func (s Skill) problems() (errs []error) {
@@ -210,8 +210,8 @@ func (s Skill) problems() (errs []error) {
 	return errs
 }
 
-// Check reads the skill in the directory dir of fsys and returns all that the standard does not allow, joined. What is
-// wrong with SKILL.md is a *Problem.
+// Check reads the skill in directory dir of fsys and returns all violations of the standard, joined. Problems of
+// SKILL.md are of type *Problem.
 func Check(fsys fs.FS, dir string) error {
 	s, _, err := open(fsys, dir)
 	if err != nil {
@@ -220,7 +220,7 @@ func Check(fsys fs.FS, dir string) error {
 	return Validate(s)
 }
 
-// open reads the SKILL.md in a directory, which it returns as well.
+// open reads the SKILL.md in a directory, and returns the directory too.
 func open(fsys fs.FS, dir string) (s Skill, sub fs.FS, err error) {
 	if sub, err = fs.Sub(fsys, dir); err != nil {
 		return s, nil, err
@@ -235,7 +235,7 @@ func open(fsys fs.FS, dir string) (s Skill, sub fs.FS, err error) {
 	return s, sub, err
 }
 
-// Find returns the directories of skills that patterns match, in their order: skills/* when patterns is nil, which may
+// Find returns the skill directories that match patterns, in order. If patterns is nil, it uses skills/*, which may
 // match nothing.
 func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 	asked := patterns != nil
@@ -254,8 +254,8 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they
-// take, is a diagnostic. Load fails for a skill without a description, a skill that cannot be read, and a link in the
+// Load reads the skill in directory dir of fsys as leniently as coding agents. Violations of the standard that agents
+// accept become diagnostics. Load fails for a skill without a description, an unreadable skill, and a link in the
 // directory.
 func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	s, sub, err := open(fsys, dir)
@@ -277,7 +277,7 @@ func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	return s, diagnostics, nil
 }
 
-// readSkill reads SKILL.md, which is a file of its own and no link.
+// readSkill reads SKILL.md, which must be a regular file and not a link.
 func readSkill(dir fs.FS) ([]byte, error) {
 	info, err := fs.Lstat(dir, fileName)
 	switch {

@@ -870,7 +870,7 @@ func TestRefusalsDoNotFloodTheTrace(t *testing.T) {
 }
 
 // TestCutShort verifies that an answer that the budget shortened marks the budget as spent, even without a refused
-// request. An answer that is short by itself does not.
+// request. A naturally short answer does not.
 func TestCutShort(t *testing.T) {
 	t.Parallel()
 	rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
-// Package drivertest holds what the tests of all drivers do: calls as they are prepared, and recorded output of the
-// real CLIs as it is parsed, both beside golden files, and a fuzz test of the parser that begins with the recordings.
-// The suite in e2e/executor makes recordings with -record.
+// Package drivertest contains shared tests of all drivers. It compares prepared invocations and the parsed output of
+// real CLIs with golden files. It also fuzzes the parsers, starting with the recordings. The suite in e2e/executor
+// creates recordings with -record.
 package drivertest
 
 import (
@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares got with a file.
+// golden compares got with a golden file.
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
@@ -38,7 +38,7 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// Inside is the sandbox of the tests.
+// Inside returns the sandbox description for tests.
 func Inside() executor.Inside {
 	const addr = "http://127.0.0.1:4000"
 	return executor.Inside{
@@ -50,7 +50,7 @@ func Inside() executor.Inside {
 	}
 }
 
-// Tasks are a task with little and one with much. What is set in more goes over the latter.
+// Tasks returns a minimal task and a task with many fields.
 func Tasks(model string, maxTurns int, args map[string]string) map[string]executor.Task {
 	const id = "6f3c1c5e-58f4-4f39-9d65-2b1f4a2f1d11"
 	return map[string]executor.Task{
@@ -62,7 +62,7 @@ func Tasks(model string, maxTurns int, args map[string]string) map[string]execut
 	}
 }
 
-// Prepared compares the calls of tasks with golden files of a directory.
+// Prepared compares the invocations for tasks with golden files in dir.
 func Prepared(t *testing.T, dir string, d executor.Driver, version string, tasks map[string]executor.Task) {
 	t.Helper()
 	for name, task := range tasks {
@@ -98,8 +98,8 @@ func Prepared(t *testing.T, dir string, d executor.Driver, version string, tasks
 	}
 }
 
-// Recorded parses each recording of a directory and compares its events with a golden file and its outcome with that in
-// want; exit is the code that the CLI ended with, zero for those that are not named.
+// Recorded parses each recording in dir. It compares the events with a golden file, and the outcome with want. exit has
+// the exit codes of the CLI. Recordings without an entry in exit have exit code zero.
 func Recorded(t *testing.T, dir string, d executor.Driver, want map[string]executor.Outcome, exit map[string]int) {
 	t.Helper()
 	for name, outcome := range want {
@@ -146,7 +146,7 @@ func read(t testing.TB, file string) []byte {
 	return b
 }
 
-// parse returns the events of an output, and what Run makes of them for a driver.
+// parse returns the events of an output, and the summary that Run creates from them for a driver.
 func parse(d executor.Driver, output []byte) (events []executor.Event, seen executor.Seen) {
 	p := d.Parser()
 	for line := range bytes.Lines(output) {
@@ -163,8 +163,8 @@ func parse(d executor.Driver, output []byte) (events []executor.Event, seen exec
 	return events, seen
 }
 
-// Fuzz feeds a parser lines that nobody has checked: each gives an event, and every event can be written as JSON,
-// within its bounds.
+// Fuzz passes arbitrary lines to a parser. Each line must return an event, and every event must be encodable as JSON
+// within its limits.
 func Fuzz(f *testing.F, dir string, d executor.Driver) {
 	f.Helper()
 	for _, file := range recordings(f, dir) {
