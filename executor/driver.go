@@ -118,7 +118,8 @@ type Event struct {
 	Raw     json.RawMessage `json:"raw,omitempty"`
 }
 
-// ToolUse is a tool call. At its end, Name, Server, and Input may be empty, because the start event has them.
+// ToolUse is a tool call. At its end, Name, Server, and Input may be empty, because the start event contains these
+// fields.
 type ToolUse struct {
 	ID     string          `json:"id"`
 	Name   string          `json:"name,omitempty"`

@@ -7,5 +7,5 @@ func Lines(line func(line []byte, cut bool) error) interface {
 	return &lineWriter{line: line}
 }
 
-// Flush ends the last line of a writer of Lines.
+// Flush passes on the last line of a writer returned by Lines.
 func Flush(w any) error { return w.(*lineWriter).end() }

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// FuzzLines: however output is cut into writes, its lines are the same.
+// FuzzLines verifies that the lines do not depend on the division of the output into writes.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\n\nb\r\nc"), 1)
 	f.Add([]byte("{}\n{}\n"), 3)
@@ -37,7 +37,7 @@ func FuzzLines(f *testing.F) {
 		for line := range bytes.SplitSeq(output, []byte("\n")) {
 			want = append(want, bytes.TrimSuffix(line, []byte("\r")))
 		}
-		if len(output) == 0 || bytes.HasSuffix(output, []byte("\n")) { // behind the last end is no line
+		if len(output) == 0 || bytes.HasSuffix(output, []byte("\n")) { // no line follows the last line end
 			want = want[:len(want)-1]
 		}
 		if !slices.EqualFunc(got, want, bytes.Equal) {

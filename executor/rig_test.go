@@ -23,11 +23,11 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// uncalled has the methods that no test calls.
+// uncalled provides the methods that no test calls.
 type uncalled struct{ backend.SandboxBackend }
 
-// processes is a backend with one sandbox at a time, which is a process of the real guest on this machine. It isolates
-// nothing.
+// processes is a backend with one sandbox at a time. The sandbox is a process of the real guest agent on the host,
+// without isolation.
 type processes struct {
 	backend.Unsupported
 	uncalled
@@ -66,7 +66,7 @@ func (p *processes) Dial(context.Context, string) (io.ReadWriteCloser, error) {
 func (p *processes) HasWorkspace(context.Context, string, string) (has bool, err error) { return }
 func (p *processes) RemoveWorkspace(context.Context, string, string) error              { return nil }
 
-// sandbox opens a sandbox and returns its workspace on the host, too.
+// newSandbox opens a sandbox. It also returns the sandbox's workspace on the host.
 func newSandbox(t *testing.T) (*session.Session, string) {
 	t.Helper()
 	p := &processes{guest: guesttest.Start(t, nil)}
@@ -85,7 +85,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// cli is a driver of a shell script, whose lines are events as JSON. The task's prompt is the script.
+// cli is a driver of a shell script. The prompt is the script, and its output lines are JSON events.
 type cli struct {
 	keep []string
 	late bool
@@ -117,7 +117,7 @@ func (lines) Line(b []byte) []executor.Event {
 	return []executor.Event{e}
 }
 
-// Lines that scripts write.
+// Output lines for scripts.
 const (
 	begin = `echo '{"kind":"session","session":"s1"}';`
 	done  = `echo '{"kind":"end","end":{"outcome":"completed"}}';`
@@ -129,7 +129,7 @@ func run(t *testing.T, s *session.Session, script string, o executor.Options) (e
 	return executor.Run(t.Context(), s, cli{keep: []string{".cli/sessions"}}, executor.Task{Prompt: script}, &o)
 }
 
-// file returns what is in a file below a directory, empty when there is none.
+// file returns the content of a file in dir, or an empty string if the file does not exist.
 func file(dir, name string) string {
 	b, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {

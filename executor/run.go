@@ -354,7 +354,7 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		case <-r.alive:
 			begin.Stop()
 			quiet.Reset(r.o.Stall)
-			if leave != nil && r.talk == nil { // a two-way protocol closes the CLI's input, so the CLI has nothing left to do
+			if leave != nil && r.talk == nil { // with a two-way protocol, the input is closed and the CLI gets no more time
 				leave = time.After(leaveTime)
 			}
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestEvents: events come in order, what is not known is raw, a line that is too long too, and the answer is the last
-// message.
+// TestEvents verifies that events arrive in order, that unknown lines and too long lines are raw, and that the answer
+// is the last message.
 func TestEvents(t *testing.T) {
 	s, _ := newSandbox(t)
 	script := begin + `
@@ -58,8 +58,8 @@ printf '{"kind":"end","end":{"outcome":"completed","turns":1}}'`
 	}
 }
 
-// TestEnds: whatever ends a CLI ends its whole tree, a child in a session of its own included, and what the CLI says to
-// the end is heard.
+// TestEnds verifies that the whole process tree of a CLI is killed in every case, including a child in another session,
+// and that the CLI's last output is read.
 func TestEnds(t *testing.T) {
 	const work = `setsid sleep 1000 & echo $! > child; trap 'echo "{\"kind\":\"notice\"}"; exit 3' TERM; while :; do sleep 0.1; done`
 	over := make(chan struct{})
@@ -106,7 +106,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestCancelled: the end of the context ends the tree, and is the error; hooks behind it run all the same.
+// TestCancelled verifies that canceling the context kills the process tree and is the returned error. The hooks after
+// the CLI still run.
 func TestCancelled(t *testing.T) {
 	s, dir := newSandbox(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +123,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestKilledAtALimit verifies that a coding agent that was killed at a limit of its sandbox is not an ordinary crash.
+// TestKilledAtALimit verifies that the error of a coding agent killed at a limit of its sandbox differs from an
+// ordinary crash.
 func TestKilledAtALimit(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[sandbox.ExecState]bool{
@@ -135,7 +137,7 @@ func TestKilledAtALimit(t *testing.T) {
 	}
 }
 
-// TestDetail: what went wrong is the end of the standard error, fit for a message.
+// TestDetail verifies that the detail is the end of the standard error, safe for messages.
 func TestDetail(t *testing.T) {
 	s, _ := newSandbox(t)
 	res, err := run(t, s, `head -c 10000 /dev/zero | tr '\0' x >&2; printf '\033[31mred' >&2; exit 1`, executor.Options{})
@@ -145,7 +147,8 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// TestHooks: a failure before ends the run, one behind it is told, and those behind run in both cases.
+// TestHooks verifies that a failed hook before the CLI ends the run, and that a failed hook after the CLI is reported.
+// The hooks after the CLI run in both cases.
 func TestHooks(t *testing.T) {
 	s, dir := newSandbox(t)
 	_, err := run(t, s, "touch ran", executor.Options{Before: []string{"echo no >&2; exit 4", "touch second"}, After: []string{"touch after"}})
@@ -188,8 +191,8 @@ echo evil > agents/cli/.cli/plugins/x; ln -sf /etc agents/cli/.claude; ln -sfn /
 	}
 }
 
-// TestResume: which session a run goes on with, what of its home is there then, and what of the use that is told is its
-// own.
+// TestResume verifies which session a run resumes, which files of its home directory remain, and which part of the
+// reported usage is its own.
 func TestResume(t *testing.T) {
 	s, dir := newSandbox(t)
 	const script = begin + `echo "$RESUME" > resumed; cd $SETTINGS; mkdir -p .cli/sessions; echo x > .cli/sessions/s1; echo x > .cli/hook; cat .cli/config > $OLDPWD/config; echo x > .cli/config; ln -sf / .cli/link;`
@@ -232,7 +235,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestRememberedEarly: the session is on record while the CLI works, for a host that does not live to see its end.
+// TestRememberedEarly verifies that the session is recorded while the CLI is working, in case the host dies before the
+// end.
 func TestRememberedEarly(t *testing.T) {
 	s, dir := newSandbox(t)
 	_, err := run(t, s, begin+`while ! [ -s .workcell/executor/cli.json ]; do sleep 0.05; done; cp .workcell/executor/cli.json seen;`+done, executor.Options{Step: "a", Stall: time.Minute})
@@ -242,8 +246,7 @@ func TestRememberedEarly(t *testing.T) {
 	}
 }
 
-// TestLostSession: a CLI that ends before it began because it does not know the session is called once more for a new
-// one.
+// TestLostSession verifies that a CLI that does not know the session is started again with a new session.
 func TestLostSession(t *testing.T) {
 	s, dir := newSandbox(t)
 	_, err := run(t, s, begin+done, executor.Options{})
@@ -290,7 +293,7 @@ func TestForgedState(t *testing.T) {
 			t.Errorf("%q is resumed", id)
 		}
 	}
-	for _, of := range []string{"", "another"} { // as a repository brings it, with the conversation
+	for _, of := range []string{"", "another"} { // as a repository would contain it, together with the conversation
 		must(t, os.WriteFile(filepath.Join(dir, ".workcell/executor/cli.json"), fmt.Appendf(nil, `{"sandbox":%q,"session":"s1"}`, of), 0o644))
 		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/agents/cli/.cli/sessions"), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, ".workcell/agents/cli/.cli/sessions/s1"), []byte("forged"), 0o644))
@@ -314,7 +317,7 @@ func TestForgedState(t *testing.T) {
 	}
 }
 
-// TestGrant: a CLI gets the server of the host's tools when it is granted these, and none else.
+// TestGrant verifies that a CLI gets the MCP server of the host tools only if they are granted.
 func TestGrant(t *testing.T) {
 	s, dir := newSandbox(t)
 	for want, o := range map[string]executor.Options{
@@ -329,7 +332,7 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-// TestInvalid: what makes no sense is refused before anything is done.
+// TestInvalid verifies that invalid parameters are rejected before any other step.
 func TestInvalid(t *testing.T) {
 	s, dir := newSandbox(t)
 	for name, test := range map[string]struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// talker is a driver of a shell script that is answered: each line that it prints is echoed to it, and "end" is its
-// last word.
+// talker is a driver of a shell script with a two-way protocol. Each printed line is echoed to its input, and "end" is
+// its last line.
 type talker struct{ cli }
 
 func (c talker) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
@@ -35,12 +35,12 @@ func (p echo) Line(b []byte) []executor.Event {
 	if _, err := p.out.Write(append(b, '\n')); err != nil {
 		return []executor.Event{{Kind: executor.KindEnd, End: &executor.End{Outcome: executor.Crashed, Detail: err.Error()}}}
 	}
-	text, _ := json.Marshal(string(b)) // a string
+	text, _ := json.Marshal(string(b)) // encoding a string never fails
 	return []executor.Event{{Kind: executor.KindRaw, Raw: text}}
 }
 
-// TestTalk: a CLI is answered while it works. Its input ends behind its last word, and it with its tree soon after
-// whether it leaves or not; one that never reads does not fill the host.
+// TestTalk verifies a CLI with a two-way protocol. Its input is closed after its last line, and its process tree is
+// killed soon afterwards. A CLI that never reads cannot fill the host's memory.
 func TestTalk(t *testing.T) {
 	for name, test := range map[string]struct {
 		script string

@@ -220,7 +220,7 @@ func (r *run) hook(ctx context.Context, command string) error {
 		var last tail
 		_, _ = last.Write(res.Stderr.Bytes()) // never fails
 		text := fmt.Sprintf("%q: exit code %d: %s", command, res.ExitCode, last.String())
-		return &sanitize.Error{Text: strings.TrimSuffix(text, ": "), Err: ErrFailed} // the coding agent is not to blame
+		return &sanitize.Error{Text: strings.TrimSuffix(text, ": "), Err: ErrFailed} // Text hides ErrFailed's message, because not the coding agent failed
 	}
 	return nil
 }

@@ -16,8 +16,9 @@ import (
 // ACP calls a coding agent with the Agent Client Protocol (https://agentclientprotocol.com) on its standard input and
 // output. It negotiates the version, which must be 1. Task.Args are: permissions, allow or deny.
 //
-// The client offers no access to files or terminals, because the agent has those of its sandbox. The agent gets every
-// permission that it requests, because the sandbox limits it. Only access to the web depends on the task.
+// The client offers no access to files or terminals, because the agent uses the sandbox's files and terminals. The
+// agent gets every permission that it requests, because the sandbox limits it. Only access to the web depends on the
+// task.
 type ACP struct {
 	// Argv is the command line. It may contain the placeholders {model}, {workdir}, and {home}.
 	Argv []string

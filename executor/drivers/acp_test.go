@@ -24,13 +24,13 @@ func TestACPPrepare(t *testing.T) {
 	drivertest.Prepared(t, "testdata/acp", acpDriver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
 }
 
-// TestACPSettings verifies that an agent with a driver gets the protection from the files of a repository: its
-// environment, its files, the safe flags, and the _meta of its session. The system prompt is among them, the host's MCP
-// server is not.
+// TestACPSettings verifies that an agent with a driver gets the driver's protection from a repository's files: its
+// environment, files, safe flags, and the _meta of its session. They include the system prompt, but not the host's MCP
+// server.
 func TestACPSettings(t *testing.T) {
 	for _, test := range []struct {
 		d    executor.Driver
-		want []string // in the command line, the environment, the files, or the request for a session
+		want []string // in the command line, environment, files, or session request
 	}{
 		{drivers.Named("claude"), []string{
 			`"settingSources":["user"],"strictMcpConfig":true`, `"systemPrompt":{"append":"terse"}`, "CLAUDE_CONFIG_DIR=/",
@@ -74,7 +74,7 @@ func TestACPSettings(t *testing.T) {
 	}
 }
 
-// TestACPRefusedTasks: what the protocol has no place for is an error and not left out.
+// TestACPRefusedTasks verifies that tasks with features that the protocol lacks are errors.
 func TestACPRefusedTasks(t *testing.T) {
 	for name, test := range map[string]struct {
 		argv []string
@@ -101,7 +101,7 @@ func TestACPRecorded(t *testing.T) {
 
 func FuzzACP(f *testing.F) { drivertest.Fuzz(f, "testdata/acp", acpDriver()) }
 
-// conversation plays an agent: each line of it is said to the parser, and what the parser says is returned.
+// conversation plays an agent. It passes each line to the parser and returns the parser's messages and events.
 func conversation(t *testing.T, task executor.Task, lines ...string) (said []map[string]any, events []executor.Event) {
 	t.Helper()
 	inv, err := acpDriver().Prepare(task, drivertest.Inside())
@@ -132,8 +132,8 @@ func update(what string) string {
 	return `{"method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":` + what + `}}}`
 }
 
-// TestACPPermissions: an agent gets what it asks for once, but the web unless the task permits it, and nothing where
-// nothing is permitted. A question without a fitting answer is cancelled.
+// TestACPPermissions verifies that an agent gets every permission that it requests, once. Web access requires that the
+// task allows it, and with permissions deny, nothing is allowed. A request without a suitable option is canceled.
 func TestACPPermissions(t *testing.T) {
 	ask := func(kind, options string) string {
 		return `{"id":"q","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"1","title":"x","kind":"` + kind + `"},"options":` + options + `}}`
@@ -155,7 +155,7 @@ func TestACPPermissions(t *testing.T) {
 		"no options":       {executor.Task{}, ask("execute", `7`), "cancelled"},
 	} {
 		test.task.Prompt = "x"
-		// What the question leaves out was told before.
+		// The request omits fields that an earlier update contained.
 		said, _ := conversation(t, test.task, hello, begun, update(`"tool_call","toolCallId":"2","title":"y","kind":"fetch","status":"pending"`), test.ask)
 		last := said[len(said)-1]
 		outcome, _ := last["result"].(map[string]any)["outcome"].(map[string]any)
@@ -184,8 +184,8 @@ func TestACPRequests(t *testing.T) {
 	}
 }
 
-// TestACPSessions: a session is begun with our one server, or gone on with in the way that the agent has; what it says
-// of earlier tasks is not told.
+// TestACPSessions verifies that a session is started with only our MCP server, or resumed with a method that the agent
+// supports. Updates of earlier tasks are ignored.
 func TestACPSessions(t *testing.T) {
 	resumes := `{"id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}}`
 	for name, test := range map[string]struct {
@@ -272,7 +272,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("full") }
 
-// TestACPUnheard: an agent that takes no answer has crashed.
+// TestACPUnheard verifies that an agent that reads no messages has crashed.
 func TestACPUnheard(t *testing.T) {
 	inv, err := acpDriver().Prepare(executor.Task{Prompt: "x"}, drivertest.Inside())
 	if err != nil {

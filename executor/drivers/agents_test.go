@@ -7,7 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
-// TestOf: each command has its driver; what speaks a protocol is known by its program, and any program has no image.
+// TestOf verifies the driver of each command. An agent that uses a protocol is recognized by its program, and an
+// unknown program has no image.
 func TestOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		agent    drivers.Agent

@@ -22,8 +22,8 @@ func TestCustomPrepare(t *testing.T) {
 	drivertest.Prepared(t, "testdata/custom", custom(), "1", drivertest.Tasks("claude-sonnet-4-5", 40, nil))
 }
 
-// TestPrompt: what the command line has no place for is in the prompt, and that is the standard input unless it is an
-// argument.
+// TestPrompt verifies that the prompt contains everything without a placeholder in the command line. The prompt is the
+// standard input unless it is an argument.
 func TestPrompt(t *testing.T) {
 	inv, err := (drivers.Custom{Argv: []string{"agent", "-m", "{model}"}}).Prepare(executor.Task{Prompt: "ask", System: "terse", Model: "m", Schema: json.RawMessage(`{"type":"object"}`)}, drivertest.Inside())
 	if err != nil || !slices.Equal(inv.Argv, []string{"agent", "-m", "m"}) || !inv.Text {
@@ -58,7 +58,7 @@ func TestCustomRecorded(t *testing.T) {
 
 func FuzzCustom(f *testing.F) { drivertest.Fuzz(f, "testdata/custom", custom()) }
 
-// TestText: what is printed is the answer, line by line, empty ones too.
+// TestText verifies that all output lines are the answer, including empty lines.
 func TestText(t *testing.T) {
 	p, text := drivers.Custom{}.Parser(), ""
 	for _, line := range []string{"", "a", "", `{"kind":"end"}`} {
@@ -78,7 +78,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestLike: a program that prints what a CLI prints is understood as that one.
+// TestLike verifies that a program with the output format of a CLI is parsed like this CLI.
 func TestLike(t *testing.T) {
 	events := (drivers.Custom{Like: drivers.Named("codex")}).Parser().Line([]byte(`{"type":"thread.started","thread_id":"t1"}`))
 	if len(events) != 1 || events[0].Session != "t1" {

@@ -18,7 +18,7 @@ type expected struct {
 	model    string
 	turns    int
 	args     map[string]string
-	recorded outcomes // in addition to the outcomes of all drivers
+	recorded outcomes // in addition to the recordings of all drivers
 	refused  map[error]executor.Task
 }
 
@@ -49,7 +49,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestRefusedTasks: a task that the CLI cannot do is an error.
+// TestRefusedTasks verifies that a task that the CLI cannot run is an error.
 func TestRefusedTasks(t *testing.T) {
 	for name, d := range all() {
 		prepare := func(task executor.Task, in executor.Inside, want error) {

@@ -6,7 +6,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
-// Of finds the driver for the command of a prompt file.
+// Of returns the agent for the command in a prompt file.
 func ExampleOf() {
 	gemini := drivers.Of("gemini", nil, "")
 	fmt.Println(gemini.Driver.Name(), gemini.Name)

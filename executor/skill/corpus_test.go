@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/skill"
 )
 
-// TestGoodCorpus: what the standard allows has no problem and is loaded without a diagnostic.
+// TestGoodCorpus verifies that skills that follow the standard have no problems and are loaded without diagnostics.
 func TestGoodCorpus(t *testing.T) {
 	fsys := os.DirFS("testdata/good")
 	for _, name := range directories(t, "testdata/good") {
@@ -27,8 +27,8 @@ func TestGoodCorpus(t *testing.T) {
 	}
 }
 
-// TestBadCorpus: what the standard does not allow is told with its line, and what coding agents take all the same is
-// loaded.
+// TestBadCorpus verifies that violations of the standard are reported with their line, and that skills that coding
+// agents accept are loaded.
 func TestBadCorpus(t *testing.T) {
 	known := map[string]struct {
 		problems string // "line message", with the beginning of the message
@@ -80,7 +80,7 @@ func TestBadCorpus(t *testing.T) {
 	}
 }
 
-// problems returns what an error holds of them.
+// problems returns the problems in an error.
 func problems(err error) (list []*skill.Problem) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, one := range joined.Unwrap() {

@@ -63,8 +63,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestValidate: the lengths of the standard, and that all problems are reported at once. TestBadCorpus has the other
-// rules.
+// TestValidate verifies the length limits of the standard, and that all problems are reported at once. TestBadCorpus
+// verifies the other rules.
 func TestValidate(t *testing.T) {
 	for name, test := range map[string]struct {
 		front string
@@ -95,7 +95,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestLoad: what coding agents take is taken, and told.
+// TestLoad verifies that skills that coding agents accept are loaded with diagnostics.
 func TestLoad(t *testing.T) {
 	files := func(text string) fstest.MapFS {
 		return fstest.MapFS{"skills/heron/SKILL.md": {Data: []byte(text), Mode: 0o644}}
@@ -126,7 +126,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing makes it panic, and what it takes has text that fits in a message.
+// FuzzParse verifies that Parse never panics, and that the texts of accepted skills fit in a message.
 func FuzzParse(f *testing.F) {
 	corpus(f)
 	f.Add([]byte(heron))
@@ -147,7 +147,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestInstallRefuses: what may not be copied is refused before anything is copied; there is no sandbox here.
+// TestInstallRefuses verifies that invalid skills are rejected before anything is copied. The test has no sandbox.
 func TestInstallRefuses(t *testing.T) {
 	const front = "---\nname: heron\ndescription: x\n---\n"
 	load := func(more fstest.MapFS) (skill.Skill, error) {
