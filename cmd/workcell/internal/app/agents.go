@@ -17,16 +17,16 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// CheckAgent reads an agent's file and checks what can be known without a model. Nothing but the sandbox is registered
-// with Genkit here.
+// CheckAgent reads an agent's file and checks everything that needs no model. It registers only the sandbox middleware
+// with Genkit.
 func CheckAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path) }
 
-// maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
+// maxScriptBytes is larger than any allowed script. The workflow loader rejects larger files.
 const maxScriptBytes = 8 << 20
 
-// HasKey reports whether a file has, at its top, the key of another kind of file, and no steps as a workflow. It looks
-// at the text, since a hostile file may be made to be expensive to parse, and the loaders alone have the limits for
-// that.
+// HasKey reports whether a file has, at its top level, the key of another kind of file, and is not a workflow with
+// steps. It matches the text instead of parsing the file, because a hostile file may be expensive to parse, and only
+// the loaders limit that.
 func HasKey(path string, key *regexp.Regexp) bool {
 	src, err := yamlnode.ReadUntrusted(path, maxScriptBytes)
 	return err == nil && len(src) < maxScriptBytes && key.Match(src) && !workflowKey.Match(src)
@@ -35,14 +35,14 @@ func HasKey(path string, key *regexp.Regexp) bool {
 // isNoWorkflow reports whether a file is of another kind.
 func isNoWorkflow(path string) bool { return HasKey(path, ScriptKey) || HasKey(path, ServersKey) }
 
-// Keys at the top of a file.
+// Top-level keys of files.
 var (
 	ScriptKey   = regexp.MustCompile(`(?m)^["']?agents["']?[ \t]*:`)
 	ServersKey  = regexp.MustCompile(`(?m)^["']?servers["']?[ \t]*:`)
 	workflowKey = regexp.MustCompile(`(?m)^["']?steps["']?[ \t]*:`)
 )
 
-// ProblemsOf takes the errors of parsers apart.
+// ProblemsOf splits the errors of parsers into single problems.
 func ProblemsOf(path string, errs ...error) (out frontmatter.Errors) {
 	for _, err := range errs {
 		var list frontmatter.Errors
@@ -61,7 +61,7 @@ func ProblemsOf(path string, errs ...error) (out frontmatter.Errors) {
 			out = append(out, one)
 		default:
 			if notThere := (*fs.PathError)(nil); errors.As(err, &notThere) {
-				err = notThere.Err // it is reported with its file
+				err = notThere.Err // the problem contains the file name
 			}
 			out = append(out, &frontmatter.Error{File: path, Message: err.Error()})
 		}
@@ -69,17 +69,17 @@ func ProblemsOf(path string, errs ...error) (out frontmatter.Errors) {
 	return out
 }
 
-// AgentExt is the ending of agents' files.
+// AgentExt is the extension of agent files.
 const AgentExt = ".prompt"
 
 // AgentFiles finds the file of an agent by the agent's name.
 type AgentFiles struct {
-	Dirs []string // looked into in this order
-	near int      // the first directories, which were found, not named: they must not be links
+	Dirs []string // searched in this order
+	near int      // number of directories, from the first on, that were found and not specified; they must not be links
 }
 
-// AgentsFor returns where a workflow's agents are: in dir when one is given, else in agents/ beside or above the
-// workflow's own directory, or beside the workflow.
+// AgentsFor returns the directories of a workflow's agents. If dir is set, it is the only directory. Otherwise, the
+// agents are in agents/ in the workflow's directory or a parent directory, or next to the workflow.
 func AgentsFor(workflowPath, dir string) AgentFiles {
 	if dir != "" {
 		return AgentFiles{Dirs: []string{dir}}
@@ -88,7 +88,7 @@ func AgentsFor(workflowPath, dir string) AgentFiles {
 	return AgentFiles{near: 2, Dirs: []string{filepath.Join(base, "agents"), filepath.Join(base, "..", "agents"), base}}
 }
 
-// Find returns the file of an agent, which may be one that its reader refuses, with the reason.
+// Find returns the file of an agent. If the file must not be read, the error has the reason.
 func (a AgentFiles) Find(name string) (string, error) {
 	if strings.ContainsAny(name, `/\`) {
 		return "", fmt.Errorf("invalid agent name %q", name)
@@ -107,8 +107,7 @@ func (a AgentFiles) Find(name string) (string, error) {
 	return "", fmt.Errorf("%s%s not found in %s", name, AgentExt, strings.Join(a.Dirs, ", "))
 }
 
-// Known reads the file of an agent for the workflow loader. What is wrong inside the file is reported where the agent
-// is loaded.
+// Known reads the file of an agent for the workflow loader. Problems in the file are reported when the agent is loaded.
 func (a AgentFiles) Known(name string) (*frontmatter.Document, error) {
 	path, err := a.Find(name)
 	if err != nil {
@@ -117,7 +116,7 @@ func (a AgentFiles) Known(name string) (*frontmatter.Document, error) {
 	return readAgent(path)
 }
 
-// readAgent is AgentFiles.Known for a file that is known.
+// readAgent is like AgentFiles.Known, for a file path.
 func readAgent(path string) (*frontmatter.Document, error) {
 	src, err := frontmatter.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,13 +129,13 @@ func readAgent(path string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// List returns the names of all agents, sorted. Files that begin with an underscore are parts of others.
+// List returns the names of all agents, sorted. Files that begin with an underscore are partials.
 func (a AgentFiles) List() []string {
 	var names []string
 	for _, dir := range a.Dirs {
 		paths, err := filepath.Glob(filepath.Join(dir, "*"+AgentExt))
 		if err != nil {
-			continue // the directory's name is a malformed pattern: then nothing can be listed, only found by name
+			continue // the directory's name is a malformed pattern, so its files can be found by name but not listed
 		}
 		for _, p := range paths {
 			if name := strings.TrimSuffix(filepath.Base(p), AgentExt); !strings.HasPrefix(name, "_") {
@@ -160,8 +159,8 @@ func loadFile(path string, find func(agent string) (*frontmatter.Document, error
 	return workflow.ForAgent(doc), nil
 }
 
-// LoadWorkflow is loadFile, and returns the files of the agents by name. If dir is not empty, it has a workflow's
-// agents.
+// LoadWorkflow is like loadFile, and returns the files of the agents by name. If dir is not empty, it is the directory
+// of a workflow's agents.
 func LoadWorkflow(path, dir string) (*workflow.Workflow, map[string]string, error) {
 	files := AgentsFor(path, dir)
 	wf, err := loadFile(path, files.Known)

@@ -1,4 +1,4 @@
-// Package app is the application below the command line: it opens state, engines, models, and sandboxes, runs
+// Package app is the application without the command line. It opens state, engines, models, and sandboxes, runs
 // workflows, and collects their results.
 package app
 
@@ -15,14 +15,14 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// Options configure an App: flags, the environment, and a function that shows progress.
+// Options configures an App with flags, the environment, and a progress display.
 type Options struct {
 	RunFlags
 	Env     environ.Lookup
 	Stderr  io.Writer                    // for notices and warnings
-	Front   func(stderr io.Writer) Front // shows the progress of a run; required for runs
+	Front   func(stderr io.Writer) Front // creates the progress display of a run; required for runs
 	Version string
-	Command string // path of the command, such as "workcell sandbox exec"
+	Command string // command path, for example "workcell sandbox exec"
 
 	StateDir     string // --state-dir
 	State        string // --state
@@ -30,40 +30,40 @@ type Options struct {
 	OCIRuntime   string
 	Isolation    backend.Isolation // --isolation
 	Mounts       []string
-	Pool         []string // IMAGE=N of servers' --pool
-	MaxSandboxes int      // maximum number of open sandboxes; 0 means no limit. Only servers have a flag for it.
-	NoReaper     bool     // other processes resume its runs if it is killed
+	Pool         []string // IMAGE=N, from the servers' --pool flag
+	MaxSandboxes int      // maximum number of open sandboxes; 0 means no limit. Only servers have this flag.
+	NoReaper     bool     // if it is killed, other processes resume its runs
 }
 
-// RunFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that
-// resumes it.
+// RunFlags are the flags of a run, except its file and its input. The journal stores them for the command that resumes
+// the run.
 type RunFlags struct {
-	Backend      string   `json:"backend"`                 // empty when it was not given
+	Backend      string   `json:"backend"`                 // empty if not set
 	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO
 	AllowImage   []string `json:"allow_image,omitempty"`   // patterns
-	Model        string   `json:"model,omitempty"`         // in place of what the agents' files name
-	Prices       string   `json:"prices,omitempty"`        // file of model prices
-	TraceContent bool     `json:"trace_content,omitempty"` // prompts, answers and the like in traces
+	Model        string   `json:"model,omitempty"`         // overrides the models in the agents' files
+	Prices       string   `json:"prices,omitempty"`        // file with model prices
+	TraceContent bool     `json:"trace_content,omitempty"` // include contents such as prompts and answers in traces
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
-	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
-	Audit        string   `json:"audit,omitempty"`         // file that decisions and commands are recorded in
-	AuditHash    bool     `json:"audit_hash,omitempty"`    // hashes in place of arguments
-	Out          string   `json:"out,omitempty"`           // directory to put outputs into
-	Force        bool     `json:"force,omitempty"`         // also over files there that are others
-	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
-	User         string   `json:"user,omitempty"`          // whom agents with session: user serve
-	HostTools    string   `json:"host_tools,omitempty"`    // file of the servers whose tools code may call
+	Keep         bool     `json:"keep,omitempty"`          // do not remove the sandboxes
+	Audit        string   `json:"audit,omitempty"`         // audit log file for decisions and commands
+	AuditHash    bool     `json:"audit_hash,omitempty"`    // record hashes instead of arguments
+	Out          string   `json:"out,omitempty"`           // directory for outputs
+	Force        bool     `json:"force,omitempty"`         // overwrite existing files that differ
+	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch if it succeeds
+	User         string   `json:"user,omitempty"`          // end user for agents with session: user
+	HostTools    string   `json:"host_tools,omitempty"`    // file with the servers of host tools
 
 	EgressAllowPrivate []string `json:"egress_allow_private,omitempty"` // networks
 
-	PipIndex    string `json:"pip_index,omitempty"`    // in place of pypi.org
-	NpmRegistry string `json:"npm_registry,omitempty"` // in place of npm's own
+	PipIndex    string `json:"pip_index,omitempty"`    // replaces pypi.org
+	NpmRegistry string `json:"npm_registry,omitempty"` // replaces npm's default registry
 
-	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
+	Defaults *session.Defaults `json:"defaults,omitempty"` // configured defaults; nil until the configuration is read
 }
 
-// Front shows progress, and asks the user at the terminal.
+// Front displays progress and asks the user at the terminal.
 type Front interface {
 	Line(format string, args ...any) // prints a permanent line
 	Kind(kind string)                // "workflow" or "agent"
@@ -81,7 +81,7 @@ type App struct {
 	loaded func() (*config.Config, error)
 }
 
-// New returns an App. It opens nothing: the first use of the configuration reads it.
+// New returns an App. It opens nothing. The configuration is read on first use.
 func New(o Options) *App {
 	a := &App{opts: o}
 	a.loaded = sync.OnceValues(a.load)
@@ -95,5 +95,5 @@ func (a *App) withFlags(flags RunFlags) *App {
 	return New(o)
 }
 
-// Config returns the configuration by flags, environment, and configuration file.
+// Config returns the configuration from flags, environment, and configuration file.
 func (a *App) Config() (*config.Config, error) { return a.loaded() }

@@ -36,7 +36,8 @@ func (a *App) load() (*config.Config, error) {
 	return c, a.checkMounts(mounts)
 }
 
-// defaults returns what sandboxes get by default: what a resumed run began with, or what is configured.
+// defaults returns the default settings of sandboxes. A resumed run keeps its original defaults. Otherwise, they come
+// from the configuration.
 func (a *App) defaults(c *config.Config) session.Defaults {
 	isolation := c.Isolation.Stricter(a.opts.Isolation)
 	if d := a.opts.Defaults; d != nil {
@@ -44,15 +45,15 @@ func (a *App) defaults(c *config.Config) session.Defaults {
 		resumed.Isolation = d.Isolation.Stricter(isolation)
 		return resumed
 	}
-	mounts, _ := c.Mounts() // load has checked them
+	mounts, _ := c.Mounts() // load has checked the mounts
 	return session.Defaults{
 		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
 		Isolation: isolation,
 	}
 }
 
-// checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have
-// its rights.
+// checkMounts refuses mounts of Workcell's own directories. Code that can read them could learn about other sandboxes.
+// Code that can write to them would get the command's privileges.
 func (a *App) checkMounts(list []backend.Mount) error {
 	if len(list) == 0 {
 		return nil
@@ -62,15 +63,16 @@ func (a *App) checkMounts(list []backend.Mount) error {
 		return err
 	}
 	held := []string{string(dir)}
-	if home, err := a.opts.Env.ConfigHome(); err == nil { // a user without a home has none
+	if home, err := a.opts.Env.ConfigHome(); err == nil { // a user without a home directory has no configuration
 		held = append(held, filepath.Join(home, "workcell"))
 	}
 	for _, m := range list {
-		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) { // drivers do not name it to models
+		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
+			// Drivers do not show the path to models, so print it here.
 			a.Notice("mount source %s does not exist on this host", m.Source)
 		}
 		for _, dir := range held {
-			source, sourceErr := filepath.EvalSymlinks(m.Source) // it may be another machine's
+			source, sourceErr := filepath.EvalSymlinks(m.Source) // the source may be on another host
 			dir, err := filepath.EvalSymlinks(dir)
 			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
 				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
@@ -81,7 +83,7 @@ func (a *App) checkMounts(list []backend.Mount) error {
 	return nil
 }
 
-// configFlags returns the values of the flags that are settings, too.
+// configFlags returns the values of the flags that are also configuration settings.
 func (a *App) configFlags() map[string][]string {
 	o := a.opts
 	flags := map[string][]string{"allow-image": o.AllowImage, "map-image": o.MapImage, "mount": o.Mounts, "pool": o.Pool}
@@ -97,17 +99,17 @@ func (a *App) configFlags() map[string][]string {
 	return flags
 }
 
-// BackendNames returns the names that --backend takes.
+// BackendNames returns the allowed values of --backend.
 func BackendNames(env environ.Lookup) []string {
 	names := []string{engines.Auto}
-	for _, e := range (engines.Set{Env: env}).All() { // their names alone, for what reads the configuration
+	for _, e := range (engines.Set{Env: env}).All() { // only the names, because they are needed to read the configuration
 		names = append(names, e.Name)
 	}
 	return names
 }
 
-// configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not:
-// whatever exports is set up by them alone.
+// configureTelemetry sets the standard OpenTelemetry variables from the configuration file, unless the environment sets
+// them. Exporters are configured only by these variables.
 func (a *App) configureTelemetry(c *config.Config) error {
 	var errs []error
 	for name, value := range c.Variables {
@@ -118,11 +120,12 @@ func (a *App) configureTelemetry(c *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// checkImage refuses an agent whose image the operator does not allow, with the places of both.
+// checkImage refuses an agent whose image the operator does not allow. The error has the locations of the image and the
+// rule.
 func (a *App) checkImage(doc *frontmatter.Document) error {
 	c, err := a.Config()
 	if err != nil || doc.Sandbox == nil || doc.Sandbox.Image == "" {
-		return err // what has no image of its own is checked where the image is known
+		return err // default images are checked when they are known
 	}
 	if err := c.CheckImage(doc.Sandbox.Image); err != nil {
 		return doc.Problem("sandbox.image", "use another image, or ask the operator to allow this image", "%v", err)

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// executorImages returns the images of coding agents that the environment names.
+// executorImages returns the images of coding agents that are set in the environment.
 func (a *App) executorImages() map[string]string {
 	images := map[string]string{}
 	for _, command := range frontmatter.ExecutorCommands() {
@@ -30,8 +30,8 @@ func (a *App) executorImages() map[string]string {
 	return images
 }
 
-// modelUses returns the models that agents ask: those that Genkit asks, and those that coding agents ask by the model
-// proxy.
+// modelUses returns the models of agents: the models used by Genkit, and the models that coding agents use through the
+// model proxy.
 func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		doc := h.docs[name]
@@ -56,12 +56,12 @@ func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
 	return genkit, coding, nil
 }
 
-// NeedsNoModel reports whether an agent's work is done by a program of the user's, which may have no model.
+// NeedsNoModel reports whether a program of the user does the agent's work. Such an agent may have no model.
 func NeedsNoModel(s *frontmatter.Sandbox) bool {
 	return s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil && s.Executor.Command == "custom"
 }
 
-// modelProxy returns the proxy that coding agents ask their models by, nil when there are none.
+// modelProxy returns the model proxy for coding agents, or nil without coding agents.
 func (h *Host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	if len(uses) == 0 {
 		return nil, nil
@@ -89,7 +89,7 @@ func (h *Host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	return model.New(slices.Collect(maps.Values(byName)), opts)
 }
 
-// CheckModel refuses a value of --model that cannot be used, so that the user need not wait for an engine.
+// CheckModel checks the value of --model early, so that the user does not have to wait for an engine.
 func (a *App) CheckModel() error {
 	if _, isScript := scriptOf(a.opts.Model); isScript || a.opts.Model == "" {
 		return nil
@@ -113,35 +113,35 @@ func CheckCoding(command, name string) error {
 	return nil
 }
 
-// errNoModel: the file of an agent, which the hint names, has no model.
+// errNoModel means that an agent's file has no model. The hint contains the file.
 var errNoModel = errors.New("has no model")
 
-// errScriptedCoding: a list of recorded answers cannot play a model that a program asks over HTTP.
+// errScriptedCoding means that recorded answers cannot replace a model that a program uses over HTTP.
 var errScriptedCoding = errors.New("coding agents call their models over HTTP and cannot use a scripted model")
 
 // CodingTasks are the coding agents that `mcp --executors` offers as tasks.
 type CodingTasks struct {
 	Agents []string // "command", or "command=provider/model"
-	Budget float64  // US dollars of each task; zero is no bound
+	Budget float64  // USD per task; zero means no limit
 }
 
-// codingModels returns what coding agents ask when nobody names a model.
+// codingModels returns the default models of coding agents.
 func codingModels() map[string]string {
 	return map[string]string{
 		"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5-codex", "gemini": "googleai/gemini-2.5-pro", "opencode": "anthropic/claude-sonnet-4-5",
 	}
 }
 
-// coder returns the command that an element of Agents names, its own model, and the model that it uses. model is that of
-// --model.
+// coder returns the command of an element of Agents, the model in the element, and the model to use. model is the value
+// of --model.
 func coder(text, model string) (command, own, used string) {
 	command, own, _ = strings.Cut(text, "=")
 	return command, own, cmp.Or(own, model, codingModels()[command])
 }
 
-// Check refuses values of --executors and --budget-usd that cannot be used. model is that of --model.
+// Check validates --executors and --budget-usd. model is the value of --model.
 func (c CodingTasks) Check(model string) error {
-	if !(c.Budget >= 0 && c.Budget < 1e9) { // nor is it a number
+	if !(c.Budget >= 0 && c.Budget < 1e9) { // also rejects NaN
 		return UsageError(fmt.Errorf("invalid value %v for --budget-usd", c.Budget), "must be in USD, or 0 for no limit")
 	}
 	if c.Budget != 0 && len(c.Agents) == 0 {
@@ -153,7 +153,7 @@ func (c CodingTasks) Check(model string) error {
 			return UsageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
 		}
 		if _, isScript := scriptOf(used); isScript {
-			continue // which running the task reports
+			continue // running the task reports the error
 		}
 		if err := CheckCoding(command, used); err != nil {
 			return UsageError(fmt.Errorf("--executors %s: %w", text, err), "for example --executors "+command+"="+codingModels()[command])
@@ -162,8 +162,8 @@ func (c CodingTasks) Check(model string) error {
 	return nil
 }
 
-// write writes an agent for each into a directory of its own, which the caller removes; empty when there are none. A
-// task that comes with a session goes on with the conversation that the session has. model is that of --model.
+// write writes one agent file per coding agent into a new directory, which the caller must remove. dir is empty if
+// there are no coding agents. A task with a session resumes the session's conversation. model is the value of --model.
 func (c CodingTasks) write(model string) (dir string, err error) {
 	if len(c.Agents) == 0 {
 		return "", nil

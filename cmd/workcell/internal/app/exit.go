@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// Exit codes. The help of the command documents them; keep both together.
+// Exit codes. The command's help documents them, so update both together.
 const (
 	ExitFailed      = 1
 	ExitUsage       = 2
@@ -33,7 +33,7 @@ const (
 	ExitSignalBase  = 128
 )
 
-// ExitWith ends the command with a code and prints nothing: the output has said it.
+// ExitWith returns an error that sets the exit code and prints nothing, because the output already contains the result.
 func ExitWith(code int) error { return Fail(code, nil, "") }
 
 // Fail returns an error with an exit code and a hint.
@@ -48,8 +48,8 @@ func IsResult(err error) bool {
 	return h != nil && h.Err == nil
 }
 
-// Classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made
-// it, else those of the error's class.
+// Classify returns the exit code and the hint of an error. The command's own choice comes first, then the choice of the
+// package that created the error, and then the default of the error's class.
 func Classify(err error) (code int, todo string) {
 	h := hint.Of(err)
 	switch {
@@ -62,7 +62,7 @@ func Classify(err error) (code int, todo string) {
 	return int(h.Kind), h.Hint
 }
 
-// classOf returns the exit code and the hint of an error by its class, of which the first that fits counts.
+// classOf returns the exit code and the hint for the first matching class of an error.
 func classOf(err error) (code int, hint string) {
 	var vanished *session.VanishedError
 	var install *session.InstallError
@@ -105,7 +105,7 @@ func classOf(err error) (code int, hint string) {
 	return ExitFailed, ""
 }
 
-// catchBrokenPipes makes writing to a reader that has gone away an error instead of the end of the process, for good: a
-// run goes on without anybody who reads its progress, and closes its sandboxes when nobody reads its result. What is
-// caught is not ignored by children, as an ignored signal would be.
+// catchBrokenPipes permanently turns writes to a closed pipe into errors instead of killing the process. A run then
+// continues after the reader of its progress is gone, and closes its sandboxes if the reader of its result is gone.
+// Child processes do not inherit the signal handler, unlike an ignored signal.
 func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

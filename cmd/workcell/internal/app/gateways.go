@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/session/cache"
 )
 
-// GrantsDir holds what operators allow running sandboxes.
+// GrantsDir returns the directory for additional hosts that operators allow for running sandboxes.
 func GrantsDir(dir state.Dir) string { return filepath.Join(string(dir), "egress") }
 
-// egress returns the gateway of this command's sandboxes.
+// egress returns the egress gateway for this command's sandboxes.
 func (a *App) egress(dir state.Dir) (*egress.Gateway, error) {
 	o := &egress.Options{Grants: GrantsDir(dir), Log: a.Logger()}
 	var err error
@@ -78,7 +78,7 @@ func (a *App) environments(dir state.Dir) (*environment.Builder, error) {
 	return b, nil
 }
 
-// Caches returns the caches of this machine, those that are configured among them.
+// Caches returns the host's caches, including the configured caches.
 func (a *App) Caches() (*cache.Store, error) {
 	conf, err := a.Config()
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *App) Caches() (*cache.Store, error) {
 	return store, nil
 }
 
-// CheckCaches refuses names that no cache has.
+// CheckCaches returns an error for names of unknown caches.
 func (a *App) CheckCaches(names []string) error {
 	store, err := a.Caches()
 	if err != nil {

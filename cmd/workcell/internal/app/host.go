@@ -29,8 +29,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// ServeDev registers the workflows and waits for the end of ctx, which is how the command is meant to end, or of the
-// lease.
+// ServeDev registers the workflows and waits until ctx is done or the ownership lease is lost. Canceling ctx is the
+// normal end of the command.
 func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) error {
 	h.onTool = h.p.Tool
 	engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger()})
@@ -46,33 +46,32 @@ func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) err
 	return lost
 }
 
-// scriptOf returns the path in "scripted/PATH.yaml".
+// scriptOf returns the path of a model name such as "scripted/PATH.yaml".
 func scriptOf(model string) (path string, ok bool) {
 	return strings.CutPrefix(model, scripted.Provider+"/")
 }
 
-// Host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows
-// progress.
+// Host is a Genkit instance with the agents of a command, the manager of their sandboxes, and the progress display.
 type Host struct {
 	*App
 	m       *Manager
-	hosts   *hosttools.Registry // tools of the host for agents' code; nil for none
+	hosts   *hosttools.Registry // host tools for agents' code; nil for none
 	p       Front               // nil in servers
 	g       *genkit.Genkit
 	agents  map[string]*tools.Agent
 	docs    map[string]*frontmatter.Document
-	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
-	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
-	onReply func(tools.AgentResult, error)        // what an agent answered; may be nil
-	approve hosttools.ApproverFunc                // asked about calls of host tools; nil for nobody
-	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
+	modelOf func(agent string) string             // overrides the agent's model; empty keeps it
+	onTool  func(agent string, e tools.ToolEvent) // called for tool calls; may be nil
+	onReply func(tools.AgentResult, error)        // called with an agent's answer; may be nil
+	approve hosttools.ApproverFunc                // decides on calls of host tools; nil for no approver
+	script  *scripted.Plugin                      // plays recorded answers; nil if real models are used
 	tel     *otelsetup.Tracing
-	traced  string // the run whose spans are kept, empty for none
+	traced  string // run whose spans are stored; empty for none
 }
 
 var _ workflow.SandboxDescriber = (*Host)(nil)
 
-// newHost loads the agents' files and starts Genkit with the model plugins that they need.
+// newHost loads the agents' files and starts Genkit with the required model plugins.
 func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string) (*Host, error) {
 	h := &Host{App: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
@@ -111,8 +110,8 @@ func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry
 	return h, nil
 }
 
-// plugins builds what plays the models, and notes on standard error when answers are recorded. The proxy is for coding
-// agents, nil without one.
+// plugins returns the plugins for the models. It prints a notice on standard error if answers are recorded. The proxy
+// is for coding agents, and nil without any.
 func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	genkit, coding, err := h.modelUses()
 	if err != nil {
@@ -141,7 +140,7 @@ func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	return plugins, proxy, err
 }
 
-// RunAgent is the agents' side of workflow.Engine.
+// RunAgent implements the agents for workflow.Engine.
 func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
 	res, err := h.run(ctx, name, input)
 	if h.onReply != nil {
@@ -170,23 +169,23 @@ func (h *Host) run(ctx context.Context, name string, input map[string]any) (tool
 	return res, err
 }
 
-// keyless is an error without keys in its text.
+// keyless is an error whose text contains no keys.
 type keyless struct {
 	error
-	text string // without keys of providers: steps that follow read it in their sandboxes
+	text string // without provider keys, because later steps can read it in their sandboxes
 }
 
 func (e keyless) Error() string { return e.text }
 
 func (e keyless) Unwrap() error { return e.error }
 
-// resume makes recorded answers begin where those of an interrupted run ended. Conversations that are continued keep
-// theirs; attempts that are run again from their start take theirs once more.
+// resume skips the recorded answers that an interrupted run already used. Continued conversations keep their answers.
+// Attempts that restart from the beginning use their answers again.
 func (h *Host) resume(entries []workflow.Entry) {
 	if h.script == nil {
 		return
 	}
-	finished := map[string]bool{} // attempts of which it is known what they took
+	finished := map[string]bool{} // attempts whose used answers are known
 	attempt := func(e workflow.Entry) string { return fmt.Sprintf("%s %d %d", e.Path, e.Visit, e.Attempt) }
 	for _, e := range entries {
 		if e.Kind == workflow.EventStepProgress && h.script.Continues(e.RunID, e.Agent, transcript.Refs(e.Conversation)) {
@@ -200,7 +199,7 @@ func (h *Host) resume(entries []workflow.Entry) {
 	}
 }
 
-// AgentSandbox returns which sandbox an agent wants to share with its run.
+// AgentSandbox returns the request for the sandbox that an agent shares with its run.
 func (h *Host) AgentSandbox(name string) (session.Request, bool) {
 	agent := h.agents[name]
 	if agent == nil {
@@ -209,9 +208,8 @@ func (h *Host) AgentSandbox(name string) (session.Request, bool) {
 	return agent.SharedSandbox()
 }
 
-// initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
-// log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an
-// error.
+// initGenkit starts Genkit without prompts of the working directory, log lines, and panics. A plugin with invalid
+// configuration panics. initGenkit returns this panic as an error, because it is an error of the user's configuration.
 func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
 	if a.opts.Env.Get("WORKCELL_DEBUG") == "" {
 		logger.SetLevel(slog.LevelWarn)
@@ -223,12 +221,12 @@ func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 	}()
 	return genkit.Init(ctx,
 		genkit.WithPlugins(plugins...),
-		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."), // else ./prompts is loaded
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."), // otherwise Genkit loads ./prompts
 	), nil
 }
 
-// StartTracing sets traces and metrics up as it is configured, which must come before initGenkit. keep keeps the spans
-// of a run (Host.keepTrace).
+// StartTracing sets up traces and metrics as configured. It must be called before initGenkit. keep stores the spans of
+// a run (Host.keepTrace).
 func (a *App) StartTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
 	c, err := a.Config()
 	if err == nil {
@@ -243,10 +241,10 @@ func (a *App) StartTracing(ctx context.Context, keep bool) (context.Context, *ot
 	return ctx, tel, nil
 }
 
-// keepTrace keeps the spans of this process with a run, for `workcell runs trace`.
+// keepTrace stores the spans of this process with a run, for `workcell runs trace`.
 func (h *Host) keepTrace(runID string) {
-	if dir, err := h.RunFiles(); err == nil { // else there was no manager
-		if h.traced == "" && h.tel.KeepIn(dir.Of(runID)) { // not of workflows that it runs inside
+	if dir, err := h.RunFiles(); err == nil { // without a state directory, there is no manager
+		if h.traced == "" && h.tel.KeepIn(dir.Of(runID)) { // only for the outermost workflow
 			h.traced = runID
 		}
 	}
@@ -298,7 +296,7 @@ func (a *App) Observe(
 	return fn(ctx, tel)
 }
 
-// hosting is WithHost for callers that have started what the whole process shares: the audit in ctx, and traces.
+// hosting is like WithHost, for callers that have already started process-wide resources: the audit in ctx, and traces.
 func (a *App) hosting(ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) (err error) {
 	hosts, err := a.OpenHostTools(ctx, true)
 	if err != nil {
@@ -312,7 +310,8 @@ func (a *App) hosting(ctx context.Context, tel *otelsetup.Tracing, use Use, file
 	defer m.Done()
 	end := m.Close
 	if a.opts.User != "" {
-		ctx, end = session.WithUser(ctx, a.opts.User), m.Detach // the runs close their own sandboxes, and the user's stays
+		// The runs close their own sandboxes, and the user's sandbox remains.
+		ctx, end = session.WithUser(ctx, a.opts.User), m.Detach
 	}
 	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
 	ctx = m.Audited(ctx)

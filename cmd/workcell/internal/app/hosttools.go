@@ -24,8 +24,8 @@ func (h *Host) needHostTools() error {
 	return nil
 }
 
-// OpenHostTools returns the registry for --host-tools, or nil without a file. The caller closes it. A server starts at
-// its first use. With eager, a server with `start: eager` starts at once.
+// OpenHostTools returns the registry for --host-tools, or nil without a file. The caller must close it. A server starts
+// on first use. If eager is set, servers with `start: eager` start immediately.
 func (a *App) OpenHostTools(ctx context.Context, eager bool) (*hosttools.Registry, error) {
 	file := cmp.Or(a.opts.HostTools, a.opts.Env.Get("WORKCELL_HOST_TOOLS"))
 	if file == "" {
@@ -65,7 +65,7 @@ func (a *App) OpenHostTools(ctx context.Context, eager bool) (*hosttools.Registr
 	return hosts, nil
 }
 
-// HostToolProblems returns what an agent asks of host tools that are not there.
+// HostToolProblems returns problems for host tools in an agent's file that do not exist.
 func HostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatter.Document) []error {
 	if r == nil || doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
 		return nil

@@ -18,21 +18,21 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// SchemaOf returns the JSON Schema of the input of a workflow or an agent, nil if it is not known. If the agent's file
-// has no schema, it has the names in the template.
+// SchemaOf returns the JSON Schema of the input of a workflow or an agent, or nil if it is unknown. If the agent's file
+// has no schema, the schema contains the names in the template.
 func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	doc := wf.Agent()
 	if doc == nil {
 		return wf.InputSchema(), nil
 	}
 	schema, err := tools.InputSchema(doc)
-	if err != nil || schema != nil || strings.Contains(doc.Text(), "{{>") { // a partial may read any
+	if err != nil || schema != nil || strings.Contains(doc.Text(), "{{>") { // a partial may read any name
 		return schema, err
 	}
 	properties := map[string]any{}
 	for _, tag := range tags.FindAllString(doc.Text(), -1) {
 		m := plainTag.FindStringSubmatch(tag)
-		if m == nil { // a helper may read any
+		if m == nil { // a helper may read any name
 			return nil, nil
 		}
 		if name, _, _ := strings.Cut(m[1], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
@@ -42,14 +42,14 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
 
-// tags matches the tags of templates, and plainTag those that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
+// tags matches template tags. plainTag matches tags that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
 // {{/if}}.
 var (
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
 	plainTag = regexp.MustCompile(`^\{\{~?\s*(?:[#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
 )
 
-// ParseInput returns the values of named inputs and of a bare text, by the types of a schema's fields.
+// ParseInput converts named inputs and a plain text to values with the types of the schema's fields.
 func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text string) (map[string]any, error) {
 	pairs, err := withText(fields, pairs, text)
 	if err != nil {
@@ -71,8 +71,8 @@ func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text str
 	return input, nil
 }
 
-// checkWorkspace refuses a workspace that cannot be copied into sandboxes, and prints which of its links and special
-// files are not copied.
+// checkWorkspace returns an error if a workspace cannot be copied into sandboxes. It prints the links and special files
+// that are not copied.
 func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at transfer.Place) error {
 	if at.Dir == "" {
 		return nil
@@ -95,7 +95,7 @@ func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at tran
 	return nil
 }
 
-// withText adds a bare text to named inputs, under the field that is for it.
+// withText adds a plain text to named inputs, under the field returned by textField.
 func withText(fields, pairs map[string]string, text string) (map[string]string, error) {
 	if text == "" {
 		return pairs, nil
@@ -112,8 +112,8 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 	return out, nil
 }
 
-// InputFields returns the properties of an input schema with their types. It is nil if the schema has none, but allows
-// others.
+// InputFields returns the properties of an input schema with their types. It returns nil if the schema has no
+// properties but allows any.
 func InputFields(schema map[string]any) map[string]string {
 	properties, _ := schema["properties"].(map[string]any)
 	if len(properties) == 0 && schema["additionalProperties"] != false {
@@ -127,7 +127,7 @@ func InputFields(schema map[string]any) map[string]string {
 	return fields
 }
 
-// schemaType returns the type of a property, which dotprompt writes as [type, null] when the field is optional.
+// schemaType returns the type of a property. dotprompt writes the type of an optional field as [type, null].
 func schemaType(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -148,8 +148,8 @@ func schemaType(v any) string {
 	return ""
 }
 
-// KnownInput refuses a name that the fields of an agent do not have, or that no input can have. A schema may allow
-// others, but nothing in the agent's file then speaks of them.
+// KnownInput returns an error for a name that is not a field of an agent, or that is not a valid input name. A schema
+// may allow other names, but the agent's file then does not use them.
 func KnownInput(name string, fields map[string]string) error {
 	_, known := fields[name]
 	switch {
@@ -167,7 +167,7 @@ func KnownInput(name string, fields map[string]string) error {
 	return fmt.Errorf("unknown input %s, available inputs are %s", sanitize.Cut(name, 60), strings.Join(names, ", "))
 }
 
-// textField is the field that a bare text is for.
+// textField returns the field that receives a plain text.
 func textField(fields map[string]string) (string, error) {
 	names := slices.Sorted(maps.Keys(fields))
 	for _, name := range []string{"input", "task"} {
@@ -184,8 +184,8 @@ func textField(fields map[string]string) (string, error) {
 	return "", UsageError(errors.New("the agent has no input for plain text"), "use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
-// typedValue reads the value of an input as JSON if its field has another type than text. With guess, JSON without a
-// type counts as such.
+// typedValue parses the value of an input as JSON if the type of its field is not text. If guess is set, it also parses
+// values of fields without a type.
 func typedValue(name, want, text string, guess bool) (any, error) {
 	if want == "string" || want == "" && !guess {
 		return text, nil

@@ -12,12 +12,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Notice writes a line about what is done to standard error. Text in it may come from a sandbox.
+// Notice prints a status line to standard error. It sanitizes the text, which may come from a sandbox.
 func (a *App) Notice(format string, args ...any) {
 	fmt.Fprintf(a.opts.Stderr, "workcell: %s\n", sanitize.Line(fmt.Sprintf(format, args...)))
 }
 
-// Logger writes what operators should know to standard error.
+// Logger logs messages for the operator to standard error.
 func (a *App) Logger() *slog.Logger {
 	if a.opts.Env.Get("WORKCELL_DEBUG") != "" {
 		return slog.New(slog.NewTextHandler(a.opts.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -25,9 +25,10 @@ func (a *App) Logger() *slog.Logger {
 	return slog.New(newLineLog(a.opts.Stderr))
 }
 
-// lineLog writes warnings and errors as this command's other lines on standard error: what happened, then why.
+// lineLog prints warnings and errors in the format of the command's other lines on standard error: the event, and then
+// its cause.
 type lineLog struct {
-	mu    *sync.Mutex // guards w, of all loggers that came of one
+	mu    *sync.Mutex // guards w; shared by all derived loggers
 	w     io.Writer
 	attrs []slog.Attr
 }
@@ -42,10 +43,10 @@ func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
 }
 
-// WithGroup changes nothing: names that are the same in two groups are rare enough.
+// WithGroup ignores groups, because equal names in different groups are rare.
 func (l *lineLog) WithGroup(string) slog.Handler { return l }
 
-// Handle writes one line.
+// Handle prints one line.
 func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	word, why := "warning", ""
 	if r.Level >= slog.LevelError {

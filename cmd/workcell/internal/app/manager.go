@@ -21,10 +21,10 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Engines returns the engines that the environment leads to.
+// Engines returns the container engines configured in the environment.
 func (a *App) Engines() engines.Set {
 	s := engines.Set{Env: a.opts.Env, Machine: a.machine(), Logger: a.Logger(), Notice: func(text string) { a.Notice("%s", text) }}
-	if conf, err := a.Config(); err == nil { // else the command fails for it anyway
+	if conf, err := a.Config(); err == nil { // otherwise the command fails with this error anyway
 		s.Cluster = conf.Kubernetes
 	}
 	return s
@@ -34,7 +34,7 @@ func (a *App) Engines() engines.Set {
 type Use struct {
 	State      StateUse
 	Backend    string            // default: the configured backend
-	Sandboxes  []string          // sandboxes that the command names
+	Sandboxes  []string          // sandboxes specified for the command
 	IdlePolicy record.IdlePolicy // default for new sandboxes
 	Pool       *session.Request  // request for pooled sandboxes, without their image; nil disables the pool
 	Join       bool              // several servers share the sandboxes (session.Options.Join)
@@ -49,12 +49,12 @@ type Manager struct {
 	Done    func()        // closes the engine and the records; call it after Close or Detach
 }
 
-// OpenManager connects to an engine and returns a manager with this installation's identity and the records of its
-// sandboxes. When the command is about sandboxes and --backend is not given, the engine is the one that the record of
-// the first of them names, and the configured one counts for those without a record. The caller must call Done after it
-// closed or detached the manager.
+// OpenManager connects to an engine and returns a manager with this installation's identity and its sandbox records. If
+// the command specifies sandboxes and --backend is not set, the engine is the recorded engine of the first sandbox.
+// Sandboxes without a record use the configured engine. After closing or detaching the manager, the caller must call
+// Done.
 func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) {
-	var open []func() // what Done ends, in reverse
+	var open []func() // called by Done in reverse order
 	end := func() {
 		for _, f := range slices.Backward(open) {
 			f()
@@ -100,7 +100,7 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	}
 	m := &Manager{app: a, Records: store, Done: end}
 	if store != nil {
-		open = append(open, func() { store.Close() }) // every change was on the disk before it was acknowledged
+		open = append(open, func() { store.Close() }) // every change was written to disk before it was acknowledged
 	}
 	if opts.Instance, err = place.Instance(ctx, store); err != nil {
 		return nil, err
@@ -112,20 +112,20 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
+	open = append(open, func() { driver.Close() }) // the sandboxes stay, and nothing can be lost
 	if opts.Engine, err = a.Engines().ID(ctx, driver.Name()); err != nil {
 		return nil, err
 	}
 	opts.Pool = poolSpecs(conf, use.Pool)
 	if driver.Name() == engines.Local {
-		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
+		opts.Defaults.Images = nil // the local backend has no images; its image names stand for host programs
 	}
 	if store != nil {
 		m.Engine = opts.Engine
 		opts.Store = a.guarded(store, place, driver.Name(), m.Engine)
 	}
 	m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
-	if err != nil && store != nil && use.State == StateWanted { // no file of an owner can be made
+	if err != nil && store != nil && use.State == StateWanted { // the owner's lock file cannot be created
 		a.withoutRecords(err)
 		opts.Store = nil
 		m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
@@ -168,7 +168,7 @@ func (a *App) WithManager(ctx context.Context, use Use, fn func(context.Context,
 	return m.whereElse(ctx, fn(ctx, m))
 }
 
-// spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
+// spanError returns the error for a command's span. The exit code of a program that the command ran is not an error.
 func spanError(err error) error {
 	if IsResult(err) {
 		return nil
@@ -176,7 +176,7 @@ func spanError(err error) error {
 	return err
 }
 
-// poolSpecs returns the sandboxes that a server keeps ready; none for other commands.
+// poolSpecs returns the pooled sandboxes of a server. It returns nil for other commands.
 func poolSpecs(conf *config.Config, of *session.Request) (specs []session.PoolSpec) {
 	if of == nil {
 		return nil
@@ -189,7 +189,7 @@ func poolSpecs(conf *config.Config, of *session.Request) (specs []session.PoolSp
 	return specs
 }
 
-// guarded returns the store that a manager of this command is to use.
+// guarded returns the record store for a manager of this command, with a reaper if one is supported and enabled.
 func (a *App) guarded(store state.Records, place state.Place, backendName, engine string) record.Store {
 	if !reaper.Supported || a.opts.NoReaper || strings.EqualFold(a.opts.Env.Get(reaper.Variable), "off") {
 		return store
@@ -206,11 +206,11 @@ func (a *App) guarded(store state.Records, place state.Place, backendName, engin
 	})
 }
 
-// RootAllowed reports whether sandboxes may run as root here.
+// RootAllowed reports whether sandboxes may run as root.
 func RootAllowed(e environ.Lookup) bool { return e.Get("WORKCELL_ALLOW_ROOT") == "1" }
 
-// imagePolicy is the configured lists of allowed images as session has a policy.
+// imagePolicy adapts the configured lists of allowed images to session's policy interface.
 type imagePolicy struct{ *config.Config }
 
-// Check returns nil for an image that may be used.
+// Check returns nil if the image is allowed.
 func (p imagePolicy) Check(ref string) error { return p.CheckImage(ref) }

@@ -28,7 +28,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// openQueue opens the queue of the database that the state is in.
+// openQueue opens the queue in the state database.
 func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error) {
 	place, err := a.State()
 	if err != nil {
@@ -41,7 +41,7 @@ func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error)
 	return worker.Open(ctx, place.URL)
 }
 
-// Detach puts a run into the queue and returns its beginning.
+// Detach adds a run to the queue and returns its first journal entry.
 func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) (workflow.Entry, error) {
 	q, err := a.openQueue(ctx, "--detach")
 	if err != nil {
@@ -65,8 +65,8 @@ func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[stri
 	return e, nil
 }
 
-// detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in
-// the parcel.
+// detachedNote returns the note of a run for the worker that runs it. The paths in it are only for information, because
+// the worker uses the files in the parcel.
 func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	o := a.opts
 	n := RunNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
@@ -79,8 +79,8 @@ func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
 	return string(raw), err
 }
 
-// sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that
-// begins now.
+// sendFiles stores the files of a run in the queue. base is the original workspace of the run. It is empty for a new
+// run.
 func (a *App) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
 	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.opts.Prices, Base: base}
 	files.Script, _ = scriptOf(a.opts.Model)
@@ -133,7 +133,7 @@ func skillsOf(agents map[string]string) (map[string][]string, error) {
 	return skills, nil
 }
 
-// enqueue puts a run that was interrupted into the queue, with its files as they are on this machine.
+// enqueue adds an interrupted run to the queue, with the current local files.
 func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 	q, err := a.openQueue(ctx, "--detach")
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 		return err
 	}
 	note := r.Note
-	if !n.Detached { // else all of it is there
+	if !n.Detached { // otherwise the queue already has all files
 		if name := n.Stays(); name != "" {
 			return UsageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
 				"resume it without --detach: workcell runs resume "+r.ID)
@@ -159,7 +159,7 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 		}
 		base := kept.Base(r.ID)
 		if _, err := os.Stat(base); err != nil {
-			base = "" // no sandbox has begun with it
+			base = "" // no sandbox was started with it
 		}
 		b := a.withFlags(n.RunFlags)
 		if note, err = b.detachedNote(wf); err == nil {
@@ -180,8 +180,8 @@ func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
 	return nil
 }
 
-// Stays returns a flag of the run that belongs to this machine, or the flag that a configured value corresponds to;
-// empty without one.
+// Stays returns a flag of the run that depends on this host, or the flag for a configured value that does. It returns
+// an empty string if there is no such flag.
 func (n RunNote) Stays() string {
 	for name, set := range map[string]bool{
 		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
@@ -197,8 +197,8 @@ func (n RunNote) Stays() string {
 	return ""
 }
 
-// loadRun loads the workflow and the agents of a run that is resumed, and sets its flags: from the files that it was
-// started with, or from those that came with it. done is for its end.
+// loadRun loads the workflow and the agents of a resumed run, and sets its flags. The files are the run's original
+// files, or the files from the queue for a detached run. The caller must call done at the end.
 func (a *App) loadRun(ctx context.Context, r runstore.Run, n *RunNote) (
 	wf *workflow.Workflow, agents map[string]string, onKept func(context.Context, string) error, done func(), err error,
 ) {
@@ -221,7 +221,7 @@ func (a *App) loadRun(ctx context.Context, r runstore.Run, n *RunNote) (
 	}, nil
 }
 
-// fetchRun brings the files of a run here, where clear deletes them, and lets the note name them.
+// fetchRun copies the files of a run to this host and updates the paths in n. clear deletes the copies.
 func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *RunNote) (wf *workflow.Workflow, agents map[string]string, clear func(), err error) {
 	kept, err := a.RunFiles()
 	if err != nil {
@@ -231,11 +231,11 @@ func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	remove := func() { // not clear, which a return with an error sets to nil
+	remove := func() { // not clear, because a return with an error sets it to nil
 		if err := os.RemoveAll(dir); err != nil {
 			a.Notice("cannot remove files of run %s from %s: %v", r.ID, dir, err)
 		}
-		_ = os.Remove(kept.Of(r.ID)) // fails when there is more
+		_ = os.Remove(kept.Of(r.ID)) // fails if the directory contains other files
 	}
 	defer func() {
 		if err != nil {
@@ -246,7 +246,8 @@ func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// A writer of the database must not name files of this machine: only the parcel counts, and flags that name none.
+	// A writer of the database must not choose files on this host. Therefore, use only the parcel, and only flags without
+	// file names.
 	n.RunFlags = RunFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
@@ -267,7 +268,7 @@ func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	return wf, files.Agents, remove, err
 }
 
-// keepIn returns what keeps in the queue what a run made, for every machine.
+// keepIn returns a function that stores the results of a run in the queue for all hosts.
 func (a *App) keepIn(q *worker.Queue) func(context.Context, string) error {
 	return func(ctx context.Context, runID string) error {
 		kept, err := a.RunFiles()
@@ -282,7 +283,7 @@ func (a *App) keepIn(q *worker.Queue) func(context.Context, string) error {
 	}
 }
 
-// openFetched opens what a run made that another machine carried out.
+// openFetched opens the results of a run that another host executed.
 func (a *App) openFetched(ctx context.Context, runID string) (string, *runfiles.Archive, error) {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
@@ -303,7 +304,7 @@ func (a *App) openFetched(ctx context.Context, runID string) (string, *runfiles.
 	return runID, made, err
 }
 
-// dropFiles deletes what the queue keeps of a run.
+// dropFiles deletes the files of a run from the queue.
 func (a *App) dropFiles(ctx context.Context, runID string) error {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
@@ -313,7 +314,7 @@ func (a *App) dropFiles(ctx context.Context, runID string) error {
 	return q.Drop(ctx, runID, "")
 }
 
-// ShowLog prints the log of a run, with follow until the run has ended, and returns the run as it is then.
+// ShowLog prints the log of a run and returns the run. If follow is set, it continues until the run has ended.
 func (a *App) ShowLog(ctx context.Context, w io.Writer, r runstore.Run, follow bool) (runstore.Run, error) {
 	q, err := a.openQueue(ctx, "the log of a run")
 	if err != nil {
@@ -330,8 +331,8 @@ func (a *App) ShowLog(ctx context.Context, w io.Writer, r runstore.Run, follow b
 	return r, err
 }
 
-// cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is
-// for the case that there is none.
+// cancelElsewhere asks a worker with access to the engine of a run's sandboxes to cancel the run, and waits for the
+// end. If no such worker exists, it returns why.
 func (a *App) cancelElsewhere(ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error) error {
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
@@ -353,7 +354,7 @@ func (a *App) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 	return err
 }
 
-// hostname returns what a log calls this machine.
+// hostname returns the name of this host for logs.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {

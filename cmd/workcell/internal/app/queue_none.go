@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// ErrNoQueue is why no run can be detached. Such runs are in a database only, which cannot be opened.
+// ErrNoQueue is the error for detached runs in builds without PostgreSQL, because detached runs exist only in a
+// database.
 var ErrNoQueue = Fail(ExitUnavailable, errors.New("detached runs require PostgreSQL, which this build does not include (tag no_postgres)"),
 	"use a build with PostgreSQL")
 

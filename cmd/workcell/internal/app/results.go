@@ -17,19 +17,19 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// RunFiles returns where what runs made is kept.
+// RunFiles returns the directory for the results of runs.
 func (a *App) RunFiles() (runfiles.Dir, error) {
 	dir, err := a.StateDir()
 	return runfiles.Dir(filepath.Join(string(dir), "runs")), err
 }
 
-// snapshots returns where an owner keeps what sandboxes began with that no later process resumes.
+// snapshots returns an owner's directory for the initial files of sandboxes that no later process resumes.
 func (a *App) snapshots(owner string) (runfiles.Dir, error) {
 	dir, err := a.StateDir()
 	return runfiles.Dir(filepath.Join(string(dir), "snapshots", owner)), err
 }
 
-// dropSnapshots deletes what dead owners kept there.
+// dropSnapshots deletes the snapshots of dead owners.
 func (a *App) dropSnapshots(ctx context.Context, j runstore.Store) error {
 	all, err := a.snapshots("")
 	if err != nil {
@@ -46,7 +46,8 @@ func (a *App) dropSnapshots(ctx context.Context, j runstore.Store) error {
 	return errors.Join(errs...)
 }
 
-// dropBegun deletes what processes left that were killed at the end of their run, or before somebody else ended it.
+// dropBegun deletes the initial files of runs that have finished. They remain if a process was killed at the end of its
+// run, or before another process ended the run.
 func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
 	ids, err := kept.Begun()
 	errs := []error{err}
@@ -58,7 +59,7 @@ func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
 	return errors.Join(errs...)
 }
 
-// pruneRuns forgets runs that finished long ago, with what they made, and what dead processes have no more use for.
+// pruneRuns deletes old finished runs with their results, and leftover files of dead processes.
 func (a *App) pruneRuns(ctx context.Context, j runstore.Store) {
 	conf, err := a.Config()
 	if err != nil {
@@ -79,19 +80,19 @@ func (a *App) pruneRuns(ctx context.Context, j runstore.Store) {
 	}
 }
 
-// ForgetOldRuns is pruneRuns for callers that have no journal open.
+// ForgetOldRuns is like pruneRuns, for callers without an open journal.
 func (a *App) ForgetOldRuns(ctx context.Context) error {
 	j, err := a.OpenJournal(ctx)
 	if err != nil {
 		return err
 	}
-	defer j.Close() // what was not deleted goes the next time
+	defer j.Close() // undeleted runs are deleted next time
 	a.pruneRuns(ctx, j)
 	return nil
 }
 
-// checkHome refuses flags that ask for what a run cannot make. It returns the directory of the outputs without links,
-// and what there is.
+// checkHome checks flags for results that the run cannot produce. It returns the output directory with links resolved,
+// and its existing files.
 func (a *App) checkHome(want []string, workspace string) (dir string, before patch.Stamps, err error) {
 	switch {
 	case a.opts.Apply && workspace == "":
@@ -103,13 +104,14 @@ func (a *App) checkHome(want []string, workspace string) (dir string, before pat
 	case len(want) == 0:
 		return "", nil, UsageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
 	}
-	if dir, err = WithoutLinks(a.opts.Out); err != nil { // a link that replaces it during the run is not followed
+	if dir, err = WithoutLinks(a.opts.Out); err != nil {
+		// Resolve links now, so that a link created during the run is not followed.
 		return "", nil, UsageError(fmt.Errorf("--out: %w", err), "")
 	}
 	return dir, patch.Stamp(dir, rules.Globs(want).In(os.DirFS(dir))), nil
 }
 
-// WithoutLinks returns the path of a directory with its links resolved. The directory need not exist.
+// WithoutLinks returns the path of a directory with its links resolved. The directory may be missing.
 func WithoutLinks(dir string) (string, error) {
 	exact, err := filepath.EvalSymlinks(dir)
 	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
@@ -119,16 +121,16 @@ func WithoutLinks(dir string) (string, error) {
 	return exact, err
 }
 
-// homecoming is what a run made, and where it may go.
+// homecoming holds the results of a run and their destination.
 type homecoming struct {
 	transfer.Made
 	run       string
-	dir       string       // that the patch is for
+	dir       string       // directory for the patch
 	before    patch.Stamps // files in --out when the run began
 	succeeded bool
 }
 
-// bringHome puts what a run made where the flags say, and says how to have the rest.
+// bringHome writes the results of a run to the destinations in the flags, and prints how to get the rest.
 func (h *Host) bringHome(home homecoming) error {
 	for _, name := range home.Missing {
 		h.p.Line("optional output %s not found", name)
@@ -164,7 +166,7 @@ func (h *Host) bringHome(home homecoming) error {
 	return err
 }
 
-// Counted returns a number with its noun.
+// Counted returns a number with its noun, in singular or plural.
 func Counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -184,7 +186,7 @@ func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force
 	return a.conflicts(res, dir, "use --force to overwrite files that differ; paths outside the directory are never written")
 }
 
-// Apply applies the patch of a run to a directory. With mark, it writes conflict markers.
+// Apply applies the patch of a run to a directory. If mark is set, it writes conflict markers.
 func (a *App) Apply(run string, p *patch.Patch, dir string, mark bool) error {
 	apply := p.Apply
 	if mark {
@@ -213,7 +215,7 @@ func (a *App) Apply(run string, p *patch.Patch, dir string, mark bool) error {
 		run+" PATH`; to write both versions of the lines into text files, add --conflict-markers to `workcell runs apply`")
 }
 
-// conflicts returns the error of files that were left alone, which it lists.
+// conflicts prints the conflicting files, which were not changed, and returns an error for them.
 func (a *App) conflicts(res patch.Result, dir, todo string) error {
 	if len(res.Conflicts) == 0 {
 		return nil
@@ -222,7 +224,8 @@ func (a *App) conflicts(res patch.Result, dir, todo string) error {
 	return Fail(ExitConflict, fmt.Errorf("%s in %s skipped", Counted(len(res.Conflicts), "file"), dir), todo)
 }
 
-// ListFew writes a line for each of the first files of a list; how many there are may be a sandbox's doing.
+// ListFew prints a line for each of the first files of a list. The number of lines is limited, because a sandbox may
+// have produced any number of files.
 func ListFew(list []patch.Conflict, line func(format string, args ...any), format string) {
 	const few = 50
 	for _, c := range list[:min(len(list), few)] {
@@ -233,7 +236,7 @@ func ListFew(list []patch.Conflict, line func(format string, args ...any), forma
 	}
 }
 
-// OpenResults opens what a run made, by the run's id or the beginning of it.
+// OpenResults opens the results of a run. id is the run's id or a prefix of it.
 func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Archive, error) {
 	kept, err := a.RunFiles()
 	if err != nil {
@@ -243,10 +246,10 @@ func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Arc
 	if err != nil {
 		return "", nil, err
 	}
-	defer j.Close() // only read from
+	defer j.Close() // opened for reading only
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
-		if made, openErr := kept.Open(id); openErr == nil { // of an agent: its runs had no journal in earlier builds
+		if made, openErr := kept.Open(id); openErr == nil { // agent runs of earlier versions have no journal
 			return id, made, nil
 		}
 		return "", nil, err
@@ -267,7 +270,7 @@ func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Arc
 	return "", nil, Fail(ExitNotFound, fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
 }
 
-// Forget deletes a run that has finished.
+// Forget deletes a finished run.
 func (a *App) Forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {

@@ -48,7 +48,7 @@ func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]
 	if err != nil {
 		return err
 	}
-	defer j.Close() // every entry was on the disk before the run went on
+	defer j.Close() // every entry was written to disk before the run continued
 	a.pruneRuns(ctx, j)
 	return a.WithHost(ctx, Use{}, agents, true, func(ctx context.Context, h *Host) error {
 		note, err := h.note(wf.Path)
@@ -62,7 +62,7 @@ func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]
 	})
 }
 
-// execute drives a run until it ends or somebody asks for its end.
+// execute runs a workflow until it ends or is canceled.
 func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
 	h.onTool = h.p.Tool
 	web, err := h.Services()
@@ -75,7 +75,8 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	answered := h.answers(spec.wf)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
+	// Ends with ctx.
+	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) })
 	kept, err := h.RunFiles()
 	if err != nil {
 		return err
@@ -84,7 +85,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	if err != nil {
 		return err
 	}
-	var began sync.Once // the first event is of the run, later ones may be of workflows that it runs inside
+	var began sync.Once // the first event belongs to the run; later events may belong to nested workflows
 	res, err := spec.do(ctx, workflow.NewEngine(h.m.Manager, h, &workflow.Options{
 		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j.For(h.m.Owner(), spec.note),
 		Results: string(kept), OnKept: spec.onKept,
@@ -112,7 +113,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	h.showKept(ctx, res.RunID)
 	got := answered()
 	if got.err != nil && spec.wf.Agent() != nil {
-		err = got.err // which does not name the step
+		err = got.err // this error does not contain the step
 	}
 	if err != nil && got.Turns > 0 {
 		h.p.Line("used: %s", got.used())
@@ -126,7 +127,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	if res.Unfinished != nil {
 		return errors.Join(runError(err), h.leave(ctx, spec.wf, res))
 	}
-	_ = kept.RemoveBegun(res.RunID) // else it goes with the next command
+	_ = kept.RemoveBegun(res.RunID) // if this fails, the next command removes it
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
 		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,
@@ -134,8 +135,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 	return errors.Join(runError(err), res.Cleanup, home)
 }
 
-// place returns the directory that is copied into a workflow's sandboxes. Only the flag accepts a directory of any
-// place.
+// place returns the directory to copy into a workflow's sandboxes. Only the flag accepts any directory.
 func (a *App) place(wf *workflow.Workflow) transfer.Place {
 	if a.opts.Workspace != "" {
 		return transfer.Place{Dir: a.opts.Workspace}
@@ -143,17 +143,17 @@ func (a *App) place(wf *workflow.Workflow) transfer.Place {
 	return wf.Workspace()
 }
 
-// retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
+// retention returns how long the sandboxes of a run are kept after its end.
 func (h *Host) retention() time.Duration {
 	if h.opts.Keep {
-		if conf, err := h.Config(); err == nil { // else there was no manager
+		if conf, err := h.Config(); err == nil { // with an error, there is no manager
 			return conf.KeepSandboxes
 		}
 	}
 	return 0
 }
 
-// runError sets exit codes for the failures that are not the run's own fault.
+// runError sets the exit codes of failures that are not caused by the run itself.
 func runError(err error) error {
 	var we *workflow.Error
 	switch {
@@ -161,14 +161,14 @@ func runError(err error) error {
 		return nil
 	case errors.Is(err, workflow.ErrInvalidInput):
 		return Fail(ExitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
-	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
+	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never started
 		return Fail(ExitInvalid, err, "pass the directory to copy with --workspace DIR")
 	case errors.Is(err, backend.ErrUnavailable), hint.Of(err) != nil:
 		return err
 	default:
 		_, hint := classOf(err)
 		if errors.Is(err, backend.ErrNotFound) {
-			hint = "" // whatever a run did not find was not a sandbox that somebody named
+			hint = "" // the missing object was not a sandbox specified by the user
 		}
 		return Fail(ExitFailed, err, hint)
 	}
@@ -192,14 +192,14 @@ func (h *Host) showKept(ctx context.Context, run string) {
 	h.p.Line("to remove them, run: workcell sandbox rm %s", run)
 }
 
-// Answer is the latest answer of a run's agents, or the failure of one, with the numbers of all.
+// Answer is the latest answer or failure of a run's agents, with the totals of all agents.
 type Answer struct {
 	tools.AgentResult
 	usd float64
 	err error
 }
 
-// used returns the numbers for users.
+// used returns the totals for the user.
 func (a Answer) used() string {
 	cost := ""
 	if a.usd > 0 {
@@ -209,7 +209,7 @@ func (a Answer) used() string {
 		Counted(a.ToolCalls, "tool call"), a.InputTokens, a.OutputTokens, cost)
 }
 
-// answers makes the host keep the answers of its agents. The function returns an empty Answer if no agent has run in
+// answers makes the host store its agents' answers. The returned function returns an empty Answer if no agent ran in
 // this process.
 func (h *Host) answers(wf *workflow.Workflow) func() Answer {
 	if wf.Agent() != nil && h.p != nil {
@@ -260,7 +260,7 @@ func (h *Host) leave(ctx context.Context, wf *workflow.Workflow, res *workflow.R
 	return h.m.Detach(ctx)
 }
 
-// ReturnTo returns the command that returns to the step of a path.
+// ReturnTo returns the command that restarts a run from the step at path.
 func ReturnTo(runID, path string) string {
 	step, _, _ := strings.Cut(strings.NewReplacer(".", "/", "[", "/").Replace(cmp.Or(path, "STEP")), "/")
 	return fmt.Sprintf("workcell runs resume %s --from %s", runID, step)

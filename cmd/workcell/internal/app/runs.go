@@ -23,15 +23,15 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// RunNote is what the journal keeps of a run for the command that resumes it. Paths are absolute.
+// RunNote is the journal's note on a run, for the command that resumes it. Paths are absolute.
 type RunNote struct {
 	RunFlags
 	Workflow string `json:"workflow"`
 	Engine   string `json:"engine"`
-	Detached bool   `json:"detached,omitempty"` // it came from the queue, where its files are
+	Detached bool   `json:"detached,omitempty"` // from the queue, which has the run's files
 }
 
-// note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
+// note returns the note on the run. It contains the selected backend, because auto might select another backend later.
 func (h *Host) note(path string) (string, error) {
 	conf, err := h.Config()
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *Host) note(path string) (string, error) {
 	return string(raw), err
 }
 
-// absolute makes paths absolute that are not empty.
+// absolute makes nonempty paths absolute.
 func absolute(paths ...*string) error {
 	var errs []error
 	for _, path := range paths {
@@ -63,15 +63,15 @@ func absolute(paths ...*string) error {
 	return errors.Join(errs...)
 }
 
-// States of runs, besides the outcomes of finished ones.
+// States of runs, in addition to the outcomes of finished runs.
 const (
 	RunRunning     = "running"
 	RunInterrupted = "interrupted"
-	RunQueued      = "queued"  // nobody has had it yet
-	RunUnknown     = "unknown" // the file of its process cannot be looked at
+	RunQueued      = "queued"  // no process has taken it yet
+	RunUnknown     = "unknown" // the owner's lock file is not accessible
 )
 
-// RunState returns where a run is.
+// RunState returns the state of a run.
 func RunState(ctx context.Context, j runstore.Store, r runstore.Run) (string, error) {
 	if !r.Finished.IsZero() {
 		return string(r.Outcome), nil
@@ -86,7 +86,7 @@ func RunState(ctx context.Context, j runstore.Store, r runstore.Run) (string, er
 	return RunInterrupted, err
 }
 
-// FindRun returns a run by its id, or by the beginning of it when only one has that.
+// FindRun returns a run by its id, or by an unambiguous prefix of its id.
 func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, err := j.Run(ctx, id)
 	if !errors.Is(err, backend.ErrNotFound) {
@@ -111,7 +111,7 @@ func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	return r, UsageError(fmt.Errorf("%q matches %d runs", id, len(found)), "use more characters of the run ID")
 }
 
-// ReadNote returns how a run was started.
+// ReadNote returns the note on a run.
 func ReadNote(r runstore.Run) (n RunNote, err error) {
 	if err := json.Unmarshal([]byte(r.Note), &n); err != nil || n.Workflow == "" {
 		return n, Fail(ExitFailed, fmt.Errorf("run %s was not started by `workcell run`", r.ID), "")
@@ -119,8 +119,8 @@ func ReadNote(r runstore.Run) (n RunNote, err error) {
 	return n, nil
 }
 
-// checkNote refuses a run whose note names files and programs of this machine, unless this machine wrote the note: the
-// database gets no say in those, nor in whether a run of this machine was detached.
+// checkNote returns an error if the note refers to files and programs of this host but was not written on this host. A
+// writer of the database must not choose local files, and must not decide whether a local run was detached.
 func (a *App) checkNote(r runstore.Run, n RunNote) error {
 	place, err := a.State()
 	if err != nil || place.URL == "" {
@@ -133,7 +133,7 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
 	own, err := kept.Note(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		if n.Detached { // only what came with it counts
+		if n.Detached { // a detached run uses only its files in the queue
 			return nil
 		}
 		return Fail(ExitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
@@ -157,7 +157,8 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 	return Fail(ExitFailed, err, "restore the run's original flags in the database, "+again)
 }
 
-// interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
+// interrupted returns the note on a run whose process died. If the run cannot be resumed, it returns an error with the
+// reason.
 func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (RunNote, error) {
 	switch state, err := RunState(ctx, j, r); {
 	case err != nil:
@@ -171,7 +172,7 @@ func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (RunNote
 	return ReadNote(r)
 }
 
-// take makes a run that was interrupted this process's own.
+// take transfers the ownership of an interrupted run to this process.
 func take(ctx context.Context, j runstore.Store, m *Manager, r runstore.Run) error {
 	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
@@ -180,7 +181,7 @@ func take(ctx context.Context, j runstore.Store, m *Manager, r runstore.Run) err
 	return err
 }
 
-// checkEngine makes sure that a run's sandboxes are where its next process looks for them.
+// checkEngine checks that the engine is the one with the run's sandboxes.
 func (n RunNote) checkEngine(ctx context.Context, m *Manager, run string) error {
 	if n.Detached {
 		if has := m.Backend().Name(); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
@@ -212,7 +213,7 @@ func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fre
 	}
 	flags := n.RunFlags
 	if n.Detached {
-		flags.Backend = "" // this machine chooses
+		flags.Backend = "" // this host selects the backend
 	}
 	return a.withFlags(flags).WithHost(ctx, Use{}, agents, true, func(ctx context.Context, h *Host) error {
 		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
@@ -223,7 +224,7 @@ func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fre
 			return err
 		}
 		if err := checkSandboxes(ctx, h.m, r.ID); err != nil && !fresh {
-			// They are gone too when another process resumed the run meanwhile, and ended it.
+			// The sandboxes are also gone if another process has resumed and finished the run since.
 			if now, late := j.Run(ctx, r.ID); late == nil {
 				if _, taken := interrupted(ctx, j, now); taken != nil {
 					return taken
@@ -253,7 +254,7 @@ func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fre
 	})
 }
 
-// HandOver puts a run that was interrupted into the queue.
+// HandOver adds an interrupted run to the queue.
 func (a *App) HandOver(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, n, err := a.resumable(ctx, j, id)
 	if err == nil {
@@ -262,7 +263,8 @@ func (a *App) HandOver(ctx context.Context, j runstore.Store, id string) (runsto
 	return r, err
 }
 
-// resumable returns an interrupted or queued run and its note, or why it cannot be resumed here.
+// resumable returns an interrupted or queued run and its note. If the run cannot be resumed on this host, it returns an
+// error with the reason.
 func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runstore.Run, RunNote, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
@@ -275,11 +277,11 @@ func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runst
 	return r, n, err
 }
 
-// errFilesGone is in the error of checkSandboxes when nobody can resume the run as it was.
+// errFilesGone is wrapped in the error of checkSandboxes if the run cannot be resumed in its previous state.
 var errFilesGone = errors.New("are gone")
 
-// checkSandboxes makes sure that what the run's steps did in its sandboxes is still there. Sandboxes of isolated steps
-// are closed with their steps.
+// checkSandboxes checks that the run's sandboxes still contain the work of its steps. The sandboxes of isolated steps
+// were closed with their steps.
 func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 	gone, err := m.Gone(ctx, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID})
 	if err != nil {
@@ -298,7 +300,7 @@ func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
 		"pass --fresh-sandbox to continue with an empty sandbox, or cancel the run: workcell runs cancel "+runID)
 }
 
-// Cancel ends a run and removes its sandboxes.
+// Cancel cancels a run and removes its sandboxes.
 func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) (runstore.Run, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
@@ -311,13 +313,13 @@ func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time
 		if err := askCancel(ctx, j, r.ID, wait); !errors.Is(err, errExited) {
 			return r, err
 		}
-		if r, err = j.Run(ctx, r.ID); err != nil || !r.Finished.IsZero() { // a worker took the run and cancelled it
+		if r, err = j.Run(ctx, r.ID); err != nil || !r.Finished.IsZero() { // a worker took the run and canceled it
 			return r, err
 		}
 		return a.Cancel(ctx, j, r.ID, wait)
 	case state == RunQueued:
 		return r, a.cancelQueued(ctx, j, r, wait)
-	default: // also one that has finished, which is an error with its outcome
+	default: // includes finished runs, for which this returns an error with the outcome
 		err := a.cancelDead(ctx, j, r)
 		if errors.Is(err, errElsewhere) {
 			err = a.cancelElsewhere(ctx, j, r.ID, wait, err)
@@ -329,7 +331,8 @@ func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time
 // errExited means that the process of a run exited without ending the run.
 var errExited = errors.New("the process exited before the run ended")
 
-// askCancel asks the process that runs a run to stop, and waits until it did. It returns errExited if the process dies.
+// askCancel asks the process of a run to stop, and waits for the end of the run. It returns errExited if the process
+// dies.
 func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
 	err := j.AskCancel(ctx, id)
 	if err != nil {
@@ -353,7 +356,7 @@ func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Durat
 	return err
 }
 
-// cancelDead ends a run that was interrupted.
+// cancelDead cancels an interrupted run.
 func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) error {
 	n, err := interrupted(ctx, j, r)
 	if err != nil {
@@ -366,7 +369,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 		if err := take(ctx, j, m, r); err != nil {
 			return err
 		}
-		// Its end is recorded when nothing is left of it, as that of a run that ends by itself.
+		// Record the end after all sandboxes are removed, as for runs that end normally.
 		if _, err := admin.RemoveScope(ctx, m.Manager, record.Scope{Namespace: record.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
@@ -381,13 +384,13 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 	})
 }
 
-// MaxRuns bounds what `runs ls` reads.
+// MaxRuns is the maximum number of runs that `runs ls` reads.
 const MaxRuns = 10_000
 
-// errElsewhere is in the error of checkRecords.
+// errElsewhere is wrapped in the error of checkRecords.
 var errElsewhere = errors.New("on another engine")
 
-// checkRecords makes sure that no sandbox of a run is on another engine than this process has.
+// checkRecords returns an error if a sandbox of a run is on another engine.
 func (m *Manager) checkRecords(ctx context.Context, runID string) error {
 	recs, err := m.Records.List(ctx)
 	if err != nil {
@@ -402,9 +405,11 @@ func (m *Manager) checkRecords(ctx context.Context, runID string) error {
 	return nil
 }
 
-// cancelQueued ends a run that nobody has yet. One that a worker takes at that moment is asked to stop.
+// cancelQueued cancels a run that no process has taken. If a worker takes the run at this moment, cancelQueued asks the
+// worker to stop.
 func (a *App) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
-	err := j.Take(ctx, r.ID, "", "cancel-"+record.NewID()) // of nobody alive: should this process die now, a worker takes it
+	// The owner is not alive, so a worker takes the run if this process dies now.
+	err := j.Take(ctx, r.ID, "", "cancel-"+record.NewID())
 	if errors.Is(err, backend.ErrExists) {
 		return askCancel(ctx, j, r.ID, wait)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Recorded returns the sandboxes that the records of all backends say are there, as far as people can name them.
-// Backend and EngineID are those of the record.
+// Recorded returns the sandboxes in the records of all backends that users can specify. Backend and EngineID come from
+// the record.
 func Recorded(ctx context.Context, store state.Records) ([]session.Info, error) {
 	recs, err := store.List(ctx, record.Creating, record.Ready, record.Removing)
 	list := make([]session.Info, len(recs))
@@ -25,8 +25,8 @@ func Recorded(ctx context.Context, store state.Records) ([]session.Info, error) 
 	return list, err
 }
 
-// backendOf returns the backend that has the first of sandboxes that is recorded, and fallback when none is, or when
-// --backend chose it. A name that sandboxes of several backends have means fallback's, if it has one.
+// backendOf returns the backend of the first recorded sandbox in sandboxes. It returns fallback if none is recorded or
+// --backend is set. If several backends have a sandbox with this name, it prefers fallback.
 func (a *App) backendOf(ctx context.Context, store state.Records, fallback string, sandboxes []string) (string, error) {
 	if store == nil || a.opts.Backend != "" || len(sandboxes) == 0 {
 		return fallback, nil
@@ -55,8 +55,8 @@ func (a *App) backendOf(ctx context.Context, store state.Records, fallback strin
 	return fallback, nil
 }
 
-// ByBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of
-// them.
+// ByBackend groups sandboxes by their backend (see backendOf), so that one command can handle sandboxes on several
+// backends.
 func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (groups [][]string, err error) {
 	if a.opts.Backend != "" || len(sandboxes) < 2 {
 		return [][]string{sandboxes}, nil
@@ -69,7 +69,7 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 	if err != nil || store == nil {
 		return [][]string{sandboxes}, err
 	}
-	defer store.Close() // it was only read
+	defer store.Close() // opened for reading only
 	conf, err := a.Config()
 	if err != nil {
 		return nil, err
@@ -89,13 +89,13 @@ func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (
 	return groups, nil
 }
 
-// whereElse adds the recorded engine of a sandbox to the error that this engine does not have it.
+// whereElse adds the recorded engine of a sandbox to the error that this engine does not have the sandbox.
 func (m *Manager) whereElse(ctx context.Context, err error) error {
 	var unknown *UnknownSandbox
 	if !errors.As(err, &unknown) || m.Records == nil {
 		return err
 	}
-	list, _ := Recorded(ctx, m.Records) // the error is true without them
+	list, _ := Recorded(ctx, m.Records) // without the list, the error is still correct
 	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == m.Engine })
 	for _, name := range unknown.Names {
 		if found := NamedSandboxes(list, name); len(found) > 0 {
@@ -106,17 +106,17 @@ func (m *Manager) whereElse(ctx context.Context, err error) error {
 	return err
 }
 
-// UnknownSandbox reports that the engine has no sandbox that is called so.
+// UnknownSandbox means that the engine has no sandbox with this name.
 type UnknownSandbox struct {
 	Text  string
-	Names []string // that were looked for
+	Names []string // names that were not found
 }
 
 func (e *UnknownSandbox) Error() string { return e.Text + ": " + backend.ErrNotFound.Error() }
 
 func (e *UnknownSandbox) Unwrap() error { return backend.ErrNotFound }
 
-// FindSandbox returns the one sandbox that a person calls name.
+// FindSandbox returns the only sandbox that matches a name given by the user.
 func FindSandbox(list []session.Info, name string) (session.Info, error) {
 	found := NamedSandboxes(list, name)
 	switch len(found) {
@@ -132,8 +132,8 @@ func FindSandbox(list []session.Info, name string) (session.Info, error) {
 	return session.Info{}, UsageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)), "use one of: "+strings.Join(keys, ", "))
 }
 
-// NamedSandboxes returns those of an instance's sandboxes that a person may mean by name: the one with that id or key,
-// else those with that name or run, else those whose id or run begins so.
+// NamedSandboxes returns the sandboxes of an instance that match a name given by the user. An id or key comes first,
+// then a name or run, and then a prefix of an id or run.
 func NamedSandboxes(list []session.Info, name string) []session.Info {
 	for _, means := range []func(session.Info) bool{
 		func(s session.Info) bool { return s.ID == name || s.Key.String() == name },
@@ -155,10 +155,10 @@ func NamedSandboxes(list []session.Info, name string) []session.Info {
 	return nil
 }
 
-// abbreviates reports whether short is the beginning of an id, and long enough to stand for it.
+// abbreviates reports whether short is a prefix of id and long enough.
 func abbreviates(short, id string) bool {
 	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short)
 }
 
-// IsNamed reports whether a key is that of a sandbox which a person gave a name.
+// IsNamed reports whether a key belongs to a sandbox that a user named.
 func IsNamed(key session.Key) bool { return key.Namespace == record.NamespaceUser && key.User() == "" }

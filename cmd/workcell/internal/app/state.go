@@ -12,24 +12,24 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// StateUse is how much a command needs the records of sandboxes.
+// StateUse specifies how much a command needs the records of sandboxes.
 type StateUse int
 
 const (
-	StateNeeded StateUse = iota // nothing may be made that is not recorded
-	StateWanted                 // without them the labels on the sandboxes must do
+	StateNeeded StateUse = iota // the command must not create sandboxes without a record
+	StateWanted                 // without records, the command uses the labels of the sandboxes
 	StateUnused
 )
 
-// StateDir returns the directory for what must outlive a command.
+// StateDir returns the directory for data that must outlive a command.
 func (a *App) StateDir() (state.Dir, error) { return state.Locate(a.opts.Env, a.opts.StateDir) }
 
-// State returns where records and journals are kept.
+// State returns the location of records and journals.
 func (a *App) State() (state.Place, error) {
 	return state.Find(a.opts.Env, a.opts.State, a.opts.StateDir)
 }
 
-// databaseVariables returns the variables by which another process gets to the same database.
+// databaseVariables returns the environment variables with which another process can connect to the same database.
 func (a *App) databaseVariables(place state.Place) (vars []string) {
 	if place.URL == "" {
 		return nil
@@ -44,8 +44,8 @@ func (a *App) databaseVariables(place state.Place) (vars []string) {
 	return append(vars, state.Variable+"="+place.URL)
 }
 
-// machine returns what tells this machine from others that share its database, where its sandboxes have to be told
-// apart; empty where the state is of one machine anyway.
+// machine returns a name that distinguishes this host from other hosts with the same database. It is empty if the state
+// belongs to a single host.
 func (a *App) machine() string {
 	if cmp.Or(a.opts.State, a.opts.Env.Get(state.Variable)) == "" {
 		return ""
@@ -54,25 +54,26 @@ func (a *App) machine() string {
 	if name := strings.TrimSpace(string(id)); err == nil && name != "" {
 		return name
 	}
-	name, _ := os.Hostname() // the last thing to tell them apart by
+	name, _ := os.Hostname() // the last distinguishing property
 	return name
 }
 
-// openStore opens the records of sandboxes; nil when the command does without.
+// openStore opens the records of sandboxes. It returns nil if the command runs without records.
 func (a *App) openStore(ctx context.Context, place state.Place, use StateUse) (state.Records, error) {
 	if use == StateUnused {
 		return nil, nil
 	}
 	store, err := place.OpenRecords(ctx)
-	if err != nil && use == StateWanted && ctx.Err() == nil && place.URL == "" { // a database knows whose the sandboxes are
+	if err != nil && use == StateWanted && ctx.Err() == nil && place.URL == "" {
+		// With a database, only the records show the owners of sandboxes.
 		a.withoutRecords(err)
 		return nil, nil
 	}
 	return store, err
 }
 
-// withoutRecords warns that a command does without the records: with a full disk, a directory that cannot be written or
-// a damaged file it must still be possible to see and remove sandboxes.
+// withoutRecords prints a warning that the command runs without records. Listing and removing sandboxes must work even
+// with a full disk, a read-only directory, or a damaged file.
 func (a *App) withoutRecords(err error) {
 	a.Notice("sandbox records not available, using labels only: %v", err)
 }
@@ -86,8 +87,9 @@ func (a *App) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	return place.OpenJournal(ctx)
 }
 
-// SaveEnv keeps what `sandbox open -e` set: later commands come from other processes. It lies in the state file, which
-// is the user's alone: on the engine others could read it, and what lies in the sandbox belongs to the code there.
+// SaveEnv returns a function that stores the variables of `sandbox open -e`, because later commands run in other
+// processes. It stores them in the state file, which only the user can read. Other users could read them on the engine,
+// and code in the sandbox could change them there.
 func (m *Manager) SaveEnv(env map[string]string) func(context.Context, *session.Session) error {
 	if len(env) == 0 {
 		return nil
@@ -95,7 +97,7 @@ func (m *Manager) SaveEnv(env map[string]string) func(context.Context, *session.
 	return func(ctx context.Context, s *session.Session) error { return m.Records.AddEnv(ctx, s.ID(), env) }
 }
 
-// LoadEnv returns the environment of a command: what the sandbox was opened with, and own over it.
+// LoadEnv returns the environment of a command: the variables of `sandbox open`, overridden by own.
 func (m *Manager) LoadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {
 	if m.Records == nil {
 		m.app.Notice("variables of `sandbox open -e` are not available without sandbox records")

@@ -36,35 +36,35 @@ const (
 	taskWorkflow = "workflow"
 )
 
-// taskRunner runs agents and workflows for MCP clients as `workcell run` does.
+// taskRunner runs agents and workflows for MCP clients, like `workcell run`.
 type taskRunner struct {
 	*App
 	manager *Manager
 	tools   *hosttools.Registry
 	tasks   map[string]mcpTask
-	prompts string // directory of the coding agents' files; empty without any
+	prompts string // directory of the coding agents' files; empty without coding agents
 
-	making singleflight.Group // of hosts, by task: the servers of one task's host tools may be slow
+	making singleflight.Group // creation of hosts, by task, because the servers of a task's host tools may be slow
 	mu     sync.Mutex         // guards hosts
 	hosts  map[string]*Host
 
 	began struct {
 		sync.Mutex
-		with map[session.Run][]*transfer.Snapshot // what the sandboxes of sessions began with
+		with map[session.Run][]*transfer.Snapshot // initial files of the sandboxes of sessions
 	}
 }
 
-// mcpTask is a task with what it takes to run it.
+// mcpTask is a task with its files and its model.
 type mcpTask struct {
 	mcpserver.Task
 	path   string
-	agents map[string]string // files of the agents it needs, by name
+	agents map[string]string // files of the required agents, by name
 	wf     *workflow.Workflow
-	model  string // of --executors, which overrides --model; may be empty
+	model  string // from --executors; overrides --model; may be empty
 }
 
-// TaskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out,
-// with a warning. Models are not looked for yet: running a task whose key is missing returns that error.
+// TaskRunner loads the tasks in the directories. Invalid files are skipped with a warning. It does not check models:
+// running a task without a model key returns the error.
 func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
 	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
 	r.began.with = map[session.Run][]*transfer.Snapshot{}
@@ -95,7 +95,7 @@ func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflow
 	return r, nil
 }
 
-// leaveOut warns of what is wrong with a file, which does not become a task.
+// leaveOut prints warnings for the problems of a skipped file.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range ProblemsOf(path, err) {
 		r.Notice("warning: skipped: %v", p)
@@ -169,13 +169,13 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 	return errors.Join(errs...)
 }
 
-// fieldsOf returns the names of the input of a task.
+// fieldsOf returns the names of a task's input fields.
 func fieldsOf(wf *workflow.Workflow) []string {
 	schema, _ := SchemaOf(wf) // running the task returns the error
 	return slices.Sorted(maps.Keys(InputFields(schema)))
 }
 
-// List returns the tasks by name.
+// List returns the tasks, sorted by name.
 func (r *taskRunner) List() []mcpserver.Task {
 	list := make([]mcpserver.Task, 0, len(r.tasks))
 	for _, name := range slices.Sorted(maps.Keys(r.tasks)) {
@@ -253,7 +253,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	return out, err
 }
 
-// input returns the input of a run of the task.
+// input returns the input for a run of the task.
 func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
 	schema, err := SchemaOf(t.wf)
 	if err != nil {
@@ -275,24 +275,24 @@ func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
 	return list
 }
 
-// keepSnapshot keeps what the sandboxes of a session began with until the session is closed.
+// keepSnapshot keeps the initial files of a session's sandboxes until the session is closed.
 func (r *taskRunner) keepSnapshot(run session.Run, s *transfer.Snapshot) {
 	r.began.Lock()
 	defer r.began.Unlock()
 	r.began.with[run] = append(r.began.with[run], s)
-	if len(r.manager.InScope(run.Scope())) == 0 { // the session was closed meanwhile
+	if len(r.manager.InScope(run.Scope())) == 0 { // the session was closed in the meantime
 		r.forget(run)
 	}
 }
 
-// ForgetRun removes what the sandboxes of a session began with.
+// ForgetRun removes the initial files of a session's sandboxes.
 func (r *taskRunner) ForgetRun(run session.Run) {
 	r.began.Lock()
 	defer r.began.Unlock()
 	r.forget(run)
 }
 
-// forget is ForgetRun for callers that hold the lock.
+// forget is ForgetRun with the lock held.
 func (r *taskRunner) forget(run session.Run) {
 	for _, s := range r.began.with[run] {
 		if err := s.Remove(); err != nil {
@@ -302,7 +302,7 @@ func (r *taskRunner) forget(run session.Run) {
 	delete(r.began.with, run)
 }
 
-// Close removes the snapshots that are left.
+// Close removes the remaining snapshots.
 func (r *taskRunner) Close() {
 	own, err := r.snapshots(r.manager.Owner())
 	if err == nil {
@@ -316,8 +316,8 @@ func (r *taskRunner) Close() {
 	}
 }
 
-// Diff returns what changed in a sandbox of a session since it began with a workflow's workspace; nil for other
-// sandboxes.
+// Diff returns the changes in a session's sandbox since it started with a workflow's workspace. It returns nil for
+// other sandboxes.
 func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
 	r.began.Lock()
 	var list []*transfer.Snapshot
@@ -335,7 +335,7 @@ func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Pat
 	return nil, nil
 }
 
-// host returns the Genkit instance for a task, made when the task is run for the first time.
+// host returns the Genkit instance for a task. It is created when the task runs for the first time.
 func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 	r.mu.Lock()
 	h := r.hosts[t.Name]
@@ -343,7 +343,8 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 	if h != nil {
 		return h, nil
 	}
-	made := r.making.DoChan(t.Name, func() (any, error) { return r.makeHost(context.WithoutCancel(ctx), t) }) // it outlives this call
+	// Outlives this call.
+	made := r.making.DoChan(t.Name, func() (any, error) { return r.makeHost(context.WithoutCancel(ctx), t) })
 	select {
 	case res := <-made:
 		h, _ = res.Val.(*Host)
@@ -353,7 +354,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 	}
 }
 
-// makeHost is host for the first run of a task.
+// makeHost creates the Genkit instance of a task.
 func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
 	a := r.App
 	if t.model != "" {
@@ -365,7 +366,7 @@ func (r *taskRunner) makeHost(ctx context.Context, t mcpTask) (*Host, error) {
 	if err != nil {
 		if code, _ := Classify(err); code == ExitModel {
 			message, todo := "no model is available for the task", "pass --model provider/name"
-			// The text names the model and variables. Paths of files and unknown text stay on the host.
+			// The text contains the model and its variables. File paths and unknown texts stay on the host.
 			if h := hint.Of(err); h.Hint != "" && !errors.Is(err, errNoModel) {
 				message, todo = message+": "+h.Error(), h.Hint
 			}
@@ -390,7 +391,7 @@ func inputError(err error) error {
 	return toolspec.Failf(toolspec.CodeInvalid, "%v", err).WithRemediation(todo)
 }
 
-// taskError returns the class of a failure for the client. The text, which may contain host paths, is in the log.
+// taskError returns the error class for the client. The text, which may contain host paths, is only logged.
 func taskError(err error) error {
 	var told *toolspec.Error
 	if errors.As(err, &told) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -411,7 +412,7 @@ func taskError(err error) error {
 	var failed *workflow.Error
 	switch {
 	case !errors.As(err, &failed):
-	case failed.Code == "failed": // the message of a fail step, which its author wrote for callers
+	case failed.Code == "failed": // message of a fail step, which its author wrote for callers
 		message = sanitize.Cut(failed.Message, 2000)
 	case failed.Step != "":
 		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
@@ -420,7 +421,7 @@ func taskError(err error) error {
 		WithRemediation("Report the failure to the user. The server's log contains the reason.")
 }
 
-// jsonText returns a value as JSON, empty for none.
+// jsonText returns a value as JSON. It returns an empty string for nil.
 func jsonText(v any) string {
 	if v == nil {
 		return ""

@@ -19,15 +19,15 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// runWorker is a worker: what its runs share.
+// runWorker is the state that the runs of a worker share.
 type runWorker struct {
 	*App
 	q   *worker.Queue
 	tel *otelsetup.Tracing
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	pruned time.Time
-	said   map[string]string // why runs could not be carried out, as their logs say it already
+	said   map[string]string // by run: latest reason why it could not run, to avoid repeating it
 }
 
 func (a *App) Work(ctx context.Context, o worker.Options) error {
@@ -45,10 +45,10 @@ func (a *App) Work(ctx context.Context, o worker.Options) error {
 	})
 }
 
-// pruneEvery is how often a worker forgets old runs.
+// pruneEvery is how often a worker deletes old runs.
 const pruneEvery = time.Hour
 
-// prune forgets what is old, once in a while: nobody else may run another command.
+// prune deletes old runs periodically, because users may never run another command on this host.
 func (w *runWorker) prune(ctx context.Context) {
 	w.mu.Lock()
 	due := time.Since(w.pruned) > pruneEvery
@@ -65,8 +65,8 @@ func (w *runWorker) prune(ctx context.Context) {
 	}
 }
 
-// forRun returns the command as a run has it: with the flags that travel with the run, and those that are the worker's
-// to say. What it writes goes to the log.
+// forRun returns the App for a run. It has the flags stored with the run and the worker's own flags. Its output goes to
+// the log.
 func (a *App) forRun(n RunNote, log io.Writer) *App {
 	o := a.opts
 	o.Stderr, o.NoReaper, o.MaxSandboxes = log, true, 0
@@ -74,7 +74,7 @@ func (a *App) forRun(n RunNote, log io.Writer) *App {
 	return New(o)
 }
 
-// resume carries out a run, and tells its log why when it cannot.
+// resume executes a run. If this fails, it writes the reason to the run's log.
 func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 	w.prune(ctx)
 	log := w.q.NewLog(ctx, r.ID)
@@ -88,7 +88,7 @@ func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 			fmt.Fprintf(log, "hint: %s\n", todo)
 		}
 	}
-	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second) // it may have ended with the worker
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second) // ctx may have ended with the worker
 	defer cancel()
 	if now, err := w.q.Journal().Run(look, r.ID); err == nil && !now.Finished.IsZero() {
 		w.Notice("run %s %s", r.ID, now.Outcome)
@@ -99,7 +99,7 @@ func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 	return err
 }
 
-// isNews reports whether something was not said of a run before.
+// isNews reports whether text differs from the previous text about the run.
 func (w *runWorker) isNews(run, text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,7 +116,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	if err := w.checkNote(r, n); err != nil {
 		return err
 	}
-	wf, agents, clear, err := w.forRun(n, log).fetchRun(ctx, w.q, r, &n) // which changes n
+	wf, agents, clear, err := w.forRun(n, log).fetchRun(ctx, w.q, r, &n) // changes n
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	})
 }
 
-// resumeDetached resumes a run that this process has taken. When that was interrupted its sandboxes stay.
+// resumeDetached resumes a run that this process has taken. If the run is interrupted, its sandboxes stay.
 func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry) error {
 	kept, err := h.RunFiles()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package admincmd has the commands that serve sandboxes, check the machine, and show the configuration.
+// Package admincmd contains the commands that serve sandboxes, check the host, and show the configuration.
 package admincmd
 
 import (

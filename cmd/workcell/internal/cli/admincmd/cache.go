@@ -97,7 +97,7 @@ All sandboxes that use the cache get these files, so only run commands that you 
 	return cmd
 }
 
-// runtimeOf returns the runtime whose image has the program that a cache is for.
+// runtimeOf returns the runtime whose image has the program that uses a cache.
 func runtimeOf(name string) frontmatter.Runtime {
 	switch name {
 	case "pip":

@@ -59,8 +59,8 @@ func (a *command) showConfig(values []config.Value, origin bool) error {
 	})
 }
 
-// cell returns a value for the table; empty if it is not set. An empty list differs from a missing list, because it can
-// forbid everything.
+// cell returns a value for the table, or an empty string if it is not set. An empty list differs from a missing list,
+// because it may forbid everything.
 func cell(value any) string {
 	text := fmt.Sprint(value)
 	switch list := reflect.ValueOf(value); {

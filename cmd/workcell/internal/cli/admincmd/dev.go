@@ -33,7 +33,7 @@ The UI shows workflows as flows, agents as prompts, and sandbox tools as tools t
 			if err != nil {
 				return err
 			}
-			// Genkit reads it when it starts; under `genkit start` it is set.
+			// Genkit reads it at startup. `genkit start` sets it.
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}

@@ -27,15 +27,15 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
+// doctorTimeout limits each request to an engine, so that doctor finishes even if the engine hangs.
 const doctorTimeout = 5 * time.Second
 
-// verdict returns how a check ended.
+// verdict is the result of a check.
 type verdict string
 
 const (
 	verdictOK   verdict = "ok"
-	verdictWarn verdict = "warn" // works, less than it could
+	verdictWarn verdict = "warn" // works with limitations
 	verdictFail verdict = "fail" // no sandbox can run on this backend
 )
 
@@ -49,15 +49,15 @@ type check struct {
 
 // report is the output of doctor.
 type report struct {
-	Usable   bool            `json:"usable"`           // a sandbox can run on the backend that commands would take
-	Backend  string          `json:"backend"`          // what was asked for
-	Chosen   string          `json:"chosen,omitempty"` // what commands would take; empty when auto finds nothing
+	Usable   bool            `json:"usable"`           // a sandbox can run on the backend that commands would use
+	Backend  string          `json:"backend"`          // requested backend
+	Chosen   string          `json:"chosen,omitempty"` // backend that commands would use; empty if auto finds none
 	Version  string          `json:"version"`
 	Guest    string          `json:"guest"`
 	Backends []*engineReport `json:"backends"`
 }
 
-// engineReport is what was found out about one backend.
+// engineReport has the findings for one backend.
 type engineReport struct {
 	Name         string                `json:"name"`
 	Usable       bool                  `json:"usable"`
@@ -66,7 +66,7 @@ type engineReport struct {
 	Checks       []check               `json:"checks"`
 
 	there bool // the engine answered
-	tried bool // a sandbox was opened, or failed to
+	tried bool // opening a sandbox was tried
 }
 
 func (r *engineReport) add(name string, v verdict, detail, fix string) {
@@ -106,7 +106,7 @@ is 5 if the backend that would be used (--backend, or Docker, else containerd) c
 	return cmd
 }
 
-// diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
+// diagnose checks one backend, or all backends concurrently, so that a backend that hangs does not delay the others.
 func (a *command) diagnose(ctx context.Context, image string, network bool) (*report, error) {
 	c, err := a.Config()
 	if err != nil {
@@ -135,7 +135,7 @@ func (a *command) diagnose(ctx context.Context, image string, network bool) (*re
 	return r, nil
 }
 
-// choose sets which backend commands would take, by the rule of auto.
+// choose sets the backend that commands would use, with the rules of auto.
 func (r *report) choose() {
 	for _, e := range r.Backends {
 		if r.Backend == e.Name || e.there && (e.Name == engines.Docker || e.Name == engines.Containerd) {
@@ -145,7 +145,7 @@ func (r *report) choose() {
 	}
 }
 
-// table draws the report for people.
+// table prints the report as text.
 func (r *report) table(w io.Writer) error {
 	fmt.Fprintf(w, "workcell %s, guest %s\n", r.Version, r.Guest)
 	for _, e := range r.Backends {
@@ -173,7 +173,7 @@ func (r *engineReport) table(w io.Writer) error {
 	return cli.WriteTable(w, []string{"STATE", "CHECK", "FINDING"}, rows)
 }
 
-// summary is the report in one line.
+// summary returns the report as one line.
 func (r *report) summary() string {
 	var usable []string
 	tried := false
@@ -195,7 +195,7 @@ func (r *report) summary() string {
 	return "no sandbox can run; fix the failed checks above"
 }
 
-// examine runs the checks of one backend in order; each needs the one before it.
+// examine runs the checks of one backend in order. Each check requires the previous check.
 func (a *command) examine(ctx context.Context, conf *config.Config, r *engineReport, d engines.Engine, image string, network bool) {
 	m, err := a.OpenManager(ctx, app.Use{Backend: d.Name, State: app.StateUnused})
 	if err != nil {
@@ -203,12 +203,12 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 		return
 	}
 	defer m.Done()
-	defer m.Close(context.WithoutCancel(ctx)) // removes the trial sandbox should it still be there; nothing else is open
+	defer m.Close(context.WithoutCancel(ctx)) // removes the trial sandbox if it still exists; no other sandbox is open
 	if !r.engine(ctx, m.Backend(), d) {
 		return
 	}
 	switch d.Name {
-	case engines.Docker: // which says itself what filter it has
+	case engines.Docker: // the engine reports its filter
 	case engines.Kubernetes:
 		r.add("seccomp", verdictOK, "container runtime's filter, for all sandboxes", "")
 	default:
@@ -256,7 +256,7 @@ func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) 
 	r.add("engine", verdictFail, text, hint)
 }
 
-// engine asks the engine who it is.
+// engine requests information about the engine.
 func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d engines.Engine) bool {
 	r.there = true
 	bounded, cancel := context.WithTimeout(ctx, doctorTimeout)
@@ -287,7 +287,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 	return true
 }
 
-// enforcement reports what limits hold on this engine.
+// enforcement reports the limits that this engine enforces.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
 	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they exceed it"
@@ -352,7 +352,7 @@ func (r *engineReport) services(conf *config.Config) {
 
 // images reports which of the default images are present, and returns the first.
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
-	if r.Name == engines.Kubernetes { // images are its nodes'
+	if r.Name == engines.Kubernetes { // only the nodes know their images
 		return cmp.Or(chosen, conf.Image(string(frontmatter.Runtimes()[0])))
 	}
 	var refs []string
@@ -386,12 +386,12 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 	return first
 }
 
-// imageID returns the id of an image, empty when it is not there.
+// imageID returns the id of an image, or an empty string if the image is missing.
 func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	id, err := b.ImageID(ctx, ref)
-	if errors.Is(err, backend.ErrUnsupported) { // it is found out by who uses it
+	if errors.Is(err, backend.ErrUnsupported) { // unknown until a sandbox uses the image
 		return "", nil
 	}
 	return id, err
@@ -461,7 +461,7 @@ func (r *engineReport) trial(ctx context.Context, m *app.Manager, image string) 
 		image, took, info.User, strings.Join(info.Programs, ", ")), "")
 }
 
-// snapshots says how snapshots of a sandbox are made.
+// snapshots reports how the backend creates snapshots of a sandbox.
 func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	const name = "snapshots"
 	switch _, mechanism, err := s.Snapshots(ctx); {

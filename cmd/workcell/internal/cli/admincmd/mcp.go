@@ -41,7 +41,7 @@ const (
 
 type mcpOptions struct {
 	http   mcpHTTPFlags
-	policy string // file
+	policy string // file path
 
 	agents, workflows string // directories of tasks
 	coding            app.CodingTasks
@@ -50,8 +50,8 @@ type mcpOptions struct {
 	image     string
 	runtime   frontmatter.Runtime
 	network   backend.NetworkMode
-	caches    []string // of the machine, that the sandboxes read
-	hosts     []string // that the sandboxes reach though they have no network
+	caches    []string // host caches that the sandboxes can read
+	hosts     []string // allowed hosts of sandboxes without a network
 	onExit    string
 	exitGiven bool
 	idle      time.Duration
@@ -116,7 +116,7 @@ limits images.`,
 	return cmd
 }
 
-// serveFunc serves clients until the context ends.
+// serveFunc serves clients until ctx is done.
 type serveFunc func(context.Context, *command, *mcpserver.Server) error
 
 func (o *mcpOptions) run(ctx context.Context, a *command) error {
@@ -151,7 +151,8 @@ func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Poli
 	if err != nil {
 		return err
 	}
-	// Servers with the same database share their clients, whose sandboxes the others still need when one of them ends.
+	// Servers with the same database share their clients. When one server ends, the others still need the clients'
+	// sandboxes.
 	use := app.Use{
 		Join: place.URL != "" && o.transport == transportHTTP,
 		Pool: &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()},
@@ -175,7 +176,7 @@ func (o *mcpOptions) host(ctx context.Context, a *command, policy mcpserver.Poli
 	}
 }
 
-// serve serves clients until ctx ends, or the manager of the sandboxes is taken for dead.
+// serve serves clients until ctx is done, or the manager loses its ownership lease.
 func (o *mcpOptions) serve(
 	ctx context.Context, a *command, use app.Use, hosts *hosttools.Registry, policy mcpserver.Policy, serve serveFunc,
 ) (err error) {
@@ -196,7 +197,7 @@ func (o *mcpOptions) serve(
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	go state.AwaitLost(ctx, m.Records, m.Owner(), lost) // it can open nothing then
+	go state.AwaitLost(ctx, m.Records, m.Owner(), lost) // without the lease, the manager cannot open sandboxes
 	runner, err := a.TaskRunner(m, hosts, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
@@ -205,7 +206,7 @@ func (o *mcpOptions) serve(
 	opts := &mcpserver.Options{
 		Sandbox: tools.Sandbox{
 			Runtime: o.runtime, Image: o.image, Network: o.reach(), Cache: o.caches,
-			// The policy bounds it.
+			// The policy limits it.
 			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(conf.ExecTimeout)},
 		},
 		Policy: &policy, Tasks: runner.List(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.ForgetRun,
@@ -215,7 +216,7 @@ func (o *mcpOptions) serve(
 	if err != nil {
 		return err
 	}
-	closeServer := srv.Close // leaves what is shared
+	closeServer := srv.Close // does not close shared sandboxes
 	if o.onExit == onExitKeep && o.exitGiven {
 		closeServer = srv.Detach
 	}
@@ -223,7 +224,7 @@ func (o *mcpOptions) serve(
 	return serve(ctx, a, srv)
 }
 
-// reach returns what the sandboxes can reach.
+// reach returns the network access of the sandboxes.
 func (o *mcpOptions) reach() frontmatter.Network {
 	if len(o.hosts) > 0 {
 		return frontmatter.Network{Allow: o.hosts}
@@ -249,8 +250,8 @@ func (o *mcpOptions) check(a *command) error {
 	return cmp.Or(o.coding.Check(a.Options.Model), a.CheckModel(), a.CheckCaches(o.caches))
 }
 
-// serveStdio serves the client that started this command. Nothing else may write to its standard output: what still
-// holds it, a library that goes around os.Stdout or a child process, writes to standard error from here on.
+// serveStdio serves the client that started this command. Nothing else may write to its standard output. From here on,
+// output of libraries that bypass os.Stdout and of child processes goes to standard error.
 func (o *mcpOptions) serveStdio(ctx context.Context, a *command, srv *mcpserver.Server) error {
 	out := a.Stdout
 	if f, ok := out.(*os.File); ok {
@@ -258,7 +259,7 @@ func (o *mcpOptions) serveStdio(ctx context.Context, a *command, srv *mcpserver.
 		if err != nil {
 			return fmt.Errorf("cannot redirect standard output: %w", err)
 		}
-		defer own.Close() // the client has hung up, or does not care any more
+		defer own.Close() // the client hung up or does not read
 		out = own
 	}
 	if err := srv.ServeStdio(ctx, a.Stdin, out); err != nil && ctx.Err() == nil {
@@ -267,7 +268,7 @@ func (o *mcpOptions) serveStdio(ctx context.Context, a *command, srv *mcpserver.
 	return context.Cause(ctx)
 }
 
-// guardPolicy returns the policy in a file; without a file, the default.
+// guardPolicy returns the policy in a file. Without a file, it returns the default policy.
 func guardPolicy(path string) (mcpserver.Policy, error) {
 	if path == "" {
 		return mcpserver.DefaultPolicy(), nil
@@ -283,13 +284,13 @@ func guardPolicy(path string) (mcpserver.Policy, error) {
 	return p, err
 }
 
-// defaultMCPAddress is where `mcp --transport http` listens.
+// defaultMCPAddress is the default listen address of `mcp --transport http`.
 const defaultMCPAddress = "127.0.0.1:8765"
 
-// mcpTokenEnv holds the token of a single owner.
+// mcpTokenEnv is the environment variable for the token of a single owner.
 const mcpTokenEnv = "WORKCELL_MCP_TOKEN"
 
-// mcpHTTPFlags configure HTTP.
+// mcpHTTPFlags are the flags for HTTP.
 type mcpHTTPFlags struct {
 	flags     *pflag.FlagSet
 	listen    string
@@ -315,15 +316,15 @@ func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().AddFlagSet(fs)
 }
 
-// given reports whether any of the flags was used.
+// given reports whether any of the flags is set.
 func (f *mcpHTTPFlags) given() bool {
 	given := false
 	f.flags.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
 	return given
 }
 
-// prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
-// used. serve serves clients. Before and after serve, until end, clients get 503.
+// prepare reads tokens and certificate and starts to listen, so that errors are found before an engine is used. serve
+// serves clients. Before and after serve, clients get 503, until end is called.
 func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
@@ -356,13 +357,13 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 	if opts.TLS != nil {
 		scheme = "https"
 	}
-	// Each server closes its own listener. Clients can connect in between.
+	// Each server closes its listener. Between servers, clients can still connect.
 	again := func() (net.Listener, error) {
 		file, err := l.(*net.TCPListener).File()
 		if err != nil {
 			return nil, err
 		}
-		defer file.Close() // the listener has its own
+		defer file.Close() // the listener has a copy
 		return net.FileListener(file)
 	}
 	unready := func() (stop func()) {
@@ -393,7 +394,7 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 		err = srv.ServeHTTP(ctx, l, opts)
 		if lost := context.Cause(ctx); state.Passes(lost) {
 			err = lost
-		} // a signal is not an error: Kubernetes stops servers with SIGTERM
+		} // A signal is not an error, because Kubernetes stops servers with SIGTERM.
 		if state.Passes(err) {
 			stop = unready()
 		}
@@ -415,7 +416,7 @@ func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// tokens reads the token file, or the one token of the environment.
+// tokens reads the token file, or the single token in the environment.
 func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 	if f.tokenFile == "" {
 		if secret := e.Get(mcpTokenEnv); secret != "" {
@@ -427,7 +428,7 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 	if err != nil {
 		return nil, app.Fail(app.ExitInvalid, err, "--token-file requires a file with lines of the form NAME TOKEN")
 	}
-	defer file.Close() // only read from
+	defer file.Close() // opened for reading only
 	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile),
 			"run chmod 600 "+f.tokenFile)

@@ -21,10 +21,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// maxToolArgs bounds the arguments that `tools call` reads from standard input.
+// maxToolArgs is the maximum size of the arguments that `tools call` reads from standard input.
 const maxToolArgs = 16 << 20
 
-// Languages of `tools show`.
+// Output formats of `tools show`.
 type toolLanguage string
 
 const (
@@ -32,10 +32,10 @@ const (
 	asJSON   toolLanguage = "json"
 )
 
-// toolsOptions are what the tools commands share.
+// toolsOptions are the options that the tools commands share.
 type toolsOptions struct {
 	*command
-	agent string // file of the agent whose rules hold; empty: every tool is allowed
+	agent string // agent's file, whose rules apply; if empty, every tool is allowed
 }
 
 func newToolsCmd(a *command) *cobra.Command {
@@ -142,7 +142,7 @@ func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry, name st
 	return rules, nil
 }
 
-// toolRow is a tool as it is listed.
+// toolRow is a tool in a list.
 type toolRow struct {
 	Tool        string `json:"tool"`
 	Decision    string `json:"decision"`
@@ -150,7 +150,7 @@ type toolRow struct {
 	Description string `json:"description"`
 }
 
-// list prints the tools of a server, or of all if server is empty.
+// list prints the tools of a server, or of all servers if server is empty.
 func (o *toolsOptions) list(ctx context.Context, server string) error {
 	return o.use(ctx, server, nil, func(set *hosttools.Set) error {
 		rows := []toolRow{}
@@ -222,7 +222,7 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 	})
 }
 
-// toolExit returns the exit code of a call that failed.
+// toolExit returns the exit code of a failed call.
 func toolExit(code toolspec.Code) int {
 	switch code {
 	case toolspec.CodeInvalid, toolspec.CodeTooLarge:

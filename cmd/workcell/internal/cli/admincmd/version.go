@@ -20,7 +20,7 @@ import (
 
 type versionInfo struct {
 	Version string `json:"version"`
-	Guest   string `json:"guest"` // version of the embedded guest
+	Guest   string `json:"guest"` // version of the embedded guest agent
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
@@ -45,7 +45,7 @@ func newVersionCmd(a *command) *cobra.Command {
 	})
 }
 
-// newReaperCmd returns the command that a reaper runs, which is not for people.
+// newReaperCmd returns the command of the reaper process. Users do not run it.
 func newReaperCmd(a *command) *cobra.Command {
 	owner, engine := "", ""
 	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
