@@ -112,8 +112,8 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 	return out, nil
 }
 
-// InputFields returns the properties of an input schema with their types. It returns nil if the schema has no
-// properties but allows any.
+// InputFields returns the properties of an input schema with their types. It returns nil if the schema defines no
+// properties and allows additional properties.
 func InputFields(schema map[string]any) map[string]string {
 	properties, _ := schema["properties"].(map[string]any)
 	if len(properties) == 0 && schema["additionalProperties"] != false {

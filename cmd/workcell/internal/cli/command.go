@@ -1,4 +1,5 @@
-// Package cli has what all commands share: streams, flags, output, progress, the terminal, and the exit of the process.
+// Package cli contains everything that all commands share: streams, flags, output, progress, the terminal, and the exit
+// of the process.
 package cli
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Command is one call of the command: its streams, its flags, and the App with these flags.
+// Command is one invocation of the workcell command. It holds the streams, the flags, and the App with these flags.
 type Command struct {
 	*app.App             // nil until the flags are parsed
 	Options  app.Options // bound to flags; App has a copy
@@ -27,20 +28,20 @@ type Command struct {
 	Stdout   io.Writer
 	Stderr   io.Writer
 	Out      format
-	Terminal atomic.Pointer[HostTerminal] // the one that is not as it was found, nil for none
+	Terminal atomic.Pointer[HostTerminal] // terminal in a changed mode; nil for none
 }
 
-// New returns a Command. version is empty unless it is a release.
+// New returns a Command. version is empty except in releases.
 func New(stdin io.Reader, stdout, stderr io.Writer, version string) *Command {
 	a := &Command{Stdin: stdin, Stdout: stdout, Stderr: stderr, Out: OutputTable}
 	a.Options = app.Options{Env: os.LookupEnv, Stderr: stderr, Version: buildVersion(version), Front: a.front}
 	return a
 }
 
-// Group returns commands for the root.
+// Group returns commands for the root command.
 type Group func(*Command) []*cobra.Command
 
-// Run parses args, does the work and returns the exit code.
+// Run parses args, runs the command, and returns the exit code.
 func Run(ctx context.Context, args []string, a *Command, groups ...Group) int {
 	ctx, stop := watchSignals(ctx, a.Stderr, func(code int) {
 		a.RestoreTerminal()
@@ -54,10 +55,10 @@ func Run(ctx context.Context, args []string, a *Command, groups ...Group) int {
 	return finish(ctx, a.Stderr, err)
 }
 
-// valueName matches the name of a flag's value at the beginning of its description, where pflag repeats it.
+// valueName matches the name of a flag's value at the beginning of its description, where pflag repeats the name.
 var valueName = regexp.MustCompile(`(?m)^( +(?:-\w, )?--\S+ \S+ +)\S+: `)
 
-// Root builds the tree of commands.
+// Root returns the command tree.
 func Root(a *Command, groups ...Group) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "workcell",
@@ -138,7 +139,7 @@ Environment:
 	return root
 }
 
-// wrapArgErrors makes wrong arguments usage errors in every command, as wrong flags are.
+// wrapArgErrors turns invalid arguments of all commands into usage errors, like invalid flags.
 func wrapArgErrors(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
@@ -163,7 +164,7 @@ func wrapArgErrors(cmd *cobra.Command) {
 	}
 }
 
-// commandHint returns which command of a group may be meant.
+// commandHint returns a hint with the command of a group that the user may have meant.
 func commandHint(group *cobra.Command, args []string) string {
 	hint := "see `" + group.CommandPath() + " --help`"
 	if len(args) == 0 {
@@ -176,7 +177,7 @@ func commandHint(group *cobra.Command, args []string) string {
 		}
 	}
 	near, ok := suggest.Closest(args[0], names)
-	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // other words for it
+	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // known synonyms of commands
 		near, ok = alike[0], true
 	}
 	if !ok {
@@ -185,7 +186,7 @@ func commandHint(group *cobra.Command, args []string) string {
 	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
 }
 
-// buildVersion returns version, else what Go recorded of the module and its revision.
+// buildVersion returns version. If version is empty, it returns the module version and revision recorded by Go.
 func buildVersion(version string) string {
 	if version != "" {
 		return version

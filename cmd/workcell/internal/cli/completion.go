@@ -13,11 +13,11 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// maxCompletions is how many runs a shell is offered, the latest.
+// maxCompletions is the maximum number of completed runs, latest first.
 const maxCompletions = 50
 
-// completeWords lets shells complete what the commands below cmd take: sandboxes and runs by the state file alone,
-// since an engine may take its time, files by their extension, and the values of flags.
+// completeWords adds shell completion to the commands below cmd. It completes sandboxes and runs from the state file
+// only, because an engine may be slow. It also completes files by their extension, and flag values.
 func (a *Command) completeWords(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if c, ok := f.Value.(interface{ Words() []string }); ok {
@@ -30,7 +30,7 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 	switch {
 	case cmd.Name() == "cp":
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			if len(args) > 1 || strings.ContainsAny(typed, ":./") { // a path, here or there
+			if len(args) > 1 || strings.ContainsAny(typed, ":./") { // a local path or a path in a sandbox
 				return nil, cobra.ShellCompDirectiveDefault
 			}
 			var names []cobra.Completion
@@ -55,12 +55,13 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 	}
 }
 
-// completeFlag lets shells complete the value of a flag. A flag that has a completion keeps it.
+// completeFlag adds shell completion of a flag's value, unless the flag already has a completion.
 func (a *Command) completeFlag(cmd *cobra.Command, name string, words []string) {
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails where there is one
+	// Fails if the flag has a completion.
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// firstArgument completes the first argument, or every one, from a list.
+// firstArgument returns a completion of the first argument, or of every argument, from a list.
 func firstArgument(every bool, list func(context.Context) []cobra.Completion) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 && !every {
@@ -70,13 +71,14 @@ func firstArgument(every bool, list func(context.Context) []cobra.Completion) co
 	}
 }
 
-// stateThere returns the state; false when there is none, which completing a word does not change.
+// stateThere returns the location of the state. It returns false if no state exists, because completion must not create
+// it.
 func (a *Command) stateThere() (state.Place, bool) {
-	place, err := app.New(a.Options).State() // flags are parsed late here
+	place, err := app.New(a.Options).State() // completion parses flags late
 	return place, err == nil && place.There()
 }
 
-// sandboxNames returns what the recorded sandboxes are called: the name of a named one, else the id.
+// sandboxNames returns the names of the recorded sandboxes. It returns the id of a sandbox without a name.
 func (a *Command) sandboxNames(ctx context.Context) []cobra.Completion {
 	place, ok := a.stateThere()
 	if !ok {
@@ -86,7 +88,7 @@ func (a *Command) sandboxNames(ctx context.Context) []cobra.Completion {
 	if err != nil {
 		return nil
 	}
-	defer store.Close() // it was only read
+	defer store.Close() // opened for reading only
 	list, err := app.Recorded(ctx, store)
 	if err != nil {
 		return nil
@@ -112,14 +114,14 @@ func (a *Command) runIDs(ctx context.Context) []cobra.Completion {
 	if err != nil {
 		return nil
 	}
-	defer j.Close() // it was only read
+	defer j.Close() // opened for reading only
 	runs, err := j.Runs(ctx, maxCompletions)
 	if err != nil {
 		return nil
 	}
 	ids := make([]cobra.Completion, len(runs))
 	for i, r := range runs {
-		state, _ := app.RunState(ctx, j, r) // it only describes the run
+		state, _ := app.RunState(ctx, j, r) // on error, the description lacks the state
 		ids[i] = cobra.CompletionWithDesc(r.ID, r.Workflow+", "+state+", "+Age(time.Since(r.Started)))
 	}
 	return ids

@@ -32,8 +32,8 @@ const exitCodeHelp = `Exit codes:
   128+n    signal n terminated workcell or, with exec and attach, the command: 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM
 Otherwise, sandbox exec and attach return the exit code of the command in the sandbox.`
 
-// finish prints err as the user should see it and returns the exit code. A command that a signal ended exits as signals
-// do, whatever error came of it.
+// finish prints err for the user and returns the exit code. A command that was stopped by a signal exits with the code
+// for the signal, whatever its error.
 func finish(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -53,8 +53,8 @@ func finish(ctx context.Context, stderr io.Writer, err error) int {
 	return code
 }
 
-// printError writes the error and its hint. Text in it may come from a sandbox, so control characters are shown, not
-// sent to the terminal.
+// printError prints the error and its hint. The text may come from a sandbox, so it shows control characters instead of
+// sending them to the terminal.
 func printError(w io.Writer, err error, hint string) {
 	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(sanitize.Text(err.Error())))
 	if hint != "" {
@@ -62,12 +62,12 @@ func printError(w io.Writer, err error, hint string) {
 	}
 }
 
-// indentLines sets off the further lines of a message.
+// indentLines indents all lines of a message except the first.
 func indentLines(s string) string {
 	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
 }
 
-// signalError is the cause of a context that a signal ended.
+// signalError is the cause of a context that a signal canceled.
 type signalError struct{ sig syscall.Signal }
 
 func (e signalError) Error() string {
@@ -77,19 +77,19 @@ func (e signalError) Error() string {
 	return "stopped by signal: " + e.sig.String()
 }
 
-// exitCode follows the shells: 128 plus the number of the signal.
+// exitCode returns the shells' exit code: 128 plus the number of the signal.
 func (e signalError) exitCode() int { return app.ExitSignalBase + int(e.sig) }
 
-// watchSignals returns a context that the first interrupt, termination or hang-up ends, with a [signalError] as its
-// cause; commands then close their sandboxes and return. A second signal exits at once.
+// watchSignals returns a context that is canceled by the first interrupt, termination, or hang-up signal, with a
+// [signalError] as its cause. Commands then close their sandboxes and return. A second signal exits immediately.
 //
-// genkit.Init also catches these signals, for good. A signal is delivered to everyone who asked for it, so this works
-// before and after Init all the same; what Init takes away is only the default action, which is not relied upon here.
+// genkit.Init also catches these signals permanently. All receivers get a signal, so this works before and after Init.
+// Init only disables the default action of the signals, which this function does not need.
 func watchSignals(parent context.Context, stderr io.Writer, exit func(int)) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	ch := make(chan os.Signal, 2)
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		// nohup and a shell's background jobs set some of these to be ignored, and mean it.
+		// nohup and background jobs of a shell ignore some signals on purpose.
 		if !signal.Ignored(sig) {
 			signal.Notify(ch, sig)
 		}

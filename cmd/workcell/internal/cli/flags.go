@@ -14,13 +14,13 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
-// ParseEnv reads -e flags: NAME=VALUE, or NAME alone to pass on the value that this process has, if it has one.
+// ParseEnv parses -e flags. NAME=VALUE sets a value, and NAME alone passes on the value in this process, if it is set.
 func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
 		if name == "" {
-			// The value may be a secret, so it is not repeated.
+			// The value may be a secret, so the error omits it.
 			return nil, app.UsageError(fmt.Errorf("environment variable without a name before ="),
 				"use -e NAME=VALUE or -e NAME")
 		}
@@ -34,7 +34,7 @@ func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
-// egressFlag adds the flags of networks that are not public, and of registries that may be in them.
+// egressFlag adds the flags for private networks, and for package registries, which may be in private networks.
 func (a *Command) egressFlag(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
 		"let hosts in network.allow resolve to private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
@@ -47,16 +47,16 @@ func (a *Command) PoolFlag(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.Options.Pool, "pool", nil, "`IMAGE=N`: keep N sandboxes of IMAGE ready so that new ones open faster (repeatable)")
 }
 
-// flagGroup is a set of flags that several commands have. What they say is in Command.Options.
+// flagGroup is a set of flags that several commands share. Their values are in Command.Options.
 type flagGroup int
 
 const (
-	EngineFlags flagGroup = 1 << iota // the engine; every command that touches sandboxes has them
-	ImageFlags                        // how sandboxes are made: which images may be used, where they come from, the OCI runtime
-	ModelFlags                        // the model in place of what the agents' files name
-	OutputFlags                       // how data is written to standard output
-	AgentsFlags                       // where the agents of workflows are
-	AuditFlags                        // where decisions and commands are recorded
+	EngineFlags flagGroup = 1 << iota // container engine; for every command that uses sandboxes
+	ImageFlags                        // creation of sandboxes: allowed images, mirrors, and the OCI runtime
+	ModelFlags                        // model that overrides the agents' files
+	OutputFlags                       // format of the data on standard output
+	AgentsFlags                       // directory of the agents of workflows
+	AuditFlags                        // audit log
 )
 
 // Verb returns a command with the flags of some groups.
@@ -101,7 +101,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Subcommands returns a command that is nothing but its subcommands.
+// Subcommands returns a command that only has subcommands.
 func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -109,13 +109,13 @@ func Subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// choice is a flag with one of a few values.
+// choice is a flag with a fixed set of values.
 type choice[T ~string] struct {
 	value *T
 	words []string
 }
 
-// OneOf returns a flag for p, whose default is what p holds.
+// OneOf returns a flag for p. The default is the current value of p.
 func OneOf[T ~string](p *T, values ...T) *choice[T] {
 	c := &choice[T]{value: p}
 	for _, v := range values {
@@ -126,7 +126,7 @@ func OneOf[T ~string](p *T, values ...T) *choice[T] {
 
 func (c *choice[T]) String() string { return string(*c.value) }
 
-// Words returns the values that the flag takes.
+// Words returns the allowed values of the flag.
 func (c *choice[T]) Words() []string { return c.words }
 
 func (c *choice[T]) Type() string { return strings.Join(c.words, "|") }
@@ -139,7 +139,7 @@ func (c *choice[T]) Set(text string) error {
 	return nil
 }
 
-// unknownChoice is the error of a value that a flag does not have.
+// unknownChoice is the error for a value that the flag does not allow.
 type unknownChoice struct{ words []string }
 
 func (e *unknownChoice) Error() string {
@@ -147,7 +147,7 @@ func (e *unknownChoice) Error() string {
 	return "must be " + strings.Join(e.words[:last], ", ") + " or " + e.words[last]
 }
 
-// flagError returns the error of a command line that cannot be parsed.
+// flagError returns the error for an invalid command line.
 func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	var unknown *unknownChoice
@@ -157,7 +157,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return app.UsageError(err, "see `"+cmd.CommandPath()+" --help`")
 }
 
-// HostToolsFlag adds the flag of the operator's file.
+// HostToolsFlag adds the flag for the operator's host tools file.
 func (a *Command) HostToolsFlag(f *pflag.FlagSet) {
 	f.StringVar(&a.Options.HostTools, "host-tools", "",
 		"`FILE`: path to a file that lists MCP servers with host tools; an agent's host_tools selects tools (default $WORKCELL_HOST_TOOLS)")

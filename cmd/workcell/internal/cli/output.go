@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// format is how data is written to standard output.
+// format is the format of the data on standard output.
 type format string
 
 const (
@@ -29,7 +29,7 @@ const (
 	outputJSON  format = "json"
 )
 
-// Print writes v to standard output in the chosen format; table draws it for people.
+// Print prints v to standard output in the selected format. table prints it as text.
 func (a *Command) Print(v any, table func(io.Writer) error) error {
 	if a.Out == outputJSON {
 		return writeJSON(a.Stdout, v)
@@ -37,13 +37,13 @@ func (a *Command) Print(v any, table func(io.Writer) error) error {
 	return table(a.Stdout)
 }
 
-// Progress starts to show what is done. The caller closes it.
+// Progress starts a progress display. The caller must close it.
 func (a *Command) Progress() *progress { return newProgress(a.Stdin, a.Stderr) }
 
-// front is Options.Front.
+// front implements Options.Front.
 func (a *Command) front(w io.Writer) app.Front { return newProgress(a.Stdin, w) }
 
-// PrintList prints items; for people as a table with a row for each.
+// PrintList prints items. The text format is a table with one row per item.
 func PrintList[T any](a *Command, items []T, header []string, row func(T) []string) error {
 	return a.Print(items, func(w io.Writer) error {
 		rows := make([][]string, len(items))
@@ -54,8 +54,8 @@ func PrintList[T any](a *Command, items []T, header []string, row func(T) []stri
 	})
 }
 
-// Printed prints what a command does to one thing after the other: for people the id of each as soon as it is true,
-// else the list of all by end.
+// Printed prints the results of a command that handles several items. In text format, it prints the id of each item
+// immediately. In other formats, end prints the list of all items.
 type Printed[T any] struct {
 	Command *Command
 	items   []T
@@ -74,8 +74,8 @@ func (p *Printed[T]) End() error {
 	return p.Command.Print(p.items, func(io.Writer) error { return nil })
 }
 
-// Contents returns standard output for contents that may come from a sandbox: a terminal must not act on them. Whoever
-// else reads them gets them as they are.
+// Contents returns standard output for contents that may come from a sandbox. A terminal must not interpret them. Other
+// readers get them unchanged.
 func (a *Command) Contents() io.Writer {
 	if isTerminal(a.Stdout) {
 		return plainWriter{a.Stdout}
@@ -88,12 +88,12 @@ func isTerminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// plainWriter makes what is written safe for a terminal. A write must end with a whole character.
+// plainWriter makes written text safe for a terminal. Each write must end with a complete character.
 type plainWriter struct{ w io.Writer }
 
 func (p plainWriter) Write(data []byte) (int, error) {
 	for rest := data; len(rest) > 0; {
-		n := min(len(rest), 32<<10) // escapes are longer than what they stand for
+		n := min(len(rest), 32<<10) // limited, because escapes are longer than the escaped characters
 		for n < len(rest) && !utf8.RuneStart(rest[n]) && n < 32<<10+utf8.UTFMax {
 			n++
 		}
@@ -128,10 +128,10 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// isUnprintable reports whether a terminal may act on a character, or not show it.
+// isUnprintable reports whether a terminal may interpret a character or may not show it.
 func isUnprintable(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// WriteTable aligns rows under a header. Cells are made safe for a terminal.
+// WriteTable writes aligned rows under a header. It makes cells safe for a terminal.
 func WriteTable(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(header, "\t"))
@@ -148,7 +148,7 @@ func WriteTable(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// WriteFacts writes lines of a name and a value; what has no value is left out.
+// WriteFacts writes lines with a name and a value. It omits empty values.
 func WriteFacts(w io.Writer, facts ...[2]string) {
 	for _, f := range facts {
 		if f[1] != "" {
@@ -157,10 +157,11 @@ func WriteFacts(w io.Writer, facts ...[2]string) {
 	}
 }
 
-// notYAML matches the characters of JSON that are not valid in YAML, or break a line there.
+// notYAML matches the characters of JSON that are invalid in YAML or break a line there.
 var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
 
-// WriteLines writes a result for people, safe for a terminal: text unchanged, anything else in the style of YAML.
+// WriteLines writes a result as text that is safe for a terminal. It writes strings unchanged and other values in YAML
+// style.
 func WriteLines(w io.Writer, prefix string, v any) error {
 	text, ok := v.(string)
 	if !ok {
@@ -169,7 +170,7 @@ func WriteLines(w io.Writer, prefix string, v any) error {
 			return err
 		}
 		raw = notYAML.ReplaceAllFunc(raw, func(c []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0]) })
-		var plain any // a reader of YAML tells whole numbers from others
+		var plain any // decoding as YAML distinguishes whole numbers from other numbers
 		if err := yaml.Unmarshal(raw, &plain); err != nil {
 			return err
 		}
@@ -186,7 +187,7 @@ func WriteLines(w io.Writer, prefix string, v any) error {
 	return nil
 }
 
-// Age writes how long ago something was in its largest unit.
+// Age returns a duration in its largest unit.
 func Age(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -202,5 +203,5 @@ func Age(d time.Duration) string {
 	}
 }
 
-// ByteSize writes a number of bytes for people.
+// ByteSize returns a number of bytes with a unit.
 func ByteSize(n int64) string { return units.BytesSize(float64(n)) }

@@ -17,28 +17,28 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// progress shows on standard error what is being done. On a terminal the last line is live: it shows what is running
-// now and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
+// progress shows the current activity on standard error. On a terminal, the last line is live: it shows the current
+// step and its duration. Otherwise, progress prints only plain lines. It is safe for concurrent use.
 type progress struct {
-	in   io.Reader // where answers come from
+	in   io.Reader // for answers of the user
 	w    io.Writer
-	kind string // of runs: workflow or agent
+	kind string // kind of the run: workflow or agent
 	live bool
 	now  func() time.Time
 
-	mu      sync.Mutex // guards what follows and keeps lines whole
+	mu      sync.Mutex // guards the fields below and keeps lines whole
 	status  string
 	since   time.Time
-	held    bool                                       // somebody is asked something: nothing is drawn over the answer
-	shown   bool                                       // a live line stands on the terminal
-	pulls   map[string]map[string]backend.PullProgress // layers of the images that are fetched
-	running []string                                   // steps of runs under way, oldest first
+	held    bool                                       // the user is typing an answer, so nothing is drawn
+	shown   bool                                       // the live line is visible
+	pulls   map[string]map[string]backend.PullProgress // layers of images that are being pulled
+	running []string                                   // current steps of runs, oldest first
 
-	stop chan struct{} // ends the ticker; nil when not live
+	stop chan struct{} // stops the ticker; nil without a live line
 	done chan struct{}
 }
 
-// newProgress starts telling. On a terminal it has a goroutine that redraws the live line until Close.
+// newProgress starts a progress display. On a terminal, a goroutine redraws the live line until Close.
 func newProgress(in io.Reader, w io.Writer) *progress {
 	p := &progress{in: in, w: w, kind: "workflow", now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -49,7 +49,7 @@ func newProgress(in io.Reader, w io.Writer) *progress {
 	return p
 }
 
-// Line writes a line that stays.
+// Line prints a permanent line.
 func (p *progress) Line(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +62,8 @@ func (p *progress) line(format string, args ...any) {
 	p.draw()
 }
 
-// Status sets what the live line shows; empty clears it. It is nothing when standard error is no terminal.
+// Status sets the text of the live line. Empty text clears the line. Status has no effect if standard error is not a
+// terminal.
 func (p *progress) Status(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +79,7 @@ func (p *progress) setStatus(text string) {
 	p.draw()
 }
 
-// Hold keeps the live line away while somebody types an answer.
+// Hold hides the live line while the user types an answer.
 func (p *progress) Hold(held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +88,7 @@ func (p *progress) Hold(held bool) {
 	p.draw()
 }
 
-// Close erases the live line and ends the goroutine. Idempotent for a progress that is not live; call it once.
+// Close erases the live line and stops the goroutine. Call it once. Without a live line, it does nothing.
 func (p *progress) Close() {
 	if !p.live {
 		return
@@ -136,7 +137,7 @@ func (p *progress) draw() {
 	p.shown = true
 }
 
-// Pull is a session.Request's OnPull: it prints once that an image is fetched and keeps the live line up to date.
+// Pull implements OnPull of a session.Request. It prints one line per pulled image and updates the live line.
 func (p *progress) Pull(ev backend.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,10 +164,10 @@ func (p *progress) Pull(ev backend.PullProgress) {
 	p.setStatus(text)
 }
 
-// Kind sets what runs are called.
+// Kind sets the kind of runs in messages.
 func (p *progress) Kind(kind string) { p.kind = kind }
 
-// Event is workflow.Options.OnEvent.
+// Event implements workflow.Options.OnEvent.
 func (p *progress) Event(ev workflow.Event) {
 	switch ev.Kind {
 	case workflow.EventRunStarted:
@@ -207,7 +208,7 @@ func (p *progress) Event(ev workflow.Event) {
 	}
 }
 
-// started announces steps that take a while; the others are over before it could be read.
+// started announces slow steps. Other steps end too fast to read a message.
 func (p *progress) started(ev workflow.Event) {
 	if !slow(ev.Type) {
 		return
@@ -253,7 +254,7 @@ func (p *progress) finished(ev workflow.Event) {
 	p.setStatus(strings.Join(p.running, ", "))
 }
 
-// Tool shows an agent's tool calls: what it does now on the live line, what it did in a line that stays.
+// Tool shows an agent's tool calls: running calls on the live line, and finished calls on permanent lines.
 func (p *progress) Tool(agent string, e tools.ToolEvent) {
 	if !e.Done {
 		return
@@ -270,7 +271,7 @@ func slow(t workflow.Type) bool {
 	return slices.Contains([]workflow.Type{workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach}, t)
 }
 
-// Short rounds a duration for people.
+// Short rounds a duration for display.
 func Short(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()
@@ -278,14 +279,14 @@ func Short(d time.Duration) string {
 	return fmt.Sprint(d.Round(100 * time.Millisecond))
 }
 
-// What is shown of what a failed command wrote.
+// Limits for the displayed output of a failed command.
 const (
 	lastWordsLines = 10
-	lastWordsWidth = 200 // runes of a line
+	lastWordsWidth = 200 // runes per line
 )
 
-// LastWords returns the last lines that a command of a workflow wrote, by the output of its step: of standard error,
-// else of standard output.
+// LastWords returns the last output lines of a workflow command from the output of its step. It prefers standard error
+// to standard output.
 func LastWords(output any) []string {
 	fields, _ := output.(map[string]any)
 	text := ""

@@ -13,22 +13,22 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// plainScreen takes back what full screen programs and shells switch on and, left behind, do not switch off: the other
-// screen, reports of the mouse, marked pastes, a hidden cursor, colours.
+// plainScreen resets modes that full-screen programs and shells enable and that remain enabled after a disconnect: the
+// alternate screen, mouse reports, bracketed paste, a hidden cursor, and colors.
 const plainScreen = "\x1b[?1047l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 
-// HostTerminal is the terminal that this command was started at. Its methods may be called concurrently.
+// HostTerminal is the terminal of this command. Its methods are safe for concurrent use.
 type HostTerminal struct {
 	In  *os.File
 	Out io.Writer
 
 	mu     sync.Mutex  // guards the fields below
-	found  *term.State // as it was; nil before raw
+	found  *term.State // original state; nil before Raw
 	screen func()      // restores the output's mode; nil for nothing to do
-	over   bool        // it stays as it was found from now on
+	over   bool        // the terminal must not change again
 }
 
-// NewHostTerminal fails when there is none.
+// NewHostTerminal returns the terminal of this command. It fails if standard input is not a terminal.
 func NewHostTerminal(stdin io.Reader, stdout io.Writer) (*HostTerminal, error) {
 	in, ok := stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
@@ -37,7 +37,7 @@ func NewHostTerminal(stdin io.Reader, stdout io.Writer) (*HostTerminal, error) {
 	return &HostTerminal{In: in, Out: stdout}, nil
 }
 
-// Raw makes the terminal pass on every key and show every byte, again also when somebody else changed that.
+// Raw switches the terminal to raw mode. Call it again if another process may have changed the mode.
 func (t *HostTerminal) Raw() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,28 +54,28 @@ func (t *HostTerminal) Raw() error {
 	return nil
 }
 
-// restore sets the terminal back as it was found, for good.
+// restore permanently restores the original state of the terminal.
 func (t *HostTerminal) restore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over = true; t.found == nil {
 		return
 	}
-	_ = term.Restore(int(t.In.Fd()), t.found) // it may be gone, with its window
+	_ = term.Restore(int(t.In.Fd()), t.found) // fails if the terminal's window was closed
 	if t.screen != nil {
 		t.screen()
 	}
 	t.found = nil
 }
 
-// Leave tidies the screen up behind programs that go on elsewhere.
+// Leave resets the screen after a disconnect from programs that continue in the sandbox.
 func (t *HostTerminal) Leave() {
 	if f, ok := t.Out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		_, _ = f.WriteString(plainScreen) // it may be gone, with its window
+		_, _ = f.WriteString(plainScreen) // fails if the terminal's window was closed
 	}
 }
 
-// Size is zero when the terminal does not know.
+// Size returns the size of the terminal, or zero if the size is unknown.
 func (t *HostTerminal) Size() sandbox.TerminalSize {
 	for _, f := range []any{t.Out, t.In} {
 		file, ok := f.(*os.File)
@@ -89,7 +89,7 @@ func (t *HostTerminal) Size() sandbox.TerminalSize {
 	return sandbox.TerminalSize{}
 }
 
-// WatchSize returns each new size until ctx ends.
+// WatchSize returns a channel that receives each new size until ctx is done.
 func (t *HostTerminal) WatchSize(ctx context.Context) <-chan sandbox.TerminalSize {
 	sizes := make(chan sandbox.TerminalSize)
 	go func() {
@@ -109,7 +109,7 @@ func (t *HostTerminal) WatchSize(ctx context.Context) <-chan sandbox.TerminalSiz
 	return sizes
 }
 
-// RestoreTerminal sets this process's terminal back as it was found, if it is not.
+// RestoreTerminal restores the original state of this process's terminal, if it was changed.
 func (a *Command) RestoreTerminal() {
 	if t := a.Terminal.Swap(nil); t != nil {
 		t.restore()

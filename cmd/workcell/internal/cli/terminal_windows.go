@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// onChange calls fn now and then until ctx ends: a console sends no signal when its size changes.
+// onChange calls fn periodically until ctx is done, because a console sends no signal when its size changes.
 func (t *HostTerminal) onChange(ctx context.Context, fn func()) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -23,7 +23,7 @@ func (t *HostTerminal) onChange(ctx context.Context, fn func()) {
 	}
 }
 
-// showSequences makes a console act on control sequences, and returns what takes that back.
+// showSequences enables control sequences on a console. It returns a function that restores the mode.
 func showSequences(out io.Writer) func() {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -35,10 +35,10 @@ func showSequences(out io.Writer) func() {
 		return nil // not a console
 	}
 	if windows.SetConsoleMode(h, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING|windows.DISABLE_NEWLINE_AUTO_RETURN) != nil {
-		return nil // an old one, which shows them
+		return nil // an old console without support for control sequences
 	}
-	return func() { _ = windows.SetConsoleMode(h, mode) } // it may be gone
+	return func() { _ = windows.SetConsoleMode(h, mode) } // fails if the console was closed
 }
 
-// TakeStdout returns f itself: main has made os.Stdout another file already, which is as much as this system allows.
+// TakeStdout returns f itself. main has already replaced os.Stdout, and Windows supports nothing better.
 func TakeStdout(f, _ *os.File) (*os.File, error) { return f, nil }

@@ -1,5 +1,5 @@
-// Package config reads workcell.yaml, the operator's defaults and policy for all commands of a machine or a shell.
-// docs/configuration.md describes the file.
+// Package config reads workcell.yaml, which contains the operator's defaults and policy for all commands on a host or
+// in a shell. docs/configuration.md describes the file.
 package config
 
 import (
@@ -24,7 +24,7 @@ import (
 // Name is the name of the file in the user's configuration directory.
 const Name = "workcell.yaml"
 
-// Variable names the file, as --config does.
+// Variable is the environment variable with the file path. --config overrides it.
 const Variable = "WORKCELL_CONFIG"
 
 // Default is the Origin of a value that is not set.
@@ -34,7 +34,7 @@ const Default = "default"
 type Options struct {
 	Env      environ.Lookup
 	File     string              // --config; may be empty
-	Flags    map[string][]string // values of flags by name
+	Flags    map[string][]string // flag values by name
 	Backends []string            // valid values of backend
 }
 
@@ -45,9 +45,9 @@ type Value struct {
 	Origin string `json:"origin,omitempty"` // "--flag", "$VARIABLE", the path of the file, or Default
 }
 
-// Config is a configuration. It never changes and may be used concurrently. Limits and times that are not set are zero.
+// Config is a configuration. It is immutable and safe for concurrent use. Limits and times that are not set are zero.
 type Config struct {
-	File          string // that was read; empty for none
+	File          string // path of the file that was read; empty for none
 	Backend       string
 	OCIRuntime    string
 	Isolation     backend.Isolation // the least that sandboxes must have
@@ -60,10 +60,10 @@ type Config struct {
 	IdleTimeout   time.Duration
 	ExecTimeout   time.Duration
 	Kubernetes    Kubernetes
-	Variables     map[string]string // OpenTelemetry variables that the file sets
+	Variables     map[string]string // OpenTelemetry variables set in the file
 	TraceContent  bool
-	KeepRuns      time.Duration // how long journals of finished runs are kept
-	KeepSandboxes time.Duration // how long sandboxes of --keep are kept
+	KeepRuns      time.Duration // retention period of the journals of finished runs
+	KeepSandboxes time.Duration // retention period of sandboxes with --keep
 
 	allowImages []string
 	allowed     *backend.ImagePolicy // nil allows all images
@@ -73,7 +73,7 @@ type Config struct {
 	values      []Value
 }
 
-// Kubernetes is how a cluster is used.
+// Kubernetes configures the use of a cluster.
 type Kubernetes struct {
 	Context, Namespace, GuestImage, StorageClass, NetworkPolicy, PriorityClass string
 
@@ -91,14 +91,14 @@ type Toleration struct {
 	Seconds  int64  `json:"tolerationSeconds,omitempty"`
 }
 
-// String returns the toleration as `kubectl taint` writes taints.
+// String returns the toleration in the format of `kubectl taint`.
 func (t Toleration) String() string {
 	return strings.TrimSuffix(strings.TrimSuffix(cmp.Or(t.Key, "*")+"="+t.Value, "=")+":"+t.Effect, ":")
 }
 
-// Load returns the configuration. Flags override the environment, which overrides the file, which overrides the
-// defaults. The file is --config, else $WORKCELL_CONFIG, else workcell.yaml in the user's configuration directory. Load
-// reads no file in the working directory, because it may have come with a repository. The error names every problem in
+// Load returns the configuration. Flags override environment variables, which override the file, which overrides the
+// defaults. The file is --config, or $WORKCELL_CONFIG, or workcell.yaml in the user's configuration directory. Load
+// never reads a file in the working directory, because it may come from a repository. The error lists all problems of
 // the file with line and column.
 func Load(o Options) (*Config, error) {
 	if o.Env.Get("WORKCELL_KUBE_CLAIMS") != "" {
@@ -143,7 +143,7 @@ func Load(o Options) (*Config, error) {
 	return c, c.checkImages(table)
 }
 
-// readFile reads the configuration file, if there is one.
+// readFile reads the configuration file, if it exists.
 func (c *Config) readFile(o Options, table []*setting) (err error) {
 	c.File = cmp.Or(o.File, o.Env.Get(Variable))
 	if c.File != "" {
@@ -158,7 +158,7 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 	}
 	home, err := o.Env.ConfigHome()
 	if err != nil {
-		return nil // a user without a home has no file there
+		return nil // a user without a home directory has no file there
 	}
 	path := filepath.Join(home, "workcell", Name)
 	if _, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -170,7 +170,7 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 	return err
 }
 
-// checkImages refuses images by runtime that could never be used.
+// checkImages returns an error for default images that are not allowed.
 func (c *Config) checkImages(table []*setting) error {
 	var wrong hint.Problems
 	for _, s := range table {
@@ -192,12 +192,12 @@ func (c *Config) checkImages(table []*setting) error {
 // Values returns all settings in the order of the table.
 func (c *Config) Values() []Value { return append([]Value(nil), c.values...) }
 
-// Image returns the image of sandboxes for a runtime that name none.
+// Image returns the default image of sandboxes for a runtime.
 func (c *Config) Image(runtime string) string {
 	return cmp.Or(c.Images[runtime], frontmatter.DefaultImage(frontmatter.Runtime(runtime)))
 }
 
-// Mounts returns the host directories that sandboxes see. The error is about a flag.
+// Mounts returns the host directories to mount in sandboxes. The error is about an invalid flag.
 func (c *Config) Mounts() ([]backend.Mount, error) {
 	var list []backend.Mount
 	for _, text := range c.mounts {
@@ -210,8 +210,8 @@ func (c *Config) Mounts() ([]backend.Mount, error) {
 	return list, nil
 }
 
-// CheckImage returns nil if the image is allowed, else an error that wraps backend.ErrPermission and names the list's
-// origin.
+// CheckImage returns nil if the image is allowed. Otherwise, it returns an error that wraps backend.ErrPermission and
+// contains the origin of the list.
 func (c *Config) CheckImage(image string) error {
 	if err := c.allowed.Check(image); err != nil {
 		return fmt.Errorf("%w; the list is %s", err, c.allowOrigin)
@@ -231,10 +231,10 @@ type setting struct {
 	read  func(*reader) // converts a value of the file, and adds problems inside of it; may be nil
 
 	origin string
-	node   *yamlnode.Node // in the file; nil if it is not set there
+	node   *yamlnode.Node // position in the file; nil if the file does not set it
 }
 
-// pairs is a mapping as FROM=TO, sorted.
+// pairs is a mapping in the form FROM=TO, sorted.
 type pairs []string
 
 // assign sets the value from a flag or variable.
@@ -246,7 +246,7 @@ func (s *setting) assign(origin string, texts []string) {
 		*to = texts[0] == "true"
 	case *[]string:
 		*to = texts
-	case *pairs: // all sources add up
+	case *pairs: // the values of all sources are combined
 		*to = append(*to, texts...)
 		if s.origin != Default {
 			origin = s.origin + ", " + origin
@@ -255,7 +255,7 @@ func (s *setting) assign(origin string, texts []string) {
 	s.origin = origin
 }
 
-// shown returns the setting for people.
+// shown returns the setting for display.
 func (s *setting) shown() Value {
 	v := Value{Key: s.key, Value: s.fallback, Origin: s.origin}
 	if v.Value == nil || s.origin != Default {

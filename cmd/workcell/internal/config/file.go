@@ -9,16 +9,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// maxBytes bounds a file.
+// maxBytes is the maximum size of a file.
 const maxBytes = 64 << 10
 
-// removed has what to use instead of keys that earlier versions had.
+// removed lists the replacements of keys that earlier versions supported.
 var removed = map[string]string{
 	keyKubernetes + "claims":               "it was removed; use `pool: {IMAGE: N}`, see docs/pool.md",
 	keyKubernetes + "trust_network_policy": "use kubernetes.network_policy: enforced, see docs/kubernetes.md#networks",
 }
 
-// read reads the file at path into the settings. The error has every problem with its place.
+// read reads the file at path into the settings. The error lists all problems with their positions.
 func read(table []*setting, path string) error {
 	src, err := yamlnode.ReadFile(path, maxBytes)
 	if err != nil {
@@ -33,7 +33,7 @@ type reader struct {
 	table []*setting
 }
 
-// parse reads the text of a file.
+// parse parses the text of a file.
 func parse(table []*setting, shown string, src []byte) error {
 	format := yamlnode.Format{Single: "keep one of them", MaxBytes: maxBytes, MaxDepth: 8, MaxValues: 5_000}
 	d, root := format.Read(shown, src)
@@ -44,7 +44,7 @@ func parse(table []*setting, shown string, src []byte) error {
 	return d.Err()
 }
 
-// mapping reads the keys below prefix, which is empty or ends in a dot.
+// mapping reads the keys below prefix. prefix is empty or ends with a dot.
 func (r *reader) mapping(n *yamlnode.Node, prefix string) {
 	known := below(r.table, prefix)
 	values, _ := r.Fields(n, cmp.Or(strings.TrimSuffix(prefix, "."), "the file"), known...)

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Keys of settings that have a name in Go; those of limits and images are made of the tables that have them.
+// Keys of settings that are used by name. Keys of limits and images are derived from their tables.
 const (
 	keyBackend       = "backend"
 	keyOCIRuntime    = "oci_runtime"
@@ -38,7 +38,7 @@ const (
 	keyKubernetes    = "kubernetes."
 )
 
-// maxRetention bounds how long something is kept.
+// maxRetention is the maximum retention period.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
 // settings returns the table of settings, in the order in which they are shown.
@@ -156,7 +156,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 	return list
 }
 
-// telemetry returns a setting that is a variable of OpenTelemetry.
+// telemetry returns a setting for an OpenTelemetry variable.
 func (c *Config) telemetry(name, variable, fallback string, check func(string) (problem, hint string)) *setting {
 	value := new(string)
 	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable,
@@ -166,7 +166,7 @@ func (c *Config) telemetry(name, variable, fallback string, check func(string) (
 		}}
 }
 
-// limitSettings returns the rows of backend.LimitTable and the two times that files call limits.
+// limitSettings returns the settings for backend.LimitTable, and for the two timeouts that files also call limits.
 func (c *Config) limitSettings() []*setting {
 	var list []*setting
 	for _, row := range backend.LimitTable() {
@@ -205,10 +205,10 @@ func checkImage(image string) (problem, hint string) {
 	return "", ""
 }
 
-// maxPool is how many sandboxes of an image can be kept ready.
+// maxPool is the maximum number of pooled sandboxes per image.
 const maxPool = 1000
 
-// countPool sets Pool. Later counts override earlier ones, and zero removes an image.
+// countPool sets Pool. Later counts override earlier counts, and zero removes an image.
 func (c *Config) countPool() (problem, hint string) {
 	for _, pair := range c.pool {
 		image, n, _ := strings.Cut(pair, "=")
@@ -226,7 +226,7 @@ func (c *Config) countPool() (problem, hint string) {
 	return "", ""
 }
 
-// parseMount reads SOURCE:TARGET, which is read-only, or with an option.
+// parseMount parses SOURCE:TARGET with an optional third part. Without it, the mount is read-only.
 func parseMount(text string) (m backend.Mount, err error) {
 	source, rest, _ := strings.Cut(text, ":")
 	target, option, _ := strings.Cut(rest, ":")
@@ -247,12 +247,13 @@ func parseMount(text string) (m backend.Mount, err error) {
 func checkURL(text string) (problem, hint string) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "the endpoint is not an http or https URL", "for example http://localhost:4318" // not quoted: it may hold a password
+		// not quoted, because it may contain a password.
+		return "the endpoint is not an http or https URL", "for example http://localhost:4318"
 	}
 	return "", ""
 }
 
-// below returns the names of the keys directly below prefix, which is empty or ends in a dot.
+// below returns the names of the keys directly below prefix. prefix is empty or ends with a dot.
 func below(table []*setting, prefix string) []string {
 	names := map[string]bool{}
 	for _, s := range table {

@@ -11,18 +11,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// autoHeadStart is how long Docker may take to answer before containerd is asked as well, so that an engine that hangs
-// does not make the choice take twice as long.
+// autoHeadStart is the time that Docker gets to answer before containerd is tried too. It prevents an engine that hangs
+// from doubling the time of the selection.
 const autoHeadStart = time.Second
 
-// opened is an engine, or why it cannot be used.
+// opened is an opened engine, or the error of opening it.
 type opened struct {
 	engine  Engine
 	backend backend.SandboxBackend
 	err     error
 }
 
-// begin opens an engine in the background. The channel gets one value, soon after ctx ended at the latest.
+// begin opens an engine in the background. The channel receives one value, at the latest soon after ctx is done.
 func (e Engine) begin(ctx context.Context) <-chan opened {
 	result := make(chan opened, 1)
 	go func() {
@@ -32,7 +32,7 @@ func (e Engine) begin(ctx context.Context) <-chan opened {
 	return result
 }
 
-// why returns in one line why an engine cannot be used.
+// why returns the reason why an engine is not usable, in one line.
 func (o opened) why(ctx context.Context) string {
 	if words := o.engine.Absent(ctx); words != "" {
 		return words
@@ -40,8 +40,8 @@ func (o opened) why(ctx context.Context) string {
 	return sanitize.Line(o.err.Error())
 }
 
-// openAuto opens Docker, else containerd. It never falls back to the local backend: that is no container, so a person
-// has to choose it.
+// openAuto opens Docker, or else containerd. It never falls back to the local backend, because it uses no container, so
+// users must select it explicitly.
 func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	first, second := openFirst(ctx, s.docker(), s.containerd())
 	switch {
@@ -57,11 +57,11 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	}
 }
 
-// openFirst opens one of two engines: the second only when the first fails, though it is asked before that when the
-// first is slow to answer. An engine that is not needed is closed.
+// openFirst opens one of two engines. It uses the second engine only if the first fails. If the first engine is slow,
+// openFirst already tries the second engine while it waits. It closes an engine that is not needed.
 func openFirst(ctx context.Context, one, two Engine) (first, second opened) {
 	ctx, giveUp := context.WithCancel(ctx)
-	defer giveUp() // a driver does not keep the context that it was opened with
+	defer giveUp() // drivers do not keep the context of Open
 	ones := one.begin(ctx)
 	var twos <-chan opened
 	select {
@@ -74,7 +74,7 @@ func openFirst(ctx context.Context, one, two Engine) (first, second opened) {
 		if twos != nil {
 			giveUp()
 			if late := <-twos; late.err == nil {
-				late.backend.Close() // nothing was done with it
+				late.backend.Close() // unused, so the error does not matter
 			}
 		}
 		return first, opened{engine: two}
@@ -85,7 +85,7 @@ func openFirst(ctx context.Context, one, two Engine) (first, second opened) {
 	return first, <-twos
 }
 
-// noEngine returns the error of auto when no engine can be used.
+// noEngine returns auto's error if no engine is usable.
 func noEngine(ctx context.Context, tried ...opened) error {
 	var text string
 	for _, o := range tried {

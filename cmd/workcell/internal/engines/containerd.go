@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// containerdSocket is where containerd is when nothing else is said.
+// containerdSocket is the default socket of containerd.
 const containerdSocket = "/run/containerd/containerd.sock"
 
 func (s Set) containerd() Engine {
@@ -41,7 +41,7 @@ func (s Set) containerd() Engine {
 	}
 }
 
-// containerdAddress returns containerd's socket as its own commands find it.
+// containerdAddress returns containerd's socket, found like containerd's own commands do.
 func (s Set) containerdAddress() string {
 	if address := s.Env.Get("CONTAINERD_ADDRESS"); address != "" {
 		return strings.TrimPrefix(address, "unix://")
@@ -49,12 +49,12 @@ func (s Set) containerdAddress() string {
 	return containerdSocket
 }
 
-// containerdID returns the address of the engine and the namespace in it.
+// containerdID returns the address of the engine and its namespace.
 func (s Set) containerdID() string {
 	return s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
 }
 
-// containerdFix returns what to do when containerd cannot be used.
+// containerdFix returns a remedy if containerd is not usable.
 func containerdFix(err error) string {
 	switch {
 	case runtime.GOOS != "linux":

@@ -42,7 +42,7 @@ func (s Set) docker() Engine {
 	}
 }
 
-// dockerID returns the address of the engine, empty when it cannot be found.
+// dockerID returns the address of the engine, or an empty string if it is unknown.
 func (s Set) dockerID() string {
 	opts, err := s.dockerOptions()
 	if err != nil {
@@ -51,7 +51,8 @@ func (s Set) dockerID() string {
 	return cmp.Or(opts.Host, client.DefaultDockerHost)
 }
 
-// dockerAbsent returns why nothing answers on the engine's socket; empty when it is reached in another way.
+// dockerAbsent returns the reason why nothing answers on the engine's Unix socket. It is empty if the engine has
+// another type of address.
 func (s Set) dockerAbsent(ctx context.Context) string {
 	opts, err := s.dockerOptions()
 	if path, ok := strings.CutPrefix(cmp.Or(opts.Host, client.DefaultDockerHost), "unix://"); ok && err == nil {
@@ -60,8 +61,8 @@ func (s Set) dockerAbsent(ctx context.Context) string {
 	return ""
 }
 
-// dockerOptions finds the engine where the docker command would: DOCKER_HOST with DOCKER_TLS_VERIFY and
-// DOCKER_CERT_PATH, else the context that DOCKER_CONTEXT or `docker context use` names, else the platform's default.
+// dockerOptions finds the engine like the docker command: DOCKER_HOST with DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, or
+// the context of DOCKER_CONTEXT or `docker context use`, or the platform's default.
 func (s Set) dockerOptions() (*docker.Options, error) {
 	dir := s.dockerConfigDir()
 	opts := &docker.Options{ConfigDir: dir, Host: s.Env.Get("DOCKER_HOST")}
@@ -79,7 +80,7 @@ func (s Set) dockerOptions() (*docker.Options, error) {
 	return opts, useContext(opts, dir, name)
 }
 
-// dockerAddress returns where the engine is looked for, and what says so, without passwords.
+// dockerAddress returns the address of the engine and the source of the address, without passwords.
 func (s Set) dockerAddress() string {
 	opts, err := s.dockerOptions()
 	if err != nil {
@@ -104,7 +105,7 @@ func (s Set) dockerAddress() string {
 	return fmt.Sprintf("%s (%s)", host, source)
 }
 
-// useContext takes the engine's address and its certificates from a context of the docker command.
+// useContext sets the engine's address and certificates from a context of the docker command.
 func useContext(opts *docker.Options, dir, name string) error {
 	sum := sha256.Sum256([]byte(name))
 	id := hex.EncodeToString(sum[:])
@@ -125,7 +126,7 @@ func useContext(opts *docker.Options, dir, name string) error {
 	return err
 }
 
-// dockerTLS loads ca.pem, cert.pem and key.pem.
+// dockerTLS loads ca.pem, cert.pem, and key.pem.
 func dockerTLS(dir string) (*tls.Config, error) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	config, err := tlsconfig.Client(tlsconfig.Options{

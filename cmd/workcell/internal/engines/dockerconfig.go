@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// dockerConfigDir returns the directory of config.json, which also holds the registries' credentials; empty when there
-// is none.
+// dockerConfigDir returns the directory of config.json, which also has the registries' credentials. It is empty if
+// there is no such directory.
 func (s Set) dockerConfigDir() string {
 	if dir := s.Env.Get("DOCKER_CONFIG"); dir != "" {
 		return dir
@@ -24,7 +24,7 @@ func (s Set) dockerConfigDir() string {
 	return filepath.Join(home, ".docker")
 }
 
-// dockerContext returns the context that DOCKER_CONTEXT names or `docker context use` chose, empty for none.
+// dockerContext returns the context of DOCKER_CONTEXT or `docker context use`, or an empty string.
 func (s Set) dockerContext() (string, error) {
 	if name := s.Env.Get("DOCKER_CONTEXT"); name != "" {
 		return name, nil

@@ -1,5 +1,5 @@
-// Package engines is the one list of what can run sandboxes here: where each engine is found by the environment, as its
-// own commands find it, how it is opened, and what to say when it cannot be used.
+// Package engines lists the backends that can run sandboxes. For each engine, it knows how to find it in the
+// environment, like the engine's own commands, how to open it, and how to explain that it is not usable.
 package engines
 
 import (
@@ -33,34 +33,35 @@ const (
 	Kubernetes = "kubernetes"
 )
 
-// patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays
-// below 5 s.
+// patience is the maximum time without an answer of an engine. With startup and error report, a command takes less than
+// 5 s.
 const patience = 4 * time.Second
 
-// Set is the engines that an environment leads to.
+// Set is the set of engines for an environment.
 type Set struct {
 	Env environ.Lookup
-	// Machine tells this machine from others whose state is in the same place; empty where it is of one machine alone.
+	// Machine distinguishes this host from other hosts with the same state database. It is empty if the state belongs to a
+	// single host.
 	Machine string
 	Logger  *slog.Logger
-	Notice  func(text string) // is called when auto does not take Docker
+	Notice  func(text string) // called if auto does not select Docker
 
 	Cluster config.Kubernetes
 }
 
-// Engine is a kind of engine that this build knows. It is opened only when it is asked for.
+// Engine is a type of engine that this build supports. It is opened only on request.
 type Engine struct {
 	Name   string
 	open   func(context.Context) (backend.SandboxBackend, error)
-	Absent func(context.Context) string // why it does not answer, in words for people; empty when that is not known
-	Fix    func(error) string           // how to get such an engine, given why it cannot be used
-	at     func() string                // where it is looked for and who says so; nil when it is nowhere else
-	// TryNetwork tests whether the engine isolates a sandbox without a network, and returns the targets that such a
-	// sandbox does not reach; nil if the engine isolates them itself.
+	Absent func(context.Context) string // returns why it does not answer, as text; empty if unknown
+	Fix    func(error) string           // returns a remedy for the error of Open
+	at     func() string                // returns the address and its source; nil if there is only one possible address
+	// TryNetwork tests whether the engine isolates a sandbox without a network. It returns the targets that such a sandbox
+	// cannot reach. It is nil if the engine itself guarantees the isolation.
 	TryNetwork func(ctx context.Context, image string) ([]string, error)
 }
 
-// Open opens the engine. When that fails, the error names what was tried and its hint what to do.
+// Open opens the engine. If this fails, the error contains the address that was tried, and its hint contains a remedy.
 func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 	b, err := e.open(ctx)
 	wrong := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrInvalid)
@@ -74,7 +75,7 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 	return nil, hint.New(hint.Unavailable, fmt.Errorf("%w; tried %s", err, e.at()), todo)
 }
 
-// leftOut returns an engine that this build was made without, by the tag no_NAME.
+// leftOut returns an engine that is not part of this build, because of the build tag no_NAME.
 func leftOut(name string) Engine {
 	why := fmt.Sprintf("not included in this build (build tag no_%s)", name)
 	todo := "use a workcell build that includes " + name
@@ -88,10 +89,10 @@ func leftOut(name string) Engine {
 	}
 }
 
-// All returns the engines that this build knows, in the order in which doctor shows them.
+// All returns the engines that this build supports, in the order of doctor's output.
 func (s Set) All() []Engine { return []Engine{s.docker(), s.containerd(), s.local(), s.kubernetes()} }
 
-// Named returns the engine of a name, which is not Auto.
+// Named returns the engine with a name. It does not accept Auto.
 func (s Set) Named(name string) (Engine, error) {
 	names := []string{Auto}
 	for _, e := range s.All() {
@@ -103,7 +104,7 @@ func (s Set) Named(name string) (Engine, error) {
 	return Engine{}, hint.New(hint.Usage, fmt.Errorf("unknown backend %q", name), "backends: "+strings.Join(names, ", "))
 }
 
-// Open opens the engine of a name, or the one that Auto chooses.
+// Open opens the engine with a name. For Auto, it selects the engine.
 func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, error) {
 	if name == Auto {
 		return s.openAuto(ctx)
@@ -115,8 +116,8 @@ func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, err
 	return e.Open(ctx)
 }
 
-// ID returns what tells the engine of a name from the others whose sandboxes are in the same state file or database. It
-// shows no address, which may hold a password. A cluster is asked for it.
+// ID returns an identifier of an engine. It distinguishes all engines whose sandboxes are in the same state file or
+// database. It does not contain the address, which may contain a password. For a cluster, ID sends a request to it.
 func (s Set) ID(ctx context.Context, name string) (string, error) {
 	address := ""
 	switch name {
@@ -128,7 +129,7 @@ func (s Set) ID(ctx context.Context, name string) (string, error) {
 	case Containerd:
 		address = s.containerdID()
 	case Local:
-		address, _ = s.stateDir(name) // the driver found it
+		address, _ = s.stateDir(name) // the driver found it too
 	}
 	if s.Machine != "" && isHere(address) {
 		address = s.Machine + " " + address
@@ -141,7 +142,8 @@ func idOf(name, address string) string {
 	return name + "-" + hex.EncodeToString(sum[:6])
 }
 
-// isHere reports whether an address means another engine on another machine: a socket or a directory, not a host.
+// isHere reports whether an address refers to a different engine on each host. This is true for a socket or a
+// directory, and false for a host name.
 func isHere(address string) bool {
 	scheme, host, ok := strings.Cut(address, "://")
 	if !ok || scheme == "unix" || scheme == "npipe" {
@@ -155,8 +157,8 @@ func isHere(address string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Environ returns the variables by which another process finds the same engines. Relative directories are made
-// absolute, and the Docker context is the one of now: somebody may choose another one meanwhile.
+// Environ returns the environment variables with which another process finds the same engines. It makes relative
+// directories absolute. It includes the current Docker context, because the user may select another context later.
 func (s Set) Environ() ([]string, error) {
 	var vars []string
 	for _, name := range []string{
@@ -202,8 +204,8 @@ func (s Set) Environ() ([]string, error) {
 	return append(vars, "DOCKER_CONTEXT="+cmp.Or(name, "default")), err
 }
 
-// stateDir returns the directory where an engine that has no store of its own, or none for everything, keeps what
-// belongs to its sandboxes: one place for all commands of root, and one for each other user.
+// stateDir returns the directory for the sandbox data of an engine that has no complete store. All commands of root
+// share one directory, and each other user has a separate directory.
 func (s Set) stateDir(name string) (string, error) {
 	if os.Geteuid() == 0 {
 		return filepath.Join("/var/lib/workcell", name), nil
@@ -215,7 +217,7 @@ func (s Set) stateDir(name string) (string, error) {
 	return filepath.Join(base, "workcell", name), nil
 }
 
-// asBackend keeps a nil driver from becoming an interface that is not nil.
+// asBackend prevents a nil driver from becoming a non-nil interface.
 func asBackend[B backend.SandboxBackend](b B, err error) (backend.SandboxBackend, error) {
 	if err != nil {
 		return nil, err
@@ -223,7 +225,7 @@ func asBackend[B backend.SandboxBackend](b B, err error) (backend.SandboxBackend
 	return b, nil
 }
 
-// socketProblem returns why nobody answers on a Unix socket.
+// socketProblem returns the reason why a Unix socket does not answer.
 func socketProblem(ctx context.Context, path string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

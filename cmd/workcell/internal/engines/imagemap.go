@@ -10,11 +10,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// ImageMap is which image to use in place of another, for machines behind a mirror. Keys are in the form of
-// backend.NormalizeImage, so every spelling of a reference finds its entry.
+// ImageMap maps images to replacement images, for example on a mirror. Keys have the form of backend.NormalizeImage, so
+// all spellings of a reference match.
 type ImageMap map[string]string
 
-// ParseImageMap reads FROM=TO pairs. Later ones win.
+// ParseImageMap parses FROM=TO pairs. Later pairs override earlier pairs.
 func ParseImageMap(pairs []string) (ImageMap, error) {
 	m := ImageMap{}
 	for _, pair := range pairs {
@@ -43,8 +43,8 @@ func (m ImageMap) image(ref string) string {
 	return ref
 }
 
-// mappedBackend creates sandboxes from the mapped images. Everything above it, the image policy included, knows an
-// image by the name the user wrote.
+// mappedBackend creates sandboxes from the mapped images. All callers, including the image policy, see only the image
+// names specified by the user.
 type mappedBackend struct {
 	backend.SandboxBackend
 	images ImageMap
@@ -58,13 +58,13 @@ func MapImages(b backend.SandboxBackend, m ImageMap) backend.SandboxBackend {
 	return &mappedBackend{b, m}
 }
 
-// Create creates from the mapped image.
+// Create creates a sandbox from the mapped image.
 func (b *mappedBackend) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
 	spec.Image = b.images.image(spec.Image)
 	return b.SandboxBackend.Create(ctx, spec)
 }
 
-// ImageID asks for the mapped image.
+// ImageID returns the id of the mapped image.
 func (b *mappedBackend) ImageID(ctx context.Context, ref string) (string, error) {
 	return b.SandboxBackend.ImageID(ctx, b.images.image(ref))
 }

@@ -22,7 +22,7 @@ func (s Set) kubernetes() Engine {
 	return Engine{
 		Name: Kubernetes,
 		open: func(ctx context.Context) (backend.SandboxBackend, error) {
-			// The client's own log says to standard error what its errors say too.
+			// Discard the client's own log, because it repeats the errors on standard error.
 			klog.SetLogger(logr.Discard())
 			klog.SetOutput(io.Discard)
 			return asBackend(kubernetes.New(ctx, s.kubernetesOptions()))
@@ -32,7 +32,7 @@ func (s Set) kubernetes() Engine {
 			if err != nil {
 				return nil, err
 			}
-			defer b.Close() // a trial leaves nothing
+			defer b.Close() // the trial leaves nothing behind
 			return b.TryNetwork(ctx, image)
 		},
 		Absent: func(context.Context) string { return "" },
@@ -49,7 +49,7 @@ func (s Set) kubernetes() Engine {
 	}
 }
 
-// kubernetesID returns the identity of the namespace, which the cluster knows.
+// kubernetesID returns the identity of the namespace from the cluster.
 func (s Set) kubernetesID(ctx context.Context) (id string, err error) {
 	e := s.kubernetes()
 	e.open = func(ctx context.Context) (backend.SandboxBackend, error) {
@@ -81,14 +81,14 @@ func (s Set) kubernetesOptions() *kubernetes.Options {
 		}
 		opts.Tolerations = append(opts.Tolerations, toleration)
 	}
-	// A list of files is what the client itself looks for.
+	// The client itself handles a list of files.
 	if files := filepath.SplitList(s.Env.Get("KUBECONFIG")); len(files) == 1 {
 		opts.Kubeconfig = files[0]
 	}
 	return opts
 }
 
-// mapping returns pairs KEY=VALUE as a map.
+// mapping converts KEY=VALUE pairs to a map.
 func mapping(pairs []string) map[string]string {
 	all := map[string]string{}
 	for _, pair := range pairs {

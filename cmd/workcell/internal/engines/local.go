@@ -25,7 +25,7 @@ func (s Set) local() Engine {
 	}
 }
 
-// localFix returns what to do when the local backend cannot isolate sandboxes: the error has said which one.
+// localFix returns a remedy if the local backend cannot isolate sandboxes. The error contains the missing feature.
 func localFix(error) string {
 	if runtime.GOOS != "linux" {
 		return "the local backend requires Linux"

@@ -1,4 +1,4 @@
-// Package environ reads environment variables, those of this process or of a test.
+// Package environ reads the environment variables of this process or of a test.
 package environ
 
 import (
@@ -9,11 +9,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// Lookup returns the value of a variable and whether it is set, as os.LookupEnv does. Only commands read the
-// environment; library packages get values.
+// Lookup returns the value of a variable and whether it is set, like os.LookupEnv. Only commands read the environment.
+// Library packages receive values.
 type Lookup func(name string) (string, bool)
 
-// Of returns a Lookup of the given variables and no others.
+// Of returns a Lookup with only the given variables.
 func Of(vars map[string]string) Lookup {
 	return func(name string) (string, bool) {
 		v, ok := vars[name]
@@ -21,13 +21,13 @@ func Of(vars map[string]string) Lookup {
 	}
 }
 
-// Get returns the value of a variable, empty when it is not set.
+// Get returns the value of a variable, or an empty string if it is not set.
 func (l Lookup) Get(name string) string {
 	v, _ := l(name)
 	return v
 }
 
-// First returns the first variable of names that has a value.
+// First returns the first of the variables that has a value.
 func (l Lookup) First(names ...string) (name, value string) {
 	for _, n := range names {
 		if v := l.Get(n); v != "" {
@@ -37,7 +37,7 @@ func (l Lookup) First(names ...string) (name, value string) {
 	return "", ""
 }
 
-// StateHome returns the directory where a user's programs keep state.
+// StateHome returns the directory for the state of the user's programs.
 func (l Lookup) StateHome() (string, error) {
 	dir, err := l.xdg("XDG_STATE_HOME", ".local", "state")
 	if err != nil {
@@ -46,12 +46,13 @@ func (l Lookup) StateHome() (string, error) {
 	return dir, nil
 }
 
-// ConfigHome returns the directory where a user's programs have their configuration.
+// ConfigHome returns the directory for the configuration of the user's programs.
 func (l Lookup) ConfigHome() (string, error) { return l.xdg("XDG_CONFIG_HOME", ".config") }
 
-// xdg returns the directory that a variable of the XDG specification names, else one below the user's own.
+// xdg returns the directory in a variable of the XDG specification, or else a default directory in the user's home
+// directory.
 func (l Lookup) xdg(variable string, below ...string) (string, error) {
-	if dir := l.Get(variable); filepath.IsAbs(dir) { // the specification says to ignore a relative one
+	if dir := l.Get(variable); filepath.IsAbs(dir) { // the specification requires to ignore relative paths
 		return dir, nil
 	}
 	home, err := os.UserHomeDir()

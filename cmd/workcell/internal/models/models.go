@@ -1,4 +1,4 @@
-// Package models has the model providers that the command knows, for Genkit and for the model proxy.
+// Package models contains the model providers for Genkit and for the model proxy.
 package models
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Use is a model and the agent that asks for it.
+// Use is a model and the agent that uses it.
 type Use struct {
 	Model string // "provider/name"
-	Agent string // agent whose file names it; empty when --model does
+	Agent string // agent whose file sets the model; empty if --model sets it
 }
 
 func (u Use) String() string {
@@ -27,7 +27,7 @@ func (u Use) String() string {
 	return fmt.Sprintf("model %q of agent %s", u.Model, u.Agent)
 }
 
-// Provider returns the name of the model's provider, which is one of those that this command knows.
+// Provider returns the name of the model's provider. It returns an error for unknown providers.
 func (u Use) Provider() (string, error) {
 	name, rest, _ := strings.Cut(u.Model, "/")
 	if name == "" || rest == "" {
@@ -52,7 +52,7 @@ func (u Use) Provider() (string, error) {
 	return "", hint.New(hint.Model, fmt.Errorf("unknown model provider %q in %s", name, u), todo)
 }
 
-// Plugins returns the plugins that uses need, one per provider. The error names every variable that is missing.
+// Plugins returns the plugins required for uses, one per provider. The error lists all missing variables.
 func Plugins(e environ.Lookup, uses []Use) ([]api.Plugin, error) {
 	known, rows := genkitPlugins(e), table(e)
 	plugins := map[string]api.Plugin{}

@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// ollamaAddress reads OLLAMA_HOST as Ollama's own commands do: scheme and port may be left out, and an address to
-// listen on everywhere means this machine.
+// ollamaAddress parses OLLAMA_HOST like Ollama's own commands. Scheme and port are optional. A wildcard listen address
+// means the local host.
 func ollamaAddress(host string) string {
 	const port = "11434"
 	host = strings.TrimRight(strings.TrimSpace(host), "/")
@@ -28,7 +28,7 @@ func ollamaAddress(host string) string {
 	if err != nil {
 		name, p = strings.Trim(rest, "[]"), port
 		if ok {
-			return host // a URL says what it means
+			return host // use a complete URL unchanged
 		}
 	}
 	if name == "" || name == "0.0.0.0" || name == "::" {
@@ -37,8 +37,8 @@ func ollamaAddress(host string) string {
 	return scheme + "://" + net.JoinHostPort(name, p)
 }
 
-// OllamaError returns err with a hint when the Ollama server cannot be reached, which the plugin's own error does not
-// show.
+// OllamaError adds a hint to err if the Ollama server is unreachable, because the plugin's own error does not show
+// this.
 func OllamaError(ctx context.Context, e environ.Lookup, err error) error {
 	address := ollamaAddress(e.Get("OLLAMA_HOST"))
 	bounded, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -49,7 +49,7 @@ func OllamaError(ctx context.Context, e environ.Lookup, err error) error {
 	}
 	resp, rerr := http.DefaultClient.Do(req)
 	if rerr == nil {
-		resp.Body.Close() // it has none
+		resp.Body.Close() // the response has no body
 	}
 	if rerr == nil || ctx.Err() != nil {
 		return err

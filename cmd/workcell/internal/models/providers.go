@@ -25,11 +25,12 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// ollamaTimeoutSeconds bounds one answer. The plugin's own default, 30 s, is less than a large local model needs.
+// ollamaTimeoutSeconds is the timeout of one answer. The plugin's default of 30 s is too short for a large local model.
 const ollamaTimeoutSeconds = 600
 
-// genkitPlugins returns the plugins of the providers, by name. Each reads its keys itself, and the address of another
-// server: ANTHROPIC_BASE_URL, OPENAI_BASE_URL (any server that speaks that API: vLLM, LM Studio, …) and so on.
+// genkitPlugins returns the plugins of the providers, by name. Each plugin reads its keys from the environment. It also
+// reads the address of an alternative server, for example from ANTHROPIC_BASE_URL or OPENAI_BASE_URL (for any server
+// with that API: vLLM, LM Studio, …).
 func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 	client := &http.Client{Transport: tools.ExactTransport(http.DefaultTransport)}
 	opts := []option.RequestOption{option.WithHTTPClient(client)}
@@ -48,11 +49,11 @@ func genkitPlugins(e environ.Lookup) map[string]api.Plugin {
 	}
 }
 
-// ollamaScheme begins the scheme of addresses that lead through tools.ExactTransport. The plugin for Ollama takes no
-// HTTP client, and http.DefaultTransport, which it uses, must keep its type.
+// ollamaScheme is the prefix of the scheme for addresses that use tools.ExactTransport. The Ollama plugin accepts no
+// HTTP client. It uses http.DefaultTransport, which must keep its type.
 const ollamaScheme = "ollama+"
 
-// exactOllama returns the address of OLLAMA_HOST through tools.ExactTransport.
+// exactOllama returns the address of OLLAMA_HOST with the scheme for tools.ExactTransport.
 func exactOllama(host string) string {
 	address := ollamaAddress(host)
 	if registerOllama() {

@@ -8,5 +8,5 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
-// genkitPlugins returns none: this build is without the clients of model providers.
+// genkitPlugins returns nil, because this build contains no clients of model providers.
 func genkitPlugins(environ.Lookup) map[string]api.Plugin { return nil }

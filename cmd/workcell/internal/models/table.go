@@ -13,19 +13,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// row is a provider: a family of models, whose names begin with its name and a slash.
+// row is a provider. The names of its models begin with the provider's name and a slash.
 type row struct {
-	// needs are the variables that must be set, one of every group: without them the plugin panics at Init.
+	// needs are the required variables: at least one variable of every group must be set. Otherwise, the plugin panics in
+	// Init.
 	needs [][]string
-	// orElse are variables of which any one makes needs unnecessary.
+	// orElse are alternatives. If one of them is set, needs is not required.
 	orElse []string
 
-	// What the model proxy needs. A provider without dialects has another way of signing in than a key.
+	// Settings for the model proxy. A provider without dialects uses another authentication than a key.
 	dialects []model.Dialect
-	baseEnv  []string // variables that name another address than base
+	baseEnv  []string // variables that override base
 	base     string
-	header   string // of the key, which is the first of needs that is set
-	scheme   string // before the key
+	header   string // header for the key, which is the first variable of needs that is set
+	scheme   string // prefix of the key
 }
 
 // table returns the providers by name.
@@ -61,7 +62,8 @@ func table(e environ.Lookup) map[string]row {
 	return rows
 }
 
-// Secrets returns what takes the keys of all providers out of a text. A provider's error may quote what it was sent.
+// Secrets returns a replacer that removes the keys of all providers from a text. A provider's error may quote the
+// request.
 func Secrets(e environ.Lookup) sanitize.Secrets {
 	var keys []string
 	for _, r := range table(e) {

@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// maxInputBytes bounds an input file and a value that is read from one.
+// maxInputBytes is the maximum size of an input file, and of a value read from a file.
 const maxInputBytes = 4 << 20
 
-// input returns the input of a run: the values of a file, if one is named, and those of arguments over them.
+// input returns the input of a run: the values in a file, if specified, overridden by the arguments.
 func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
 	input, err := readInputFile(a.Stdin, file)
 	if err != nil {
@@ -65,9 +65,9 @@ func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[
 	return input, nil
 }
 
-// reportStrange prints the names that a workflow's schema does not have. It may allow them, as JSON Schema does unless
-// it is told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further
-// names in any other way is taken at its word.
+// reportStrange prints input names that a workflow's schema does not define. JSON Schema allows such names by default,
+// but most of them are typing errors, and the intended field silently keeps its default. If the schema mentions
+// additional names in any form, reportStrange prints nothing.
 func (a *command) reportStrange(input, schema map[string]any) {
 	for _, key := range []string{
 		"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "allOf", "anyOf", "oneOf",
@@ -85,7 +85,7 @@ func (a *command) reportStrange(input, schema map[string]any) {
 	}
 }
 
-// parsePairs reads NAME=VALUE and NAME=@FILE.
+// parsePairs parses NAME=VALUE and NAME=@FILE.
 func parsePairs(pairs []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, p := range pairs {
@@ -103,7 +103,7 @@ func parsePairs(pairs []string) (map[string]string, error) {
 		path, special := strings.CutPrefix(value, "@")
 		switch {
 		case special && strings.HasPrefix(path, "@"):
-			value = path // @@ stands for a value that begins with @
+			value = path // @@ escapes a value that begins with @
 		case special:
 			raw, err := readLimited(nil, path)
 			if err != nil {
@@ -116,7 +116,7 @@ func parsePairs(pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
-// readInputFile reads a mapping, an empty one without a path.
+// readInputFile reads a mapping from a file. Without a path, it returns an empty mapping.
 func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 	if path == "" {
 		return map[string]any{}, nil
@@ -126,14 +126,14 @@ func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input: %w", err), "")
 	}
 	input := map[string]any{}
-	if err := yamlnode.Unmarshal(raw, &input); err != nil { // JSON is YAML
+	if err := yamlnode.Unmarshal(raw, &input); err != nil { // JSON is valid YAML
 		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input %s: %w", path, err),
 			"the file must contain one JSON or YAML mapping")
 	}
 	return input, nil
 }
 
-// readLimited reads a file, or stdin for "-" when there is one.
+// readLimited reads a file. For "-", it reads stdin if stdin is not nil.
 func readLimited(stdin io.Reader, path string) ([]byte, error) {
 	src := stdin
 	if path != "-" || stdin == nil {
@@ -141,7 +141,7 @@ func readLimited(stdin io.Reader, path string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close() // only read from
+		defer f.Close() // opened for reading only
 		src = f
 	}
 	raw, err := io.ReadAll(io.LimitReader(src, maxInputBytes+1))
@@ -151,8 +151,8 @@ func readLimited(stdin io.Reader, path string) ([]byte, error) {
 	return raw, err
 }
 
-// splitArgs separates NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are
-// one text.
+// splitArgs separates NAME=VALUE pairs from text. NAME must be a field or a possible field. It joins several words
+// without quotes to one text.
 func splitArgs(args []string, fields map[string]string) (pairs []string, text string) {
 	var words []string
 	for _, arg := range args {

@@ -32,7 +32,7 @@ otherwise. If the run has no log, the command waits and then prints the steps.`,
 			if err != nil {
 				return err
 			}
-			n, _ := app.ReadNote(r) // runs of other programs have none
+			n, _ := app.ReadNote(r) // runs of other programs have no note
 			logged := n.Detached && a.Out == cli.OutputTable
 			if follow && r.Owner == "" && r.Finished.IsZero() {
 				a.Notice("run %s is queued; no worker has started it yet", r.ID)
@@ -55,7 +55,7 @@ otherwise. If the run has no log, the command waits and then prints the steps.`,
 	return cmd
 }
 
-// awaitEnd waits until no process runs a run and none will.
+// awaitEnd waits until no process runs a run and no worker will start it.
 func awaitEnd(ctx context.Context, j runstore.Store, r runstore.Run) (_ runstore.Run, err error) {
 	runstore.Await(ctx, j, r.ID, time.Second, func(now runstore.Run, failed error) bool {
 		state := ""
@@ -68,7 +68,7 @@ func awaitEnd(ctx context.Context, j runstore.Store, r runstore.Run) (_ runstore
 	return r, cmp.Or(err, ctx.Err())
 }
 
-// outcomeError returns the error of a run that did not succeed.
+// outcomeError returns the error for a run that did not succeed.
 func outcomeError(ctx context.Context, j runstore.Store, r runstore.Run) error {
 	if r.Outcome == workflow.Succeeded {
 		return nil

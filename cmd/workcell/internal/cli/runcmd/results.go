@@ -18,19 +18,19 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// withMade returns what a command runs with what a run made.
+// withMade returns the RunE of a command that uses the results of a run.
 func (a *command) withMade(fn func(run string, made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		run, made, err := a.OpenResults(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
-		defer made.Close() // only read from
+		defer made.Close() // opened for reading only
 		return fn(run, made, args[1:])
 	}
 }
 
-// shownOutput is an output as `runs files` prints it.
+// shownOutput is an output in the list of `runs files`.
 type shownOutput struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
@@ -59,7 +59,7 @@ func newRunsFilesCmd(a *command) *cobra.Command {
 	})
 }
 
-// outputsAt returns the output at a path, or those below it.
+// outputsAt returns the output at a path, or all outputs below it.
 func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
 	list := made.Outputs(path.Clean(at))
 	if len(list) == 0 {
@@ -110,7 +110,7 @@ Use - instead of DIR to write one file to standard output. On a terminal, contro
 	return cmd
 }
 
-// rooted returns the outputs at a path by their name below the directory that it is in.
+// rooted returns the outputs at a path, with names relative to the parent directory.
 func rooted(tree patch.Tree, at string) patch.Tree {
 	out := patch.Tree{}
 	for name, e := range tree {

@@ -93,7 +93,7 @@ run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
 	})
 }
 
-// stayHere are the flags of `run` that say what a machine does and allows, and what to do about each with --detach.
+// stayHere returns the flags of `run` that apply to a single host, with a hint for the use with --detach.
 func stayHere() map[string]string {
 	said := "pass it to `workcell worker`, or configure it on the worker's host"
 	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
@@ -105,7 +105,7 @@ func stayHere() map[string]string {
 	}
 }
 
-// detach puts a run into the queue.
+// detach adds a run to the queue.
 func (a *command) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
 	flags := stayHere()
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
@@ -149,7 +149,7 @@ func newAgentCmd(a *command) *cobra.Command {
 	return cli.Subcommands(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
 }
 
-// resultTable writes a result for people: the facts, then the output.
+// resultTable prints a result as text: the facts, and then the output.
 func resultTable(w io.Writer, res *workflow.Result) error {
 	cli.WriteFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID}, [2]string{"workflow", res.Workflow},
 		[2]string{"steps", fmt.Sprint(res.Steps)}, [2]string{"duration", cli.Short(res.Duration)})
@@ -160,14 +160,14 @@ func resultTable(w io.Writer, res *workflow.Result) error {
 	return cli.WriteLines(w, "  ", res.Output)
 }
 
-// AgentOutput is the result of the run of an agent.
+// AgentOutput is the result of an agent run.
 type AgentOutput struct {
 	Agent        string `json:"agent"`
 	RunID        string `json:"run_id"`
 	Model        string `json:"model"`
 	Text         string `json:"text"`
 	Output       any    `json:"output,omitempty"`
-	Error        string `json:"error,omitempty"` // why the run failed
+	Error        string `json:"error,omitempty"` // reason for the failure of the run
 	Turns        int    `json:"turns"`
 	ToolCalls    int    `json:"tool_calls"`
 	InputTokens  int    `json:"input_tokens"`
@@ -181,13 +181,13 @@ type AgentOutput struct {
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // as in workflow.Result
 }
 
-// executorOutput is what is told of a coding agent.
+// executorOutput is the result of a coding agent in the command's output.
 type executorOutput struct {
 	Outcome    string   `json:"outcome"`
 	SessionID  string   `json:"session_id,omitempty"`
 	Resumed    bool     `json:"resumed,omitempty"`
-	CostUSD    *float64 `json:"cost_usd,omitempty"` // absent when a model has no price
-	Requests   int64    `json:"requests"`           // to its model
+	CostUSD    *float64 `json:"cost_usd,omitempty"` // absent if a model has no price
+	Requests   int64    `json:"requests"`           // requests to its model
 	HookErrors []string `json:"hook_errors,omitempty"`
 }
 
@@ -200,7 +200,7 @@ func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
 	}
 }
 
-// showResult is an app.ShowResult.
+// showResult implements app.ShowResult.
 func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got app.Answer, err error) error {
 	if wf.Agent() == nil {
 		return a.Print(res, func(w io.Writer) error { return resultTable(w, res) })
@@ -212,7 +212,8 @@ func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got ap
 			got.Output = res.Output
 		}
 	}
-	if err != nil && got.Text == "" && a.Out == cli.OutputTable { // else the user has paid for the answer
+	if err != nil && got.Text == "" && a.Out == cli.OutputTable {
+		// Otherwise print the answer, because the user paid for it.
 		return nil
 	}
 	out := AgentOutput{

@@ -1,4 +1,4 @@
-// Package runcmd has the commands that run agents and workflows, and those for their runs.
+// Package runcmd contains the commands that run agents and workflows, and the commands for their runs.
 package runcmd
 
 import (
@@ -32,14 +32,14 @@ are kept for 30 days. You can shorten a run ID to a unique prefix.`,
 		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
 
-// journalled returns what a command runs with the journals of runs. Nothing else is needed to look at them.
+// journalled returns the RunE of a command that uses only the journals of runs.
 func (a *command) journalled(fn func(ctx context.Context, j runstore.Store, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		j, err := a.OpenJournal(cmd.Context())
 		if err != nil {
 			return err
 		}
-		defer j.Close() // nothing that was acknowledged can be lost
+		defer j.Close() // acknowledged entries cannot be lost
 		return fn(cmd.Context(), j, args)
 	}
 }

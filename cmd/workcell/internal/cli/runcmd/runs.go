@@ -96,7 +96,7 @@ type RunOutput struct {
 	Finished time.Time `json:"finished,omitzero"`
 }
 
-// printQueued prints the run that a worker will take.
+// printQueued prints a queued run.
 func (a *command) printQueued(r RunOutput) error {
 	return a.Print(r, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, r.ID)
@@ -109,7 +109,7 @@ func runRow(ctx context.Context, j runstore.Store, r runstore.Run) (RunOutput, e
 	return RunOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
 }
 
-// took returns how long a run took, or is taking.
+// took returns the duration of a run so far.
 func (r RunOutput) took(now time.Time) string {
 	switch {
 	case !r.Finished.IsZero():
@@ -154,13 +154,13 @@ func newRunsLsCmd(a *command) *cobra.Command {
 	return cmd
 }
 
-// shownRun is what `runs show` prints.
+// shownRun is the output of `runs show`.
 type shownRun struct {
 	RunOutput
-	File    string           `json:"file,omitempty"` // of the workflow
+	File    string           `json:"file,omitempty"` // workflow file
 	Backend string           `json:"backend,omitempty"`
-	CostUSD *float64         `json:"cost_usd,omitempty"` // of the attempts that ended, as far as it is known
-	Entries []workflow.Entry `json:"entries"`            // the journal
+	CostUSD *float64         `json:"cost_usd,omitempty"` // known cost of the finished attempts
+	Entries []workflow.Entry `json:"entries"`            // journal
 
 	detached bool
 }
@@ -198,7 +198,7 @@ func (a *command) showRun(ctx context.Context, j runstore.Store, id string) erro
 	return a.Print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
 }
 
-// costOf returns what the models of coding agents cost in a run; nil when nothing is known of that.
+// costOf returns the model cost of a run's coding agents, or nil if no cost is known.
 func costOf(entries []workflow.Entry) (sum *float64) {
 	for _, e := range entries {
 		if e.CostUSD == nil {
@@ -212,7 +212,7 @@ func costOf(entries []workflow.Entry) (sum *float64) {
 	return sum
 }
 
-// dollars returns a cost for people; empty for none that is known.
+// dollars returns a cost as text, or an empty string if the cost is unknown.
 func dollars(cost *float64) string {
 	if cost == nil {
 		return ""
@@ -220,8 +220,8 @@ func dollars(cost *float64) string {
 	return fmt.Sprintf("$%.4f", *cost)
 }
 
-// table shows the run's attempts in the order in which they ended, then those that did not. Below it stands what it has
-// no room for: errors that were cut, and what the commands that failed wrote last.
+// table prints the run's finished attempts in the order of their end, and then its unfinished attempts. Below the
+// table, it prints the full text of truncated errors and the last output of failed commands.
 func (s shownRun) table(w io.Writer, now time.Time) error {
 	cli.WriteFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
@@ -230,7 +230,7 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	if err := cli.WriteTable(w, []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "COST", "ERROR"}, s.steps()); err != nil {
 		return err
 	}
-	failed, kept := "", false // the step that ended a run with checkpoints
+	failed, kept := "", false // failed step of a run with checkpoints
 	for _, e := range s.Entries {
 		failed, kept = "", kept || e.Checkpoint != nil
 		if e.Kind != workflow.EventStepFinished || e.Status != workflow.StatusFailed {
@@ -263,10 +263,10 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	return nil
 }
 
-// errorCell is an error as the table has it.
+// errorCell returns an error as a table cell.
 func errorCell(e *workflow.Error) string { return sanitize.Cut(sanitize.Line(e.Message), 100) }
 
-// steps are the rows of the table. An attempt that began is replaced by its end; what is left is under way.
+// steps returns the rows of the table. The end of an attempt replaces its start. The remaining attempts are running.
 func (s shownRun) steps() [][]string {
 	began := map[string]workflow.Entry{}
 	row := func(e workflow.Entry, status, took, text string) []string {
@@ -276,7 +276,7 @@ func (s shownRun) steps() [][]string {
 	for _, e := range s.Entries {
 		switch e.Kind {
 		case workflow.EventStepStarted:
-			if cut, ok := began[e.Path]; ok && e.Repeats { // its process was killed
+			if cut, ok := began[e.Path]; ok && e.Repeats { // the attempt's process was killed
 				rows = append(rows, row(cut, app.RunInterrupted, "", ""))
 			}
 			began[e.Path] = e
@@ -300,5 +300,5 @@ func (s shownRun) steps() [][]string {
 	return rows
 }
 
-// doing returns what a step is: its type, and the agent of one that runs one.
+// doing returns the type of a step, and its agent if it runs an agent.
 func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// Formats of `runs trace`.
+// Output formats of `runs trace`.
 const (
 	traceText = "text"
 	traceSVG  = "svg"
@@ -49,7 +49,7 @@ With -o json, you can send the spans to an OpenTelemetry collector:
 	return cmd
 }
 
-// drawTrace draws the traces of a run: one for each process that worked on it.
+// drawTrace prints the traces of a run, one for each process that executed it.
 func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
 	dir, err := a.RunFiles()
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 	if err != nil {
 		return err
 	}
-	defer file.Close() // only read from
+	defer file.Close() // opened for reading only
 	if out == traceJSON {
 		doc, err := runtrace.Document(file)
 		if err != nil {

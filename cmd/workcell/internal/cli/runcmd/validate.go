@@ -29,13 +29,13 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// Severities of problems. A warning is about what a flag or a variable of the command that runs the file can make good.
+// Severities of problems. A warning is a problem that a flag or variable of the run command can fix.
 const (
 	severityError   = "error"
 	severityWarning = "warning"
 )
 
-// problem is something wrong with a file.
+// problem is a problem of a file.
 type problem struct {
 	File     string `json:"file"`
 	Line     int    `json:"line,omitempty"`
@@ -54,10 +54,10 @@ func (p problem) line() string {
 	return sanitize.Line(e.Error())
 }
 
-// checkedFile is the verdict on one file.
+// checkedFile is the result for one file.
 type checkedFile struct {
 	Path     string    `json:"path"`
-	Kind     string    `json:"kind"` // "agent", "partial", "workflow", "script", "host tools" or "skill"
+	Kind     string    `json:"kind"` // "agent", "partial", "workflow", "script", "host tools", or "skill"
 	Problems []problem `json:"problems"`
 }
 
@@ -103,7 +103,7 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
 	}
-	for i := 0; i < len(c.todo); i++ { // which grows by the agents of workflows
+	for i := 0; i < len(c.todo); i++ { // check appends the agents of workflows to todo
 		c.check(ctx, c.todo[i])
 	}
 	if err := a.Print(c.files, func(w io.Writer) (err error) {
@@ -129,12 +129,12 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	return nil
 }
 
-// filesToCheck returns the named files and those below the named directories.
+// filesToCheck returns the specified files and the files in the specified directories.
 func filesToCheck(args []string) ([]string, error) {
 	var paths []string
 	for _, arg := range args {
 		if st, err := os.Stat(arg); err != nil || !st.IsDir() {
-			paths = append(paths, arg) // also one that is not there, which is a problem among others
+			paths = append(paths, arg) // includes missing files, which are reported as problems
 			continue
 		}
 		err := filepath.WalkDir(arg, func(path string, d fs.DirEntry, err error) error {
@@ -167,16 +167,16 @@ func kindByName(path string) string {
 	return ""
 }
 
-// checker checks files and counts what is wrong with them.
+// checker checks files and counts their problems.
 type checker struct {
 	*command
 	hostTools        *hosttools.Registry // nil: what agents ask of it is not checked
 	services         *services.Gateway   // of the configuration
 	files            []checkedFile
 	errors, warnings int
-	todo             []string         // files to check, those that were checked included
-	done             map[string]bool  // files that are in todo
-	seen             map[problem]bool // a partial that two agents include is wrong once
+	todo             []string         // all files to check, including checked files
+	done             map[string]bool  // files in todo
+	seen             map[problem]bool // reported problems, because several agents may include the same partial
 }
 
 // check checks one file.
@@ -247,7 +247,7 @@ func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Docu
 	}
 }
 
-// add adds a file with its problems, in their order in the file.
+// add adds a file and its problems, sorted by position.
 func (c *checker) add(f checkedFile, wrong, warned []error) {
 	warnings := app.ProblemsOf(f.Path, warned...)
 	all := append(app.ProblemsOf(f.Path, wrong...), warnings...)
@@ -266,7 +266,7 @@ func (c *checker) add(f checkedFile, wrong, warned []error) {
 	c.files = append(c.files, f)
 }
 
-// modelProblem returns what is wrong with the model that an agent names, as a run without --model would.
+// modelProblem returns the error that a run without --model would return for the agent's model.
 func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
 		if app.NeedsNoModel(doc.Sandbox) {
@@ -287,7 +287,7 @@ func modelProblem(doc *frontmatter.Document) error {
 	return nil
 }
 
-// workspaceProblem returns why the workflow's workspace cannot be copied.
+// workspaceProblem returns an error if the workflow's workspace cannot be copied.
 func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	err := wf.CheckWorkspace(ctx)
 	var at *frontmatter.Error
@@ -297,8 +297,8 @@ func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	return err
 }
 
-// rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does
-// not.
+// rootProblem returns an error if an agent or a workflow requests sandboxes that run as root, at a position of its
+// file. It returns nil otherwise.
 func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	if at == nil || app.RootAllowed(e) {
 		return nil
@@ -310,18 +310,18 @@ func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 // skillFile is the name of the file that makes a directory a skill.
 const skillFile = "SKILL.md"
 
-// skillsOf has the skills of a coding agent checked, and returns what is wrong with its patterns.
+// skillsOf adds the skills of a coding agent to the files to check. It returns problems of the agent's skill patterns.
 func (c *checker) skillsOf(doc *frontmatter.Document) error {
 	s := doc.Sandbox
 	if s == nil || s.Mode != frontmatter.ModeExecutor || s.Executor == nil {
 		return nil
 	}
 	dir := filepath.Dir(doc.File)
-	root, err := os.OpenRoot(dir) // links out of it are not followed, as in a run
+	root, err := os.OpenRoot(dir) // does not follow links out of dir, like a run
 	if err != nil {
 		return doc.Problem("sandbox.executor.skills", "", "%v", err)
 	}
-	defer root.Close() // only read from
+	defer root.Close() // opened for reading only
 	found, err := skill.Find(root.FS(), s.Executor.Skills)
 	if err != nil {
 		return doc.Problem("sandbox.executor.skills", "paths are relative to the agent file", "executor.skills: %v", err)
@@ -336,7 +336,7 @@ func (c *checker) skillsOf(doc *frontmatter.Document) error {
 	return nil
 }
 
-// skillProblem returns all that the standard does not allow of the skill that a file makes, joined.
+// skillProblem returns all violations of the standard by the skill of a file, joined.
 func skillProblem(path string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {

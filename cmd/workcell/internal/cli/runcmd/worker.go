@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// maxWorkerRuns bounds --max-runs.
+// maxWorkerRuns is the maximum of --max-runs.
 const maxWorkerRuns = 1000
 
 func newWorkerCmd(a *command) *cobra.Command {

@@ -54,7 +54,7 @@ func inSandbox(arg string) bool {
 	return strings.Contains(arg, ":") && !strings.HasPrefix(arg, ".") && !filepath.IsAbs(arg) && filepath.VolumeName(arg) == ""
 }
 
-// copyFiles does one copy.
+// copyFiles copies a file or directory between the host and a sandbox.
 func (a *command) copyFiles(ctx context.Context, m *app.Manager, args []string) error {
 	src, dst := args[0], args[1]
 	list, err := m.List(ctx)
@@ -81,7 +81,7 @@ func (a *command) copyFiles(ctx context.Context, m *app.Manager, args []string) 
 	return transfer.In(ctx, s, src, a.Stdin, dst, name, watch)
 }
 
-// copyStatus describes how far a copy has come.
+// copyStatus returns the progress of a copy as text.
 func copyStatus(e transfer.Event) string {
 	switch {
 	case e.Entries > 0:
@@ -92,7 +92,7 @@ func copyStatus(e transfer.Event) string {
 	return fmt.Sprintf("copying %s: %s", e.Path, cli.ByteSize(e.Bytes))
 }
 
-// remotePath returns the argument of the two that is SANDBOX:PATH.
+// remotePath returns the argument of the form SANDBOX:PATH.
 func remotePath(args []string) string {
 	if inSandbox(args[0]) {
 		return args[0]
@@ -100,7 +100,7 @@ func remotePath(args []string) string {
 	return args[1]
 }
 
-// sandboxNames returns what may be the name of the sandbox in SANDBOX:PATH, the longest first: keys have colons too.
+// sandboxNames returns all possible sandbox names in SANDBOX:PATH, longest first, because keys contain colons too.
 func sandboxNames(arg string) []string {
 	var names []string
 	for at := strings.LastIndexByte(arg, ':'); at >= 0; at = strings.LastIndexByte(arg[:at], ':') {
@@ -109,7 +109,7 @@ func sandboxNames(arg string) []string {
 	return names
 }
 
-// splitSandboxPath finds the sandbox that SANDBOX:PATH begins with. The longest name wins.
+// splitSandboxPath splits SANDBOX:PATH. If several sandboxes match, it uses the longest name.
 func splitSandboxPath(list []session.Info, arg string) (session.Info, string, error) {
 	names := sandboxNames(arg)
 	for _, name := range names {

@@ -31,7 +31,8 @@ type execFlags struct {
 	user string
 }
 
-// addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
+// addTo adds the flags. It explains that unknown flags may belong to the command. dockerHint is the hint for Docker's
+// -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR`: directory to "+dir+" in, relative to /workspace")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
@@ -45,8 +46,8 @@ func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	})
 }
 
-// checkUser refuses another user than the sandbox's: the guest, which starts its commands, has no capability, so that
-// they are its own user's.
+// checkUser returns an error for a user other than the sandbox's user. The guest agent starts the commands and has no
+// capabilities, so all commands run as its own user.
 func (f *execFlags) checkUser(has string) error {
 	if f.user == "" {
 		return nil
@@ -55,7 +56,7 @@ func (f *execFlags) checkUser(has string) error {
 	if err != nil {
 		return app.UsageError(fmt.Errorf("invalid value %q for --user", f.user), "use a numeric UID or UID:GID, for example 1000:1000")
 	}
-	if f.user != "root" && !strings.Contains(f.user, ":") { // whatever its group
+	if f.user != "root" && !strings.Contains(f.user, ":") { // any group
 		want, has = f.user, strings.Split(has, ":")[0]
 	}
 	if want != has {
@@ -70,7 +71,7 @@ type sandboxExecOptions struct {
 	execFlags
 	timeout  time.Duration
 	noStdin  bool
-	language string // of the interpreter that runs a program; empty runs a command
+	language string // interpreter language of a program; if empty, a command is run
 }
 
 func newSandboxExecCmd(a *command) *cobra.Command {
@@ -146,8 +147,8 @@ func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) 
 	})(cmd, args)
 }
 
-// printedBytes is how much of the beginning, and of the end, of a program's output is printed.
-const printedBytes = 512 << 10 // the most there is
+// printedBytes is the number of bytes printed of the beginning, and of the end, of a program's output.
+const printedBytes = 512 << 10 // maximum
 
 // program runs a program in an interpreter of the sandbox.
 func (o *sandboxExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
@@ -186,8 +187,8 @@ func (o *sandboxExecOptions) program(ctx context.Context, a *command, s *session
 	return a.execStatus(res.ExecResult)
 }
 
-// execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
-// standard error.
+// execStatus converts the result of a command to this command's exit code. It prints details that the exit code does
+// not show to standard error.
 func (a *command) execStatus(res sandbox.ExecResult) error {
 	if res.Limit != "" {
 		a.Notice("%s", res.Limit)
@@ -210,7 +211,7 @@ func (a *command) execStatus(res sandbox.ExecResult) error {
 	return nil
 }
 
-// execError sets exit codes for workcell's own failures that do not look like the command's.
+// execError sets exit codes for workcell's own errors that differ from the exit codes of commands.
 func execError(err error) error {
 	if err == nil || app.IsResult(err) {
 		return err
@@ -232,7 +233,7 @@ func execError(err error) error {
 	return app.Fail(code, err, todo)
 }
 
-// defaultTerm is what the command is told of the terminal when this process does not know it.
+// defaultTerm is the TERM value for the command if this process does not know its terminal type.
 const defaultTerm = "xterm"
 
 type sandboxAttachOptions struct {
@@ -314,7 +315,7 @@ func (o *sandboxAttachOptions) run(cmd *cobra.Command, a *command, args []string
 	})(cmd, args)
 }
 
-// openTerminal returns the latest command that runs on a terminal; empty is none.
+// openTerminal returns the id of the latest command that runs on a terminal, or an empty string.
 func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
 	known, err := s.Commands(ctx)
 	for _, st := range known {
@@ -325,22 +326,22 @@ func openTerminal(ctx context.Context, s *session.Session) (execID string, err e
 	return execID, err
 }
 
-// viewer is this process's terminal at one of a sandbox.
+// viewer connects this process's terminal to a terminal in a sandbox.
 type viewer struct {
 	a    *command
 	s    *session.Session
-	name string // the sandbox's, as it was given
+	name string // sandbox name as specified by the user
 	tty  *cli.HostTerminal
-	keys []byte // that leave it
+	keys []byte // detach keys
 }
 
-// connect connects the two terminals by call, and leaves this process's as it was.
+// connect connects the two terminals with call, and restores this process's terminal afterwards.
 func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox.TerminalStreams) (sandbox.ExecResult, error)) error {
 	res, err := func() (sandbox.ExecResult, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		v.a.Terminal.Store(v.tty)
-		defer v.a.RestoreTerminal() // a panic passes here too
+		defer v.a.RestoreTerminal() // runs after a panic too
 		if err := v.tty.Raw(); err != nil {
 			return sandbox.ExecResult{}, err
 		}
@@ -371,10 +372,10 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, sandbox
 	return v.a.execStatus(res)
 }
 
-// defaultDetachKeys are Docker's.
+// defaultDetachKeys are Docker's default detach keys.
 const defaultDetachKeys = "ctrl-p,ctrl-q"
 
-// parseDetachKeys reads keys as Docker writes them. No keys at all are the default ones, as they are there.
+// parseDetachKeys parses keys in Docker's format. An empty text means the default keys, as in Docker.
 func parseDetachKeys(text string) ([]byte, error) {
 	if text == "" {
 		text = defaultDetachKeys
@@ -396,21 +397,21 @@ func parseDetachKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear
-// that the rest does not follow.
+// detachReader reads the typed input until the detach keys. It holds back a prefix of the keys until another key
+// follows.
 type detachReader struct {
 	r    io.Reader
 	keys []byte
-	held []byte // a beginning of keys
-	out  []byte // to be passed on
-	err  error  // what comes behind out
+	held []byte // prefix of keys
+	out  []byte // pending output
+	err  error  // returned after out
 }
 
 func newDetachReader(r io.Reader, keys []byte) *detachReader {
 	return &detachReader{r: r, keys: keys}
 }
 
-// Read returns what was typed; io.EOF after the detach keys.
+// Read returns the typed input. After the detach keys, it returns io.EOF.
 func (d *detachReader) Read(p []byte) (int, error) {
 	for len(d.out) == 0 && d.err == nil {
 		var buf [4096]byte

@@ -60,14 +60,14 @@ func parsePorts(args []string) ([]forward.Port, error) {
 	return ports, nil
 }
 
-// forwarded is a port in the output of the command.
+// forwarded is a forwarded port in the output.
 type forwarded struct {
-	Port    uint16 `json:"port"`    // inside
-	Address string `json:"address"` // here
-	URL     string `json:"url"`     // for what speaks HTTP
+	Port    uint16 `json:"port"`    // in the sandbox
+	Address string `json:"address"` // on the host
+	URL     string `json:"url"`     // for HTTP clients
 }
 
-// forward forwards ports until the command is ended or the sandbox is gone.
+// forward forwards ports until the command is stopped or the sandbox is gone.
 func (a *command) forward(ctx context.Context, s *session.Session, at netip.Addr, ports []forward.Port) error {
 	f, err := forward.Listen(s.Sandbox, ports, &forward.Options{Address: at, Log: a.Logger()})
 	if err != nil {
@@ -94,9 +94,9 @@ func (a *command) forward(ctx context.Context, s *session.Session, at netip.Addr
 	return f.Serve(ctx)
 }
 
-// reachable returns an address that programs of this machine can connect to.
+// reachable returns an address to which programs on the host can connect.
 func reachable(addr net.Addr) string {
-	ap := addr.(*net.TCPAddr).AddrPort() // what is forwarded
+	ap := addr.(*net.TCPAddr).AddrPort() // only TCP is forwarded
 	host := ap.Addr().Unmap()
 	if host.IsUnspecified() && host.Is4() {
 		host = netip.AddrFrom4([4]byte{127, 0, 0, 1})

@@ -10,11 +10,10 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
-// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not
-// given.
+// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable. A limit that is not set is zero.
 type limitFlags map[string]*int64
 
-// limitFlagNames returns the row of backend.LimitTable of each flag.
+// limitFlagNames returns the name in backend.LimitTable for each flag.
 func limitFlagNames() map[string]string {
 	return map[string]string{
 		"cpu": "cpu_millicores", "memory-mb": "memory_mb", "pids": "pids", "workspace-mb": "workspace_mb", "tmp-mb": "tmp_mb",
@@ -29,7 +28,7 @@ func (f *limitFlags) addTo(cmd *cobra.Command) {
 	}
 }
 
-// limitUsage describes a limit with its unit, bounds and default.
+// limitUsage describes a limit with its unit, its range, and its default.
 func limitUsage(name string) string {
 	row := backend.LimitNamed(name)
 	least, most := row.Bounds()
@@ -44,7 +43,8 @@ func limitUsage(name string) string {
 	return fmt.Sprintf("%s (default %d)", usage, row.Default/row.Scale)
 }
 
-// limits returns what the flags ask for, and refuses in their words what no engine could enforce.
+// limits returns the limits set by the flags. It returns an error that names the flag for limits that no engine can
+// enforce.
 func (f limitFlags) limits() (backend.Limits, error) {
 	var l backend.Limits
 	for flag, name := range limitFlagNames() {

@@ -50,7 +50,7 @@ gap line means that events may be missing because the engine was not reachable.`
 			if err != nil {
 				return err
 			}
-			left, _ := admin.Abandoned(ctx, m.Manager) // without it, all are shown as those of living processes
+			left, _ := admin.Abandoned(ctx, m.Manager) // without it, all sandboxes are shown as owned by living processes
 			rows := []SandboxOutput{}
 			for _, info := range list {
 				if user == "" || info.Key.User() == user {
@@ -74,15 +74,15 @@ gap line means that events may be missing because the engine was not reachable.`
 	return cmd
 }
 
-// eventOutput is what `ls --watch` tells.
+// eventOutput is an event of `ls --watch`.
 type eventOutput struct {
 	Event   admin.EventType `json:"event"`
 	Time    time.Time       `json:"time"`
-	Since   time.Time       `json:"since,omitzero"` // of a gap: when the engine was last heard
+	Since   time.Time       `json:"since,omitzero"` // for a gap: time of the latest contact with the engine
 	Sandbox *SandboxOutput  `json:"sandbox,omitempty"`
 }
 
-// watchSandboxes tells what becomes of sandboxes until the command is ended.
+// watchSandboxes prints sandbox events until the command is stopped.
 func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user string) error {
 	for e, err := range admin.Watch(ctx, m.Manager, admin.WatchFilter{User: user}) {
 		switch {
@@ -112,7 +112,8 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 	return nil
 }
 
-// sandboxInfos returns the sandboxes of m's engine by their creation. all adds those that only the records have.
+// sandboxInfos returns the sandboxes of m's engine, sorted by creation time. If all is set, it includes sandboxes that
+// exist only in the records.
 func (a *command) sandboxInfos(ctx context.Context, m *app.Manager, all bool) ([]session.Info, error) {
 	list, err := m.List(ctx)
 	if err != nil || !all || m.Records == nil {
@@ -146,7 +147,7 @@ output also shows why a sandbox is not running. You can show sandboxes that were
 	})
 }
 
-// showSandbox shows the sandbox that is there, else the latest of that name that was.
+// showSandbox prints the existing sandbox with this name, or else the latest removed sandbox with this name.
 func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string) error {
 	list, err := a.sandboxInfos(ctx, m, true)
 	if err != nil {
@@ -191,22 +192,25 @@ const stateRemoved session.State = "removed"
 
 // SandboxOutput is a sandbox in the output of commands.
 type SandboxOutput struct {
-	ID       string              `json:"id"`
-	Name     string              `json:"name,omitempty"`      // of one that `sandbox open` made; random unless --name said it
-	UserName string              `json:"user_name,omitempty"` // of the person whose it is
-	Key      string              `json:"key"`
-	Run      string              `json:"run,omitempty"`
-	State    string              `json:"state"`            // created, running, stopped, kept, removing, lost or removed
-	Ends     string              `json:"ends,omitempty"`   // when the sandbox ends, with its processes
-	Reason   string              `json:"reason,omitempty"` // why it is not running any more: removed, idle, run ended, owner died or engine lost
-	Image    string              `json:"image"`
-	User     string              `json:"user"`
-	Network  backend.NetworkMode `json:"network"`
-	Mounts   []backend.Mount     `json:"mounts,omitempty"`
-	Limits   backend.Limits      `json:"limits"`
-	// Workspace is what holds the workspace to its limit.
+	ID string `json:"id"`
+	// For sandboxes of `sandbox open`; random unless set with --name.
+	Name     string `json:"name,omitempty"`
+	UserName string `json:"user_name,omitempty"` // user that owns the sandbox
+	Key      string `json:"key"`
+	Run      string `json:"run,omitempty"`
+	State    string `json:"state"`          // created, running, stopped, kept, removing, lost or removed
+	Ends     string `json:"ends,omitempty"` // when the sandbox ends, together with its processes
+	// reason for its end: removed, idle, run ended, owner died or engine lost.
+	Reason  string              `json:"reason,omitempty"`
+	Image   string              `json:"image"`
+	User    string              `json:"user"`
+	Network backend.NetworkMode `json:"network"`
+	Mounts  []backend.Mount     `json:"mounts,omitempty"`
+	Limits  backend.Limits      `json:"limits"`
+	// Workspace is the mechanism that limits the workspace.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	// RootBytes may be written outside of the workspace where the root can be written to, which RootEnforcement holds.
+	// RootBytes is the space outside of the workspace, if the root file system is writable. RootEnforcement is the
+	// mechanism that limits it.
 	RootBytes       int64               `json:"root_bytes,omitempty"`
 	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
 	Created         time.Time           `json:"created"`
@@ -237,8 +241,8 @@ func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
 	}
 }
 
-// ends returns when a sandbox ends, and with it its background processes. left are the records of sandboxes that no
-// process has.
+// ends returns when a sandbox ends, together with its background processes. left are the records of sandboxes without a
+// process.
 func ends(i session.Info, left []record.Record) string {
 	for _, rec := range left {
 		if rec.ID == i.ID {
@@ -262,7 +266,7 @@ func ends(i session.Info, left []record.Record) string {
 	return what + ", or" + idle
 }
 
-// endsWithoutOwner returns when cleanup stops or removes the sandbox of a record, or its files.
+// endsWithoutOwner returns when the cleanup stops or removes a recorded sandbox or its files.
 func endsWithoutOwner(rec record.Record) string {
 	at, _ := admin.ReclaimAt(rec, time.Now())
 	wait, running := time.Until(at), rec.State == record.Ready && !rec.WorkspaceOnly()
@@ -272,7 +276,7 @@ func endsWithoutOwner(rec record.Record) string {
 		return "when removed"
 	case wait <= 0 && !running:
 		return "at the next gc"
-	case wait <= 0: // its processes are use
+	case wait <= 0: // running processes count as use
 		when = "when idle"
 	}
 	if rec.IdlePolicy == record.IdleStop && running {
@@ -281,7 +285,7 @@ func endsWithoutOwner(rec record.Record) string {
 	return when
 }
 
-// stateWord returns what a sandbox is, whether somebody has it or not.
+// stateWord returns the state of a sandbox as text, independent of its owner.
 func stateWord(s session.State) string {
 	switch s {
 	case session.StateReady:

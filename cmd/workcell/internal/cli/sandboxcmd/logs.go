@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// followWait is how long one question for new output waits.
+// followWait is the maximum wait of one request for new output.
 const followWait = 30 * time.Second
 
 func newSandboxLogsCmd(a *command) *cobra.Command {
@@ -53,20 +53,21 @@ secrets. Only the latest part of long output is kept; a line on standard error r
 	return cmd
 }
 
-// listsCommands is the hint for somebody who names no command, or one that is not known.
+// listsCommands is the hint for a missing or unknown command id.
 const listsCommands = "to list the commands, run `workcell sandbox logs SANDBOX`"
 
 // ExecOutput is a command in the output of `sandbox logs`.
 type ExecOutput struct {
-	ExecID      string            `json:"exec_id"`
-	Status      sandbox.ExecState `json:"status"`
-	ExitCode    *int              `json:"exit_code,omitempty"` // absent while it runs, and when a signal ended it
-	Signal      string            `json:"signal,omitempty"`
-	DurationMS  int64             `json:"duration_ms"`        // so far, while it runs
-	AgeMS       int64             `json:"age_ms,omitempty"`   // how long ago it was started; absent when the sandbox cannot tell
-	Terminal    bool              `json:"terminal,omitempty"` // `sandbox attach` joins it
-	StdoutBytes int64             `json:"stdout_bytes"`
-	StderrBytes int64             `json:"stderr_bytes"`
+	ExecID     string            `json:"exec_id"`
+	Status     sandbox.ExecState `json:"status"`
+	ExitCode   *int              `json:"exit_code,omitempty"` // absent while it runs, and if a signal killed it
+	Signal     string            `json:"signal,omitempty"`
+	DurationMS int64             `json:"duration_ms"` // so far, if it is running
+	// Time since its start; absent if the sandbox does not know it.
+	AgeMS       int64 `json:"age_ms,omitempty"`
+	Terminal    bool  `json:"terminal,omitempty"` // `sandbox attach` can connect to it
+	StdoutBytes int64 `json:"stdout_bytes"`
+	StderrBytes int64 `json:"stderr_bytes"`
 }
 
 func (a *command) listExecs(ctx context.Context, s *session.Session) error {
@@ -99,7 +100,7 @@ func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 	})
 }
 
-// printLog copies a command's recorded output, up to its present end or, with follow, up to its end.
+// printLog prints a command's recorded output. If follow is set, it continues until the command ends.
 func (a *command) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
 	var req sandbox.ReadRequest
 	for {
@@ -133,7 +134,7 @@ func (a *command) printLog(ctx context.Context, s *session.Session, execID strin
 	}
 }
 
-// wholeOutput returns where the sandbox has the whole output of a command as files, if it has.
+// wholeOutput returns the location of the files with the whole output of a command in the sandbox, if they exist.
 func wholeOutput(ctx context.Context, s *session.Session, execID string) string {
 	for _, stream := range []string{"stdout", "stderr"} {
 		name := ".workcell/output/" + execID + "." + stream
@@ -144,7 +145,7 @@ func wholeOutput(ctx context.Context, s *session.Session, execID string) string 
 	return ""
 }
 
-// logsError keeps a missing command from being taken for a missing sandbox.
+// logsError distinguishes a missing command from a missing sandbox.
 func logsError(err error) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
@@ -183,10 +184,10 @@ With --signal, only this signal is sent. The IDs of the commands are printed; co
 // killedExec is a command in the output of `sandbox kill`.
 type killedExec struct {
 	ExecID string            `json:"exec_id"`
-	Status sandbox.ExecState `json:"status"` // running after a signal that it takes, or when it takes a moment to end
+	Status sandbox.ExecState `json:"status"` // running if the command handles the signal or ends later
 }
 
-// kill ends commands of a sandbox; a missing one is not to be taken for a missing sandbox.
+// kill kills commands of a sandbox. It distinguishes a missing command from a missing sandbox.
 func (a *command) kill(ctx context.Context, s *session.Session, ids []string, all bool, signal string) error {
 	killed := cli.Printed[killedExec]{Command: a.Command}
 	done := func(st sandbox.ExecStatus) { killed.Add(st.ExecID, killedExec{st.ExecID, st.Status}) }

@@ -105,7 +105,7 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 	}
 	use := app.Use{IdlePolicy: record.IdleStop}
 	if o.name != "" && conf.Backend == engines.Auto {
-		use.Sandboxes = []string{key.String()} // auto makes no second sandbox of a name
+		use.Sandboxes = []string{key.String()} // auto must not create a second sandbox with the same name
 	}
 	return a.WithManager(ctx, use, func(ctx context.Context, m *app.Manager) error {
 		p := a.Progress()
@@ -144,7 +144,8 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 	})
 }
 
-// conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine reports.
+// conflictHint returns a hint about a named sandbox that exists with other settings. It shows the settings that the
+// engine reports.
 func conflictHint(ctx context.Context, m *app.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild rebuilds it and keeps its workspace files"
 	if conflict.Gone {
@@ -161,7 +162,7 @@ func conflictHint(ctx context.Context, m *app.Manager, conflict *session.Conflic
 		s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs, rebuild)
 }
 
-// shapeFlags returns what the flags that were given say of the sandbox, in the words of session.ConflictError.
+// shapeFlags returns the sandbox settings in the given flags, named like in session.ConflictError.
 func shapeFlags(cmd *cobra.Command) []string {
 	var out []string
 	for _, field := range []string{"image", "user", "root", "limits", "network", "oci_runtime", "mounts", "cache"} {
@@ -179,16 +180,16 @@ func shapeFlags(cmd *cobra.Command) []string {
 	return out
 }
 
-// openedSandbox is what `sandbox open -o json` prints.
+// openedSandbox is the output of `sandbox open -o json`.
 type openedSandbox struct {
 	SandboxOutput
-	Created bool `json:"created"` // false: the name was open already
-	// Snapshots is how they are made of it; empty where there are none.
+	Created bool `json:"created"` // false if the sandbox already existed
+	// Snapshots is the mechanism for snapshots. It is empty if snapshots are not supported.
 	Snapshots backend.SnapshotMechanism `json:"snapshots,omitempty"`
 }
 
-// complete checks what the flags say and puts into the request what they do not set themselves. It returns the variables of
-// -e, which are not in the request: a sandbox is the same one whatever variables somebody sets in it.
+// complete checks the flags and completes the request. It returns the variables of -e separately. They are not part of
+// the request, because they do not change the identity of a sandbox.
 func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
 	if o.idle < 0 {
 		return nil, app.UsageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle),
@@ -216,7 +217,7 @@ func (o *sandboxOpenOptions) complete(e environ.Lookup) (variables map[string]st
 	return variables, nil
 }
 
-// checkUser refuses a user that no sandbox can have, or may have here.
+// checkUser returns an error for a user that is invalid or not allowed.
 func checkUser(e environ.Lookup, user string) error {
 	id, err := record.ParseUser(user)
 	if err != nil {

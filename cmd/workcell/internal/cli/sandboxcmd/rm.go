@@ -50,7 +50,7 @@ and commands cannot run.`,
 			errs := []error{err}
 			removed := cli.Printed[removedSandbox]{Command: a.Command}
 			for _, names := range groups {
-				mayName := slices.Clone(names) // a sandbox, whole or before a colon
+				mayName := slices.Clone(names) // the whole argument or the part before a colon may be a sandbox
 				for _, arg := range names {
 					mayName = append(mayName, sandboxNames(arg)...)
 				}
@@ -101,15 +101,15 @@ func (f sandboxFile) remove(ctx context.Context, m *app.Manager, ignoreAbsent bo
 	switch {
 	case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
 		return nil
-	case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
+	case errors.Is(err, backend.ErrNotFound): // the file is missing, but the sandbox exists
 		return app.Fail(app.ExitFailed, fmt.Errorf("file %s not found in the sandbox", f.path),
 			fmt.Sprintf("to list the files, run `workcell sandbox exec %s -- ls -a`", f.sandbox))
 	}
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// toRemove resolves the arguments of rm. It reports unknown ones after it has resolved all. A run's id names all its
-// sandboxes.
+// toRemove resolves the arguments of rm. It resolves all arguments before it reports unknown ones. A run's id selects
+// all sandboxes of the run.
 func toRemove(
 	ctx context.Context, m *app.Manager, args []string, all, ignoreAbsent bool,
 ) (ids []string, files []sandboxFile, err error) {
@@ -130,7 +130,7 @@ func toRemove(
 			add(found...)
 			continue
 		}
-		s, err := app.FindSandbox(list, arg) // keys have colons, too
+		s, err := app.FindSandbox(list, arg) // keys contain colons too
 		isFile, path := inSandbox(arg) && errors.Is(err, backend.ErrNotFound), ""
 		if isFile {
 			s, path, err = splitSandboxPath(list, arg)
@@ -150,7 +150,7 @@ func toRemove(
 	return ids, files, errors.Join(errs...)
 }
 
-// oneRun reports whether sandboxes are all of the same run.
+// oneRun reports whether all sandboxes belong to the same run.
 func oneRun(list []session.Info) bool {
 	return len(list) > 0 && list[0].Run != "" && !slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
 }
@@ -160,10 +160,10 @@ type sandboxGCOptions struct {
 	older                    time.Duration
 }
 
-// Bounds of the environments that gc leaves.
+// Limits for the environments that gc keeps.
 const (
-	environmentAge   = 30 * 24 * time.Hour // unused
-	environmentBytes = 20 << 30            // together
+	environmentAge   = 30 * 24 * time.Hour // maximum time since the last use
+	environmentBytes = 20 << 30            // maximum total size
 )
 
 func newSandboxGCCmd(a *command) *cobra.Command {
@@ -196,18 +196,18 @@ hour after their creation. It also lists or removes:
 	return cmd
 }
 
-// GarbageOutput is a sandbox that no process has, an environment, or the guest program of a version that none needs.
+// GarbageOutput is a sandbox without a process, an unused environment, or an unused version of the guest agent.
 type GarbageOutput struct {
 	ID       string    `json:"id"`
-	Key      string    `json:"key"` // of a sandbox alone
+	Key      string    `json:"key"` // only for sandboxes
 	Why      string    `json:"why"`
 	LastUsed time.Time `json:"last_used"`
-	// Snapshots are those of a sandbox that the engine has, which go with it.
+	// Snapshots is the number of a sandbox's snapshots on the engine. They are removed with the sandbox.
 	Snapshots int       `json:"snapshots,omitempty"`
-	Expires   time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
+	Expires   time.Time `json:"expires,omitzero"` // time of the automatic removal; zero for never
 	Removed   bool      `json:"removed"`
 
-	ends string // Expires in the table
+	ends string // Expires as text for the table
 }
 
 func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
@@ -219,7 +219,7 @@ func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) 
 	now := time.Now()
 	rows := []GarbageOutput{}
 	var errs []error
-	// collect shows what nobody has, and with --yes removes it unless somebody needs it by now.
+	// collect shows an unused item. With --yes, it removes the item unless it is in use by now.
 	collect := func(g GarbageOutput, remove func() error) {
 		if now.Sub(g.LastUsed) < o.older {
 			return
@@ -257,7 +257,7 @@ func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) 
 	forsaken, err := admin.Forsaken(ctx, m.Manager)
 	errs = append(errs, err)
 	for _, rec := range forsaken {
-		// Its manager may still ask why it ended, so only the sweep removes it.
+		// The sandbox's manager may still request the reason for its end, so only the sweep removes it.
 		rows = append(rows, garbageOf(rec, "program ended"))
 	}
 	environments, err := admin.Environments(ctx, m.Manager)
@@ -301,7 +301,7 @@ func garbageOf(rec record.Record, why string) GarbageOutput {
 	}
 }
 
-// whyGarbage returns in a word how a sandbox came to be nobody's.
+// whyGarbage returns the reason why a sandbox is unused, in one word.
 func whyGarbage(rec record.Record) string {
 	switch {
 	case rec.State == record.Ready && rec.KeepWorkspace && rec.Key.Namespace != record.NamespaceWorkflow:

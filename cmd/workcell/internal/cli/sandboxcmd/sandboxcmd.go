@@ -1,4 +1,4 @@
-// Package sandboxcmd has the commands for sandboxes.
+// Package sandboxcmd contains the commands for sandboxes.
 package sandboxcmd
 
 import (
@@ -47,8 +47,8 @@ type action func(ctx context.Context, m *app.Manager, args []string) error
 // first returns the first argument.
 func first(args []string) []string { return args[:1] }
 
-// managed returns the RunE of a command that uses a manager. names returns the sandboxes that its arguments name; nil
-// for commands that name none.
+// managed returns the RunE of a command that uses a manager. names returns the sandboxes in its arguments. It is nil
+// for commands without sandbox arguments.
 func (a *command) managed(state app.StateUse, names func(args []string) []string, do action) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		use := app.Use{State: state}
@@ -59,8 +59,8 @@ func (a *command) managed(state app.StateUse, names func(args []string) []string
 	}
 }
 
-// inSandbox returns the RunE of a command that uses the sandbox named by its first argument, even if another process
-// owns it.
+// inSandbox returns the RunE of a command that uses the sandbox in its first argument, even if another process owns the
+// sandbox.
 func (a *command) inSandbox(
 	do func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error,
 ) func(*cobra.Command, []string) error {

@@ -117,7 +117,7 @@ their idle timeout or when the run ends.`,
 	return cmd
 }
 
-// noSnapshot says where the names of snapshots are to be had.
+// noSnapshot adds a hint about the existing snapshots to a not-found error.
 func noSnapshot(err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
 		return app.Fail(app.ExitNotFound, err, "to list the snapshots, run `workcell sandbox snapshot SANDBOX`")
@@ -125,8 +125,8 @@ func noSnapshot(err error) error {
 	return err
 }
 
-// mechanism returns how snapshots of a sandbox are made, for those who read more than its id; empty where there are
-// none.
+// mechanism returns the snapshot mechanism of a sandbox for structured output. It is empty for text output, or if
+// snapshots are not supported.
 func (a *command) mechanism(ctx context.Context, s *session.Session) backend.SnapshotMechanism {
 	if a.Out == cli.OutputTable {
 		return ""
