@@ -1,7 +1,7 @@
-// Command workcell runs agents and workflows in sandboxes, and shows and uses the sandboxes themselves.
+// Command workcell runs agents and workflows in sandboxes, and manages the sandboxes themselves.
 //
-// Data goes to standard output, everything else to standard error. See `workcell --help` for the commands and the
-// table of exit codes.
+// It writes data to standard output and everything else to standard error. See `workcell --help` for the commands and
+// the exit codes.
 package main
 
 import (
@@ -19,8 +19,8 @@ var version string
 
 func main() {
 	stdout := os.Stdout
-	// Some libraries print to os.Stdout (dotprompt does, for YAML it cannot read). Data must stay pure, so whatever is
-	// not written through the command's own writer lands on standard error.
+	// Some libraries print to os.Stdout, for example dotprompt for unreadable YAML. Standard output is reserved for data,
+	// so redirect all output that bypasses the command's writer to standard error.
 	os.Stdout = os.Stderr
 	os.Exit(cli.Run(context.Background(), os.Args[1:], cli.New(os.Stdin, stdout, os.Stderr, version), commands()...))
 }

@@ -1,5 +1,5 @@
-// Package otelsetup sets up the OpenTelemetry SDK of a command by the standard OTEL_* variables. Libraries use the API
-// only.
+// Package otelsetup sets up the OpenTelemetry SDK of a command from the standard OTEL_* variables. Libraries use only
+// the OpenTelemetry API.
 package otelsetup
 
 import (
@@ -29,45 +29,44 @@ import (
 )
 
 const (
-	// maxAttributeLength bounds attribute values: Genkit records the whole conversation on every model span, and a
-	// long run would exceed what a collector takes in one message.
+	// maxAttributeLength limits attribute values. Genkit records the whole conversation in every model span, so a long run
+	// would exceed the message size of a collector.
 	maxAttributeLength = 4096
 
-	// flushTimeout bounds how long a command waits for the collector at its end.
+	// flushTimeout is the maximum time that a command waits for the collector at its end.
 	flushTimeout = 5 * time.Second
 
-	// localDelay is how long a span may wait until it is kept: what a killed process loses.
+	// localDelay is the maximum delay before a span is written to the file. A killed process loses the spans of this time.
 	localDelay = time.Second
 )
 
-// Options say what traces are of. All but Content and Keep are required.
+// Options configures traces. All fields except Content and Keep are required.
 type Options struct {
 	Env     environ.Lookup
 	Stderr  io.Writer
-	Version string // of the service
-	// Content exports what Genkit records of prompts, answers and tool calls. These may hold secrets, so they and the
-	// text of errors are dropped at export by default.
+	Version string // service version
+	// Content exports the contents recorded by Genkit: prompts, answers, and tool calls. They may contain secrets. By
+	// default, they and error texts are removed before export.
 	Content bool
-	// Keep keeps the spans for Tracing.KeepIn, whether or not they are exported.
+	// Keep stores the spans for Tracing.KeepIn, even if they are not exported.
 	Keep bool
 }
 
-// Tracing is the OpenTelemetry SDK of this process, or nothing when no traces are wanted.
+// Tracing is the OpenTelemetry SDK of this process. If traces are off, it is empty.
 type Tracing struct {
-	provider *sdktrace.TracerProvider // nil when off
-	metrics  *sdkmetric.MeterProvider // nil when off
-	kept     *runtrace.Recorder       // nil when spans are not kept
+	provider *sdktrace.TracerProvider // nil if off
+	metrics  *sdkmetric.MeterProvider // nil if off
+	kept     *runtrace.Recorder       // nil if spans are not stored
 	exports  bool
 	roots    *rootRecorder
 	notice   *exportNotice
 }
 
-// Start sets the global providers as the variables say and returns the context that carries the caller's trace, if
-// TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a provider of its own. Nothing is
-// exported unless an endpoint is set, or OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER asks for it; metrics want one of
-// their own.
+// Start sets the global providers from the variables. It returns a context with the caller's trace from TRACEPARENT, if
+// set. It must run before genkit.Init, which otherwise installs another provider. Nothing is exported unless an
+// endpoint, OTEL_TRACES_EXPORTER, or OTEL_METRICS_EXPORTER is set. Metrics require their own variables.
 //
-// Settings that cannot be used are a notice: traces never keep a run from running.
+// Invalid settings cause a notice and not an error, because traces must never prevent a run.
 func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 	t := &Tracing{roots: &rootRecorder{}, notice: &exportNotice{w: o.Stderr}}
 	if strings.EqualFold(o.Env.Get("OTEL_SDK_DISABLED"), "true") {
@@ -96,7 +95,8 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 	return propagation.TraceContext{}.Extract(ctx, carrier), t
 }
 
-// startTraces sets the tracer provider. What is local gets every span soon, whatever becomes of the collector's.
+// startTraces sets the tracer provider. The exporters in local get every span soon, even if the collector does not
+// respond.
 func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local []sdktrace.SpanExporter) {
 	limits := sdktrace.NewSpanLimits()
 	// What the variables say is the mapping's: it reads tokens in what a limit of the SDK would have cut.
@@ -119,7 +119,7 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 	t.provider = sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(t.provider)
 	if server := o.Env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
-		// Genkit attaches the Developer UI's exporter only to a provider it made itself.
+		// Genkit attaches the Developer UI's exporter only to a provider that it created itself.
 		client := tracing.NewHTTPTelemetryClient(server)
 		if o.Env.Get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
 			tracing.WriteTelemetryRealtime(client)
@@ -129,7 +129,8 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 	}
 }
 
-// startMetrics sets the meter provider and returns the exporter that measures spans, nil when metrics are off.
+// startMetrics sets the meter provider. It returns the exporter that derives metrics from spans, or nil if metrics are
+// off.
 func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource.Resource) sdktrace.SpanExporter {
 	exporter, err := newMetricExporter(ctx, o.Env)
 	if err != nil {
@@ -158,10 +159,11 @@ func (t *Tracing) KeepIn(dir string) bool {
 	return t.kept.Kept()
 }
 
-// Exports reports whether traces are sent anywhere.
+// Exports reports whether traces are exported.
 func (t *Tracing) Exports() bool { return t.exports }
 
-// newResource returns the service: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else "workcell".
+// newResource returns the service resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES. The default name is
+// "workcell".
 func newResource(ctx context.Context, version string) *resource.Resource {
 	r, err := resource.New(ctx,
 		resource.WithAttributes(
@@ -170,15 +172,15 @@ func newResource(ctx context.Context, version string) *resource.Resource {
 		),
 		resource.WithHost(),
 		resource.WithTelemetrySDK(),
-		resource.WithFromEnv(), // later detectors win
+		resource.WithFromEnv(), // later detectors override earlier ones
 	)
 	if err != nil && r == nil {
 		return resource.Default()
 	}
-	return r // a bad OTEL_RESOURCE_ATTRIBUTES loses only what it could not say
+	return r // an invalid OTEL_RESOURCE_ATTRIBUTES loses only the invalid attributes
 }
 
-// newExporter returns the exporter that the environment asks for, nil for none.
+// newExporter returns the trace exporter configured in the environment, or nil for none.
 func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktrace.SpanExporter, error) {
 	if e.Get("OTEL_TRACES_EXPORTER") == "console" {
 		return stdouttrace.New(stdouttrace.WithWriter(stderr))
@@ -190,10 +192,10 @@ func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktr
 	return newTraceClient(ctx, protocol)
 }
 
-// newMetricExporter is newExporter for metrics.
+// newMetricExporter is like newExporter, for metrics.
 func newMetricExporter(ctx context.Context, e environ.Lookup) (sdkmetric.Exporter, error) {
 	if e.Get("OTEL_METRICS_EXPORTER") == "" && e.Get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") == "" {
-		return nil, nil // the endpoint of all signals is often Jaeger's, which takes traces only
+		return nil, nil // the common endpoint is often Jaeger, which accepts only traces
 	}
 	protocol, err := wantedProtocol(e, "METRICS", "otlp or none")
 	if err != nil || protocol == "" {
@@ -202,14 +204,14 @@ func newMetricExporter(ctx context.Context, e environ.Lookup) (sdkmetric.Exporte
 	return newMetricClient(ctx, protocol)
 }
 
-// Protocols of OTLP.
+// OTLP protocols.
 const (
 	protocolGRPC = "grpc"
 	protocolHTTP = "http/protobuf"
 )
 
-// wantedProtocol returns how a signal, TRACES or METRICS, is to be exported; empty when it is not. kinds are the
-// exporters that it has.
+// wantedProtocol returns the export protocol of a signal, TRACES or METRICS. It is empty if the signal is not exported.
+// kinds lists the supported exporters for the error message.
 func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 	if strings.EqualFold(e.Get("OTEL_SDK_DISABLED"), "true") {
 		return "", nil
@@ -221,7 +223,7 @@ func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 	case kind != "" && kind != "otlp":
 		return "", fmt.Errorf("OTEL_%s_EXPORTER=%s is not supported, use %s", signal, kind, kinds)
 	}
-	if endpoint != "" && !strings.Contains(endpoint, "://") { // the exporter would send to its default instead
+	if endpoint != "" && !strings.Contains(endpoint, "://") { // otherwise the exporter would silently use its default
 		return "", fmt.Errorf("%s=%s is not a URL, use http://%[2]s", variable, endpoint)
 	}
 	switch _, protocol := e.First("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol {
@@ -234,8 +236,8 @@ func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 	}
 }
 
-// Close sends what is left, for a bounded time and also when ctx has ended. Failures are a notice, never an error of
-// the command.
+// Close exports the remaining data. It waits for a limited time, even if ctx is done. Failures cause a notice and never
+// an error of the command.
 func (t *Tracing) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
@@ -244,7 +246,7 @@ func (t *Tracing) Close(ctx context.Context) {
 			t.notice.Handle(err)
 		}
 	}
-	if t.metrics != nil { // behind the spans, which it measures
+	if t.metrics != nil { // after the spans, from which metrics are derived
 		if err := t.metrics.Shutdown(ctx); err != nil {
 			t.notice.Handle(err)
 		}
@@ -256,7 +258,7 @@ func (t *Tracing) Close(ctx context.Context) {
 	}
 }
 
-// TraceID returns the id of the first trace of this process, empty when traces are off or there was none.
+// TraceID returns the id of the first trace of this process. It is empty if traces are off or no trace was started.
 func (t *Tracing) TraceID() string {
 	if id := t.roots.id.Load(); id != nil {
 		return id.String()
@@ -264,7 +266,7 @@ func (t *Tracing) TraceID() string {
 	return ""
 }
 
-// rootRecorder remembers the trace of the first span.
+// rootRecorder stores the trace id of the first span.
 type rootRecorder struct{ id atomic.Pointer[trace.TraceID] }
 
 func (r *rootRecorder) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
@@ -276,13 +278,13 @@ func (*rootRecorder) OnEnd(sdktrace.ReadOnlySpan)      {}
 func (*rootRecorder) Shutdown(context.Context) error   { return nil }
 func (*rootRecorder) ForceFlush(context.Context) error { return nil }
 
-// exportNotice reports once that traces do not arrive.
+// exportNotice prints one notice if traces cannot be exported.
 type exportNotice struct {
 	w    io.Writer
 	once sync.Once
 }
 
-// Handle is an otel.ErrorHandler.
+// Handle implements otel.ErrorHandler.
 func (n *exportNotice) Handle(err error) {
 	n.once.Do(func() {
 		if errors.Is(err, context.DeadlineExceeded) {

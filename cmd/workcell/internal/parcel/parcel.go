@@ -1,6 +1,6 @@
-// Package parcel packs the files that a run of a workflow needs, so that another machine can carry the run out: the
-// workflow, its agents with the partials and skills beside them, what a model is replaced or priced by, and the
-// workspace as the run begins with it.
+// Package parcel packs the files of a workflow run, so that another host can execute the run. A parcel contains the
+// workflow, its agents with their partials and skills, the files for recorded answers and model prices, and the initial
+// workspace.
 package parcel
 
 import (
@@ -17,28 +17,30 @@ import (
 	"strings"
 )
 
-// Files are what a run needs. Paths are those of this machine, also behind Extract; empty ones are of files that there
-// are none of.
+// Files are the files that a run needs. Paths are local, including the paths returned by Extract. Empty paths mean that
+// there is no such file.
 type Files struct {
 	Workflow string            `json:"workflow"`
 	Agents   map[string]string `json:"agents,omitempty"` // by name
 	Script   string            `json:"script,omitempty"`
 	Prices   string            `json:"prices,omitempty"`
-	Base     string            `json:"base,omitempty"` // the workspace, as package transfer keeps it
+	Base     string            `json:"base,omitempty"` // workspace in the format of package transfer
 
-	// Skills are directories by agent, relative to that of its file.
+	// Skills are the skill directories by agent, relative to the directory of the agent's file.
 	Skills map[string][]string `json:"-"`
 }
 
 const (
 	manifest = "parcel.json"
-	// maxBytes is how large all files of a parcel may be that is extracted: a database may be wrong about it.
+	// maxBytes is the maximum total size of the files extracted from a parcel. It does not trust the sizes in the
+	// database.
 	maxBytes = 1 << 30
-	// maxEntries is how many files and directories that may be.
+	// maxEntries is the maximum number of extracted files and directories.
 	maxEntries = 100_000
 )
 
-// Write packs files. A link of an agent or a workflow is packed as its target, which must be in the same directory.
+// Write packs the files. If an agent or a workflow is a link, Write packs the link's target, which must be in the same
+// directory.
 func (f Files) Write(w io.Writer) error {
 	p := &packer{z: zip.NewWriter(w), packed: map[string]bool{}, dirs: map[string]string{}}
 	in := Files{
@@ -58,15 +60,15 @@ func (f Files) Write(w io.Writer) error {
 	return errors.Join(p.err, p.z.Close())
 }
 
-// packer writes an archive. After an error it does nothing more.
+// packer writes an archive. After an error, its methods do nothing.
 type packer struct {
 	z      *zip.Writer
 	packed map[string]bool
-	dirs   map[string]string // names of the directories of agents
+	dirs   map[string]string // names in the parcel of the agents' directories
 	err    error
 }
 
-// file packs a file and returns its name; empty without one.
+// file packs a file and returns its name in the parcel. If file is empty, it returns an empty name.
 func (p *packer) file(name, file string) string {
 	if file == "" || p.err != nil {
 		return ""
@@ -76,7 +78,7 @@ func (p *packer) file(name, file string) string {
 		p.err = err
 		return ""
 	}
-	defer r.Close() // only read from
+	defer r.Close() // opened for reading only
 	p.add(name, r)
 	return name
 }
@@ -93,8 +95,8 @@ func (p *packer) add(name string, r io.Reader) {
 	p.err = err
 }
 
-// agent packs an agent with the partials of its directory and its skills. Agents of one directory share what is beside
-// them.
+// agent packs an agent with its skills and the partials in its directory. Agents of the same directory share the
+// partials.
 func (p *packer) agent(file string, skills []string) string {
 	from := filepath.Dir(file)
 	to, known := p.dirs[from]
@@ -120,12 +122,12 @@ func (p *packer) tree(above, what, to string) string {
 	if p.err != nil {
 		return ""
 	}
-	root, err := os.OpenRoot(above) // links out of it are not followed
+	root, err := os.OpenRoot(above) // does not follow links out of the directory
 	if err != nil {
 		p.err = err
 		return ""
 	}
-	defer root.Close() // only read from
+	defer root.Close() // opened for reading only
 	err = fs.WalkDir(root.FS(), what, func(name string, _ fs.DirEntry, err error) error {
 		var info fs.FileInfo
 		if err == nil {
@@ -143,7 +145,7 @@ func (p *packer) tree(above, what, to string) string {
 		if err != nil {
 			return err
 		}
-		defer r.Close() // only read from
+		defer r.Close() // opened for reading only
 		p.add(path.Join(to, name), r)
 		return p.err
 	})
@@ -151,13 +153,13 @@ func (p *packer) tree(above, what, to string) string {
 	return path.Join(to, what)
 }
 
-// Extract unpacks a parcel into a directory, which is made, and returns where its files are.
+// Extract creates dir, unpacks a parcel into it, and returns the paths of the files.
 func Extract(file, dir string) (f Files, err error) {
 	z, err := zip.OpenReader(file)
 	if err != nil {
 		return f, err
 	}
-	defer z.Close() // only read from
+	defer z.Close() // opened for reading only
 	entries := 0
 	for _, e := range z.File {
 		entries += 1 + strings.Count(e.Name, "/")
@@ -200,7 +202,7 @@ func extract(root *os.Root, e *zip.File, room int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer r.Close() // only read from
+	defer r.Close() // opened for reading only
 	w, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return 0, err
@@ -212,7 +214,7 @@ func extract(root *os.Root, e *zip.File, room int64) (int64, error) {
 	return n, errors.Join(err, w.Close())
 }
 
-// below returns the files with their paths below a directory.
+// below returns the files with their paths below dir.
 func (f Files) below(dir string) (Files, error) {
 	var errs []error
 	at := func(name string) string {

@@ -14,14 +14,15 @@ import (
 	"github.com/workcell-dev/workcell/workflow/worker"
 )
 
-// made is the name of the file that a queue keeps of what a run made.
+// made is the name of the results file in the queue.
 const made = "made"
 
-// ErrWorkspace means that the directory of a workspace cannot be packed.
+// ErrWorkspace means that a workspace directory cannot be packed.
 var ErrWorkspace = errors.New("cannot pack the workspace")
 
-// Send packs the files of a run, with the workspace as it is in a directory, empty for none or for that of f.Base, and
-// keeps them with the run. The error is backend.ErrTooLarge when they are larger than what a queue keeps.
+// Send packs the files of a run and stores them with the run in the queue. workspace is the directory to pack. It is
+// empty if the run has no workspace or f.Base is set. If the files exceed the queue's size limit, Send returns
+// backend.ErrTooLarge.
 func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace transfer.Place) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-detach-")
 	if err != nil {
@@ -42,7 +43,7 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 	if err != nil {
 		return err
 	}
-	defer packed.Close() // it goes with its directory
+	defer packed.Close() // the file is removed with its directory
 	if err := f.Write(packed); err != nil {
 		return err
 	}
@@ -52,8 +53,8 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 	return q.Put(ctx, runID, worker.Needed, packed)
 }
 
-// Fetch brings the files of a run into a directory of kept.Needs, the workspace to where its engine looks for it, and
-// the results that an earlier process collected before it died.
+// Fetch copies the files of a run into dir, a directory of kept.Needs. It copies the workspace to the place where the
+// run's engine looks for it. It also copies results that an earlier process collected before it died.
 func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir, dir string) (f Files, err error) {
 	packed := filepath.Join(dir, "parcel.zip")
 	if err := fetch(ctx, q, runID, worker.Needed, packed); err != nil {
@@ -77,31 +78,31 @@ func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir
 	return f, nil
 }
 
-// KeepMade keeps what a run made with the run. The error is backend.ErrTooLarge when that is larger than what a queue
-// keeps.
+// KeepMade stores the results of a run in the queue. If the results exceed the queue's size limit, it returns
+// backend.ErrTooLarge.
 func KeepMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir) error {
 	f, err := os.Open(kept.Made(runID))
 	if err != nil {
 		return err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // opened for reading only
 	return q.Put(ctx, runID, made, f)
 }
 
-// FetchMade brings what a run made to where it would be if this machine had carried it out, as [runfiles.Dir.Fetched];
-// backend.ErrNotFound when there is nothing.
+// FetchMade copies the results of a run to the place of a locally executed run, as [runfiles.Dir.Fetched]. It returns
+// backend.ErrNotFound if there are no results.
 func FetchMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir) error {
 	if err := kept.Fetched(runID); err != nil {
 		return err
 	}
 	err := fetch(ctx, q, runID, made, kept.Made(runID))
 	if errors.Is(err, backend.ErrNotFound) {
-		_ = os.Remove(kept.Of(runID)) // fails when there is more
+		_ = os.Remove(kept.Of(runID)) // fails if the directory contains other files
 	}
 	return err
 }
 
-// fetch brings a file of a run here.
+// fetch copies a file of a run from the queue.
 func fetch(ctx context.Context, q *worker.Queue, runID, name, to string) error {
 	return runfiles.WriteWhole(to, func(w io.Writer) error { return q.Get(ctx, runID, name, w) })
 }

@@ -2,8 +2,8 @@ package reaper
 
 import "os/exec"
 
-// Supported reports that there are no reapers on Windows. A program that runs cannot be replaced there, and a process
-// that nobody sees would keep it from being.
+// Supported is false, because Windows does not support reapers. The file of a running program cannot be replaced there,
+// so an invisible process would prevent updates.
 const Supported = false
 
 func detach(*exec.Cmd) error { return nil }

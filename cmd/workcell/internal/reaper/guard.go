@@ -1,6 +1,6 @@
-// Package reaper is the process that outlives the one that has sandboxes. It sleeps until that one has ended, and does
-// then what every later command would do: it removes what was left when its time has come. So sandboxes of a process
-// that was killed go although nobody runs the command again.
+// Package reaper implements a process that outlives the process that owns sandboxes. It waits until the owner has
+// ended. Then it removes the remaining sandboxes when they expire, like the cleanup of every later command. Therefore,
+// the sandboxes of a killed process are removed even if the user runs no other command.
 package reaper
 
 import (
@@ -16,26 +16,26 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Command is the name of the command that a reaper runs, and Variable the variable that turns reapers off.
+// Command is the name of the reaper's command. Variable is the environment variable that disables reapers.
 const (
 	Command  = "reaper"
 	Variable = "WORKCELL_REAPER"
 )
 
-// settleTimeout bounds the look at the records at the end of a command.
+// settleTimeout limits the check of the records at the end of a command.
 const settleTimeout = 10 * time.Second
 
-// Options say what a reaper is for.
+// Options configures a reaper.
 type Options struct {
-	Dir     string                   // the state directory
+	Dir     string                   // state directory
 	Backend string                   // name of the engine's driver
-	Engine  string                   // as in records
-	Environ func() ([]string, error) // the variables by which the same engine is found
-	Failed  func(error)              // is called when no reaper can be started
+	Engine  string                   // engine ID in the records
+	Environ func() ([]string, error) // returns the variables to find the same engine
+	Failed  func(error)              // called if no reaper can be started
 }
 
-// Guard returns a store that starts a reaper when its manager is about to have its first sandbox, and ends it when none
-// is left that time would take away.
+// Guard returns a store that starts a reaper before its manager creates the first sandbox. At the end, it stops the
+// reaper unless a sandbox remains that will expire.
 func Guard(store state.Records, o Options) record.Store {
 	return &guardedStore{Records: store, o: o, started: make(chan struct{})}
 }
@@ -43,13 +43,14 @@ func Guard(store state.Records, o Options) record.Store {
 type guardedStore struct {
 	state.Records
 	o       Options
-	owner   string // set by Join, which comes first
+	owner   string // set by Join, which is called first
 	once    sync.Once
-	started chan struct{} // closed when launch returned
-	reaper  *exec.Cmd     // nil for none; not before started is closed
+	started chan struct{} // closed when launch has returned
+	reaper  *exec.Cmd     // nil for none; read only after started is closed
 }
 
-// Join is the store's. The reaper goes before the owner does: it would take the end of this process for its cue.
+// Join joins the wrapped store. leave stops the reaper before it removes the owner, because the reaper would otherwise
+// treat the end of the owner as the end of the process.
 func (g *guardedStore) Join(ctx context.Context) (string, func() error, error) {
 	owner, leave, err := g.Records.Join(ctx)
 	g.owner = owner
@@ -59,7 +60,7 @@ func (g *guardedStore) Join(ctx context.Context) (string, func() error, error) {
 	}), err
 }
 
-// Insert is the store's; the record of a sandbox that is about to be made comes this way.
+// Insert inserts a record into the wrapped store. It starts the reaper for the record of a new sandbox.
 func (g *guardedStore) Insert(ctx context.Context, rec record.Record) error {
 	err := g.Records.Insert(ctx, rec)
 	if err == nil && rec.Owner == g.owner {
@@ -68,7 +69,7 @@ func (g *guardedStore) Insert(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// Update is the store's; the record of a sandbox that was adopted, or resumed, comes this way.
+// Update updates a record in the wrapped store. It starts the reaper for the record of an adopted or resumed sandbox.
 func (g *guardedStore) Update(ctx context.Context, rec record.Record) error {
 	err := g.Records.Update(ctx, rec)
 	if err == nil && rec.State.Live() && rec.Owner == g.owner {
@@ -90,9 +91,9 @@ func (g *guardedStore) start() {
 	})
 }
 
-// settle ends the reaper, unless there is something for it to wait for.
+// settle stops the reaper unless a sandbox will expire later.
 func (g *guardedStore) settle() {
-	g.once.Do(func() { close(g.started) }) // too late to start one
+	g.once.Do(func() { close(g.started) }) // prevent a later start
 	<-g.started
 	if g.reaper == nil {
 		return
@@ -102,13 +103,13 @@ func (g *guardedStore) settle() {
 	if _, waits, err := nextDue(ctx, g.Records, g.o.Engine, g.owner); waits || err != nil {
 		return
 	}
-	_ = g.reaper.Process.Kill() // it has ended already, or does now
+	_ = g.reaper.Process.Kill() // Wait then returns soon
 	_ = g.reaper.Wait()
 }
 
-// launch starts a reaper that waits for the end of an owner. It has nothing of this process: no stream or descriptor
-// that somebody may wait to be closed, no terminal, not the directory, and of the environment what leads to the engine.
-// Keys of models and the like would be kept for longer than anybody expects.
+// launch starts a reaper for an owner. The reaper inherits no streams, descriptors, terminal, or working directory,
+// because other programs may wait until these are closed. Of the environment, it inherits only the variables to find
+// the engine, so that it does not keep model keys and other secrets in memory for a long time.
 func (o Options) launch(owner string) (*exec.Cmd, error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
@@ -134,7 +135,7 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// thisProgram returns the file of this very program, also when another one is in its place by now.
+// thisProgram returns the file of the running program, even if its path now contains another program.
 func thisProgram() (string, error) {
 	path, err := os.Executable()
 	if runtime.GOOS != "linux" {

@@ -14,30 +14,31 @@ import (
 	"github.com/workcell-dev/workcell/session/admin"
 )
 
-// Bounds of a reaper's sleep, which ends when something is due. Other processes may change when that is.
+// Limits of a reaper's sleep. It sleeps until the next sandbox expires, but other processes may change that time.
 const (
 	minNap = time.Second
 	maxNap = session.DefaultReapEvery
 )
 
-// patience is how long a reaper stays when it cannot read which sandboxes to wait for.
+// patience is the time after which a reaper exits if it cannot read the records.
 const patience = 24 * time.Hour
 
-// Reaper sweeps one engine. It keeps nothing open between two rounds.
+// Reaper runs the cleanup sweep of one engine. It keeps nothing open between two sweeps.
 type Reaper struct {
 	State  state.Place
-	Engine string                                                // as in records
+	Engine string                                                // engine ID in the records
 	Open   func(context.Context) (backend.SandboxBackend, error) // opens the engine
 	Logger *slog.Logger
 
-	pause func(context.Context, time.Duration) error // waits, at most until the context ends; only tests set it
+	// Waits until the time has passed or the context is done; only tests set it.
+	pause func(context.Context, time.Duration) error
 }
 
-// Run waits for the end of the owner, and then sweeps for as long as time takes something away. Of several reapers of
-// an engine one does: the others have nothing that it would not see.
+// Run waits for the end of the owner. Then it runs sweeps as long as sandboxes remain that will expire. If an engine
+// has several reapers, one of them continues and the others exit, because they would see the same records.
 func (r *Reaper) Run(ctx context.Context, owner string) error {
 	r.pause = pause
-	debug.FreeOSMemory() // it may be long until there is something to do
+	debug.FreeOSMemory() // the reaper may have to wait for a long time
 	if err := r.State.AwaitEnd(ctx, owner); err != nil {
 		return err
 	}
@@ -50,7 +51,8 @@ func (r *Reaper) Run(ctx context.Context, owner string) error {
 		if err = errors.Join(err, leave()); err != nil {
 			return err
 		}
-		if _, more, err = r.look(ctx, false); err != nil { // one that came just before held was no more, has gone again
+		if _, more, err = r.look(ctx, false); err != nil {
+			// Another reaper may have exited just before this one could see it, so check again.
 			return err
 		}
 	}
@@ -66,7 +68,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sweepOn sweeps until nothing is left that time takes away.
+// sweepOn runs sweeps until no sandbox remains that will expire.
 func (r *Reaper) sweepOn(ctx context.Context) error {
 	nap, read := minNap, time.Now()
 	for {
@@ -83,7 +85,7 @@ func (r *Reaper) sweepOn(ctx context.Context) error {
 		if wait > 0 {
 			nap = minNap
 			wait = max(wait, nap)
-		} else { // it is used, or the engine does not do it
+		} else { // the sandbox is in use, or the engine failed to remove it
 			wait, nap = nap, min(2*nap, maxNap)
 		}
 		debug.FreeOSMemory()
@@ -93,17 +95,17 @@ func (r *Reaper) sweepOn(ctx context.Context) error {
 	}
 }
 
-// look returns when there is something to sweep; before that it sweeps if it is told to. An engine that cannot be used
-// is no error: the records say how long that matters.
+// look returns the time of the next expiry. If sweep is set, it first runs the cleanup sweep. An unavailable engine is
+// not an error, because the records determine how long the reaper waits.
 func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool, err error) {
-	if !r.State.There() { // it is not made again for what may be left
+	if !r.State.There() { // do not recreate removed state
 		return at, false, nil
 	}
 	store, err := r.State.OpenRecords(ctx)
 	if err != nil {
 		return at, false, err
 	}
-	defer store.Close() // every change was on the disk before it was acknowledged
+	defer store.Close() // every change was written to disk before it was acknowledged
 	if sweep {
 		if err := r.sweep(ctx, store); err != nil {
 			r.Logger.Info("cannot run the cleanup sweep now", "error", err)
@@ -112,7 +114,7 @@ func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool,
 	return nextDue(ctx, store, r.Engine, "")
 }
 
-// sweep does what every command does at its start.
+// sweep runs the cleanup sweep that every command runs at its start.
 func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	instance, err := r.State.ReadInstance(ctx, store)
 	if err != nil {
@@ -132,8 +134,8 @@ func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	return errors.Join(admin.Sweep(ctx, m), m.Detach(ctx))
 }
 
-// nextDue returns when a sweep of an engine will have something to do next; ok is false when time will bring it
-// nothing. An owner besides is taken for dead.
+// nextDue returns the next time at which a sweep of the engine has work. ok is false if no sandbox will expire. The
+// owner besides counts as dead.
 func nextDue(ctx context.Context, store state.Records, engine, besides string) (at time.Time, ok bool, err error) {
 	recs, err := store.List(ctx)
 	if err != nil {
@@ -151,7 +153,7 @@ func nextDue(ctx context.Context, store state.Records, engine, besides string) (
 				return at, false, err
 			}
 			if lives {
-				continue // that one's process has a reaper of its own
+				continue // the owner's process has its own reaper
 			}
 		}
 		at, ok = due, true

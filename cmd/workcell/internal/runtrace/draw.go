@@ -14,14 +14,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// Options say how a trace is drawn.
+// Options configures the drawing of a trace.
 type Options struct {
-	All   bool // every span, also those that the short form leaves out
-	Width int  // of the text in columns; at least 60
-	Color bool // for a terminal
+	All   bool // draw every span, including spans that the short form omits
+	Width int  // text width in columns; at least 60
+	Color bool // use terminal colors
 }
 
-// Title returns what the trace is in one line.
+// Title returns a one-line summary of the trace.
 func (t *Trace) Title() string {
 	_, took := t.bounds()
 	text := fmt.Sprintf("%s, %s, %s, %s", duration(took), plural(t.count(Agent), "agent run"), plural(t.count(LLM), "model call"), plural(t.count(Tool), "tool call"))
@@ -38,9 +38,9 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Text draws the trace as lines: the tree of spans, how long each took, and when.
+// Text draws the trace as lines with the span tree, the duration of each span, and a time bar.
 func (t *Trace) Text(w io.Writer, o Options) error {
-	const columns = 9 // of the duration
+	const columns = 9 // width of the duration
 	width := max(o.Width, 60)
 	label := width * 11 / 20
 	bar := width - label - columns - 2
@@ -68,7 +68,7 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 	return err
 }
 
-// branches draws the place of a span in the tree.
+// branches returns the tree lines of a span.
 func branches(last []bool) string {
 	var b strings.Builder
 	for i := 1; i < len(last); i++ {
@@ -87,7 +87,8 @@ func branches(last []bool) string {
 	return b.String()
 }
 
-// label names a span with what one looks for first. Names may be a model's, so they are made fit for a terminal.
+// label returns the name of a span with its most important attribute. Names may come from a model, so label makes them
+// safe for a terminal.
 func (s *Span) label() string {
 	a := s.Attributes
 	text := s.Name
@@ -116,7 +117,7 @@ func (s *Span) label() string {
 	return strings.TrimSpace(sanitize.Line(text))
 }
 
-// duration returns d with about three digits.
+// duration formats d with about three digits.
 func duration(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -131,8 +132,8 @@ func duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// colors returns the color of the span for terminals and in SVG. Those of SVG are told apart also by people who see no
-// red and green.
+// colors returns the color of the span for terminals and for SVG. The SVG colors are distinguishable for people with
+// red-green color blindness.
 func (s *Span) colors() (ansi, svg string) {
 	switch {
 	case s.Failed:
@@ -151,7 +152,7 @@ func (s *Span) colors() (ansi, svg string) {
 func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 	const (
 		width, label, row, top = 1100, 520, 20, 58
-		letter                 = 6.7 // width of one
+		letter                 = 6.7 // width of one letter
 		bar                    = width - label - 90
 	)
 	start, took := t.bounds()
@@ -189,7 +190,7 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x, color, x+15, kind.word)
 		x += 45 + int(letter*float64(len(kind.word)))
 	}
-	for i := range 5 { // the axis
+	for i := range 5 { // time axis
 		x := float64(label) + float64(i)*bar/4
 		fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#d1d9e0"/><text x="%.1f" y="%d" fill="#59636e">%s</text>`, x, top-8, y, x+3, top-10, duration(took*time.Duration(i)/4))
 	}
@@ -200,6 +201,6 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a strings.Builder does not fail
+	_ = xml.EscapeText(&b, []byte(s)) // writing to a strings.Builder never fails
 	return b.String()
 }

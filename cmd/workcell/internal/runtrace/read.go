@@ -18,11 +18,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// Trace is what a run did in one process.
+// Trace contains the spans of a run in one process.
 type Trace struct {
 	ID    string
-	Roots []*Span // in the order of their starts: spans without parent, or whose parent was not kept
-	Spans int     // kept, shown or not
+	Roots []*Span // spans without a stored parent, in order of their start
+	Spans int     // number of stored spans, displayed or not
 }
 
 // Span is a span of a trace.
@@ -32,11 +32,11 @@ type Span struct {
 	Start, End   time.Time
 	Attributes   map[string]string
 	Failed       bool
-	Events       []string // names, in their order
-	Children     []*Span  // in the order of their starts
+	Events       []string // names, in order
+	Children     []*Span  // in order of their start
 }
 
-// Document returns all lines of a file as one document of OTLP JSON.
+// Document returns all lines of a file as one OTLP JSON document.
 func Document(r io.Reader) ([]byte, error) {
 	all := &tracepb.TracesData{}
 	err := lines(r, func(data *tracepb.TracesData) { all.ResourceSpans = append(all.ResourceSpans, data.ResourceSpans...) })
@@ -46,8 +46,8 @@ func Document(r io.Reader) ([]byte, error) {
 	return marshal(all)
 }
 
-// Read returns the traces in a file, in the order in which they began: a run that was resumed has several. Lines that
-// are no OTLP JSON are left out: a process that is killed leaves half a line.
+// Read returns the traces in a file, in order of their start. A resumed run has several traces. Read skips lines that
+// are not OTLP JSON, because a killed process may leave an incomplete line.
 func Read(r io.Reader) ([]*Trace, error) {
 	byTrace := map[string][]*Span{}
 	err := lines(r, func(data *tracepb.TracesData) {
@@ -74,7 +74,7 @@ func Read(r io.Reader) ([]*Trace, error) {
 	return traces, nil
 }
 
-// lines calls fn for what every readable line of a file says.
+// lines calls fn for the data of every readable line of a file.
 func lines(r io.Reader, fn func(*tracepb.TracesData)) error {
 	b := bufio.NewReader(io.LimitReader(r, 2*maxBytes))
 	for {
@@ -126,7 +126,7 @@ func valueOf(v *commonpb.AnyValue) string {
 	return ""
 }
 
-// newTrace links spans to a tree. A span that is its own ancestor is a root: what a file says may be anything.
+// newTrace links spans to a tree. The file is untrusted: a span that is its own ancestor becomes a root.
 func newTrace(id string, spans []*Span) *Trace {
 	slices.SortStableFunc(spans, func(a, b *Span) int { return a.Start.Compare(b.Start) })
 	byID := map[string]*Span{}
@@ -157,10 +157,10 @@ func below(byID map[string]*Span, p, s *Span) bool {
 	return true
 }
 
-// Kind is what a span is to viewers that know generative AI: Jaeger's UI has the same rule.
+// Kind is the type of a span for viewers with support for generative AI. Jaeger's UI uses the same rule.
 type Kind string
 
-// Kinds.
+// Span kinds.
 const (
 	Agent Kind = "AGENT"
 	LLM   Kind = "LLM"
@@ -180,8 +180,8 @@ func (s *Span) kind() Kind {
 	return Other
 }
 
-// shown reports whether the short form has the span: what Genkit makes of its own inside, and calls of sandboxes that
-// say no more than the tool above them, are left out.
+// shown reports whether the short form includes the span. The short form omits Genkit's internal spans, and sandbox
+// calls that add no information to the tool call above them.
 func (s *Span) shown() bool {
 	switch s.Name {
 	case telemetry.SpanWorkflowStep, telemetry.SpanExec, telemetry.SpanStream, telemetry.SpanExecutor:
@@ -204,7 +204,7 @@ func (t *Trace) sum(key string) (n int) {
 	return n
 }
 
-// count returns how many spans of a kind the trace has.
+// count returns the number of spans of a kind.
 func (t *Trace) count(kind Kind) (n int) {
 	t.each(func(s *Span, _ []bool) {
 		if s.kind() == kind && s.Attributes[string(semconv.OperationName)] != semconv.InvokeWorkflow {
@@ -214,8 +214,8 @@ func (t *Trace) count(kind Kind) (n int) {
 	return n
 }
 
-// each calls fn for the spans of the trace, parents first, with whether it and each of its ancestors is the last of its
-// siblings. Unless all are wanted, those that are not shown are replaced by their children.
+// each calls fn for the spans of the trace, parents first. last reports for the span and each of its ancestors whether
+// it is the last sibling. Unless all is set, hidden spans are replaced by their children.
 func (t *Trace) each(fn func(s *Span, last []bool), all bool) {
 	var walk func(spans []*Span, last []bool)
 	walk = func(spans []*Span, last []bool) {
@@ -240,7 +240,7 @@ func visible(spans []*Span, all bool) (out []*Span) {
 	return out
 }
 
-// bounds returns when the trace began and how long it took.
+// bounds returns the start and the duration of the trace.
 func (t *Trace) bounds() (start time.Time, took time.Duration) {
 	start = t.Roots[0].Start
 	end := start

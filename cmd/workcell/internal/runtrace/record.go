@@ -1,7 +1,7 @@
-// Package runtrace keeps the spans of a run in a file beside what else is kept of it, and draws them as a waterfall, so
-// that a trace can be seen where no collector is.
+// Package runtrace stores the spans of a run in a file next to the run's other files, and draws them as a waterfall
+// chart. Users can view traces without a collector.
 //
-// The file is that of OpenTelemetry's file exporter: lines of OTLP JSON, each of which a collector takes as it is.
+// The file has the format of OpenTelemetry's file exporter: lines of OTLP JSON that a collector accepts unchanged.
 package runtrace
 
 import (
@@ -22,30 +22,30 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// FileName is the name of the file in the directory of its run.
+// FileName is the name of the file in the run's directory.
 const FileName = "trace.jsonl"
 
-// maxBytes bounds the file of a run, and what waits for one: about 10,000 spans without contents.
+// maxBytes limits the file of a run, and the spans that wait for a file. It fits about 10,000 spans without contents.
 const maxBytes = 16 << 20
 
-// errFull: the file has no room for further spans.
+// errFull means that the file reached its size limit.
 var errFull = fmt.Errorf("the trace exceeds %d MiB; later spans are not saved", maxBytes>>20)
 
-// Recorder writes the spans of a run to a file. Those that end before the file is known wait for it. It is safe for
+// Recorder writes the spans of a run to a file. Spans that end before the file is known wait in memory. It is safe for
 // concurrent use.
 type Recorder struct {
-	mu      sync.Mutex // guards what follows
-	waiting []byte     // lines that have no file yet
+	mu      sync.Mutex // guards the fields below
+	waiting []byte     // lines that wait for the file
 	file    *os.File   // nil before Keep
 	size    int        // bytes in the file
-	err     error      // the first failure; nothing is written after it
+	err     error      // first error; nothing is written after an error
 }
 
-// Exporter returns the exporter whose spans are recorded.
+// Exporter returns the exporter for the spans to record.
 func (r *Recorder) Exporter() sdktrace.SpanExporter { return otlptrace.NewUnstarted(client{r}) }
 
-// Keep makes dir, and in it the file that all spans go to, those of earlier processes of the run before them. Later
-// calls change nothing: one process has one run.
+// Keep creates dir and the file in it, and writes all spans to the file. If the file has spans of earlier processes of
+// the run, Keep appends to it. Later calls have no effect, because one process executes one run.
 func (r *Recorder) Keep(dir string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,14 +67,15 @@ func (r *Recorder) Keep(dir string) {
 	lines := r.waiting
 	r.waiting = nil
 	if last := []byte{'\n'}; r.size > 0 {
-		if _, err := r.file.ReadAt(last, st.Size()-1); err == nil && last[0] != '\n' { // a killed process left half a line
+		if _, err := r.file.ReadAt(last, st.Size()-1); err == nil && last[0] != '\n' {
+			// A killed process left an incomplete line.
 			lines = append([]byte{'\n'}, lines...)
 		}
 	}
 	r.write(lines)
 }
 
-// Close closes the file and returns the first error of all that was written.
+// Close closes the file and returns the first write error.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,14 +91,14 @@ func (r *Recorder) Close() error {
 	return err
 }
 
-// Kept reports whether there is a file.
+// Kept reports whether the file exists.
 func (r *Recorder) Kept() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.file != nil
 }
 
-// write appends whole lines. r.mu is held.
+// write appends complete lines. The caller must hold r.mu.
 func (r *Recorder) write(lines []byte) {
 	switch {
 	case r.err != nil || len(lines) == 0:
@@ -112,13 +113,13 @@ func (r *Recorder) write(lines []byte) {
 	}
 }
 
-// client is what OpenTelemetry's exporter, which knows OTLP, hands its spans to.
+// client receives the spans of OpenTelemetry's exporter in OTLP format.
 type client struct{ r *Recorder }
 
 func (client) Start(context.Context) error { return nil }
 func (client) Stop(context.Context) error  { return nil }
 
-// UploadTraces writes one line. Its failures are the recorder's: a collector gets the spans all the same.
+// UploadTraces writes one line. The recorder stores write errors, so that they do not affect the export to a collector.
 func (c client) UploadTraces(_ context.Context, spans []*tracepb.ResourceSpans) error {
 	line, err := marshal(&tracepb.TracesData{ResourceSpans: spans})
 	c.r.mu.Lock()
@@ -130,8 +131,8 @@ func (c client) UploadTraces(_ context.Context, spans []*tracepb.ResourceSpans) 
 	return nil
 }
 
-// marshal returns OTLP JSON and a line feed: protobuf's JSON, but for ids, which are hexadecimal, and enums, which are
-// numbers.
+// marshal returns data as OTLP JSON with a line feed. It differs from protobuf's JSON in two points: ids are
+// hexadecimal and enums are numbers.
 func marshal(data *tracepb.TracesData) ([]byte, error) {
 	raw, err := protojson.MarshalOptions{UseEnumNumbers: true}.Marshal(data)
 	if err != nil {
@@ -144,7 +145,7 @@ func marshal(data *tracepb.TracesData) ([]byte, error) {
 	return append(raw, '\n'), err
 }
 
-// unmarshal reads a line that marshal wrote.
+// unmarshal parses a line written by marshal.
 func unmarshal(line []byte) (*tracepb.TracesData, error) {
 	raw, err := convertIDs(line, func(s string) (string, error) {
 		id, err := hex.DecodeString(s)
@@ -157,7 +158,7 @@ func unmarshal(line []byte) (*tracepb.TracesData, error) {
 	return data, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw, data)
 }
 
-// convertIDs returns OTLP JSON with other ids of traces and spans.
+// convertIDs returns OTLP JSON with converted trace and span ids.
 func convertIDs(raw []byte, convert func(string) (string, error)) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()

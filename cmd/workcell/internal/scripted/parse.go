@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Parse reads a script. The error is [hint.Problems], with everything that is wrong.
+// Parse parses a script. The error is [hint.Problems] and lists all problems.
 func Parse(file string, src []byte) (*Script, error) {
 	d, root := yamlnode.Format{
 		Single: "give each script its own file", Empty: "a script requires agents", MaxBytes: maxFileBytes, MaxDepth: 64,
@@ -29,11 +29,11 @@ func Parse(file string, src []byte) (*Script, error) {
 	return s, nil
 }
 
-// parser reads the nodes of a script.
+// parser parses the nodes of a script.
 type parser struct {
 	*yamlnode.Decoder
-	when    *expr.Env // what conditions of invocations may use
-	turnEnv *expr.Env // what everything else may use
+	when    *expr.Env // variables for conditions of invocations
+	turnEnv *expr.Env // variables for all other expressions
 }
 
 func (p *parser) environments() (err error) {
@@ -48,7 +48,7 @@ func (p *parser) problem(n *yamlnode.Node, format string, args ...any) {
 	p.Fail(n, "", format, args...)
 }
 
-// failExpr reports an error of package expr, at the place inside the scalar n that it names.
+// failExpr reports an error of package expr at its position in the scalar n.
 func (p *parser) failExpr(n *yamlnode.Node, err error) {
 	var e *expr.Error
 	if errors.As(err, &e) && e.Node != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
-// position is a place in an agent's script. It travels in the references of tool calls, which come back with the
-// tools' outputs: so the model needs to remember nothing of a conversation, and parallel ones do not mix.
+// position is a position in an agent's script. It is part of the references of tool calls, which return with the tools'
+// outputs. Therefore, the model needs no state for a conversation, and parallel conversations do not mix.
 type position struct {
 	invocation int // index
 	turn       int // index
@@ -30,7 +30,7 @@ func parseRef(ref string) (at position, ok bool) {
 	return at, err == nil && n == 3
 }
 
-// answer plays the turn that req asks for.
+// answer plays the turn for req.
 func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest, cb ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 	play, err := p.find(ctx, agent, req)
 	if err != nil {
@@ -54,10 +54,10 @@ func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest,
 	}, nil
 }
 
-// bytesPerToken is what models of today need for English and code, roughly.
+// bytesPerToken is the approximate number of bytes per token of current models for English text and code.
 const bytesPerToken = 4
 
-// estimate returns about how many tokens messages are: no model counted them.
+// estimate returns the approximate number of tokens in messages, because no model counts them.
 func estimate(messages []*ai.Message) int {
 	size := 0
 	for _, m := range messages {
@@ -71,7 +71,7 @@ func estimate(messages []*ai.Message) int {
 	return (size + bytesPerToken - 1) / bytesPerToken
 }
 
-// playing is one turn with everything its expressions may use.
+// playing is a turn with the variables of its expressions.
 type playing struct {
 	file  string
 	agent string
@@ -107,7 +107,7 @@ func (p *Plugin) find(ctx context.Context, agent string, req *ai.ModelRequest) (
 	return play, nil
 }
 
-// begin takes the first invocation that is free and fits.
+// begin returns the first unplayed invocation whose condition is true, and marks it as played.
 func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,8 +141,8 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 		p.script.file, agent, taken+1, len(invocations))
 }
 
-// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does. What Workcell
-// has the model know in between ends nothing.
+// lastPosition returns the turn whose tool outputs end the conversation. It returns false if the conversation ends with
+// a user message. It ignores Workcell's notices to the model.
 func lastPosition(req *ai.ModelRequest) (position, bool) {
 	for _, m := range slices.Backward(req.Messages) {
 		if transcript.IsNotice(m) {
@@ -158,7 +158,7 @@ func lastPosition(req *ai.ModelRequest) (position, bool) {
 	return position{}, false
 }
 
-// variables gathers what expressions may use.
+// variables returns the variables of expressions.
 func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[string]any, error) {
 	input, _ := ctx.Value(inputKey{}).(map[string]any)
 	if input == nil {
@@ -168,7 +168,7 @@ func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[strin
 	prompt := ""
 	for _, m := range req.Messages {
 		if m.Role == ai.RoleUser && !transcript.IsNotice(m) {
-			prompt, outputs = m.Text(), []any{} // what came before belongs to an earlier invocation
+			prompt, outputs = m.Text(), []any{} // earlier messages belong to an earlier invocation
 		}
 		for _, part := range m.Content {
 			if !part.IsToolResponse() {
@@ -194,10 +194,10 @@ func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[strin
 	return vars, nil
 }
 
-// maxVarBytes bounds the tool outputs of one invocation.
+// maxVarBytes is the maximum size of the tool outputs of one invocation.
 const maxVarBytes = 64 << 20
 
-// check evaluates what the turn expects.
+// check evaluates the expectations of the turn.
 func (play *playing) check(ctx context.Context) error {
 	for _, e := range play.turn.expect {
 		ok, err := e.EvalBool(ctx, play.vars)
@@ -242,7 +242,7 @@ func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
 	return parts, nil
 }
 
-// text returns the turn's text: as written, or the JSON document that json makes.
+// text returns the text of the turn: the text field, or the JSON document of the json field.
 func (play *playing) text(ctx context.Context) (string, error) {
 	switch {
 	case play.turn.text != nil:
@@ -263,13 +263,14 @@ func (play *playing) evalError(err error) error {
 	return play.errorf(play.turn.line, "%w; the last tool output was %s", err, play.lastText())
 }
 
-// errorf names the place: file, line, agent, invocation and turn, counted from 1.
+// errorf returns an error with its position: file, line, agent, invocation, and turn, counted from 1.
 func (play *playing) errorf(line int, format string, args ...any) error {
 	args = append([]any{play.file, line, play.agent, play.at.invocation + 1, play.at.turn + 1}, args...)
 	return fmt.Errorf("%s:%d: agent %s, invocation %d, turn %d: "+format, args...)
 }
 
-// stream passes the parts on piece by piece when the caller wants that: text in words, tool calls whole.
+// stream sends the parts to the callback, if the caller requested streaming. It splits text into words and sends tool
+// calls as a whole.
 func stream(ctx context.Context, parts []*ai.Part, cb ai.ModelStreamCallback) error {
 	if cb == nil {
 		return nil

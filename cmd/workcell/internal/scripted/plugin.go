@@ -8,14 +8,14 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 )
 
-// Provider is the name of the provider: the part of its models' names before the slash.
+// Provider is the name of the provider, which is the part of its models' names before the slash.
 const Provider = "scripted"
 
 // ModelName returns the name of the model that plays an agent's turns.
 func ModelName(agent string) string { return Provider + "/" + agent }
 
-// Plugin is the Genkit plugin that plays a script. It remembers which invocations each run took, so that every run
-// plays the script from its beginning. It is safe for concurrent use.
+// Plugin is the Genkit plugin that plays a script. It remembers the invocations that each run has played, so that every
+// run plays the script from its beginning. It is safe for concurrent use.
 type Plugin struct {
 	script *Script
 
@@ -23,7 +23,7 @@ type Plugin struct {
 	taken map[taking]bool
 }
 
-// taking is an invocation that a run took.
+// taking is an invocation that a run has played.
 type taking struct {
 	run string
 	inv *invocation
@@ -31,13 +31,13 @@ type taking struct {
 
 var _ api.DynamicPlugin = (*Plugin)(nil)
 
-// NewPlugin returns a plugin that has played nothing yet.
+// NewPlugin returns a plugin in the initial state.
 func NewPlugin(s *Script) *Plugin {
 	return &Plugin{script: s, taken: map[taking]bool{}}
 }
 
-// Played marks the next invocation of an agent as played, by an earlier process of the run. Invocations with a
-// condition are left, since it chooses them again.
+// Played marks the next invocation of an agent as played by an earlier process of the run. It skips invocations with a
+// condition, because the condition selects them again.
 func (p *Plugin) Played(run, agent string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,8 +49,8 @@ func (p *Plugin) Played(run, agent string) {
 	}
 }
 
-// Continues marks the invocation that a conversation of an agent in a run belongs to as played, which is to be
-// continued. refs are the references of its tool calls. It reports whether they name one.
+// Continues marks the invocation of a conversation that will be continued as played. refs are the references of the
+// conversation's tool calls. It returns false if they do not refer to an invocation.
 func (p *Plugin) Continues(run, agent string, refs []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,7 +64,7 @@ func (p *Plugin) Continues(run, agent string, refs []string) bool {
 	return false
 }
 
-// Name is the provider's name.
+// Name returns the provider's name.
 func (*Plugin) Name() string { return Provider }
 
 // Init returns one model per agent of the script.
@@ -76,7 +76,7 @@ func (p *Plugin) Init(context.Context) []api.Action {
 	return out
 }
 
-// ListActions describes the models.
+// ListActions returns the descriptions of the models.
 func (p *Plugin) ListActions(context.Context) []api.ActionDesc {
 	var out []api.ActionDesc
 	for _, agent := range p.script.Agents() {
@@ -85,7 +85,7 @@ func (p *Plugin) ListActions(context.Context) []api.ActionDesc {
 	return out
 }
 
-// ResolveAction returns the model of an agent, also of one that the script does not have: then its answer is an error.
+// ResolveAction returns the model of an agent. If the script does not contain the agent, the model returns errors.
 func (p *Plugin) ResolveAction(t api.ActionType, id string) api.Action {
 	if t != api.ActionTypeModel {
 		return nil
@@ -115,8 +115,8 @@ type (
 	runKey   struct{} // holds the id of the run, a string
 )
 
-// WithRun returns a context for an agent that runs in a run with an input, for expressions that use it. Agents of one
-// run take the invocations of the script in turn. Without a run, an agent takes the first that fits.
+// WithRun returns a context with a run and an agent's input, for use in expressions. Agents of the same run play the
+// script's invocations in order. Without a run, an agent plays the first invocation whose condition is true.
 func WithRun(ctx context.Context, run string, input map[string]any) context.Context {
 	return context.WithValue(context.WithValue(ctx, inputKey{}, input), runKey{}, run)
 }

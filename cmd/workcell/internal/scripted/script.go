@@ -9,19 +9,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// maxFileBytes bounds a script file.
+// maxFileBytes is the maximum size of a script file.
 const maxFileBytes = 4 << 20
 
-// Script is a parsed script. It does not change and may be used concurrently; a [Plugin] holds what was played.
+// Script is a parsed script. It is immutable and safe for concurrent use. A [Plugin] stores which invocations were
+// played.
 type Script struct {
 	file   string
 	agents map[string][]*invocation
 }
 
-// invocation is what the model answers during one run of an agent.
+// invocation contains the answers of the model during one run of an agent.
 type invocation struct {
 	line  int
-	when  *expr.Program // nil: any run
+	when  *expr.Program // nil for any run
 	turns []*turn
 }
 
@@ -29,15 +30,15 @@ type invocation struct {
 type turn struct {
 	line   int
 	expect []*expr.Program
-	text   *expr.Value // nil: none
-	json   *expr.Value // nil: none
+	text   *expr.Value // nil for none
+	json   *expr.Value // nil for none
 	calls  []*call
 }
 
 // call is one tool call of a turn.
 type call struct {
 	tool  string
-	input *expr.Value // nil: an empty one
+	input *expr.Value // nil for an empty input
 }
 
 // Load reads and parses a script file.
@@ -49,10 +50,10 @@ func Load(path string) (*Script, error) {
 	return Parse(path, src)
 }
 
-// File is the name the script was parsed under.
+// File returns the name of the script's file.
 func (s *Script) File() string { return s.file }
 
-// Agents lists the agents that have turns, sorted.
+// Agents returns the agents with turns, sorted.
 func (s *Script) Agents() []string { return slices.Sorted(maps.Keys(s.agents)) }
 
 // Has reports whether the script has turns for an agent.

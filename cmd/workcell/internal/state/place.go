@@ -17,31 +17,33 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-// Variable names the database for records and journals, in place of the state file.
+// Variable is the environment variable with the URL of the database for records and journals. It replaces the state
+// file.
 const Variable = "WORKCELL_STATE"
 
-// Place is where the state of commands is kept: files of runs in the directory, records of sandboxes and journals of
-// runs in its state file, or in a database that several machines share.
+// Place is the location of the state. The directory contains the files of runs. The records of sandboxes and the
+// journals of runs are in its state file, or in a database that several hosts share.
 type Place struct {
 	Dir Dir
 	URL string // of a PostgreSQL database; empty for the state file
 }
 
-// Records are those of sandboxes, with what commands keep beside them.
+// Records are the records of sandboxes, with additional data of commands.
 type Records interface {
 	record.Store
-	// Instance returns the instance whose sandboxes the records are about, empty when it is not set.
+	// Instance returns the instance id of the recorded sandboxes, or an empty string if it is not set.
 	Instance(ctx context.Context) (string, error)
-	// SetInstance sets it, unless it is set.
+	// SetInstance sets the instance id, unless it is already set.
 	SetInstance(ctx context.Context, id string) error
-	// AddEnv adds to the variables that are kept for the commands in a sandbox, for as long as its record is a live one.
+	// AddEnv adds variables for the commands in a sandbox. They are kept as long as the sandbox has a live record.
 	AddEnv(ctx context.Context, id string, env map[string]string) error
-	// Env returns what AddEnv was given; empty for a sandbox without a record.
+	// Env returns the variables added by AddEnv. It is empty for a sandbox without a record.
 	Env(ctx context.Context, id string) (map[string]string, error)
 	Close() error
 }
 
-// Find returns the place that the flags name, WORKCELL_STATE and WORKCELL_STATE_DIR, or the usual one.
+// Find returns the location set by the flags, or by WORKCELL_STATE and WORKCELL_STATE_DIR, or else the default
+// location.
 func Find(env environ.Lookup, url, dir string) (Place, error) {
 	url = cmp.Or(url, env.Get(Variable))
 	if url != "" && !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
@@ -68,7 +70,7 @@ func (p Place) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	return as[runstore.Store](sqlitejournal.Open(ctx, p.Dir.File()))
 }
 
-// as keeps a nil pointer from becoming an interface that is not nil.
+// as prevents a nil pointer from becoming a non-nil interface.
 func as[I any, T any](v T, err error) (i I, _ error) {
 	if err != nil {
 		return i, err
@@ -76,8 +78,8 @@ func as[I any, T any](v T, err error) (i I, _ error) {
 	return any(v).(I), nil
 }
 
-// There reports whether there is any state, which completing a word or waiting for the end of a process does not make.
-// A database is taken to be there.
+// There reports whether any state exists. Completion and waiting for the end of a process use it, because they must not
+// create state. A database counts as existing.
 func (p Place) There() bool {
 	if p.URL != "" {
 		return true
@@ -86,13 +88,13 @@ func (p Place) There() bool {
 	return err == nil
 }
 
-// Instance returns the id of the installation: all who share a database are one. records may be nil.
+// Instance returns the id of the installation. All hosts with the same database have the same id. records may be nil.
 func (p Place) Instance(ctx context.Context, records Records) (string, error) {
 	if p.URL == "" {
 		return p.Dir.instanceWith(ctx, records)
 	}
 	if records == nil {
-		return record.NewID(), nil // what is made with it is removed by the same command
+		return record.NewID(), nil // the same command removes everything created with this id
 	}
 	if id, err := records.Instance(ctx); err != nil || id != "" {
 		return id, err
@@ -103,7 +105,7 @@ func (p Place) Instance(ctx context.Context, records Records) (string, error) {
 	return records.Instance(ctx)
 }
 
-// ReadInstance returns that id for a process that makes none.
+// ReadInstance returns the id of the installation. It never creates an id.
 func (p Place) ReadInstance(ctx context.Context, records Records) (string, error) {
 	if p.URL == "" {
 		return p.Dir.readInstance()
@@ -119,7 +121,8 @@ func (p Place) AwaitEnd(ctx context.Context, owner string) error {
 	return p.awaitSharedEnd(ctx, owner)
 }
 
-// Claim takes a name, of small letters and digits, for what one process is enough for. held: somebody else has it.
+// Claim claims a name, of lowercase letters and digits, for a task that only one process should do. held reports
+// whether another process has claimed it. leave releases the claim.
 func (p Place) Claim(ctx context.Context, name string) (leave func() error, held bool, err error) {
 	if p.URL == "" {
 		return sqlitefile.Claim(p.Dir.File(), name)
@@ -127,7 +130,7 @@ func (p Place) Claim(ctx context.Context, name string) (leave func() error, held
 	return p.claimShared(ctx, name)
 }
 
-// Passes reports whether state may be read later that cannot be read now.
+// Passes reports whether err is temporary, so that the state may be readable later.
 func Passes(err error) bool {
 	return errors.Is(err, sqlitefile.ErrBusy) || errors.Is(err, sqlitefile.ErrFull) || sharedPasses(err)
 }

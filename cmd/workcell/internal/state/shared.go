@@ -49,7 +49,7 @@ func sharedPasses(err error) bool {
 	return errors.Is(err, postgres.ErrUnreachable) || errors.Is(err, postgres.ErrLeaseLost)
 }
 
-// Lost returns a channel that is closed if other processes take an owner of the records for dead, or may soon do so.
+// Lost returns a channel that is closed if other processes consider an owner of the records dead, or may soon do so.
 func Lost(records Records, owner string) <-chan struct{} {
 	if leased, ok := records.(interface {
 		Lost(owner string) <-chan struct{}
@@ -59,7 +59,7 @@ func Lost(records Records, owner string) <-chan struct{} {
 	return nil
 }
 
-// AwaitLost calls lost if an owner of the records is lost. It returns then, or if ctx ends.
+// AwaitLost waits until an owner of the records is lost, and then calls lost. It also returns when ctx is done.
 func AwaitLost(ctx context.Context, records Records, owner string, lost func(error)) {
 	select {
 	case <-Lost(records, owner):

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// errNoPostgres is why a database cannot be used.
+// errNoPostgres is the error for a database in builds without PostgreSQL.
 var errNoPostgres = hint.New(hint.Unavailable, errors.New("PostgreSQL is not included in this build (build tag no_postgres)"),
 	"use a workcell build that includes it, or remove --state and WORKCELL_STATE")
 
@@ -28,5 +28,5 @@ func sharedPasses(error) bool { return false }
 
 func sharedHint(error) string { return "" }
 
-// AwaitLost returns if ctx ends: no other process goes on with what is in a file.
+// AwaitLost waits until ctx is done, because no other process takes over records in a file.
 func AwaitLost(ctx context.Context, _ Records, _ string, _ func(error)) { <-ctx.Done() }

@@ -1,5 +1,5 @@
-// Package state has the directory for what must outlive a command: the records of sandboxes, the journals of runs, and
-// the id of the installation.
+// Package state manages the directory for data that must outlive a command: the records of sandboxes, the journals of
+// runs, and the id of the installation.
 package state
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// instanceFile holds the random id that marks every sandbox of this user's commands as theirs.
+// instanceFile contains the random id that marks all sandboxes of this user's commands.
 const instanceFile = "instance"
 
-// stateFile holds the records of sandboxes and the journals of runs.
+// stateFile contains the records of sandboxes and the journals of runs.
 const stateFile = "state.db"
 
 // Dir is the state directory.
 type Dir string
 
-// Locate returns the state directory, made if need be: the one that flag names, WORKCELL_STATE_DIR, or workcell below
-// the XDG state directory.
+// Locate returns the state directory and creates it if necessary. It is the directory in flag, WORKCELL_STATE_DIR, or
+// workcell below the XDG state directory.
 func Locate(env environ.Lookup, flag string) (Dir, error) {
 	dir := cmp.Or(flag, env.Get("WORKCELL_STATE_DIR"))
 	if dir == "" {
@@ -49,7 +49,7 @@ func (d Dir) File() string { return d.path(stateFile) }
 
 func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 
-// Hint returns what to do about a state file, or a database, that cannot be used; empty for other errors.
+// Hint returns a remedy for a state file or a database that is not usable. It is empty for other errors.
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
@@ -66,8 +66,9 @@ func Hint(err error) string {
 	return sharedHint(err)
 }
 
-// instanceWith returns this installation's id. The first command makes it, and the state file, where a command has
-// that, knows it too: when one of the two is lost, the sandboxes are not. store may be nil.
+// instanceWith returns this installation's id. The first command creates it. The id is stored in the instance file and
+// in the state file, if the command has one, so that the sandboxes are not lost if one of the files is lost. store may
+// be nil.
 func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	if store == nil {
 		return d.instanceAlone()
@@ -95,8 +96,8 @@ func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	return id, nil
 }
 
-// instanceAlone returns the id for a command that has no records. Where there is a state file, that may know an id
-// which the instance file has lost, so no other is written down.
+// instanceAlone returns the id for a command without records. If a state file exists, it may contain an id that the
+// instance file has lost, so instanceAlone then does not store a new id.
 func (d Dir) instanceAlone() (string, error) {
 	if _, err := os.Lstat(d.File()); err != nil {
 		return d.instance(record.NewID())
@@ -108,7 +109,7 @@ func (d Dir) instanceAlone() (string, error) {
 	return id, err
 }
 
-// instance returns the id that the instance file holds. Where there is none, it is made with fresh.
+// instance returns the id in the instance file. If the file is missing, instance creates it with fresh.
 func (d Dir) instance(fresh string) (string, error) {
 	id, err := d.readInstance()
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +121,7 @@ func (d Dir) instance(fresh string) (string, error) {
 	return d.readInstance()
 }
 
-// readInstance returns the id that the instance file holds.
+// readInstance returns the id in the instance file.
 func (d Dir) readInstance() (string, error) {
 	path := d.path(instanceFile)
 	raw, err := os.ReadFile(path)
@@ -129,15 +130,15 @@ func (d Dir) readInstance() (string, error) {
 	}
 	id := strings.TrimSpace(string(raw))
 	if !isInstanceID(id) {
-		// Guessing a new id would orphan the sandboxes that carry the old one, so a person has to decide.
+		// A new id would orphan the sandboxes with the old id, so the user must decide.
 		return "", hint.New(hint.Failed, fmt.Errorf("%s does not contain an instance ID", path),
 			"remove the file; it is recreated with the ID in the state file, or with a new ID, in which case running sandboxes are no longer listed")
 	}
 	return id, nil
 }
 
-// createInstance writes an id. Commands that start at the same moment agree on one: the file appears whole and is
-// never replaced.
+// createInstance writes an id. If several commands start at the same time, they agree on one id, because the file is
+// created atomically and never replaced.
 func (d Dir) createInstance(id string) error {
 	tmp, err := os.CreateTemp(string(d), instanceFile+"-*")
 	if err != nil {
@@ -154,7 +155,7 @@ func (d Dir) createInstance(id string) error {
 	return nil
 }
 
-// isInstanceID reports whether s looks as record.NewID makes ids, with room for other lengths.
+// isInstanceID reports whether s has the format of record.NewID, with other lengths allowed.
 func isInstanceID(s string) bool {
 	ok := len(s) >= 16 && len(s) <= 64
 	for _, r := range s {

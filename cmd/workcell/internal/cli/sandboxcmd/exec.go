@@ -31,8 +31,8 @@ type execFlags struct {
 	user string
 }
 
-// addTo adds the flags. It explains that unknown flags may belong to the command. dockerHint is the hint for Docker's
-// -it.
+// addTo adds the flags. Errors of other flags have the exit code of the command's own errors. dockerHint is the hint
+// for Docker's -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR`: directory to "+dir+" in, relative to /workspace")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
