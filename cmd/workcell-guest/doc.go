@@ -1,4 +1,4 @@
-// Command workcell-guest is the main process of every Workcell sandbox: it runs commands and serves files for hosts
+// Command workcell-guest is the main process of every Workcell sandbox. It runs commands and serves files for hosts
 // that speak the protocol of docs/guest-protocol.md over a Unix socket in the abstract namespace.
 //
 //	workcell-guest [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]
@@ -13,15 +13,15 @@
 //	workcell-guest tools ls [SERVER] | search WORDS | show NAME | call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 //	workcell-guest version
 //
-// launch isolates its process as a sandbox and becomes the guest in it, with an inherited socket instead
-// (package internal/guest/launch).
+// launch isolates its process as a sandbox and becomes the guest agent in it. It uses an inherited socket (package
+// internal/guest/launch).
 //
-// connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. With --report
-// it first writes the output of report.
+// connect is started by the engine's exec. It bridges its standard streams to the guest agent of the same sandbox. With
+// --report, it first writes the output of report.
 //
-// report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy
-// of the guest and what belongs to it for another container, and a workspace of its user; and the targets that a pod
-// reaches, as bits of the exit code.
+// report, install, and network-trial are for pods. report prints the settings of the image and the environment of the
+// container as JSON. install copies the guest agent and its files for another container, and creates a workspace for
+// its user. network-trial reports the targets that a pod can reach as bits of the exit code.
 //
 // tunnel, started by ssh in a sandbox as ProxyCommand, connects its standard streams to a host through the HTTP proxy
 // in HTTPS_PROXY. If the proxy refuses, it prints the reason and exits with 1.
@@ -30,8 +30,9 @@
 // address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, with 69 if the
 // connection breaks, and with 69 after one JSON-RPC error if the host serves no tools to the command.
 //
-// tools, also started as /.workcell/bin/tools, calls tools of the host: results on standard output, a failure as JSON
-// on standard error with exit code 1, 77 when it was denied, 124 when a time limit ran out, 69 when the host is away.
+// tools, also started as /.workcell/bin/tools, calls host tools. It prints results to standard output. It prints an
+// error as JSON to standard error and exits with 1, with 77 if the call was denied, 124 after a timeout, or 69 if the
+// host is unavailable.
 //
-// The command exists for Linux only.
+// The command exists only for Linux.
 package main

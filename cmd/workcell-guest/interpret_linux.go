@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// interpreterWait is how long an interpreter that has started may take to listen anew, in the place of one that ended.
+// interpreterWait is the maximum time until a replaced interpreter listens again.
 const interpreterWait = 2 * time.Second
 
-// interpret has the interpreter of a language, which serves below a directory, run the program on standard input,
-// prints what that prints, and exits as it does.
+// interpret runs the program on standard input in the interpreter of a language, whose socket is in a directory. It
+// prints the program's output and exits with its exit code.
 func interpret(args []string, in io.Reader, out, errs io.Writer) int {
 	if len(args) != 2 {
 		return fail(errs, errors.New("usage: workcell-guest interpret DIR LANGUAGE"))
@@ -30,7 +30,7 @@ func interpret(args []string, in io.Reader, out, errs io.Writer) int {
 	return status
 }
 
-// runIn has the interpreter at an address run the program that in holds.
+// runIn runs the program in in with the interpreter at an address.
 func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 	code, err := io.ReadAll(in)
 	if err != nil {
@@ -51,7 +51,7 @@ func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 	return status, nil
 }
 
-// dialInterpreter connects to an interpreter that may be starting.
+// dialInterpreter connects to an interpreter that may still be starting.
 func dialInterpreter(address string) (conn net.Conn, err error) {
 	for end := time.Now().Add(interpreterWait); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if conn, err = net.Dial("unix", address); err == nil {
@@ -61,10 +61,10 @@ func dialInterpreter(address string) (conn net.Conn, err error) {
 	return nil, err
 }
 
-// maxPrinted is the most bytes of one frame.
+// maxPrinted is the maximum size of a frame in bytes.
 const maxPrinted = 16 << 20
 
-// relay copies what a program prints, until it has ended, and returns its exit code.
+// relay copies the program's output until the program has ended, and returns its exit code.
 func relay(r io.Reader, out, errs io.Writer) (int, error) {
 	for {
 		var head [5]byte

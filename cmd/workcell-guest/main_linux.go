@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is the content version of the guest, set by hack/build-guest.sh.
+// version is the content version of the guest agent, set by hack/build-guest.sh.
 var version = "dev"
 
 func main() {
@@ -57,7 +57,7 @@ func run(args []string) int {
 	return serve(args)
 }
 
-// serve is the guest itself.
+// serve runs the guest agent.
 func serve(args []string) int {
 	protection := proc.Protect()
 	log := newLog()
@@ -87,9 +87,9 @@ func serve(args []string) int {
 	if err != nil {
 		return fail(log, err)
 	}
-	if os.Getpid() != 1 { // it is nobody's init, and ends with its input
+	if os.Getpid() != 1 { // not an init process, so it exits when its input ends
 		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin) // whatever ends it
+			_, _ = io.Copy(io.Discard, os.Stdin) // the reason for the end is irrelevant
 			if err := s.Close(); err != nil {
 				os.Exit(fail(log, err))
 			}
@@ -102,7 +102,7 @@ func serve(args []string) int {
 	return fail(log, s.ServeSocket())
 }
 
-// lower lowers a limit of this process and of those that it starts, unless it is as low already.
+// lower lowers a resource limit of this process and its child processes, unless the limit is already as low.
 func lower(resource int, to uint64) error {
 	var now unix.Rlimit
 	if to == 0 {
@@ -114,7 +114,7 @@ func lower(resource int, to uint64) error {
 	return unix.Setrlimit(resource, &unix.Rlimit{Cur: to, Max: to})
 }
 
-// tools is what code inside calls the host's tools with from a shell.
+// tools runs the tools command, with which code in the sandbox calls host tools from a shell.
 func tools(args []string) int {
 	c := &toolsCommand{in: os.Stdin, out: os.Stdout, err: os.Stderr, address: os.Getenv(toolsVariable), trace: os.Getenv("TRACEPARENT")}
 	return c.run(args)
@@ -129,18 +129,18 @@ func exit(err error) int {
 }
 
 func fail(w io.Writer, err error) int {
-	_, _ = fmt.Fprintf(w, "workcell-guest: %v\n", err) // there is nobody else to tell
+	_, _ = fmt.Fprintf(w, "workcell-guest: %v\n", err) // a write error cannot be reported anywhere
 	return 1
 }
 
-// maxLog bounds what is written to a standard error that is a file, which stays where a stream passes.
+// maxLog is the maximum log size if standard error is a regular file, because the file keeps all output.
 const maxLog = 256 << 10
 
-// log writes to standard error without ever waiting for a reader.
-type log struct{ left *atomic.Int64 } // nil: without bound
+// log writes to standard error and never waits for a reader.
+type log struct{ left *atomic.Int64 } // remaining bytes; nil for no limit
 
 func newLog() log {
-	_ = unix.SetNonblock(2, true) // if that fails there is no standard error
+	_ = unix.SetNonblock(2, true) // fails only if there is no standard error
 	var st unix.Stat_t
 	if unix.Fstat(2, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return log{}
@@ -152,7 +152,7 @@ func newLog() log {
 
 func (l log) Write(p []byte) (int, error) {
 	if l.left == nil || l.left.Add(-int64(len(p))) >= 0 {
-		_, _ = unix.Write(2, p) // what does not fit is dropped
+		_, _ = unix.Write(2, p) // the rest is dropped if the write is incomplete
 	}
 	return len(p), nil
 }

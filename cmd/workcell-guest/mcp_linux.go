@@ -12,19 +12,19 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// exitUnavailable is the exit status of a command that reaches no host (EX_UNAVAILABLE of sysexits.h).
+// exitUnavailable is the exit code of a command if the host is unavailable (EX_UNAVAILABLE of sysexits.h).
 const exitUnavailable = 69
 
-// toolsVariable names the address of the service "tools", where it is not the usual one.
+// toolsVariable is the environment variable with the address of the service "tools", if it is not the default.
 const toolsVariable = "WORKCELL_TOOLS"
 
-// dialTools connects to the tools of the host.
+// dialTools connects to the host tools.
 func dialTools() (*net.UnixConn, error) {
 	name := cmp.Or(os.Getenv(toolsVariable), wire.ToolsSocket)
 	return net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
 }
 
-// mcp bridges the MCP messages of in and out to the tools of the host until both directions have ended.
+// mcp bridges the MCP messages of in and out to the host tools until both directions have ended.
 func mcp(in io.Reader, out io.Writer) int {
 	conn, err := dialTools()
 	if err == nil {
@@ -41,10 +41,11 @@ func mcp(in io.Reader, out io.Writer) int {
 	return exitUnavailable
 }
 
-// errRefused: a connection that nobody may have, or that no host takes, ends before anything came over it.
+// errRefused means that the connection ended before the first data, because the command has no host tools or the host
+// does not accept it.
 var errRefused = errors.New("the connection ended without an answer")
 
-// bridge copies both ways, each to its end, unless the connection is closed or out takes nothing more.
+// bridge copies data in both directions until both end, the connection is closed, or writing to out fails.
 func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 	defer conn.Close()
 	idle := make(chan struct{}) // closed when in ended without a message
@@ -55,10 +56,10 @@ func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 		if n == 0 && err == nil {
 			close(idle)
 		}
-		_ = conn.CloseWrite() // the end of the connection shows below
+		_ = conn.CloseWrite() // the copy below detects the end of the connection
 	}()
 	n, err := io.Copy(out, conn)
-	gone := make(chan struct{}) // closed when the host has closed the connection, and not its direction alone
+	gone := make(chan struct{}) // closed when the host has closed the whole connection and not only its direction
 	go func() { server.AwaitHangup(conn); close(gone) }()
 	if err == nil {
 		select {

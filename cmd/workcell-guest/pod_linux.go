@@ -17,16 +17,17 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// What follows is for pods of a cluster, where no engine copies files into a container or says what its image declares.
+// The functions below are for pods of a cluster, where no engine copies files into a container or reports the settings
+// of its image.
 
-// report writes what the pod says of itself.
+// report writes the pod's environment as JSON.
 func report(w io.Writer) error {
 	return json.NewEncoder(w).Encode(wire.PodReport{Environ: os.Environ()})
 }
 
-// install copies the directory of this program, and what belongs to it, to another one. The program comes last: a
-// directory that has it is whole. A second argument is a workspace to make: the root of a volume is not its user's, a
-// directory in it is.
+// install copies the directory of this program and its other files to another directory. It copies the program last, so
+// a directory with the program is complete. The optional second argument is a workspace directory to create, because
+// the root of a volume does not belong to the pod's user.
 func install(args []string) error {
 	if len(args) != 1 && len(args) != 2 {
 		return errors.New("usage: workcell-guest install DIRECTORY [WORKSPACE]")
@@ -35,7 +36,7 @@ func install(args []string) error {
 	if err == nil {
 		err = copyTree(filepath.Dir(self), args[0], filepath.Base(self))
 	}
-	if err == nil { // nobody reads the program: its memory is closed then
+	if err == nil { // the mode allows no reading, so the process memory is protected
 		err = copyFile(self, filepath.Join(args[0], filepath.Base(self)), 0o111)
 	}
 	if err == nil && len(args) == 2 {
@@ -44,7 +45,7 @@ func install(args []string) error {
 	return err
 }
 
-// makeWorkspace makes a directory of this user; one that is there is kept as it is.
+// makeWorkspace creates a directory of this user. It keeps an existing directory unchanged.
 func makeWorkspace(dir string) error {
 	err := os.Mkdir(dir, 0o755) //nolint:gosec // as every workspace
 	if errors.Is(err, fs.ErrExist) {
@@ -53,7 +54,7 @@ func makeWorkspace(dir string) error {
 	return errors.Join(err, os.Chmod(dir, 0o755)) //nolint:gosec // whatever the umask and the volume say
 }
 
-// copyTree copies what lies in a directory, but for one file.
+// copyTree copies all files in a directory except one.
 func copyTree(from, to, but string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -86,7 +87,7 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close() // only read from
+	defer in.Close() // opened for reading only
 	out, err := os.OpenFile(to+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -98,14 +99,14 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	return os.Rename(out.Name(), to)
 }
 
-// trialCode is the exit code of network-trial dial if it reached nothing; each target that it reached adds a bit.
+// trialCode is the exit code of network-trial dial if it reached no target. Each reached target adds a bit.
 const trialCode = 64
 
-// trialPause is between two tries of network-trial dial.
+// trialPause is the pause between two attempts of network-trial dial.
 const trialPause = 50 * time.Millisecond
 
-// networkTrial listens on a port until it is ended, or tries to reach targets for some time: a pod may be connected
-// only a while after its start, and a closed target must stay closed.
+// networkTrial listens on a port until it is killed, or tries to reach targets for some time. It retries because a pod
+// may be connected some time after its start, and because a blocked target must stay blocked.
 func networkTrial(args []string) int {
 	if len(args) == 2 && args[0] == "listen" {
 		return fail(os.Stderr, trialListen(net.JoinHostPort("", args[1])))
@@ -136,7 +137,7 @@ func networkTrial(args []string) int {
 	return trialCode + int(reached.Load())
 }
 
-// trialListen accepts connections, and answers packets.
+// trialListen accepts TCP connections and answers UDP packets.
 func trialListen(address string) error {
 	packets, err := net.ListenPacket("udp", address)
 	if err != nil {
@@ -149,7 +150,7 @@ func trialListen(address string) error {
 			if err != nil {
 				return
 			}
-			_, _ = packets.WriteTo(b, from) // if it is lost, the sender tries again
+			_, _ = packets.WriteTo(b, from) // the sender tries again if it is lost
 		}
 	}()
 	l, err := net.Listen("tcp", address)
@@ -162,8 +163,8 @@ func trialListen(address string) error {
 	return err
 }
 
-// trialReaches tries tcp:ADDRESS, udp:ADDRESS, which must answer, dns: (the resolver of the pod), or api: (the API
-// server).
+// trialReaches tries to reach a target: tcp:ADDRESS, udp:ADDRESS, which must answer, dns: (the pod's resolver), or api:
+// (the API server).
 func trialReaches(ctx context.Context, target string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -172,7 +173,7 @@ func trialReaches(ctx context.Context, target string) bool {
 	case "dns":
 		_, err := (&net.Resolver{PreferGo: true}).LookupHost(ctx, "kubernetes.default.svc")
 		is := (*net.DNSError)(nil)
-		return err == nil || errors.As(err, &is) && is.IsNotFound // which is an answer
+		return err == nil || errors.As(err, &is) && is.IsNotFound // not-found is an answer too
 	case "api":
 		network, address = "tcp", net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 	}
@@ -180,11 +181,11 @@ func trialReaches(ctx context.Context, target string) bool {
 	if err != nil {
 		return false
 	}
-	defer c.Close() // the answer counts
+	defer c.Close() // the result is already known
 	if network == "tcp" {
 		return true
 	}
-	_ = c.SetDeadline(time.Now().Add(time.Second)) // else the next call fails
+	_ = c.SetDeadline(time.Now().Add(time.Second)) // if this fails, the next call fails too
 	_, err = c.Write([]byte{0})
 	if err == nil {
 		_, err = c.Read(make([]byte, 1))

@@ -22,13 +22,13 @@ const toolsUsage = `usage: tools ls [SERVER]
        tools call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 `
 
-// Exit codes of tools, beside [exitUnavailable], 1 for a tool that failed and 2 for a wrong call of tools itself.
+// Exit codes of tools, in addition to [exitUnavailable], 1 for a failed tool, and 2 for wrong usage.
 const (
 	exitDenied  = 77  // EX_NOPERM of sysexits.h
-	exitTimeout = 124 // as of timeout(1)
+	exitTimeout = 124 // as for timeout(1)
 )
 
-// toolsCommand is the program as code inside a sandbox sees it: the host's tools from a shell.
+// toolsCommand implements the tools command, with which code in a sandbox calls host tools from a shell.
 type toolsCommand struct {
 	in       io.Reader
 	out, err io.Writer
@@ -59,7 +59,7 @@ func (c *toolsCommand) run(args []string) int {
 
 var errUsage = errors.New("wrong call")
 
-// report writes what failed and returns the exit code.
+// report prints an error and returns the exit code.
 func (c *toolsCommand) report(err error) int {
 	if err == nil {
 		return 0
@@ -70,10 +70,10 @@ func (c *toolsCommand) report(err error) int {
 		if errors.Is(err, errUsage) {
 			text = toolsUsage
 		}
-		_, _ = io.WriteString(c.err, text) // there is nobody else to tell
+		_, _ = io.WriteString(c.err, text) // a write error cannot be reported anywhere
 		return 2
 	}
-	_ = json.NewEncoder(c.err).Encode(failure) // as above
+	_ = json.NewEncoder(c.err).Encode(failure) // a write error cannot be reported anywhere
 	switch failure.Code {
 	case "permission_denied":
 		return exitDenied
@@ -85,7 +85,7 @@ func (c *toolsCommand) report(err error) int {
 	return 1
 }
 
-// listedTool is a tool as the host lists it.
+// listedTool is a tool in the host's list.
 type listedTool struct {
 	Name        string                     `json:"name"`
 	Title       string                     `json:"title,omitempty"`
@@ -96,7 +96,8 @@ type listedTool struct {
 	Meta        map[string]json.RawMessage `json:"_meta,omitempty"`
 }
 
-// index is the tool's line: the host's, which begins with server.tool, or one made of what else is known.
+// index returns the tool's line: the line from the host, which begins with server.tool, or a line from the other
+// fields.
 func (t listedTool) index() string {
 	var line string
 	if json.Unmarshal(t.Meta[wire.MetaIndex], &line) == nil && line != "" {
@@ -116,7 +117,7 @@ func (t listedTool) mentions(words []string) bool {
 }
 
 func (c *toolsCommand) tools() ([]listedTool, error) {
-	var page struct{ Tools []listedTool } // the host lists all of them at once
+	var page struct{ Tools []listedTool } // the host lists all tools at once
 	err := c.request("tools/list", map[string]any{}, nil, time.Time{}, &page)
 	return page.Tools, err
 }
@@ -157,7 +158,7 @@ func (c *toolsCommand) show(name string) error {
 	return e.Encode(all[i])
 }
 
-// mcpName returns the name on the wire of a tool that is named server.tool.
+// mcpName returns the MCP name of a tool with the name server.tool.
 func mcpName(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -225,8 +226,8 @@ func (a toolAnswer) text() string {
 	return strings.Join(texts, "\n")
 }
 
-// print writes a result: data as JSON, else text, and what the host has put into a file, unless it is to stay there.
-// The list of the files that came beside it goes to standard error.
+// print prints a result: data as JSON, or else text. It also prints the content of a result file, unless keep is set.
+// The list of additional files goes to standard error.
 func (c *toolsCommand) print(a toolAnswer, keep bool) error {
 	if a.IsError {
 		failed := struct{ Error *toolFailure }{&toolFailure{}}
@@ -236,7 +237,7 @@ func (c *toolsCommand) print(a toolAnswer, keep bool) error {
 		return failed.Error
 	}
 	if files := a.Meta[wire.MetaFiles]; files != nil {
-		_, _ = fmt.Fprintf(c.err, "%s\n", files) // as above
+		_, _ = fmt.Fprintf(c.err, "%s\n", files) // a write error cannot be reported anywhere
 	}
 	var saved struct {
 		File *struct{ Path string } `json:"$saved"`
@@ -257,7 +258,7 @@ func (c *toolsCommand) print(a toolAnswer, keep bool) error {
 	if _, err := io.Copy(c.out, f); err != nil {
 		return err
 	}
-	if strings.Contains(saved.File.Path, "/.workcell/results/") { // where the host alone names files
+	if strings.Contains(saved.File.Path, "/.workcell/results/") { // only the host creates files in this directory
 		return os.Remove(saved.File.Path)
 	}
 	return nil

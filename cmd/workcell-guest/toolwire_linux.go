@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// toolPatience is how long a command waits for a host that is away.
+// toolPatience is the maximum wait for an unavailable host.
 const toolPatience = 30 * time.Second
 
-// toolFailure is why a call did not succeed, as code inside sees it.
+// toolFailure is the error of a call for code in the sandbox.
 type toolFailure struct {
 	Code           string `json:"code"`
 	Message        string `json:"message"`
 	Remediation    string `json:"remediation,omitempty"`
 	Retryable      bool   `json:"retryable"`
-	OutcomeUnknown bool   `json:"outcome_unknown,omitempty"` // the connection broke, and the tool may have done its work or not
+	OutcomeUnknown bool   `json:"outcome_unknown,omitempty"` // the connection broke, so the tool may or may not have run
 }
 
 func (f *toolFailure) Error() string { return f.Code + ": " + f.Message }
@@ -33,7 +33,7 @@ type toolConn struct {
 	id int
 }
 
-// rpcError is the error of an answer.
+// rpcError is the error in an answer.
 type rpcError struct {
 	Code    int          `json:"code"`
 	Message string       `json:"message"`
@@ -56,7 +56,7 @@ func (e *rpcError) failure() *toolFailure {
 	return f
 }
 
-// request connects and sends one request of the revision that needs no handshake. The zero end is none.
+// request connects and sends one request of the revision without a handshake. A zero end means no time limit.
 func (c *toolsCommand) request(method string, params, meta map[string]any, end time.Time, result any) error {
 	conn, err := c.connect(end)
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *toolsCommand) request(method string, params, meta map[string]any, end t
 		Remediation: "Find out whether the call took effect before repeating it.", OutcomeUnknown: true}
 }
 
-// connect returns a connection that the host has answered on.
+// connect returns a connection on which the host has answered.
 func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 	if !strings.HasPrefix(c.address, "@") {
 		return nil, &toolFailure{Code: "unavailable", Message: "this command has no host tools", Remediation: "Continue without them, and mention it in the answer."}
@@ -110,7 +110,8 @@ func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 	}
 }
 
-// dialHost connects, and makes sure that the host is there: the sandbox takes connections while it is away, too.
+// dialHost connects and checks that the host answers, because the sandbox accepts connections even while the host is
+// unavailable.
 func dialHost(address string, until time.Time) (*toolConn, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
@@ -149,7 +150,7 @@ func (t *toolConn) request(method string, params map[string]any, result any) err
 		switch err := json.Unmarshal(line, &a); {
 		case err != nil:
 			return fmt.Errorf("the host's answer: %w", err)
-		case a.ID == nil || *a.ID != t.id || a.Method != "": // nothing that was asked for
+		case a.ID == nil || *a.ID != t.id || a.Method != "": // not the answer to the request
 		case a.Error != nil:
 			return a.Error.failure()
 		case result == nil:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestApproveAtATerminal: the command shows a call with its arguments at a terminal and reads the answer there. It
-// ignores keys from before the question.
+// TestApproveAtATerminal verifies that the command shows a call with its arguments at a terminal and reads the decision
+// there. It ignores keys typed before the question.
 func TestApproveAtATerminal(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -18,19 +18,19 @@ import (
 // commandIsOver is shown when a window's command has ended.
 const commandIsOver = "\x00over\x00"
 
-// window is a terminal as a person has it, with a command that runs there.
+// window is a user's terminal with a command that runs on it.
 type window struct {
 	t      *testing.T
-	master *os.File // the person's end
-	tty    *os.File // the command's; stays open here, so that its mode can be seen behind the command's end
+	master *os.File // user's end
+	tty    *os.File // command's end; kept open to check its mode after the command has ended
 	found  unix.Termios
 	cmd    *exec.Cmd
 	over   chan struct{} // closed when the command has ended
-	shown  string        // and was not awaited yet
+	shown  string        // output that was not awaited yet
 	more   chan string
 }
 
-// openWindow starts the command at a terminal of 30 rows and 100 columns.
+// openWindow starts the command on a terminal with 30 rows and 100 columns.
 func openWindow(u user, args ...string) *window {
 	u.t.Helper()
 	w := &window{t: u.t, over: make(chan struct{}), more: make(chan string, 1<<10)}
@@ -52,14 +52,14 @@ func openWindow(u user, args ...string) *window {
 	w.check(w.cmd.Start())
 	go w.read()
 	go func() {
-		_ = w.cmd.Wait()                        // its state is looked at
-		_, _ = w.tty.WriteString(commandIsOver) // behind all that it wrote
+		_ = w.cmd.Wait()                        // the test checks the process state
+		_, _ = w.tty.WriteString(commandIsOver) // written after all output of the command
 		close(w.over)
 	}()
 	timer := time.AfterFunc(5*time.Minute, func() { _ = w.cmd.Process.Kill() })
 	u.t.Cleanup(func() {
 		timer.Stop()
-		_ = w.cmd.Process.Kill() // ended long ago, unless the test failed
+		_ = w.cmd.Process.Kill() // already ended, unless the test failed
 		<-w.over
 		_, _ = w.tty.Close(), w.master.Close()
 	})
@@ -73,7 +73,7 @@ func (w *window) check(err error) {
 	}
 }
 
-// read passes on what the terminal shows, until it is closed.
+// read passes on the terminal's output until the terminal is closed.
 func (w *window) read() {
 	buf := make([]byte, 4096)
 	for {
@@ -100,7 +100,7 @@ func (w *window) mode() unix.Termios {
 	return *mode
 }
 
-// enter types keys and waits until the terminal shows something.
+// enter types keys and waits until the terminal shows a text.
 func (w *window) enter(keys, shows string) {
 	w.t.Helper()
 	_, err := w.master.WriteString(keys)
@@ -108,7 +108,7 @@ func (w *window) enter(keys, shows string) {
 	w.await(shows)
 }
 
-// await takes what the terminal shows up to text.
+// await consumes the terminal's output up to text.
 func (w *window) await(text string) {
 	w.t.Helper()
 	for !strings.Contains(w.shown, text) {
@@ -120,7 +120,7 @@ func (w *window) await(text string) {
 	_, w.shown, _ = strings.Cut(w.shown, text)
 }
 
-// ends waits for the end of the command, which must leave the terminal as it was found.
+// ends waits for the end of the command. The command must restore the terminal's original mode.
 func (w *window) ends(code int) {
 	w.t.Helper()
 	<-w.over
@@ -132,7 +132,7 @@ func (w *window) ends(code int) {
 	}
 }
 
-// TestAttach works in a sandbox at a real terminal, on each backend.
+// TestAttach verifies the use of a sandbox on a real terminal, on each backend.
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"docker", "containerd", "local"} {
@@ -147,13 +147,13 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// atShell finds a shell, leaves it, and comes back.
+// atShell starts a shell, disconnects, and connects again.
 func atShell(u user) {
 	w := openWindow(u, "sandbox", "attach", "box", "--detach-keys", "ctrl-x,d")
 	w.enter("tty; stty size; echo $TERM $((40+2))\n", "/dev/pts/0\r\n30 100\r\nxterm-test 42\r\n")
 	w.resize(41, 101)
 	w.enter("until stty size | grep 41; do sleep 0.02; done; echo resized $((40+3))\n", "41 101\r\nresized 43\r\n")
-	// The keys of a terminal act inside: an interrupt, a stop, and the shell has its jobs.
+	// Terminal keys work in the sandbox: interrupt and stop. The shell supports jobs.
 	w.enter("sh -c 'echo asleep $((40+4)); exec sleep 1000'\n", "asleep 44\r\n")
 	w.enter("\x03echo status $?\n", "status 130\r\n")
 	w.enter("sh -c 'echo asleep $((40+5)); exec sleep 1000'\n", "asleep 45\r\n")
@@ -164,7 +164,7 @@ func atShell(u user) {
 	w.ends(0)
 
 	w = openWindow(u, "sandbox", "attach", "box")
-	w.await("kept 46\r\n") // shown again
+	w.await("kept 46\r\n") // the screen is redrawn
 	w.enter("echo still $kept; stty size\n", "still 46\r\n30 100\r\n")
 	w.check(w.cmd.Process.Signal(syscall.SIGTERM))
 	w.ends(143)
@@ -175,7 +175,7 @@ func atShell(u user) {
 	w.ends(9)
 }
 
-// atPrograms runs programs that are named.
+// atPrograms runs specified programs.
 func atPrograms(u user) {
 	w := openWindow(u, "sandbox", "attach", "-u", "1000", "-w", "/tmp", "-e", "GREETING=hello", "box", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
 	w.await("/tmp\r\nhello\r\n30 100\r\n")
@@ -185,7 +185,7 @@ func atPrograms(u user) {
 	w.ends(127)
 }
 
-// cutOff removes the sandbox that somebody works in.
+// cutOff removes a sandbox while a terminal is connected to it.
 func cutOff(u user) {
 	w := openWindow(u, "sandbox", "attach", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
 	w.await("ready\r\n")

@@ -11,14 +11,14 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
-// TestMCPUsage: what cannot work is refused before an engine is asked for anything.
+// TestMCPUsage verifies that invalid options are rejected before the first request to an engine.
 func TestMCPUsage(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer busy.Close() // nobody connects
+	defer busy.Close() // no client connects
 	short := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(short, []byte("me short\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// TestForgetAmbiguousRun: the beginning of two runs' ids deletes neither, not even the results if only one of them has
-// some.
+// TestForgetAmbiguousRun verifies that a common prefix of two run ids deletes neither run, even if only one of them has
+// results.
 func TestForgetAmbiguousRun(t *testing.T) {
 	t.Parallel()
 	_, a, j := endedRuns(t, "run_aaaaaaaaaaa", "run_aaaaaaaaaab")
@@ -35,7 +35,7 @@ func TestForgetAmbiguousRun(t *testing.T) {
 	}
 }
 
-// endedRuns returns a command whose state directory has the journals of runs that have ended.
+// endedRuns returns an App whose state directory has the journals of finished runs.
 func endedRuns(t *testing.T, ids ...string) (dir string, a *app.App, j runstore.Store) {
 	t.Helper()
 	dir = t.TempDir()
@@ -44,7 +44,7 @@ func endedRuns(t *testing.T, ids ...string) (dir string, a *app.App, j runstore.
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = j.Close() }) // the last entry is on the disk
+	t.Cleanup(func() { _ = j.Close() }) // the last entry is already on disk
 	for _, id := range ids {
 		for i, kind := range []workflow.EventKind{workflow.EventRunStarted, workflow.EventRunFinished} {
 			e := workflow.Entry{RunID: id, Seq: int64(i + 1), Kind: kind, Time: time.Now(), Workflow: "w"}

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// ownedSandbox opens a sandbox called "box" in this process, as the process of a run has it.
+// ownedSandbox opens a sandbox named "box" in this process, like the process of a run.
 func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Session) {
 	t.Helper()
 	env := func(name string) (string, bool) {
@@ -47,7 +47,7 @@ func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Sessio
 	return m, s
 }
 
-// logs returns the list of commands of the sandbox "box".
+// logs returns the commands of the sandbox "box".
 func (b user) logs() []sandboxcmd.ExecOutput {
 	b.t.Helper()
 	out, _ := b.run(0, "sandbox", "logs", "box", "-o", "json")
@@ -58,7 +58,8 @@ func (b user) logs() []sandboxcmd.ExecOutput {
 	return list
 }
 
-// TestSessionsLogs: another process lists, follows and ends the commands of a sandbox, and takes nothing over.
+// TestSessionsLogs verifies that another process can list, follow, and kill the commands of a sandbox without adopting
+// the sandbox.
 func TestSessionsLogs(t *testing.T) {
 	t.Parallel()
 	b := newUser(t, "local")
@@ -75,7 +76,7 @@ func TestSessionsLogs(t *testing.T) {
 	testLogsOfRunning(t, b, s, start(waits))
 	testKill(t, b, s, start)
 
-	// More output than is kept: the whole of it is a file.
+	// If the output exceeds the kept size, a file contains the whole output.
 	const size = 12 << 20
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})
 	if err != nil {
@@ -117,7 +118,7 @@ func TestSessionsLogs(t *testing.T) {
 	}
 }
 
-// testLogsOfRunning follows a command until it ends, which it does when there is the file "go".
+// testLogsOfRunning follows a command until it ends. The command ends when the file "go" exists.
 func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 	t.Helper()
 	follow := b.command("sandbox", "logs", "-f", "user:box:default", id)
@@ -130,7 +131,7 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 	if err := follow.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = follow.Process.Kill() }) // ended long ago, unless the test failed
+	t.Cleanup(func() { _ = follow.Process.Kill() }) // already ended, unless the test failed
 	out := bufio.NewReader(pipe)
 	if line, err := out.ReadString('\n'); line != "one\n" {
 		t.Fatalf("followed: %q, %v", line, err)
@@ -160,7 +161,7 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 	}
 }
 
-// testKill ends one command, signals one, and ends all.
+// testKill kills one command, sends a signal to another, and kills all.
 func testKill(t *testing.T, b user, s *session.Session, start func(command string) string) {
 	t.Helper()
 	one, two := start("sleep 1000"), start("sleep 1000 & wait")
@@ -168,7 +169,7 @@ func testKill(t *testing.T, b user, s *session.Session, start func(command strin
 		t.Errorf("kill says %q", stdout)
 	}
 	patient := start("trap 'exit 3' INT; echo ready; while :; do sleep 0.05; done")
-	for stdout := ""; stdout != "ready\n"; { // until it has its trap
+	for stdout := ""; stdout != "ready\n"; { // wait until it has set its trap
 		stdout, _ = b.run(0, "sandbox", "logs", "box", patient)
 	}
 	b.run(0, "sandbox", "kill", "--signal", "INT", "box", patient)

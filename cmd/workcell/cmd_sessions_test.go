@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-// TestCopyOfGrownFile: what a file of a sandbox has more than it had when it was listed is copied, too.
+// TestCopyOfGrownFile verifies that a file that grew after it was listed is copied completely.
 func TestCopyOfGrownFile(t *testing.T) {
 	t.Parallel()
 	_, s := ownedSandbox(t, append(testEnviron(t), "WORKCELL_BACKEND=local"))
@@ -24,7 +24,7 @@ func TestCopyOfGrownFile(t *testing.T) {
 	long := strings.Repeat("more than it was\n", 1000)
 	dst := filepath.Join(t.TempDir(), "dst")
 	if err := transfer.Out(t.Context(), s, "box:dir", "dir", dst, io.Discard, transfer.Observer{
-		Progress: func(transfer.Event) { write(long) }, // it was listed, and is read next
+		Progress: func(transfer.Event) { write(long) }, // called after the file was listed and before it is read
 		Failed:   func(path string, reason error) { t.Errorf("%s: %v", path, reason) },
 	}); err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
-// TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through
-// it.
+// TestDevServesFlowsToTheDeveloperUI verifies that the reflection server answers the requests of the Developer UI and
+// runs a flow.
 func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	t.Parallel()
 	examples, err := filepath.Abs("../../examples")
@@ -37,13 +37,13 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	cmd := workcell(t, "dev", filepath.Join(examples, "agents"), filepath.Join(examples, "workflows/debug-and-fix.yaml"),
 		"--model", "scripted/"+filepath.Join(examples, "workflows/scripts/debug-and-fix.yaml"))
 	cmd.Env = append(testEnviron(t), "GENKIT_REFLECTION_PORT="+port, "GENKIT_TELEMETRY_SERVER="+telemetry.url)
-	cmd.Dir = t.TempDir() // Genkit notes its runtimes in .genkit below it
+	cmd.Dir = t.TempDir() // Genkit writes to .genkit in this directory
 	var stdout, stderr buffertest.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test failed
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // already ended, unless the test failed
 	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow and 7 agents"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not serve:\n%s", stderr.String())
@@ -62,7 +62,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	if out := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/tool.v2/workcell/sandbox_exec", "input": {"command": "echo $((6*7))"}}`); !strings.Contains(out, `"stdout":"42\n"`) {
 		t.Errorf("a tool that is run by hand: %s", out)
 	}
-	for range 2 { // the recorded answers are there for every run
+	for range 2 { // every run uses the recorded answers from the beginning
 		answer := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/flow/debug-and-fix", "input": {}}`)
 		var result struct {
 			Result struct {
@@ -79,7 +79,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	stopServing(t, cmd, &stdout, &stderr)
 }
 
-// telemetryServer is the Developer UI's end for traces.
+// telemetryServer receives traces like the Developer UI.
 type telemetryServer struct {
 	url    string
 	traces atomic.Int64
@@ -116,10 +116,10 @@ func call(t *testing.T, method, url, body string) string {
 	return string(raw)
 }
 
-// stopServing ends the command by a signal, for which that is the way to end.
+// stopServing stops the command with a signal, which is its normal end.
 func stopServing(t *testing.T, cmd *exec.Cmd, stdout, stderr *buffertest.Buffer) {
 	t.Helper()
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil { // interrupts are ignored in a shell's background job
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil { // background jobs of a shell ignore interrupts
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 )
 
-// newDisk mounts a file system of 1 MiB for the state of a user.
+// newDisk mounts a file system of 1 MiB for a user's state.
 func newDisk(t *testing.T) (dir string, u user) {
 	t.Helper()
 	dir = t.TempDir()
@@ -26,13 +26,13 @@ func newDisk(t *testing.T) (dir string, u user) {
 		}
 	})
 	u = newUser(t, "local")
-	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir) // the last one counts
+	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir) // the last entry is used
 	t.Cleanup(func() { removeSandboxes(t, u.environ, "local") })
 	return dir, u
 }
 
-// refuses wants that nothing can be made that could not be recorded, with an error and a hint, and that what is there
-// can be seen and used.
+// refuses verifies that commands that create sandboxes fail with an error and a hint, because no record can be written.
+// Existing sandboxes must stay usable.
 func (u user) refuses(want, hint string) {
 	u.t.Helper()
 	_, stderr := u.run(app.ExitFailed, "sandbox", "open", "--name", "second", "--image", "workcell/debian:12")
@@ -47,8 +47,8 @@ func (u user) refuses(want, hint string) {
 	}
 }
 
-// TestStateDisk has the disk of the state directory fill up, and become read-only: that is said, what is there can be
-// used, and nothing is lost when the disk is well again.
+// TestStateDisk verifies the behavior if the disk of the state directory is full or read-only. Commands report the
+// problem, existing sandboxes stay usable, and nothing is lost after the disk is usable again.
 func TestStateDisk(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)
@@ -83,7 +83,7 @@ func TestStateDisk(t *testing.T) {
 	}
 }
 
-// fill writes a file until there is no room.
+// fill writes a file until the disk is full.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -102,7 +102,7 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestStateWithoutOwners: where no owner's file can be made, existing sandboxes can be seen and used.
+// TestStateWithoutOwners verifies that existing sandboxes are listed and usable if no owner's lock file can be created.
 func TestStateWithoutOwners(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)

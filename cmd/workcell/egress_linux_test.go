@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
-// loopbackServer is a server on an address of the host's loopback that says which paths were asked for.
+// loopbackServer returns a server on the host's loopback interface. asked receives the requested paths.
 func loopbackServer(t *testing.T, addr string) (at string, asked <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
@@ -27,8 +27,8 @@ func loopbackServer(t *testing.T, addr string) (at string, asked <-chan string) 
 	return l.Addr().String(), paths
 }
 
-// TestSessionsAllow: the command of a step reaches the hosts of its workflow, in networks that the operator names, and
-// another one once an operator's other command allows it.
+// TestSessionsAllow verifies that the command of a step can connect to its workflow's allowed hosts in networks that
+// the operator allows. It can connect to an additional host after the operator allows it with another command.
 func TestSessionsAllow(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

@@ -15,9 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestAgentWithAVendorsPlugin runs an agent with the real OpenAI plugin against a server that speaks OpenAI's wire
-// format: the first answer calls sandbox_exec, the second gives its output back. Key and address come from the
-// environment.
+// TestAgentWithAVendorsPlugin verifies an agent with the real OpenAI plugin and a server with OpenAI's wire format. The
+// first answer calls sandbox_exec, and the second returns its output. Key and address come from the environment.
 func TestAgentWithAVendorsPlugin(t *testing.T) {
 	t.Parallel()
 	mock := llmtest.New(func(n int, r llmtest.Request) llmtest.Answer {
@@ -55,7 +54,8 @@ func TestAgentWithAVendorsPlugin(t *testing.T) {
 	}
 }
 
-// TestErrorsHaveNoKey: what a provider says of the key that it got is in no error, output or record of a run.
+// TestErrorsHaveNoKey verifies that a key quoted by a provider does not appear in any error, output, or record of a
+// run.
 func TestErrorsHaveNoKey(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

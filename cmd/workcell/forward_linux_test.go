@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
-// TestSessionsForward: a port of a sandbox without a network answers on the host's loopback, until the command is ended
-// or the sandbox is removed.
+// TestSessionsForward verifies that a port of a sandbox without a network is forwarded to the host's loopback
+// interface. Forwarding ends when the command is stopped or the sandbox is removed.
 func TestSessionsForward(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
@@ -39,7 +39,7 @@ func TestSessionsForward(t *testing.T) {
 		}
 		return address, func() (int, string) {
 			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-			_ = cmd.Wait()                          // its exit code is looked at
+			_ = cmd.Wait()                          // the test checks its exit code
 			return cmd.ProcessState.ExitCode(), errs.String()
 		}
 	}
@@ -83,7 +83,7 @@ func TestSessionsForward(t *testing.T) {
 	}
 }
 
-// TestSessionsWatch: what becomes of sandboxes is told until the command is ended.
+// TestSessionsWatch verifies that sandbox events are printed until the command is stopped.
 func TestSessionsWatch(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
@@ -103,7 +103,7 @@ func TestSessionsWatch(t *testing.T) {
 			Event   string
 			Sandbox struct{ Name, State string }
 		}
-		for { // one that is being made or removed may be seen on its way
+		for { // skip sandboxes that are being created or removed
 			if err := events.Decode(&got); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestSessionsWatch(t *testing.T) {
 	u.run(0, "sandbox", "rm", "before")
 	next("removed", "before", "removed")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
-	_ = cmd.Wait() // its exit code is looked at
+	_ = cmd.Wait() // the test checks its exit code
 	if code := cmd.ProcessState.ExitCode(); code != app.ExitSignalBase+int(syscall.SIGTERM) {
 		t.Errorf("ended with %d", code)
 	}

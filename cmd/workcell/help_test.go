@@ -10,8 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
-// TestEveryCommandHasAnExample: --help of every command shows how it is written, and each line is a command that there
-// is.
+// TestEveryCommandHasAnExample verifies that --help of every command has examples, and that each line is an existing
+// command.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()
 	root := cli.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard, ""), commands()...)
@@ -20,7 +20,8 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 		for _, sub := range cmd.Commands() {
 			check(sub)
 		}
-		if cmd.HasAvailableSubCommands() || cmd.Hidden || cmd.Name() == "help" || cmd.HasParent() && cmd.Parent().Name() == "completion" { // cobra's own
+		if cmd.HasAvailableSubCommands() || cmd.Hidden || cmd.Name() == "help" || cmd.HasParent() && cmd.Parent().Name() == "completion" {
+			// Defined by cobra.
 			return
 		}
 		if cmd.Example == "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
-// write writes files of a test into a new directory.
+// write writes files to a new directory.
 func write(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -26,7 +26,7 @@ func write(t *testing.T, files map[string]string) (dir string) {
 	return dir
 }
 
-// leftRun is a run that could not bring home what it made.
+// leftRun is a run whose results could not be collected.
 type leftRun struct {
 	ID         string `json:"run_id"`
 	Outcome    string `json:"outcome"`
@@ -35,7 +35,8 @@ type leftRun struct {
 	} `json:"unfinished"`
 }
 
-// leaves runs a command that cannot bring home what it made: it says why and what to do, and its sandbox stays.
+// leaves runs a command whose results cannot be collected. It verifies that the command prints the reason and a remedy,
+// and keeps its sandbox.
 func (u user) leaves(why string, args ...string) (r leftRun) {
 	u.t.Helper()
 	out, stderr := u.run(app.ExitFailed, append(args, "-o", "json")...)
@@ -53,8 +54,8 @@ func (u user) leaves(why string, args ...string) (r leftRun) {
 	return r
 }
 
-// TestFullDiskAtTheEnd: if the disk of the state directory has no room for the results of a workflow or an agent, its
-// run can be resumed to collect them.
+// TestFullDiskAtTheEnd verifies that a workflow or agent run can be resumed to collect its results if the disk of the
+// state directory was too full for them.
 func TestFullDiskAtTheEnd(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)
@@ -112,7 +113,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 	}
 }
 
-// state returns where a run is.
+// state returns the state of a run.
 func (u user) state(id string) string {
 	u.t.Helper()
 	out, _ := u.run(0, "runs", "show", id, "-o", "json")
@@ -134,7 +135,8 @@ func (u user) only() string {
 	return list[0].ID
 }
 
-// TestOutputThatCannotBeRead: the run does not end, and can be resumed when somebody has put that right in its sandbox.
+// TestOutputThatCannotBeRead verifies that a run with an unreadable output does not finish, and that it can be resumed
+// after the output is fixed in its sandbox.
 func TestOutputThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
@@ -143,7 +145,7 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	})
 	project := write(t, map[string]string{"a.txt": "old\n"})
 	r := u.leaves("cannot collect output r.csv", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")
-	u.run(app.ExitFailed, "runs", "resume", r.ID) // nothing has changed
+	u.run(app.ExitFailed, "runs", "resume", r.ID) // the output is still unreadable
 	u.run(0, "sandbox", "exec", u.only(), "--", "sh", "-c", "rm r.csv && echo csv > r.csv")
 	u.run(0, "runs", "resume", r.ID)
 	if got, _ := u.run(0, "runs", "get", r.ID, "r.csv", "-"); got != "csv\n" || u.state(r.ID) != "succeeded" {
@@ -154,7 +156,8 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestKilledAgentRun: a run of an agent whose process was killed is resumed in its sandbox, and prints its answer.
+// TestKilledAgentRun verifies that an agent run whose process was killed is resumed in its sandbox and prints its
+// answer.
 func TestKilledAgentRun(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

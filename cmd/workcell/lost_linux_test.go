@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// lostUser returns a user of a database, and what has all who use it taken for dead.
+// lostUser returns a user of a database. bury makes the leases of all users of the database expire.
 func lostUser(t *testing.T) (u user, bury func()) {
 	url := pgtest.Database(t)
 	u = newUser(t, "local")
@@ -24,7 +24,7 @@ func lostUser(t *testing.T) (u user, bury func()) {
 	return u, func() { pgtest.Exec(t, url, `DELETE FROM workcell.owner`) }
 }
 
-// until waits until a command has said something on standard error.
+// until waits until a command has printed a text to standard error.
 func (r *running) until(text string) {
 	r.t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(r.stderr.String(), text); time.Sleep(20 * time.Millisecond) {
@@ -43,7 +43,7 @@ func (u user) start(args ...string) *running {
 		u.t.Fatal(err)
 	}
 	go func() { r.done <- r.cmd.Wait() }()
-	u.t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
+	u.t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // already ended, unless the test failed
 	return r
 }
 
@@ -126,8 +126,8 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	r.ends(0)
 }
 
-// TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to
-// who resumes it.
+// TestRunTakenForDead verifies that a run whose process lost its lease ends in the middle of a step and keeps its
+// sandbox for the process that resumes the run.
 func TestRunTakenForDead(t *testing.T) {
 	t.Parallel()
 	u, bury := lostUser(t)

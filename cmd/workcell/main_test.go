@@ -22,22 +22,23 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// testImages stand in for the official images in tests, so that no registry is needed.
+// testImages replace the official images in tests, so that no registry is needed.
 const testImages = "python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12"
 
-// TestMain lets scripts and tests start this binary as the command itself, in a process of its own.
+// TestMain lets scripts and tests run this binary as the workcell command in a separate process.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"workcell": main, "shop": shop})
 }
 
-// TestScripts runs testdata/*.txtar: the real command against real engines. Each script has its own state directory
-// and so its own instance; what it leaves open is removed at its end.
+// TestScripts runs testdata/*.txtar with the real command and real engines. Each script has a separate state directory
+// and therefore a separate instance. Its remaining sandboxes are removed at the end.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	runScripts(t, "testdata", "", nil)
 }
 
-// TestScriptsOnEveryBackend runs testdata/everywhere/*.txtar on each backend: nothing that a user sees may differ.
+// TestScriptsOnEveryBackend runs testdata/everywhere/*.txtar on each backend, because the visible behavior must be the
+// same.
 func TestScriptsOnEveryBackend(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"docker", "containerd", "local"} {
@@ -48,8 +49,8 @@ func TestScriptsOnEveryBackend(t *testing.T) {
 	}
 }
 
-// TestScriptsOnPostgres runs them with state in a database, each script in one of its own: nothing may differ there
-// either.
+// TestScriptsOnPostgres runs the same scripts with their state in a database, one database per script. The behavior
+// must be the same too.
 func TestScriptsOnPostgres(t *testing.T) {
 	t.Parallel()
 	runScripts(t, filepath.Join("testdata", "everywhere"), "local", func(e *testscript.Env) {
@@ -57,8 +58,8 @@ func TestScriptsOnPostgres(t *testing.T) {
 	})
 }
 
-// runScripts runs the scripts of a directory with a backend as the default; empty is the command's own default. adjust
-// may be nil.
+// runScripts runs the scripts in a directory with a default backend. If backend is empty, the command's default is
+// used. adjust may be nil.
 func runScripts(t *testing.T, dir, backend string, adjust func(*testscript.Env)) {
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
@@ -73,7 +74,7 @@ func runScripts(t *testing.T, dir, backend string, adjust func(*testscript.Env))
 			e.Setenv("WORKCELL_STATE_DIR", filepath.Join(e.WorkDir, ".state"))
 			e.Setenv("WORKCELL_IMAGE_MAP", testImages)
 			e.Setenv("WORKCELL_BACKEND", backend)
-			e.Setenv(reaper.Variable, "off") // it would be in the way of the directory
+			e.Setenv(reaper.Variable, "off") // a reaper would prevent the removal of the directory
 			e.Setenv("EXAMPLES", examples)
 			for _, name := range []string{"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINERD_ADDRESS", "GOCOVERDIR"} {
 				if v, ok := os.LookupEnv(name); ok {
@@ -91,7 +92,7 @@ func runScripts(t *testing.T, dir, backend string, adjust func(*testscript.Env))
 	})
 }
 
-// cmdCode is "code N PROGRAM ARG…": runs a program, which must exit with N.
+// cmdCode implements "code N PROGRAM ARG…". It runs a program, which must exit with N.
 func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: code N program arg...")
@@ -111,7 +112,7 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// workcell returns the command in a process of its own with a state directory of its own.
+// workcell returns the command as a separate process.
 func workcell(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -119,12 +120,12 @@ func workcell(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Args = append([]string{"workcell"}, args...) // the test binary acts by its name
+	cmd.Args = append([]string{"workcell"}, args...) // the test binary selects its behavior by its name
 	return cmd
 }
 
-// testEnviron is this process's environment with a fresh state directory and the test images, and without whatever
-// would make a run talk to the outside. What is left open under it is removed at the end of the test.
+// testEnviron returns this process's environment with a new state directory and the test images. It removes all
+// variables that would make a run use external services. Remaining sandboxes are removed at the end of the test.
 func testEnviron(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -138,7 +139,7 @@ func testEnviron(t *testing.T) []string {
 	return out
 }
 
-// removeSandboxes removes what a test left open on some backends.
+// removeSandboxes removes the remaining sandboxes of a test on some backends.
 func removeSandboxes(t *testing.T, environ []string, backends ...string) {
 	for _, name := range backends {
 		cmd := workcell(t, "sandbox", "rm", "--all", "--backend", name)
@@ -149,13 +150,14 @@ func removeSandboxes(t *testing.T, environ []string, backends ...string) {
 	}
 }
 
-// user runs commands in processes of their own with an environment.
+// user runs commands as separate processes with an environment.
 type user struct {
 	t       *testing.T
 	environ []string
 }
 
-// newUser returns a user with a state directory of their own and a backend; what is left there is removed at the end.
+// newUser returns a user with a separate state directory and a backend. The user's remaining sandboxes are removed at
+// the end of the test.
 func newUser(t *testing.T, backend string) user {
 	u := user{t, append(testEnviron(t), "WORKCELL_BACKEND="+backend)}
 	t.Cleanup(func() { removeSandboxes(t, u.environ, backend) })
@@ -196,8 +198,8 @@ func (u user) sandboxes() []string {
 	return keys
 }
 
-// TestEngineThatHangs points commands at sockets that take connections and never answer: Docker's and containerd's,
-// which auto asks both.
+// TestEngineThatHangs verifies commands with sockets that accept connections and never answer. The sockets stand for
+// Docker and containerd, and auto tries both.
 func TestEngineThatHangs(t *testing.T) {
 	t.Parallel()
 	silent := silentSocket(t)
@@ -216,7 +218,7 @@ func TestEngineThatHangs(t *testing.T) {
 				if err == nil || cmd.ProcessState.ExitCode() != app.ExitUnavailable {
 					t.Errorf("%v, want exit code %d\n%s", err, app.ExitUnavailable, out)
 				}
-				// What is promised is 6 s; the rest is for a busy machine. A call of an engine may take two minutes.
+				// The documented limit is 6 s. The rest is for a busy host. A call of an engine may take two minutes.
 				if took := time.Since(began); took > time.Minute {
 					t.Errorf("it took %s", took)
 				}
@@ -228,10 +230,10 @@ func TestEngineThatHangs(t *testing.T) {
 	}
 }
 
-// silentSocket returns a socket that takes connections and never answers.
+// silentSocket returns a socket that accepts connections and never answers.
 func silentSocket(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "workcell") // t.TempDir is too long a path for a socket
+	dir, err := os.MkdirTemp("", "workcell") // the path of t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 )
 
-// collector takes OTLP over HTTP and keeps the bytes: text in them is as it is in protobuf.
+// collector accepts OTLP over HTTP and stores the bytes. Protobuf stores text unchanged, so the tests can search it.
 type collector struct {
 	*httptest.Server
 	mu   sync.Mutex // guards body
@@ -47,11 +47,11 @@ func (c *collector) contains(s string) bool {
 	return bytes.Contains(c.body.Bytes(), []byte(s))
 }
 
-// canary stands for a secret: it passes through the run's input, a prompt, arguments and outputs of tools, an
+// canary stands for a secret. It passes through the run's input, a prompt, arguments and outputs of tools, an
 // environment, a command line, a file, and an error.
 const canary = "canary-5f1e7a"
 
-// canaryRun writes a workflow, an agent and a script that pass the canary around.
+// canaryRun writes a workflow, an agent, and a script that use the canary.
 func canaryRun(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ agents:
 	return []string{"run", filepath.Join(dir, "w.yaml"), "--model", "scripted/" + filepath.Join(dir, "s.yaml"), "--input", "secret=" + canary}
 }
 
-// runTraced runs the command with more variables and returns its standard error.
+// runTraced runs the command with additional variables and returns its standard error.
 func runTraced(t *testing.T, environ []string, args []string) string {
 	t.Helper()
 	cmd := workcell(t, args...)
@@ -144,7 +144,7 @@ func TestTracesCarryContentWhenAsked(t *testing.T) {
 	}
 }
 
-// TestCollectorThatIsNotThere must cost a notice and a bounded wait, not the run.
+// TestCollectorThatIsNotThere verifies that an unavailable collector causes only a notice and a limited wait.
 func TestCollectorThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	for name, vars := range map[string][]string{
@@ -162,8 +162,8 @@ func TestCollectorThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestOneCommandIsOneTrace: whatever a command does with sandboxes lies below one span of its name. That what it ran
-// failed is a result.
+// TestOneCommandIsOneTrace verifies that all sandbox operations of a command are below one span with the command's
+// name. A failure of the executed program is not an error of the span.
 func TestOneCommandIsOneTrace(t *testing.T) {
 	t.Parallel()
 	environ := append(testEnviron(t), "OTEL_TRACES_EXPORTER=console")

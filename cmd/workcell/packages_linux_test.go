@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
-// depot serves a tool that a setup fetches, and an index without packages. It holds the first answer back until it is
+// depot serves a tool that a setup downloads, and an index without packages. It delays the first answer until it is
 // released.
 type depot struct {
 	addr    string
@@ -52,7 +52,7 @@ func newDepot(t *testing.T) *depot {
 	return d
 }
 
-// workflow is a run whose sandbox finds the tool installed.
+// workflow returns a workflow whose sandbox has the tool installed.
 func (d *depot) workflow() string {
 	return fmt.Sprintf(`id: tool
 sandbox:
@@ -62,8 +62,8 @@ steps: [{id: go, type: exec, command: tool}]
 `, d.addr)
 }
 
-// TestSetupOfProcesses: of several processes one installs, another takes over when that is killed, later runs find what
-// is installed, and gc shows and removes it.
+// TestSetupOfProcesses verifies that only one of several processes installs. If it is killed, another process takes
+// over. Later runs use the installed tool, and gc shows and removes it.
 func TestSetupOfProcesses(t *testing.T) {
 	t.Parallel()
 	u, d := newUser(t, "local"), newDepot(t)
@@ -83,7 +83,7 @@ func TestSetupOfProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_ = killed.Process.Kill() // it has not ended
+	_ = killed.Process.Kill() // it is still running
 	_ = killed.Wait()
 	var wg sync.WaitGroup
 	for i, cmd := range others {
@@ -120,7 +120,7 @@ func TestSetupOfProcesses(t *testing.T) {
 	}
 }
 
-// TestPackagesThatAreNot: pip's last words and the hosts that it did not reach come back, and say what to do.
+// TestPackagesThatAreNot verifies that the error contains pip's last output, the refused hosts, and a remedy.
 func TestPackagesThatAreNot(t *testing.T) {
 	t.Parallel()
 	u, d := newUser(t, "local"), newDepot(t)

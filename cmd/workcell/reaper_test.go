@@ -23,8 +23,8 @@ import (
 // deadOwner is the id of a process that has ended.
 const deadOwner = "aaaaaaaaaaaaaaaa"
 
-// TestReaperGivesUp: a reaper whose engine does not come back goes when what it waits for is overdue for a day, and
-// stays until then.
+// TestReaperGivesUp verifies that a reaper without its engine exits when its sandboxes are overdue by a day, and not
+// earlier.
 func TestReaperGivesUp(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -58,7 +58,7 @@ func TestReaperGivesUp(t *testing.T) {
 			}
 			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
-			out, err := cmd.StderrPipe() // where it says that the engine does not answer
+			out, err := cmd.StderrPipe() // it prints here that the engine does not answer
 			if err = errors.Join(err, cmd.Start()); err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func TestReaperGivesUp(t *testing.T) {
 	}
 }
 
-// TestReaperMakesNothing: a state directory that was removed is not made again.
+// TestReaperMakesNothing verifies that a removed state directory is not recreated.
 func TestReaperMakesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// TestResultsAtATerminal: names and contents that a sandbox chose show at a real terminal and do nothing to it; pipes
-// get them as they are.
+// TestResultsAtATerminal verifies that names and contents chosen by a sandbox are displayed on a real terminal without
+// effect on it. Pipes receive them unchanged.
 func TestResultsAtATerminal(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
-// waiting is a workflow whose only step waits until somebody makes the file "go" in the sandbox.
+// waiting is a workflow whose only step waits until the file "go" exists in the sandbox.
 const waiting = `
 id: waiting
 sandbox: {image: debian:bookworm-slim}
@@ -34,7 +34,7 @@ steps:
       cat go
 `
 
-// running is a `workcell run` under way.
+// running is a running `workcell run`.
 type running struct {
 	user
 	cmd    *exec.Cmd
@@ -43,15 +43,15 @@ type running struct {
 	done   chan error
 }
 
-// startWaiting starts the workflow and returns when its step waits inside the sandbox.
+// startWaiting starts the workflow and returns when its step is waiting in the sandbox.
 func startWaiting(t *testing.T, flags ...string) *running {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
 	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A shell's background job, such as this test may be part of, ignores interrupts, and so would its children. Go resets
-	// what it catches itself before it starts one.
+	// A background job of a shell, for example this test, ignores interrupts. Its child processes inherit that. Go resets
+	// signals that it catches before it starts a child.
 	catch := make(chan os.Signal, 1)
 	signal.Notify(catch, os.Interrupt)
 	t.Cleanup(func() { signal.Stop(catch) })
@@ -59,13 +59,13 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	r := &running{user: newUser(t, "docker"), done: make(chan error, 1)}
 	r.cmd = r.command(append([]string{"run", path, "-o", "json"}, flags...)...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	// Tests may have been started with nohup. A signal that is caught here is not ignored in a child.
+	// Tests may run with nohup. A child does not ignore a signal that is caught here.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { r.done <- r.cmd.Wait() }()
-	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
+	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // already ended, unless the test failed
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if run := r.runID(); run != "" {
 			if r.command("sandbox", "exec", run, "--", "cat", "state").Run() == nil {
@@ -78,7 +78,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	}
 }
 
-// runID reads the run's id off its progress.
+// runID returns the run's id from its progress output.
 func (r *running) runID() string {
 	return regexp.MustCompile(`run_[a-z2-7]{26}`).FindString(r.stderr.String())
 }
@@ -101,8 +101,8 @@ func (r *running) ends(code int) {
 	}
 }
 
-// TestSignalEndsARunAndItsSandboxes uses a real process and a real sandbox, with Genkit, which catches these signals
-// for good, in between.
+// TestSignalEndsARunAndItsSandboxes verifies signals with a real process, a real sandbox, and Genkit, which permanently
+// catches these signals.
 func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 	t.Parallel()
 	for sig, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
@@ -167,7 +167,7 @@ func TestCancelWhileKilled(t *testing.T) {
 	}
 }
 
-// TestKeepLeavesTheSandbox keeps it also when the run was interrupted.
+// TestKeepLeavesTheSandbox verifies that --keep keeps the sandbox, even after an interrupt.
 func TestKeepLeavesTheSandbox(t *testing.T) {
 	t.Parallel()
 	r := startWaiting(t, "--keep")
@@ -189,8 +189,8 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 	}
 }
 
-// TestRunWithoutReaders: a run whose progress nobody reads any more runs to its end, and one whose result nobody reads
-// has closed its sandboxes all the same.
+// TestRunWithoutReaders verifies that a run continues to its end if the reader of its progress is gone, and closes its
+// sandboxes if the reader of its result is gone.
 func TestRunWithoutReaders(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "flow.yaml")
@@ -206,7 +206,7 @@ func TestRunWithoutReaders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Close() // nobody reads
+			r.Close() // the reader is gone
 			defer w.Close()
 			var out bytes.Buffer
 			u := newUser(t, "docker")

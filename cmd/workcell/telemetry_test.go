@@ -29,12 +29,12 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 )
 
-// meterCollector is an endpoint of OTLP for metrics. It keeps the latest values of each.
+// meterCollector is an OTLP endpoint for metrics. It stores the latest values of each metric.
 type meterCollector struct {
 	*httptest.Server
-	mu   sync.Mutex          // guards what follows
-	sums map[string]float64  // by metric: the sum of its values or observations
-	text map[string][]string // by metric: the values of its attributes
+	mu   sync.Mutex          // guards the fields below
+	sums map[string]float64  // by metric: sum of its values or observations
+	text map[string][]string // by metric: values of its attributes
 }
 
 func newMeterCollector(t *testing.T) *meterCollector {
@@ -58,7 +58,7 @@ func (c *meterCollector) add(req *collectorpb.ExportMetricsServiceRequest) {
 	for _, rm := range req.ResourceMetrics {
 		for _, sm := range rm.ScopeMetrics {
 			for _, m := range sm.Metrics {
-				c.sums[m.Name] = 0 // values are cumulative: the latest count
+				c.sums[m.Name] = 0 // values are cumulative, so the latest one counts
 				for _, p := range m.GetHistogram().GetDataPoints() {
 					c.point(m, p.GetSum(), p.Attributes)
 				}
@@ -77,7 +77,7 @@ func (c *meterCollector) point(m *metricspb.Metric, value float64, attrs []*comm
 	}
 }
 
-// TestMetrics reads what a run and an MCP server send to a collector, and holds it to the list in docs/telemetry.md.
+// TestMetrics verifies that the metrics of a run and an MCP server match the list in docs/telemetry.md.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	c := newMeterCollector(t)
@@ -124,7 +124,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// callMCP runs an MCP server, calls a tool of it, waits for the answer, and hangs up.
+// callMCP runs an MCP server, calls one of its tools, waits for the answer, and hangs up.
 func callMCP(t *testing.T, environ, flags []string, call string) {
 	t.Helper()
 	cmd := workcell(t, append([]string{"mcp"}, flags...)...)
@@ -175,7 +175,7 @@ func documentedMetrics(t *testing.T) (names []string) {
 	return names
 }
 
-// TestAudit: every decision and command of a run is on record, in its order, with what it was part of.
+// TestAudit verifies that the audit log contains every decision and command of a run, in order, with its context.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
@@ -283,7 +283,7 @@ func TestAuditOfMCP(t *testing.T) {
 	}
 }
 
-// TestAuditThatCannotBeWritten ends the command before anything is done.
+// TestAuditThatCannotBeWritten verifies that a command fails before any action if it cannot write the audit log.
 func TestAuditThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	cmd := workcell(t, append(canaryRun(t), "--audit", "/dev/full")...)
@@ -295,7 +295,8 @@ func TestAuditThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestKeptTrace: a run's trace can be drawn without any collector, without contents, and goes with the run.
+// TestKeptTrace verifies that a run's trace can be drawn without a collector, contains no contents, and is removed with
+// the run.
 func TestKeptTrace(t *testing.T) {
 	t.Parallel()
 	environ := append(testEnviron(t), "WORKCELL_BACKEND=local")
@@ -340,7 +341,7 @@ func TestKeptTrace(t *testing.T) {
 	}
 }
 
-// TestTraceOfAKilledRun: what had ended a second before a process is killed is in the trace of its run.
+// TestTraceOfAKilledRun verifies that the trace contains the spans that ended one second before the process was killed.
 func TestTraceOfAKilledRun(t *testing.T) {
 	t.Parallel()
 	u, dir := newUser(t, "local"), t.TempDir()
@@ -371,7 +372,7 @@ steps:
 			t.Fatalf("nothing is kept: %v", kept)
 		}
 	}
-	_ = cmd.Process.Kill() // fails when it ended by itself, which Wait says
+	_ = cmd.Process.Kill() // fails if the process has exited, which Wait reports
 	if err := cmd.Wait(); err == nil {
 		t.Error("the run ended")
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// shop is an MCP server for scripts, with a tool for each argument, that answers with what it was asked for.
+// shop is an MCP server for scripts. It has one tool per argument, which returns the request.
 func shop() {
 	type order struct {
 		ID     string  `json:"id"`

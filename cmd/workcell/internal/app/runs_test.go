@@ -9,11 +9,12 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// TestCheckNote: a run of this machine is resumed only as it was started here, even if the database says that it was
-// detached, so that its files come from the database.
+// TestCheckNote verifies that a run of this host is resumed only with its original settings. Even if the database marks
+// the run as detached, its files must not come from the database.
 func TestCheckNote(t *testing.T) {
 	t.Parallel()
-	a := New(Options{Env: os.LookupEnv, StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"}) // which is not asked
+	// The database is never contacted.
+	a := New(Options{Env: os.LookupEnv, StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"})
 	kept, err := a.RunFiles()
 	if err != nil {
 		t.Fatal(err)

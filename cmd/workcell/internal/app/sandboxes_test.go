@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestFindSandbox: what a person may call a sandbox, and what is too little or too much.
+// TestFindSandbox verifies which names select a sandbox, and which are too short or ambiguous.
 func TestFindSandbox(t *testing.T) {
 	t.Parallel()
 	info := func(id string, key session.Key) session.Info {
@@ -23,7 +23,7 @@ func TestFindSandbox(t *testing.T) {
 	for name, want := range map[string]string{
 		"sbx_aaaabbbb": "sbx_aaaabbbb", "user:box:default": "sbx_aaaabbbb", "box": "sbx_aaaabbbb", "run_onetwo": "sbx_ddddeeeeffff",
 		"sbx_aaaab": "sbx_aaaabbbb", "sbx_gggg": "sbx_gggghhhh", "run_onet": "sbx_ddddeeeeffff",
-		"sbx_ddddeeee": "sbx_aaaacccc", // a name goes before a beginning
+		"sbx_ddddeeee": "sbx_aaaacccc", // a name takes precedence over a prefix
 		"sbx_aaaa":     "matches 2", "run_twothree": "matches 2", "run_twot": "matches 2",
 		"sbx_ggg": "not found", "sbx_": "not found", "": "not found", "sbx_gggghhhhi": "not found", "bo": "not found", "user:box": "not found",
 		"0123456789ab": "not found", "SBX_GGGG": "not found",

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestMCPLeavesBadFilesOut: a file that is wrong keeps the server from none of the others.
+// TestMCPLeavesBadFilesOut verifies that an invalid file does not prevent the server from loading the other files.
 func TestMCPLeavesBadFilesOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -206,7 +206,7 @@ func TestExecutorModel(t *testing.T) {
 	}
 }
 
-// slowServer is a server of host tools that lists its tools when it is released.
+// slowServer is a server of host tools that lists its tools only after it is released.
 type slowServer struct {
 	hosttools.Source
 	asked, release chan struct{}

@@ -17,7 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Approver returns who is asked about calls of host tools: the one at the terminal. Nil when there is none.
+// Approver returns an approver that asks the user at the terminal about calls of host tools. It returns nil without a
+// terminal.
 func (p *progress) Approver() hosttools.ApproverFunc {
 	for _, stream := range []any{p.in, p.w} {
 		if f, ok := stream.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
@@ -27,23 +28,23 @@ func (p *progress) Approver() hosttools.ApproverFunc {
 	return newAsker(p.in, p.w, p.Hold).approve
 }
 
-// asker puts questions to a person, one at a time.
+// asker asks a person questions, one at a time.
 type asker struct {
 	in   io.Reader
 	out  io.Writer
-	hold func(bool) // keeps other lines away
+	hold func(bool) // suppresses other lines
 
 	turn  chan struct{} // held while a question is open
 	once  sync.Once
-	lines chan string // what the person types; has room for a line that comes before it is waited for; closed at the end of the input
+	lines chan string // typed lines; buffers one line; closed at the end of the input
 }
 
 func newAsker(in io.Reader, out io.Writer, hold func(bool)) *asker {
 	return &asker{in: in, out: out, hold: hold, turn: make(chan struct{}, 1), lines: make(chan string, 1)}
 }
 
-// read reads lines as long as the process lives: a read of a terminal cannot be cancelled. Of those that nobody waits
-// for one is kept, which forget drops before the next question.
+// read reads lines until the process ends, because a read from a terminal cannot be canceled. It keeps at most one
+// unexpected line, which forget drops before the next question.
 func (a *asker) read() {
 	defer close(a.lines)
 	for s := bufio.NewScanner(a.in); s.Scan(); {
@@ -54,10 +55,10 @@ func (a *asker) read() {
 	}
 }
 
-// typedAhead is how long it takes to read what was typed before a question.
+// typedAhead is the time to read input that was typed before a question.
 const typedAhead = 100 * time.Millisecond
 
-// forget drops what was typed before a question: it answers none.
+// forget drops input that was typed before a question, because it does not answer the question.
 func (a *asker) forget() {
 	a.once.Do(func() { go a.read() })
 	for over := time.After(typedAhead); ; {
@@ -113,8 +114,8 @@ func (a *asker) approve(ctx context.Context, r hosttools.ApprovalRequest) (hostt
 	return hosttools.Decision{}, nil
 }
 
-// question shows a call. Arguments are JSON, whose control characters are escaped; what could still play tricks on a
-// terminal is taken out.
+// question returns the text for a call. The arguments are JSON with escaped control characters. It removes other
+// characters that could mislead the user on a terminal.
 func question(r hosttools.ApprovalRequest) string {
 	who := "Code"
 	if r.Caller.Agent != "" {

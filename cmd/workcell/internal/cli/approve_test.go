@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// Questions are asked one at a time, and what was typed before one is no answer to it.
+// TestAsker verifies that questions are asked one at a time, and that input typed before a question does not answer it.
 func TestAsker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestAsker(t *testing.T) {
 				}
 				answer <- d
 			}()
-			time.Sleep(2 * typedAhead) // what was typed before is forgotten then
+			time.Sleep(2 * typedAhead) // afterwards, earlier input has been dropped
 			synctest.Wait()
 			return answer
 		}
@@ -39,7 +39,8 @@ func TestAsker(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		go func() { _, _ = io.WriteString(typed, "y\n") }() // before the first question; it is read when that is there
+		// typed before the first question, and read when the question is asked.
+		go func() { _, _ = io.WriteString(typed, "y\n") }()
 		early := ask(t.Context(), `{"id":"0"}`)
 		enter("n")
 		if got := <-early; got.Allow {
@@ -54,7 +55,7 @@ func TestAsker(t *testing.T) {
 				t.Errorf("%q: %+v", line, got)
 			}
 		}
-		enter("y") // nobody has asked
+		enter("y") // no question is open
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := ask(ctx, "{\"text\":\"\u202egnp.exe\"}")
 		cancel()

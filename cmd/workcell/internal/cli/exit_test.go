@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestSecondSignalExitsAtOnce stands in for the process: exit is recorded and not done.
+// TestSecondSignalExitsAtOnce verifies that a second signal exits immediately. It records the exit instead of exiting.
 func TestSecondSignalExitsAtOnce(t *testing.T) {
 	exited := make(chan int, 1)
 	ctx, stop := watchSignals(t.Context(), io.Discard, func(code int) { exited <- code })

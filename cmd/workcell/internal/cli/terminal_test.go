@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTakeStdout: after it, what is written to the old file, by this process or a child that inherits it, goes
-// elsewhere, and the client's stream carries only what is written to the new one.
+// TestTakeStdout verifies that afterwards, data written to the old file, by this process or by a child that inherits
+// it, goes elsewhere. The client's stream receives only the data written to the new file.
 func TestTakeStdout(t *testing.T) {
 	t.Parallel()
 	client, stdout := osPipe(t)

@@ -15,13 +15,13 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
-// machine is a user's configuration directory.
+// machine is a host with a user's configuration directory.
 type machine struct {
 	t   *testing.T
 	env map[string]string
 }
 
-// newMachine returns a machine with the user's file; empty for none.
+// newMachine returns a machine with the user's configuration file. If users is empty, there is no file.
 func newMachine(t *testing.T, users string) machine {
 	m := machine{t, map[string]string{"XDG_CONFIG_HOME": t.TempDir()}}
 	if users != "" {
@@ -49,7 +49,7 @@ func (m machine) load(file string, flags map[string][]string) (*Config, error) {
 	})
 }
 
-// origins returns the settings that somebody set, as text.
+// origins returns the settings that are not defaults, as text.
 func origins(c *Config) map[string]string {
 	set := map[string]string{}
 	for _, v := range c.Values() {
@@ -83,7 +83,7 @@ kubernetes:
   annotations: {example.com/note: "a, b"}
 `
 
-// TestEverySetting: what a file says is what holds, and the rest is the default.
+// TestEverySetting verifies that every setting in a file takes effect, and that all other settings have their defaults.
 func TestEverySetting(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, whole)
@@ -127,7 +127,7 @@ func TestEverySetting(t *testing.T) {
 	}
 }
 
-// TestEveryLimit: each row of the table of limits is a setting with its default.
+// TestEveryLimit verifies that each row of the table of limits is a setting with its default.
 func TestEveryLimit(t *testing.T) {
 	t.Parallel()
 	c, err := newMachine(t, "").load("", nil)
@@ -147,7 +147,7 @@ func TestEveryLimit(t *testing.T) {
 	}
 }
 
-// TestPrecedence: flag, environment, file, default; mappings are what all of them say.
+// TestPrecedence verifies the order flag, environment, file, default. Mappings are merged from all sources.
 func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, whole)
@@ -170,7 +170,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestWhichFile verifies that --config, or else the variable, names the only file that is read.
+// TestWhichFile verifies that --config, or else the variable, specifies the only file that is read.
 func TestWhichFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "backend: docker\nlimits: {pids: 32}")
@@ -194,7 +194,7 @@ func TestWhichFile(t *testing.T) {
 	}
 }
 
-// TestStrict: what is wrong with a file is an error with its place, all of it at once.
+// TestStrict verifies that all problems of a file are reported at once, with their positions.
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -264,8 +264,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// FuzzParse: no text ends the program, what is refused has a place in the file, and what is taken is within the table's
-// bounds.
+// FuzzParse verifies that the parser never panics, that errors have a position in the file, and that accepted values
+// are within the table's limits.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
 	f.Add([]byte("limits: {memory_mb: 1e3}\nallow_images: [a, [b]]\n"))
@@ -291,7 +291,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestPool: flags go over the file image by image, and zero takes one back.
+// TestPool verifies that flags override the file per image, and that zero removes an image.
 func TestPool(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "pool: {python:3.11: 4, node:20: 1}")

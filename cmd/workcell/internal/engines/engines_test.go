@@ -16,11 +16,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// TestID: an engine has one id, whether its address is spelled out or taken for granted.
+// TestID verifies that an engine has the same id with an explicit address and with the default address.
 func TestID(t *testing.T) {
 	t.Parallel()
 	id := func(engine string, vars map[string]string) string {
-		vars["DOCKER_CONFIG"] = t.TempDir() // whatever context this machine's user has chosen
+		vars["DOCKER_CONFIG"] = t.TempDir() // ignore the context selected by the current user
 		id, err := Set{Env: environ.Of(vars)}.ID(t.Context(), engine)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,8 @@ func TestID(t *testing.T) {
 	}
 }
 
-// TestEnviron: another process finds the same engine wherever it is, and is told no secret.
+// TestEnviron verifies that another process finds the same engine from any directory, and that the variables contain no
+// secrets.
 func TestEnviron(t *testing.T) {
 	t.Parallel()
 	config := t.TempDir()
@@ -88,7 +89,7 @@ func TestEnviron(t *testing.T) {
 	}
 }
 
-// TestLeftOut: an engine that a build was made without is an engine that cannot be used, and the error says why.
+// TestLeftOut verifies that an engine excluded from the build cannot be opened, and that the error contains the reason.
 func TestLeftOut(t *testing.T) {
 	t.Parallel()
 	e := leftOut(Docker)

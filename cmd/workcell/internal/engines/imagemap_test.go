@@ -56,7 +56,7 @@ func sixtyFour(s string) string {
 	return s[:64]
 }
 
-// imageRecorder is a driver that notes which image it was asked for.
+// imageRecorder is a driver that records the requested image.
 type imageRecorder struct {
 	backend.SandboxBackend
 	image string

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestExactText verifies that models read results of tools, and their own calls, without escapes for HTML. Text that
-// looks like such an escape stays as it is.
+// TestExactText verifies that models read tool results and their own calls without HTML escapes, and that text that
+// looks like such an escape is unchanged.
 func TestExactText(t *testing.T) {
 	mock := llmtest.New(func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: "done"} })
 	server := httptest.NewServer(mock)
@@ -34,7 +34,7 @@ func TestExactText(t *testing.T) {
 	const code = `if a < b && c > d { "\u003c \\" }`
 	data := map[string]any{"text": code}
 	for name := range table(environ.Of(nil)) {
-		if name == "vertexai" { // as googleai, with other credentials
+		if name == "vertexai" { // same as googleai with other credentials
 			continue
 		}
 		plugins, err := Plugins(os.LookupEnv, []Use{{name + "/m", ""}})
@@ -60,7 +60,7 @@ func TestExactText(t *testing.T) {
 	}
 }
 
-// count returns how many strings of a request are a text, or JSON with it.
+// count returns the number of strings in a request that equal text, or are JSON that contains it.
 func count(v any, text string) (n int) {
 	switch v := v.(type) {
 	case string:

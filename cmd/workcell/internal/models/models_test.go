@@ -13,7 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// TestModelPluginsAreBuiltForWhatIsNeeded: a provider that no agent names is not built, and one that two name once.
+// TestModelPluginsAreBuiltForWhatIsNeeded verifies that a provider without agents has no plugin, and that a provider of
+// two agents has one plugin.
 func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	e := environ.Of(map[string]string{"GEMINI_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "OPENAI_API_KEY": "k"})
@@ -33,7 +34,8 @@ func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryProviderCarriesItsName: a provider's name and its plugin's stay the same, and every plugin has a row.
+// TestEveryProviderCarriesItsName verifies that the names of providers and plugins do not change, and that every plugin
+// has a row.
 func TestEveryProviderCarriesItsName(t *testing.T) {
 	t.Parallel()
 	plugins, rows := genkitPlugins(environ.Of(nil)), table(environ.Of(nil))
@@ -47,7 +49,7 @@ func TestEveryProviderCarriesItsName(t *testing.T) {
 	}
 }
 
-// TestUpstream: the proxy reads the same variables as the plugins.
+// TestUpstream verifies that the proxy uses the same variables as the plugins.
 func TestUpstream(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -69,7 +69,7 @@ func Secrets(e environ.Lookup) sanitize.Secrets {
 	for _, r := range table(e) {
 		for _, name := range append(slices.Concat(r.needs...), r.orElse...) {
 			secret := strings.HasSuffix(name, "_KEY") || strings.HasSuffix(name, "_TOKEN")
-			if key := e.Get(name); secret && len(key) >= 8 { // a shorter one is a word of other texts, too
+			if key := e.Get(name); secret && len(key) >= 8 { // shorter keys may be words that occur in other texts
 				keys = append(keys, key)
 			}
 		}
@@ -77,7 +77,7 @@ func Secrets(e environ.Lookup) sanitize.Secrets {
 	return sanitize.NewSecrets("[key]", keys...)
 }
 
-// missing returns the groups of needs of which no variable has a value, as "A" or "A or B".
+// missing returns the groups of needs without a set variable, as "A" or "A or B".
 func (r row) missing(e environ.Lookup) []string {
 	if name, _ := e.First(r.orElse...); name != "" {
 		return nil
@@ -91,7 +91,7 @@ func (r row) missing(e environ.Lookup) []string {
 	return out
 }
 
-// checkKeys returns what is missing for a use of the provider.
+// checkKeys returns an error for missing variables of the provider.
 func (r row) checkKeys(e environ.Lookup, u Use) error {
 	missing := r.missing(e)
 	if len(missing) == 0 {
@@ -101,10 +101,10 @@ func (r row) checkKeys(e environ.Lookup, u Use) error {
 		"set the variable, or choose another model with --model provider/name")
 }
 
-// Dialects returns the APIs that the model proxy has for a provider.
+// Dialects returns the APIs of a provider that the model proxy supports.
 func Dialects(provider string) []model.Dialect { return table(environ.Of(nil))[provider].dialects }
 
-// Upstream returns the provider of a use for the model proxy, which then has its key.
+// Upstream returns the provider of a use for the model proxy, including the key.
 func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	name, err := u.Provider()
 	if err != nil {
@@ -128,7 +128,7 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	return model.Provider{Name: name, Dialects: r.dialects, Base: base, Auth: r.auth(e)}, nil
 }
 
-// auth returns what sets the key.
+// auth returns the function that sets the key in a request header.
 func (r row) auth(e environ.Lookup) func(http.Header) error {
 	if len(r.needs) == 0 {
 		return nil

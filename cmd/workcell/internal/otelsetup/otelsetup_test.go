@@ -13,13 +13,13 @@ func TestNewExporter(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		vars map[string]string
-		err  string // none: traces are off
+		err  string // if empty, traces are off without an error
 	}{
 		"nothing":     {map[string]string{}, ""},
 		"none":        {map[string]string{"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, ""},
 		"disabled":    {map[string]string{"OTEL_SDK_DISABLED": "TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, ""},
 		"unsupported": {map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not supported, use otlp, console or none"},
-		// The exporter would send elsewhere without an error that a user understands.
+		// The exporter would silently send to another address.
 		"no scheme":            {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "h:1"}, "OTEL_EXPORTER_OTLP_ENDPOINT=h:1 is not a URL, use http://h:1"},
 		"no scheme for traces": {map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "h:1"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=h:1 is not a URL, use http://h:1"},
 	} {
@@ -30,7 +30,8 @@ func TestNewExporter(t *testing.T) {
 	}
 }
 
-// TestMetricsWantTheirOwnWord: the endpoint of all signals is often Jaeger's, which takes no metrics.
+// TestMetricsWantTheirOwnWord verifies that metrics need their own variables. The common endpoint is often Jaeger,
+// which does not accept metrics.
 func TestMetricsWantTheirOwnWord(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -48,7 +49,7 @@ func TestMetricsWantTheirOwnWord(t *testing.T) {
 			t.Errorf("%s: %v, %v, want on: %v", name, e, err, test.on)
 		}
 		if e != nil {
-			_ = e.Shutdown(t.Context()) // nothing was measured
+			_ = e.Shutdown(t.Context()) // no metrics were recorded
 		}
 	}
 	if _, err := newMetricExporter(t.Context(), environ.Of(map[string]string{"OTEL_METRICS_EXPORTER": "prometheus"})); err == nil || err.Error() != "OTEL_METRICS_EXPORTER=prometheus is not supported, use otlp or none" {

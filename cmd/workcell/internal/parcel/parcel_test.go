@@ -21,7 +21,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// write makes files in a directory of the test's own.
+// write writes files to a new directory.
 func write(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -58,8 +58,8 @@ func pack(t *testing.T, f parcel.Files) string {
 	return out.Name()
 }
 
-// TestThereAndBack: what is packed comes out as it was, agents of several directories beside their own partials and
-// skills, and nothing else of those directories.
+// TestThereAndBack verifies that packed files are extracted unchanged. Agents of several directories keep their own
+// partials and skills, and other files of these directories are not packed.
 func TestThereAndBack(t *testing.T) {
 	t.Parallel()
 	dir := write(t, map[string]string{
@@ -103,7 +103,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestLinksOut: nothing that travels with a run is from outside of the directory of its workflow or agent.
+// TestLinksOut verifies that files outside of the directory of the workflow or agent are never packed.
 func TestLinksOut(t *testing.T) {
 	t.Parallel()
 	for _, link := range []string{"flow.yaml", "agents/a.prompt", "agents/_b.prompt", "agents/skills/s/link"} {
@@ -111,7 +111,7 @@ func TestLinksOut(t *testing.T) {
 			"secret": "s", "in/flow.yaml": "id: flow", "in/agents/a.prompt": "a", "in/agents/skills/s/SKILL.md": "skill",
 		})
 		at := func(name string) string { return filepath.Join(dir, "in", filepath.FromSlash(name)) }
-		_ = os.Remove(at(link)) // some are new
+		_ = os.Remove(at(link)) // some links are new
 		out, err := filepath.Rel(filepath.Dir(at(link)), filepath.Join(dir, "secret"))
 		must(t, errors.Join(err, os.Symlink(out, at(link))))
 		f := parcel.Files{
@@ -124,7 +124,8 @@ func TestLinksOut(t *testing.T) {
 	}
 }
 
-// TestStrangeParcels: what is no parcel, or leads out of its directory, is refused.
+// TestStrangeParcels verifies that files that are not parcels, or that would be extracted outside of the directory, are
+// rejected.
 func TestStrangeParcels(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("a/", 30_000)

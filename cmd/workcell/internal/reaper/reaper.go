@@ -124,7 +124,7 @@ func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	if err != nil {
 		return err
 	}
-	defer driver.Close() // nothing of it is open
+	defer driver.Close() // all its sandboxes stay
 	m, err := session.NewManager(driver, &session.Options{
 		Instance: instance, Store: store, Engine: r.Engine, ReapEvery: -1, Logger: r.Logger,
 	})

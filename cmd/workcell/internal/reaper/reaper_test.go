@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	deadOwner = "aaaaaaaaaaaaaaaa" // the id of a process that has ended
+	deadOwner = "aaaaaaaaaaaaaaaa" // id of a process that has ended
 	engine    = "docker-1"
 )
 
-// TestReaperNaps: a reaper looks again when something is due, but not more often than once a second; the seldomer the
-// longer nothing comes of it, and once a minute at least.
+// TestReaperNaps verifies the intervals of a reaper's checks. It checks again when a sandbox expires, but at most once
+// a second. If the checks have no effect, the interval grows to at most one minute.
 func TestReaperNaps(t *testing.T) {
 	t.Parallel()
 	const late, later, second = -time.Hour, time.Hour, time.Second

@@ -16,14 +16,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// record makes a trace of three spans that a recorder keeps in dir.
+// record creates a trace of three spans that a recorder stores in dir.
 func record(t *testing.T, r *Recorder, dir string) (traceID string) {
 	t.Helper()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.Exporter()))
 	tracer := provider.Tracer("test")
 	ctx, root := tracer.Start(t.Context(), "invoke_workflow <w>")
 	root.SetAttributes(attribute.String("gen_ai.operation.name", "invoke_workflow"))
-	ctx, inner := tracer.Start(ctx, "generate") // of Genkit's, in between
+	ctx, inner := tracer.Start(ctx, "generate") // an internal span of Genkit
 	_, chat := tracer.Start(ctx, "chat m")
 	chat.SetAttributes(attribute.String("gen_ai.operation.name", "chat"), attribute.Int("gen_ai.usage.input_tokens", 7),
 		attribute.Int("gen_ai.usage.output_tokens", 2), attribute.StringSlice("gen_ai.response.finish_reasons", []string{"stop"}))
@@ -53,7 +53,8 @@ func read(t *testing.T, dir string) []*Trace {
 	return traces
 }
 
-// TestKeepAndDraw: what a program traced is in the file, also what ended before the file was known, and is drawn.
+// TestKeepAndDraw verifies that the file contains all spans, including spans that ended before the file was known, and
+// that they are drawn.
 func TestKeepAndDraw(t *testing.T) {
 	t.Parallel()
 	dir, r := filepath.Join(t.TempDir(), "runs", "run_1"), &Recorder{}
@@ -100,7 +101,7 @@ func TestKeepAndDraw(t *testing.T) {
 	}
 }
 
-// TestResumedRun: a second process appends to the file, also behind half a line of one that was killed.
+// TestResumedRun verifies that a second process appends to the file, even after an incomplete line of a killed process.
 func TestResumedRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -137,7 +138,7 @@ func TestResumedRun(t *testing.T) {
 	}
 }
 
-// TestFileIsBounded: what has no room is said, and what was kept stays.
+// TestFileIsBounded verifies that spans above the limit cause an error, and that stored spans remain.
 func TestFileIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -154,7 +155,7 @@ func TestFileIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever a file holds, reading and drawing it end, and names do not reach the terminal as they are.
+// FuzzRead verifies for any file content that reading and drawing end, and that names are escaped for the terminal.
 func FuzzRead(f *testing.F) {
 	span := func(id, parent, name string) string {
 		return fmt.Sprintf(`{"traceId":"0123456789abcdef0123456789abcdef","spanId":%q,"parentSpanId":%q,"name":%q,"startTimeUnixNano":"1","endTimeUnixNano":"5"}`, id, parent, name)

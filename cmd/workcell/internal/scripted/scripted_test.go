@@ -58,7 +58,7 @@ func parse(t *testing.T, src string) *scripted.Script {
 	return s
 }
 
-// start returns a function that runs an agent against the script, with a real Genkit and a real tool.
+// start returns a function that runs an agent with the script, with a real Genkit instance and a real tool.
 func start(t *testing.T, src string) func(agent, prompt string, input map[string]any, opts ...ai.GenerateOption) (*ai.ModelResponse, error) {
 	t.Helper()
 	g := genkit.Init(t.Context(),
@@ -98,7 +98,8 @@ func TestPlaysTurnsWithRealOutputs(t *testing.T) {
 	wantError(t, err, `script.yaml: agent test-runner, invocation 3, turn 1: the script has only 2 invocation(s)`)
 }
 
-// Every run plays the script from its beginning, and one that is resumed from where it was.
+// TestEveryRunPlaysTheScript verifies that every run plays the script from its beginning, and that a resumed run
+// continues at its position.
 func TestEveryRunPlaysTheScript(t *testing.T) {
 	t.Parallel()
 	plugin := scripted.NewPlugin(parse(t, `agents: {a: [[{text: first}], [{text: second}]]}`))
@@ -146,8 +147,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestParallelRunsTakeTheirOwnTurns runs one agent many times at once; when and the references of the tool calls keep
-// the runs apart.
+// TestParallelRunsTakeTheirOwnTurns verifies that concurrent runs of one agent do not mix. The conditions and the
+// references of the tool calls separate them.
 func TestParallelRunsTakeTheirOwnTurns(t *testing.T) {
 	t.Parallel()
 	var src strings.Builder
@@ -239,8 +240,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that no input makes the parser panic, that a script that parses has agents, and that every problem
-// carries the file's name.
+// FuzzParse verifies that the parser never panics, that an accepted script has agents, and that every problem contains
+// the file's name.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte("agents: {a: [[{text: x}]]}"))
@@ -274,8 +275,8 @@ func wantError(t *testing.T, err error, text string) {
 	}
 }
 
-// TestContinues: an invocation whose conversation is continued is taken, and what Workcell tells the model in between
-// does not begin another one.
+// TestContinues verifies that an invocation with a continued conversation counts as played, and that Workcell's notices
+// to the model do not begin another invocation.
 func TestContinues(t *testing.T) {
 	t.Parallel()
 	p := scripted.NewPlugin(parse(t, example))

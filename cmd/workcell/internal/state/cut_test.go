@@ -23,14 +23,13 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// cutter stands between clients and a server, and cuts the connection in whose place the message comes that it waits
-// for.
+// cutter is a proxy between clients and a server. It closes the connection at the message whose number it waits for.
 type cutter struct {
-	network, server string // where the server is
+	network, server string // address of the server
 	left            atomic.Int64
 }
 
-// startCutter returns a cutter and the URL of the database behind it.
+// startCutter starts a cutter and returns the URL of the database through it.
 func startCutter(t *testing.T, address string) (*cutter, string) {
 	conf, err := pgconn.ParseConfig(address)
 	must(t, err)
@@ -64,13 +63,13 @@ func (c *cutter) serve(client net.Conn) {
 		c.pass(to, from, header)
 		ended <- struct{}{}
 	}
-	go pass(server, client, 4) // what a client says first has no type
+	go pass(server, client, 4) // the first message of a client has no type
 	go pass(client, server, 5)
 	<-ended
 }
 
-// pass passes on messages until one is cut off: a type, but for the first of a client, and the length of all that
-// follows it.
+// pass forwards messages until one is cut. A message has a type, except for the first message of a client, and the
+// length of the rest.
 func (c *cutter) pass(to io.Writer, from io.Reader, header int) {
 	for {
 		head := make([]byte, header)
@@ -88,8 +87,8 @@ func (c *cutter) pass(to io.Writer, from io.Reader, header int) {
 	}
 }
 
-// TestConnectionCutAtEachMessage: wherever in what stores and server say to each other the connection is cut, each call
-// works, and what it does is done once.
+// TestConnectionCutAtEachMessage verifies that each call works and takes effect exactly once, whichever message between
+// store and server is cut.
 func TestConnectionCutAtEachMessage(t *testing.T) {
 	t.Parallel()
 	address := pgtest.Database(t)
@@ -111,7 +110,7 @@ func TestConnectionCutAtEachMessage(t *testing.T) {
 				if err := useAll(t, records, journal, fmt.Sprint(n)); err != nil {
 					t.Errorf("cut at message %d: %v", n, err)
 				}
-				if c.left.Load() > 0 || t.Failed() { // it has not come to that
+				if c.left.Load() > 0 || t.Failed() { // the message was not reached
 					return
 				}
 				cuts.Add(1)
@@ -125,7 +124,7 @@ func TestConnectionCutAtEachMessage(t *testing.T) {
 	}
 }
 
-// useAll does everything that changes records and runs, and looks at what came of it.
+// useAll runs all operations that change records and runs, and checks their results.
 func useAll(t *testing.T, records Records, journal runstore.Store, name string) error {
 	ctx := t.Context()
 	owner, leave, err := records.Join(ctx)
@@ -183,7 +182,7 @@ func useAll(t *testing.T, records Records, journal runstore.Store, name string) 
 	return nil
 }
 
-// want is an error unless all is well.
+// want returns an error if ok is false or one of errs is not nil.
 func want(ok bool, errs ...error) error {
 	if err := errors.Join(errs...); err != nil || ok {
 		return err

@@ -29,7 +29,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// clientVariable makes the test's program one client of a place, which it has as JSON.
+// clientVariable makes the test binary run as a client of a place. Its value is the client as JSON.
 const clientVariable = "WORKCELL_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
@@ -44,40 +44,40 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Sizes of a history: processes, what each does, and what it does that to.
+// Sizes of a history: the number of processes, operations per process, and objects.
 const (
 	clients  = 4
 	actsEach = 250
-	things   = 3 // keys, and as many runs
+	things   = 3 // number of keys, and number of runs
 )
 
-// client is a process that works with a place at random.
+// client is a process that runs random operations on a place.
 type client struct {
 	Place Place
 	ID    int
 }
 
-// act is something that a client does to a record of a key, of which there are two, or to a run.
+// act is a client's operation on one of the two records of a key, or on a run.
 type act struct {
 	Do    string // insert, update, take, get, delete; append, read
 	Thing int    // key or run
-	Slot  int    // of the key's two records
+	Slot  int    // which of the key's two records
 	State record.State
-	Owner string // of the record from now on
-	From  string // take: whose it was
-	Entry string // append: what no other entry has
+	Owner string // new owner of the record
+	From  string // take: previous owner
+	Entry string // append: unique content of the entry
 	Seq   int64
 }
 
-// result is what came of it.
+// result is the result of an operation.
 type result struct {
 	Refused string // "exists" or "unknown"
 	State   record.State
 	Owner   string
-	Entries string // read: those of the run
+	Entries string // read: entries of the run
 }
 
-// done is an act with its result and its times, in nanoseconds of the machine's one monotonic clock.
+// done is an operation with its result and its times, in nanoseconds of the host's monotonic clock.
 type done struct {
 	Act       act
 	Result    result
@@ -101,8 +101,8 @@ func beClient(raw string) error {
 	return errors.Join(c.work(ctx, records, journal), journal.Close(), records.Close())
 }
 
-// work says who it is, waits until it is told who the others are, all of whom must live, and tells of each act. It ends
-// when nobody needs it any more.
+// work prints the client's owner id and waits for the owners of the other clients, which must all be alive. Then it
+// runs its operations and prints each. It ends when its input is closed.
 func (c client) work(ctx context.Context, records record.Store, journal runstore.Store) error {
 	owner, _, err := records.Join(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c client) work(ctx context.Context, records record.Store, journal runstore
 			return fmt.Errorf("owner %s is taken for dead: %w", owner, err)
 		}
 	}
-	var lengths [things]int64 // of the runs, as far as this client knows
+	var lengths [things]int64 // lengths of the runs known to this client
 	for i := 0; err == nil && i < actsEach; i++ {
 		d := done{Act: c.choose(i, lengths[:]), From: now()}
 		if d.Result, err = perform(ctx, records, journal, d.Act); err != nil {
@@ -134,11 +134,11 @@ func (c client) work(ctx context.Context, records record.Store, journal runstore
 
 func now() int64 {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // every Linux has it
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // supported by every Linux
 	return t.Nano()
 }
 
-// choose returns the next act.
+// choose returns the next operation.
 func (c client) choose(i int, lengths []int64) act {
 	pick := func(from ...string) string { return from[rand.IntN(len(from))] }
 	a := act{
@@ -148,12 +148,12 @@ func (c client) choose(i int, lengths []int64) act {
 	}
 	a.Seq = lengths[a.Thing] + 1
 	if a.Do == "append" {
-		lengths[a.Thing]++ // if it is refused, the run is as long, or longer
+		lengths[a.Thing]++ // if it is refused, the run is at least this long
 	}
 	return a
 }
 
-// perform does an act. A refusal is no error.
+// perform runs an operation. A refusal is not an error.
 func perform(ctx context.Context, records record.Store, journal runstore.Store, a act) (r result, err error) {
 	rec := record.Record{ID: fmt.Sprintf("sbx_%d_%d", a.Thing, a.Slot), Key: session.UserKey(fmt.Sprint(a.Thing)), State: a.State, Owner: a.Owner}
 	run := fmt.Sprint("run_", a.Thing)
@@ -188,16 +188,16 @@ func perform(ctx context.Context, records record.Store, journal runstore.Store, 
 	return r, err
 }
 
-// kept is what is kept of a key, two records, and of the run of the same number.
+// kept is the stored state of a key, which has two records, and of the run with the same number.
 type kept struct {
 	records [2]struct {
-		state record.State // empty: there is none
+		state record.State // empty for no record
 		owner string
 	}
 	entries string
 }
 
-// next returns what is kept after an act, and what the client must have been told.
+// next returns the state after an operation, and the result that the client must get.
 func (k kept) next(a act) (kept, result) {
 	rec, other := &k.records[a.Slot], k.records[1-a.Slot]
 	exists, unknown := result{Refused: "exists"}, result{Refused: "unknown"}
@@ -234,8 +234,8 @@ func (k kept) next(a act) (kept, result) {
 	return k, result{}
 }
 
-// model is what clients may see if each act happened at one moment between its call and its return. Acts on a key do
-// not concern another one, nor a run.
+// model describes the allowed histories: each operation must take effect at one moment between its call and its return.
+// Operations on different keys and runs are independent.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -259,7 +259,8 @@ func model() porcupine.Model {
 	}
 }
 
-// TestHistories: to processes that work with the same records and runs at once, each act happened at one moment.
+// TestHistories verifies linearizability: for concurrent processes with the same records and runs, each operation takes
+// effect at one moment.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
@@ -276,7 +277,7 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// checkHistory has processes work with a place, whose clocks are so far apart.
+// checkHistory runs processes that use a place. apart is the difference of their clocks.
 func checkHistory(t *testing.T, place Place, apart time.Duration) {
 	journal, err := place.OpenJournal(t.Context())
 	must(t, err)
@@ -301,7 +302,7 @@ func checkHistory(t *testing.T, place Place, apart time.Duration) {
 	}
 }
 
-// runClients runs the processes, which begin together, and returns what each did.
+// runClients runs the processes, which start at the same time, and returns their operations.
 func runClients(t *testing.T, place Place, apart time.Duration) (all [clients][]done) {
 	var cmds [clients]*exec.Cmd
 	var ins [clients]io.WriteCloser

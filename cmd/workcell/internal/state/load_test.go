@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// TestServerKilledUnderLoad: with many more callers than connections, and a server that is killed under them and
-// started again, all that is asked of records and runs is done once.
+// TestServerKilledUnderLoad verifies that all operations on records and runs take effect exactly once if the server is
+// killed and restarted under load. There are many more callers than connections.
 func TestServerKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)

@@ -66,9 +66,9 @@ func Hint(err error) string {
 	return sharedHint(err)
 }
 
-// instanceWith returns this installation's id. The first command creates it. The id is stored in the instance file and
-// in the state file, if the command has one, so that the sandboxes are not lost if one of the files is lost. store may
-// be nil.
+// instanceWith returns this installation's id. The first command creates it. The id is stored in the instance file and,
+// if the command opens records, in the state file, so that the sandboxes are not lost if one of the files is lost.
+// store may be nil.
 func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	if store == nil {
 		return d.instanceAlone()

@@ -55,7 +55,7 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 		t.Errorf("the state directory holds %v, %v", entries, err)
 	}
 	if runtime.GOOS == "windows" {
-		return // no Unix modes there
+		return // Windows has no Unix modes
 	}
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, instanceFile): 0o600} {
 		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != want {
@@ -76,8 +76,8 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestInstanceIsKept: the state file knows whose sandboxes it is about. A lost instance file is made again, and another
-// one is an error.
+// TestInstanceIsKept verifies that the state file stores the instance id of its sandboxes. A lost instance file is
+// recreated, and a different id is an error.
 func TestInstanceIsKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func TestInstanceIsKept(t *testing.T) {
 		t.Fatalf("id = %q, %v", id, err)
 	}
 	must(t, os.Remove(path))
-	if other, err := d.instanceWith(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
+	if other, err := d.instanceWith(t.Context(), nil); err != nil || !isInstanceID(other) { // like doctor
 		t.Errorf("without the records: %q, %v", other, err)
 	}
 	if again, err := d.instanceWith(t.Context(), store); err != nil || again != id {
@@ -133,7 +133,8 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// TestFind: a database is named by the flag, then by the variable, and what is no database is refused.
+// TestFind verifies that the flag takes precedence over the variable, and that values other than database URLs are
+// rejected.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -147,8 +148,8 @@ func TestFind(t *testing.T) {
 	wantFailure(t, err, hint.Usage, "not the URL of a PostgreSQL database")
 }
 
-// TestSharedDatabase: all who share a database are one instance, whatever their directories, and one of them has a name
-// at a time.
+// TestSharedDatabase verifies that all users of a database have the same instance, whatever their directories, and that
+// only one of them can claim a name at a time.
 func TestSharedDatabase(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -175,7 +176,7 @@ func TestSharedDatabase(t *testing.T) {
 	must(t, leave())
 }
 
-// TestHint: the advice to move the file away says when that does no harm.
+// TestHint verifies that the hint to move the file away includes when this is safe.
 func TestHint(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{sqlitefile.ErrCorrupt, sqlitefile.ErrForeign} {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestDetachStays: a run with a flag that `run --detach` refuses cannot be handed to a worker later.
+// TestDetachStays verifies that a run with a flag that `run --detach` rejects cannot be detached later.
 func TestDetachStays(t *testing.T) {
 	t.Parallel()
 	some := []string{"x"}

@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestRunsShowWholeError: what the table cut of an error stands under it.
+// TestRunsShowWholeError verifies that the full text of a truncated error is below the table.
 func TestRunsShowWholeError(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("why it failed ", 12) + "at the end\nand a second line"
@@ -50,8 +50,8 @@ func TestRunsShowInterruptedAttempt(t *testing.T) {
 	}
 }
 
-// TestRunsShowCost: what coding agents cost is shown for each attempt, failed ones too, and for the run; nothing where
-// it is not known.
+// TestRunsShowCost verifies that the cost of coding agents is shown for each attempt, including failed attempts, and
+// for the run. Unknown costs are not shown.
 func TestRunsShowCost(t *testing.T) {
 	t.Parallel()
 	ended := func(path string, cost *float64) workflow.Entry {

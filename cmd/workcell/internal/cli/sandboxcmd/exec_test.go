@@ -25,7 +25,7 @@ func TestDetachKeys(t *testing.T) {
 	}
 }
 
-// TestDetachReader types in pieces of every size.
+// TestDetachReader verifies the reader with input in pieces of every size.
 func TestDetachReader(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
@@ -39,7 +39,7 @@ func TestDetachReader(t *testing.T) {
 		{"ppq", "pppq", "p", true},
 		{"ppq", "ppxpq", "ppxpq", false},
 		{"pq", "appetite", "appetite", false},
-		{"pq", "up", "up", false}, // held back until nothing more comes
+		{"pq", "up", "up", false}, // held back until the input ends
 		{"x", "x", "", true},
 		{"aab", "aaaab", "aa", true},
 	} {
@@ -59,7 +59,7 @@ func TestDetachReader(t *testing.T) {
 	}
 }
 
-// pieces reads as text a few bytes at a time, and then fails.
+// pieces returns text a few bytes at a time, and then fails.
 type pieces struct {
 	text string
 	size int
