@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 )
 
-// collector receives OTLP over gRPC, as a collector or Jaeger does.
+// collector receives OTLP over gRPC, like a collector or Jaeger.
 type collector struct {
 	coltracepb.UnimplementedTraceServiceServer
 	address string
@@ -36,7 +36,7 @@ func newCollector(t *testing.T) *collector {
 	c := &collector{address: l.Addr().String(), spans: map[string][]*jaegerapi.Span{}}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))
 	coltracepb.RegisterTraceServiceServer(server, c)
-	go func() { _ = server.Serve(l) }() // which Stop ends
+	go func() { _ = server.Serve(l) }() // stopped by Stop
 	t.Cleanup(server.Stop)
 	return c
 }
@@ -60,7 +60,8 @@ func span(s *tracepb.Span) *jaegerapi.Span {
 	start := time.Unix(0, int64(s.StartTimeUnixNano)) // #nosec G115 -- a time of this century
 	out := &jaegerapi.Span{
 		ID: hex.EncodeToString(s.SpanId), ParentID: hex.EncodeToString(s.ParentSpanId), Name: s.Name,
-		Start: start, Duration: time.Unix(0, int64(s.EndTimeUnixNano)).Sub(start), Tags: map[string]string{}, // #nosec G115 -- as above
+		// #nosec G115 -- as above.
+		Start: start, Duration: time.Unix(0, int64(s.EndTimeUnixNano)).Sub(start), Tags: map[string]string{},
 	}
 	for _, a := range s.Attributes {
 		out.Tags[a.Key] = text(a.Value)
@@ -68,7 +69,7 @@ func span(s *tracepb.Span) *jaegerapi.Span {
 	return out
 }
 
-// text returns an attribute's value as Jaeger shows it.
+// text returns an attribute's value in Jaeger's format.
 func text(v *commonpb.AnyValue) string {
 	switch v := v.Value.(type) {
 	case *commonpb.AnyValue_StringValue:
@@ -81,7 +82,7 @@ func text(v *commonpb.AnyValue) string {
 	return fmt.Sprint(v)
 }
 
-// wait returns a trace once it is complete. The command sends its last spans before it exits.
+// wait returns a complete trace. The command sends its last spans before it exits.
 func (c *collector) wait(t *testing.T, id string) *jaegerapi.Trace {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

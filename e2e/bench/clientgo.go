@@ -18,7 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// clientGo is a baseline: what `kubectl run`, `kubectl wait` and `kubectl exec` do, in a pod with the same limits.
+// clientGo is a baseline. It does the same as `kubectl run`, `kubectl wait`, and `kubectl exec`, in a pod with the same
+// limits.
 type clientGo struct {
 	config    *rest.Config
 	namespace string
@@ -38,7 +39,7 @@ func newClientGo(ctx context.Context, image string) (*clientGo, error) {
 func (e *clientGo) name() string { return "client_go" }
 func (e *clientGo) close() error { return e.remove() }
 
-// open creates a pod like ours whose main process sleeps, and waits until it runs.
+// open creates a pod like ours with a sleeping main process, and waits until it runs.
 func (e *clientGo) open(ctx context.Context) (*contender, error) {
 	pods := clustertest.Pods(e.config, e.namespace)
 	pod, err := pods.Create(ctx, e.pod(), metav1.CreateOptions{})
@@ -97,7 +98,7 @@ func (e *clientGo) runs(ctx context.Context, pod *corev1.Pod) error {
 	return fmt.Errorf("the pod %s does not run", pod.Name)
 }
 
-// exec runs a program and waits for its exit code, as `kubectl exec` does.
+// exec runs a program and waits for its exit code, like `kubectl exec`.
 func (e *clientGo) exec(ctx context.Context, pod, program string) error {
 	req := clustertest.Pods(e.config, e.namespace).GetClient().Post().Resource("pods").Namespace(e.namespace).Name(pod).SubResource("exec").
 		Param("command", program).Param("stdout", "true").Param("stderr", "true")

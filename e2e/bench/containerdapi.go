@@ -21,8 +21,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// containerdAPI is a baseline: the same work done with containerd's client alone, in a container with the same limits
-// and containerd's own system call filter.
+// containerdAPI is a baseline. It does the same work with containerd's client alone, in a container with the same
+// limits and containerd's default system call filter.
 type containerdAPI struct {
 	api   *ctrd.Client
 	image ctrd.Image
@@ -48,11 +48,11 @@ func newContainerdAPI(ctx context.Context, address, ref string) (*containerdAPI,
 func (e *containerdAPI) name() string { return "containerd_api" }
 func (e *containerdAPI) close() error { return e.api.Close() }
 
-// open makes and starts a container like ours whose main process sleeps.
+// open creates and starts a container like ours with a sleeping main process.
 func (e *containerdAPI) open(ctx context.Context) (*contender, error) {
 	id := "bench-" + strconv.FormatInt(e.execs.Add(1), 10) + "-" + strconv.Itoa(syscall.Getpid())
 	unlimited := func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-		s.Process.Rlimits = nil // the default asks for more than a machine may have
+		s.Process.Rlimits = nil // the defaults may exceed the host's limits
 		return nil
 	}
 	c, err := e.api.NewContainer(ctx, id, ctrd.WithImage(e.image), ctrd.WithNewSnapshot(id, e.image), ctrd.WithNewSpec(
@@ -82,9 +82,9 @@ func (e *containerdAPI) open(ctx context.Context) (*contender, error) {
 	return &contender{exec: func() error { return e.exec(ctx, task, spec.Process, "/bin/true") }, remove: remove}, nil
 }
 
-// exec runs argv through task.Exec and waits for its exit code.
+// exec runs argv with task.Exec and waits for its exit code.
 func (e *containerdAPI) exec(ctx context.Context, task ctrd.Task, process *specs.Process, argv ...string) error {
-	own := *process // callers share it
+	own := *process // copied because callers share it
 	own.Args = argv
 	p, err := task.Exec(ctx, "exec-"+strconv.FormatInt(e.execs.Add(1), 10), &own,
 		cio.NewCreator(cio.WithStreams(nil, io.Discard, io.Discard)))

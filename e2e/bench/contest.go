@@ -17,11 +17,11 @@ const (
 	callers = 16
 )
 
-// contest measures contestants that take turns.
+// contest measures contestants in turns.
 type contest struct {
 	opts      options
 	all       []contestant
-	sandboxes map[string]*contender // by contestant, open throughout
+	sandboxes map[string]*contender // by contestant; open during the whole contest
 	figures   figures
 }
 
@@ -65,7 +65,7 @@ func (c *contest) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// calls returns how often to call a contestant: an engine's own exec takes 10 to 50 times as long as ours.
+// calls returns the number of calls of a contestant. An engine's own exec takes 10 to 50 times as long as ours.
 func (c *contest) calls(who contestant) int {
 	n := 600
 	if _, ok := who.(*workcell); !ok && who.name() != "host" {
@@ -74,7 +74,8 @@ func (c *contest) calls(who contestant) int {
 	return max(n*c.opts.scale/100, callers)
 }
 
-// each calls f for every contestant whose sandbox offers something, in rounds, and keeps the medians over the rounds.
+// each calls f in rounds for every contestant whose sandbox offers the operation. It stores the medians over the
+// rounds.
 func (c *contest) each(rounds int, offers func(*contender) bool, f func(contestant, *contender) (map[string]float64, error)) error {
 	values := map[string][]float64{}
 	for range rounds {
@@ -119,7 +120,7 @@ func (c *contest) measureThroughput(context.Context) error {
 	})
 }
 
-// measureGuests reads the guests' resident memory after at least 2,000 commands.
+// measureGuests reads the guest agents' resident memory after at least 2,000 commands.
 func (c *contest) measureGuests(context.Context) error {
 	return c.each(1, hasGuest, func(_ contestant, b *contender) (map[string]float64, error) {
 		if _, err := series(2000*c.opts.scale/100, b.exec); err != nil {
@@ -132,7 +133,8 @@ func (c *contest) measureGuests(context.Context) error {
 
 func hasGuest(b *contender) bool { return b.rss != nil }
 
-// measureOpen times from nothing to the answer of a first command, the sandbox's removal and a pool's refill excluded.
+// measureOpen measures the time from the start until the first command's answer. It excludes the removal of the sandbox
+// and the refill of a pool.
 func (c *contest) measureOpen(ctx context.Context) error {
 	samples := map[string]sample{}
 	for range c.opts.rounds * max(5*c.opts.scale/100, 1) {
@@ -197,7 +199,7 @@ func (c *contest) measureLargeFiles(context.Context) error {
 	})
 }
 
-// files times n writes and n reads of a file of a size.
+// files measures n writes and n reads of a file of a size.
 func files(n int, size int64, b *contender) (writes, reads sample, err error) {
 	if writes, err = series(n, func() error { return b.write(size) }); err != nil {
 		return nil, nil, err

@@ -19,25 +19,25 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// contestant is one way to have sandboxes.
+// contestant is a sandbox provider.
 type contestant interface {
 	name() string
 	open(ctx context.Context) (*contender, error)
 	close() error
 }
 
-// sandbox is an open sandbox, as far as its contestant goes: nil functions are what it does not offer.
+// contender is an open sandbox. Functions that its contestant does not offer are nil.
 type contender struct {
 	exec   func() error                   // runs /bin/true
-	write  func(size int64) error         // writes a file of that size
-	read   func() (size int64, err error) // reads it
-	rss    func() (float64, error)        // of the guest, in MiB
+	write  func(size int64) error         // writes a file of this size
+	read   func() (size int64, err error) // reads the file
+	rss    func() (float64, error)        // memory of the guest agent, in MiB
 	remove func() error
 
-	session *session.Session // nil for what is not ours
+	session *session.Session // nil for contestants other than Workcell
 }
 
-// host runs plain processes of this machine: the floor.
+// host runs plain processes on the host. It is the lower bound.
 type host struct{}
 
 func (host) name() string { return "host" }
@@ -49,7 +49,7 @@ func (host) open(ctx context.Context) (*contender, error) {
 	}, nil
 }
 
-// workcell is one of our drivers, as users of package session meet it.
+// workcell is one of our drivers, used through package session.
 type workcell struct {
 	engine  string
 	driver  backend.SandboxBackend
@@ -63,7 +63,7 @@ func newWorkcell(engine string, driver backend.SandboxBackend, image string) (*w
 		return nil, errors.Join(err, driver.Close())
 	}
 	w := &workcell{engine: engine, driver: driver, manager: m, request: session.Request{Image: image, Pull: backend.PullNever}}
-	if driver.Capabilities().CPU { // as the baselines
+	if driver.Capabilities().CPU { // like the baselines
 		w.request.Limits.CPUMillis = int64(runtime.NumCPU()) * 1000
 	}
 	return w, nil
@@ -113,7 +113,7 @@ func output(ctx context.Context, s *session.Session, argv ...string) (string, er
 	return string(res.Stdout.Bytes()), err
 }
 
-// guestOf returns the main process of a sandbox, on this machine.
+// guestOf returns the PID on the host of a sandbox's main process.
 func guestOf(ctx context.Context, s *session.Session) (pid string, err error) {
 	ns, err := output(ctx, s, "readlink", "/proc/self/ns/pid")
 	if err != nil {
@@ -122,7 +122,7 @@ func guestOf(ctx context.Context, s *session.Session) (pid string, err error) {
 	return mainProcess(strings.TrimSpace(ns))
 }
 
-// mainProcess finds the process that is PID 1 of a PID namespace, on this machine.
+// mainProcess returns the PID on the host of the process with PID 1 in a PID namespace.
 func mainProcess(namespace string) (pid string, err error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -130,7 +130,7 @@ func mainProcess(namespace string) (pid string, err error) {
 	}
 	for _, dir := range dirs {
 		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != namespace {
-			continue // another's, or it ended
+			continue // in another namespace, or exited
 		}
 		status, err := os.ReadFile(dir + "/status")
 		if err == nil && regexp.MustCompile(`(?m)^NSpid:.*\t1$`).Match(status) {
@@ -140,7 +140,7 @@ func mainProcess(namespace string) (pid string, err error) {
 	return "", errors.New("the sandbox's main process is not on this machine, where its memory is read")
 }
 
-// rssMiB reads a process's resident memory.
+// rssMiB returns a process's resident memory in MiB.
 func rssMiB(pid string) (float64, error) {
 	text, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {

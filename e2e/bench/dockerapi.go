@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// dockerAPI is a baseline: the same work done with the Docker Engine API alone, in a container with the same limits.
+// dockerAPI is a baseline. It does the same work with the Docker Engine API alone, in a container with the same limits.
 type dockerAPI struct {
 	api   *dockerclient.Client
 	image string
@@ -32,7 +32,7 @@ func newDockerAPI(image string) (*dockerAPI, error) {
 func (e *dockerAPI) name() string { return "docker_api" }
 func (e *dockerAPI) close() error { return e.api.Close() }
 
-// open creates and starts a container like ours whose main process sleeps.
+// open creates and starts a container like ours with a sleeping main process.
 func (e *dockerAPI) open(ctx context.Context) (*contender, error) {
 	vol, err := e.api.VolumeCreate(ctx, volume.CreateOptions{})
 	if err != nil {
@@ -66,7 +66,7 @@ func (e *dockerAPI) open(ctx context.Context) (*contender, error) {
 	}, nil
 }
 
-// exec runs argv and waits for its exit code, as `docker exec` does.
+// exec runs argv and waits for its exit code, like `docker exec`.
 func (e *dockerAPI) exec(ctx context.Context, id string, argv ...string) error {
 	made, err := e.api.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: argv, AttachStdout: true, AttachStderr: true})
 	if err != nil {
@@ -90,7 +90,7 @@ func (e *dockerAPI) exec(ctx context.Context, id string, argv ...string) error {
 	return nil
 }
 
-// write puts size zero bytes into a file through the copy API. The container must not have a read-only root.
+// write writes size zero bytes to a file with the copy API. The container must not have a read-only root.
 func (e *dockerAPI) write(ctx context.Context, id, dir, name string, size int64) error {
 	var head bytes.Buffer
 	w := tar.NewWriter(&head)
@@ -102,7 +102,7 @@ func (e *dockerAPI) write(ctx context.Context, id, dir, name string, size int64)
 	return e.api.CopyToContainer(ctx, id, dir, body, container.CopyToContainerOptions{})
 }
 
-// read fetches a file through the copy API and returns its size.
+// read reads a file with the copy API and returns its size.
 func (e *dockerAPI) read(ctx context.Context, id, path string) (int64, error) {
 	body, _, err := e.api.CopyFromContainer(ctx, id, path)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/session/forward"
 )
 
-// pythonForward is a server that does what the first byte of a connection says: echo, send without end, or take until
+// pythonForward is a server. The first byte of a connection selects its behavior: echo, send endlessly, or read until
 // the end.
 const pythonForward = `
 import socket, threading
@@ -36,8 +36,8 @@ print(s.getsockname()[1], flush=True)
 while True: threading.Thread(target=handle, args=(s.accept()[0],), daemon=True).start()
 `
 
-// measureForward times round trips and streams through a port of the host, in turns with the same server on the host
-// itself.
+// measureForward measures round trips and streams through a forwarded port, in turns with the same server directly on
+// the host.
 func (c *contest) measureForward(ctx context.Context) (err error) {
 	addresses := map[*contender]string{}
 	ctx, cancel := context.WithCancel(ctx)
@@ -66,7 +66,7 @@ func (c *contest) measureForward(ctx context.Context) (err error) {
 	return err
 }
 
-// serveForward starts the server in a sandbox, or without one on the host, and returns the address on the host.
+// serveForward starts the server in a sandbox, or directly on the host if s is nil. It returns the address on the host.
 func serveForward(ctx context.Context, s *session.Session) (address string, end func() error, err error) {
 	if s == nil {
 		cmd := exec.CommandContext(ctx, "python3", "-c", pythonForward)
@@ -78,7 +78,8 @@ func serveForward(ctx context.Context, s *session.Session) (address string, end 
 			return "", nil, err
 		}
 		port, err := bufio.NewReader(out).ReadString('\n')
-		return "127.0.0.1:" + strings.TrimSpace(port), func() error { _ = cmd.Wait(); return nil }, err // it is killed
+		// The process is killed.
+		return "127.0.0.1:" + strings.TrimSpace(port), func() error { _ = cmd.Wait(); return nil }, err
 	}
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Argv: []string{"python3", "-c", pythonForward}, Background: true, Timeout: time.Hour})
 	if err != nil {
@@ -151,24 +152,24 @@ func (c *contest) forwarded(address string) (map[string]float64, error) {
 		if err := conn.CloseWrite(); err != nil {
 			return err
 		}
-		_, err = io.ReadFull(conn, data[:1]) // when all of it has arrived
+		_, err = io.ReadFull(conn, data[:1]) // received when all data has arrived
 		return err
 	})
 	return map[string]float64{"forward_rtt_ms": millis(s.quantile(.5)), "forward_rtt_p99_ms": millis(s.quantile(.99)),
 		"forward_read_mb_s": read, "forward_write_mb_s": write}, err
 }
 
-// say connects and says what the connection is for.
+// say connects and sends the selection byte.
 func say(address, what string) (*net.TCPConn, error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	_, err = io.WriteString(conn, what)
-	return conn.(*net.TCPConn), err // what tcp is
+	return conn.(*net.TCPConn), err // always a TCP connection
 }
 
-// rate returns the MB per second of f, which moves size bytes.
+// rate returns the speed of f in MB per second. f transfers size bytes.
 func rate(size int64, f func() error) (float64, error) {
 	start := time.Now()
 	err := f()

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Programs that measure calls of host tools where they are made. Each prints a JSON object of figures.
+// Programs that measure host tool calls in the sandbox. Each prints a JSON object with figures.
 const (
 	pythonHead = `
 import json, sys, threading, time
@@ -44,7 +44,7 @@ print(json.dumps({"hosttool_per_s_8": rate}))
 `
 )
 
-// benchTools returns the registry of the tools that are called, without the limits of a usual run.
+// benchTools returns a registry with the measured tools and rules without the usual limits of a run.
 func benchTools() (*hosttools.Registry, hosttools.Rules, error) {
 	input := map[string]any{"type": "object", "properties": map[string]any{"id": map[string]any{"type": "string"}}}
 	registry, err := hosttools.New(nil, hosttools.Static("bench",
@@ -61,7 +61,7 @@ func benchTools() (*hosttools.Registry, hosttools.Rules, error) {
 	return registry, rules, err
 }
 
-// measureHostTools times calls of host tools from a program in a sandbox, in turns with our own exec.
+// measureHostTools measures host tool calls from a program in a sandbox, in turns with our own exec.
 func (c *contest) measureHostTools(ctx context.Context) (err error) {
 	registry, rules, err := benchTools()
 	if err != nil {

@@ -1,9 +1,9 @@
-// Command bench compares Workcell's sandboxes on every engine with the engines' own interfaces and with plain processes
-// of the host, side by side in one run, prints tables and writes e2e/bench/out/latest.json.
+// Command bench compares Workcell's sandboxes on every engine with the engines' own APIs and with plain processes on
+// the host, in the same run. It prints tables and writes e2e/bench/out/latest.json.
 //
-// Times on a shared machine drift; only the ratios within one run count. Every figure is the median over rounds in
-// which the contestants take turns. An engine that is asked for and absent is an error: a table with a column missing
-// proves nothing of it.
+// Times on a shared host vary, so only the ratios within one run are meaningful. Every figure is the median over rounds
+// in which the contestants take turns. A requested engine that is unavailable is an error, because a table without its
+// column would prove nothing about it.
 package main
 
 import (
@@ -49,7 +49,7 @@ type options struct {
 	engines string
 	rounds  int
 	scale   int
-	// only is the one benchmark that is run; empty for all.
+	// only is the only benchmark to run; empty for all.
 	only string
 }
 
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	return bench.figures.write(o.out, o.only != "")
 }
 
-// takesPart returns the engines that are measured.
+// takesPart returns the measured engines.
 func (o *options) takesPart() []string {
 	if o.only == "cluster" {
 		return []string{"kubernetes"}
@@ -102,8 +102,8 @@ func (o *options) takesPart() []string {
 	return strings.Split(o.engines, ",")
 }
 
-// enter returns the contestants of an engine: its own interface, where it has one, and ours. Those returned with an
-// error are to be closed too.
+// enter returns the contestants of an engine: its own API, if it has an API, and our driver. The caller must close them
+// even if enter returns an error.
 func enter(ctx context.Context, engine string, o options) (all []contestant, err error) {
 	var driver backend.SandboxBackend
 	switch engine {
@@ -154,18 +154,18 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 	return append(all, w), nil
 }
 
-// clusterOptions are those of our driver beside the baseline: no volume survives its pod, and the image has all that is
-// needed.
+// clusterOptions returns the options of our driver for the comparison with the baseline. Volumes do not outlive their
+// pod, and the image contains everything that is needed.
 func clusterOptions(raw *clientGo) *kubernetes.Options {
 	opts := clustertest.Options(raw.namespace)
 	opts.StorageClass, opts.GuestImage, opts.Limits = "", "", backend.Limits{}
 	return opts
 }
 
-// figures maps a flat key, "<what>.<contestant>", to its value.
+// figures maps a key, "<what>.<contestant>", to its value.
 type figures map[string]float64
 
-// print makes a table with a column for each contestant, and a line for each figure of none.
+// print prints a table with one column per contestant, and one line for each figure without a contestant.
 func (f figures) print(w io.Writer, all []contestant) {
 	var rows, others []string
 	for key := range f {
@@ -201,7 +201,7 @@ func (f figures) print(w io.Writer, all []contestant) {
 	}
 }
 
-// write puts the figures into a file; beside those of others that are there, if asked for.
+// write writes the figures to a file. If beside is set, it keeps the existing figures of other runs.
 func (f figures) write(path string, beside bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

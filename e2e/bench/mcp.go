@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// measureMCP takes turns between a command in a sandbox of our own and one through `workcell mcp` on stdio, the command
-// as it is installed with the official client, to see what the server adds.
+// measureMCP measures a command in a Workcell sandbox, in turns with the same command through `workcell mcp` on stdio.
+// It uses the installed command and the official client, to measure the overhead of the server.
 func (c *contest) measureMCP(ctx context.Context) (err error) {
 	program, dir, remove, err := command(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 	})
 }
 
-// command builds the command in a directory of its own, which is for its state, too.
+// command builds the workcell command in a new directory, which is also its state directory.
 func command(ctx context.Context) (program, dir string, remove func() error, err error) {
 	if dir, err = os.MkdirTemp("", "workcell-bench-"); err != nil {
 		return "", "", nil, err
@@ -61,7 +61,7 @@ func call(ctx context.Context, front *mcp.ClientSession) error {
 	return callTool(ctx, front, toolspec.ToolExec, map[string]any{"cmd": []string{"/bin/true"}})
 }
 
-// callTool calls a tool, which must succeed.
+// callTool calls a tool. The call must succeed.
 func callTool(ctx context.Context, front *mcp.ClientSession, name string, args map[string]any) error {
 	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
 	if err == nil && res.IsError {
@@ -70,7 +70,7 @@ func callTool(ctx context.Context, front *mcp.ClientSession, name string, args m
 	return err
 }
 
-// alternate times a and b n times, in turn, so that both see the same machine.
+// alternate measures a and b n times in turns, so that both run under the same conditions.
 func alternate(n int, a, b func() error) (sa, sb sample, err error) {
 	for range 20 { // warm up
 		if err := errors.Join(a(), b()); err != nil {

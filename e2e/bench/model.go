@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// pythonModel asks a model for streams and prints the median time to the first line of an answer.
+// pythonModel sends streaming requests to a model and prints the median time to the first line of an answer.
 const pythonModel = `
 import http.client, json, sys, time, urllib.parse
 N, KEY, BASE = int(sys.argv[1]), sys.argv[2], urllib.parse.urlsplit(sys.argv[3])
@@ -39,13 +39,13 @@ func clockwork(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for range chunks {
 		fmt.Fprint(w, "data: {\"delta\":\"a word or two of an answer\"}\n\n")
-		_ = http.NewResponseController(w).Flush() // the client sees what is missing
-		time.Sleep(pause)                         // as models do
+		_ = http.NewResponseController(w).Flush() // the client detects missing data
+		time.Sleep(pause)                         // like a real model
 	}
 }
 
-// measureModel times answers of a model that a program in a sandbox asks through the proxy, in turns with the same
-// program on the host, which asks it directly.
+// measureModel measures answers of a model for a program in a sandbox, which uses the model proxy. It takes turns with
+// the same program on the host, which sends its requests directly.
 func (c *contest) measureModel(ctx context.Context) (err error) {
 	server := httptest.NewServer(http.HandlerFunc(clockwork))
 	defer server.Close()

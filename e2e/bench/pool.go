@@ -20,8 +20,7 @@ const (
 	poolBurst = 20
 )
 
-// measurePool measures sandboxes that were made in advance, with records on the disk as the command has them, next to
-// those that are made when they are asked for.
+// measurePool measures pooled sandboxes, with records on disk like the workcell command, in turns with new sandboxes.
 func (c *contest) measurePool(ctx context.Context) error {
 	for _, who := range c.all {
 		w, ok := who.(*workcell)
@@ -37,7 +36,7 @@ func (c *contest) measurePool(ctx context.Context) error {
 	return nil
 }
 
-// poolOf calls fn with a manager that keeps n sandboxes ready.
+// poolOf calls fn with a manager that has n pooled sandboxes.
 func (w *workcell) poolOf(n int, fn func(*session.Manager) error) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-bench-")
 	if err != nil {
@@ -59,7 +58,7 @@ func (w *workcell) poolOf(n int, fn func(*session.Manager) error) (err error) {
 	return fn(m)
 }
 
-// poolFull waits until n sandboxes are ready.
+// poolFull waits until n pooled sandboxes are ready.
 func poolFull(ctx context.Context, m *session.Manager, n int) error {
 	for {
 		list, err := m.List(ctx)
@@ -73,7 +72,7 @@ func poolFull(ctx context.Context, m *session.Manager, n int) error {
 			}
 		}
 		if ready >= n {
-			time.Sleep(100 * time.Millisecond) // what made the last one comes to rest
+			time.Sleep(100 * time.Millisecond) // wait for the end of background work of the last creation
 			return nil
 		}
 		select {
@@ -84,7 +83,7 @@ func poolFull(ctx context.Context, m *session.Manager, n int) error {
 	}
 }
 
-// openOne opens a sandbox, and returns it when its first command has answered.
+// openOne opens a sandbox and returns it after its first command has answered.
 func (w *workcell) openOne(ctx context.Context, m *session.Manager) (*session.Session, error) {
 	s, _, err := m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), w.request)
 	if err != nil {
@@ -94,7 +93,7 @@ func (w *workcell) openOne(ctx context.Context, m *session.Manager) (*session.Se
 	return s, err
 }
 
-// poolOpens times from nothing to the answer of a first command with a pool and, in turn, without one.
+// poolOpens measures the time until the first command's answer with a pool and, in turns, without a pool.
 func (c *contest) poolOpens(ctx context.Context, w *workcell) error {
 	return w.poolOf(poolSize, func(m *session.Manager) error {
 		var pooled, cold sample
@@ -126,7 +125,7 @@ func (c *contest) poolOpens(ctx context.Context, w *workcell) error {
 	})
 }
 
-// poolBurst times as many opens at once as are ready, up to the last one's first answer.
+// poolBurst opens all pooled sandboxes at once, and measures the time until the last first answer.
 func (c *contest) poolBurst(ctx context.Context, w *workcell) error {
 	return w.poolOf(poolBurst, func(m *session.Manager) error {
 		var all []float64
@@ -150,7 +149,7 @@ func (c *contest) poolBurst(ctx context.Context, w *workcell) error {
 	})
 }
 
-// openMany opens n sandboxes at once and returns how long that took, up to the last one's first answer.
+// openMany opens n sandboxes at once and returns the time until the last first answer.
 func (w *workcell) openMany(ctx context.Context, m *session.Manager, n int) ([]*session.Session, time.Duration, error) {
 	sessions, errs := make([]*session.Session, n), make([]error, n)
 	began := time.Now()

@@ -20,28 +20,29 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// snapshotDisk is a disk on which sandboxes are kept.
+// snapshotDisk is a disk for sandboxes.
 type snapshotDisk struct {
 	name string
 	mkfs []string
 }
 
-// snapshotDisks are file systems in files: one that shares blocks of files, and one that cannot.
+// snapshotDisks returns file systems in files. One of them supports shared blocks (reflinks), and the other does not.
 func snapshotDisks() []snapshotDisk {
 	return []snapshotDisk{{"ext4", []string{"mkfs.ext4", "-q", "-F"}}, {"xfs", []string{"mkfs.xfs", "-q", "-f", "-m", "reflink=1"}}}
 }
 
 const (
-	snapshotDiskBytes = 12 << 30 // sparse
+	snapshotDiskBytes = 12 << 30 // sparse file
 	snapshotWorkspace = 700 << 20
 	snapshotForks     = 4
 )
 
-// fillWorkspace makes the files of the benchmark.
+// fillWorkspace creates the files of the benchmark.
 const fillWorkspace = `i=0; while [ $i -lt 500 ]; do mkdir -p d$((i%25)); head -c 1000000 /dev/urandom > d$((i%25))/f$i; i=$((i+1)); done; sync`
 
-// measureSnapshots measures snapshots, forks and rollbacks of 500 MB in 500 files, where a file system can share blocks
-// and where it cannot, beside cp -a; snapshot_again is of what changed a little since another snapshot.
+// measureSnapshots measures snapshots, forks, and rollbacks of 500 MB in 500 files, in comparison with cp -a. It uses a
+// file system with shared blocks and one without. snapshot_again is a snapshot after small changes since the previous
+// snapshot.
 func (c *contest) measureSnapshots(ctx context.Context) error {
 	for _, disk := range snapshotDisks() {
 		if err := c.onDisk(ctx, disk); err != nil {
@@ -51,7 +52,7 @@ func (c *contest) measureSnapshots(ctx context.Context) error {
 	return nil
 }
 
-// onDisk makes a disk and measures those engines on it whose sandboxes may lie where one likes; Docker has its place.
+// onDisk creates a disk and measures the engines whose sandboxes can be on any disk. Docker has a fixed location.
 func (c *contest) onDisk(ctx context.Context, disk snapshotDisk) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-bench-")
 	if err != nil {
@@ -85,7 +86,7 @@ func (c *contest) onDisk(ctx context.Context, disk snapshotDisk) (err error) {
 			driver, err = local.New(ctx, &local.Options{StateDir: state})
 		case strings.HasSuffix(w.name(), "containerd"):
 			driver, err = containerd.New(ctx, &containerd.Options{Address: os.Getenv("CONTAINERD_ADDRESS"), StateDir: state})
-		case disk.name == "ext4": // whatever it lies on
+		case disk.name == "ext4": // the disk of Docker's fixed location is used
 			driver, state = w.driver, ""
 		default:
 			continue
@@ -135,7 +136,7 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 		if err := timed("snapshot", 1, func() error { _, err := s.Snapshot(ctx, name); return err }); err != nil {
 			return err
 		}
-		if files, err := treeOf(state); err == nil && limits == (backend.Limits{}) { // the same on the host, in turn
+		if files, err := treeOf(state); err == nil && limits == (backend.Limits{}) { // the same on the host, in turns
 			to := filepath.Join(state, "copy")
 			if err := timed("cp_a", 1, func() error { return runHost(ctx, "cp", "-a", "--reflink=auto", files, to) }); err != nil {
 				return err
@@ -203,7 +204,7 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 	return nil
 }
 
-// treeOf finds the files of the one workspace below a state directory.
+// treeOf returns the files of the only workspace below a state directory.
 func treeOf(state string) (string, error) {
 	for _, pattern := range []string{"workspaces/*/files", "workspaces/*/data"} {
 		if found, err := filepath.Glob(filepath.Join(state, pattern)); err == nil && len(found) > 0 && state != "" {
@@ -217,7 +218,7 @@ func treeOf(state string) (string, error) {
 	return "", os.ErrNotExist
 }
 
-// runHost runs a program of the host.
+// runHost runs a program on the host.
 func runHost(ctx context.Context, argv ...string) error {
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput() // #nosec G204 -- the benchmark's own
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// sample is the durations of one series of calls.
+// sample contains the durations of one series of calls.
 type sample []time.Duration
 
-// quantile returns the q-quantile by the nearest-rank rule; zero for an empty sample.
+// quantile returns the q-quantile by the nearest-rank rule. It returns zero for an empty sample.
 func (s sample) quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -42,7 +42,7 @@ func series(n int, f func() error) (sample, error) {
 	return out, nil
 }
 
-// throughput calls f n times from callers goroutines and returns calls per second.
+// throughput calls f n times from callers goroutines and returns the number of calls per second.
 func throughput(n, callers int, f func() error) (float64, error) {
 	var (
 		wg    sync.WaitGroup

@@ -7,17 +7,17 @@ import (
 	"text/tabwriter"
 )
 
-// target is the wanted value of a figure, or of the ratio of two figures of one run.
+// target is the target value of a figure, or of the ratio of two figures of one run.
 type target struct {
 	what            string
-	engines         string // each replaces * in the text and the keys; # is workcell_*
-	over, under     string // keys of the figures; under is empty without a ratio
+	engines         string // engines to replace * in the text and the keys; # stands for workcell_*
+	over, under     string // keys of the figures; under is empty for a target without a ratio
 	atLeast, atMost float64
 }
 
 const engines = "docker containerd local"
 
-// targets lists the goals of the design.
+// targets returns the performance goals of the design.
 func targets() []target {
 	return []target{
 		{"*: exec, compared with fork and exec on the host", "docker", "exec_p50_ms.#", "exec_p50_ms.host", 0, 2.2},
@@ -51,7 +51,7 @@ func targets() []target {
 	}
 }
 
-// judge prints the targets that the figures meet and miss. It leaves out those of engines that were not measured.
+// judge prints the targets and whether the figures meet them. It skips targets of engines that were not measured.
 func (f figures) judge(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "target\tmeasured\twanted\t")

@@ -1,6 +1,6 @@
-// Command kube is a whole Kubernetes in one program: etcd, the API server, the controller manager, the scheduler and
-// the kubelet, for tests. The first argument says which of them it is; one program is linked in a fifth of the time of
-// five.
+// Command kube is a complete Kubernetes in one program, for tests: etcd, the API server, the controller manager, the
+// scheduler, and the kubelet. The first argument selects the component. Linking one program takes a fifth of the time
+// of five programs.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	// Only one command is made: their feature gates share a registry.
+	// Create only one command, because their feature gates share a registry.
 	commands := map[string]func() *cobra.Command{
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
 		"kube-controller-manager": controllers.NewControllerManagerCommand,

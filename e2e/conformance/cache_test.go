@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/session/cache"
 )
 
-// cached returns a manager with the caches of a new directory, among them one of the test's own.
+// cached returns a manager with the caches in a new directory, including a cache for the test.
 func cached(t *testing.T, b backend.SandboxBackend) (*cache.Store, *session.Manager) {
 	t.Helper()
 	store, err := cache.Open(filepath.Join(privateDir(t), "caches"), cache.Own("models", "MODEL_DIR"))
@@ -20,7 +20,7 @@ func cached(t *testing.T, b backend.SandboxBackend) (*cache.Store, *session.Mana
 	return store, manager(t, b, session.Options{Caches: store.Caches()})
 }
 
-// fill fills the test's own cache by a line of shell in CACHE_DIR.
+// fill fills the test's cache with a shell command that runs in CACHE_DIR.
 func fill(t *testing.T, store *cache.Store, m *session.Manager, line string, o cache.FillOptions) error {
 	t.Helper()
 	o.Name, o.Request, o.Argv = "models", request(), []string{"sh", "-c", "cd $CACHE_DIR && " + line}
@@ -34,12 +34,12 @@ func reading(names ...string) session.Request {
 	return req
 }
 
-// TestCache: what a cache was filled with is in sandboxes that ask for it and in no other, and what they do stays with
-// them.
+// TestCache verifies that the files of a cache are visible in sandboxes that request the cache and in no others, and
+// that changes by a sandbox stay in the sandbox.
 func TestCache(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		store, m := cached(t, e.connect(t))
-		if e.name == "kubernetes" { // whose nodes have no directory of this machine
+		if e.name == "kubernetes" { // the nodes have no directory of the host
 			must(t, fill(t, store, m, "echo one >a", cache.FillOptions{}))
 			if _, _, err := m.Open(t.Context(), session.UserKey("reader"), reading("models")); !errors.Is(err, backend.ErrUnsupported) {
 				t.Errorf("%v, want ErrUnsupported", err)
@@ -64,7 +64,7 @@ func TestCache(t *testing.T) {
 		if got, err := filepath.Glob(filepath.Join(store.Caches()[3].Source, "*")); err != nil || len(got) != 2 {
 			t.Errorf("outside: %v, %v", got, err)
 		}
-		// Another fill adds, and those that read go on with what they have.
+		// Another fill adds files, and running readers keep the old files.
 		must(t, fill(t, store, m, "echo two >b", cache.FillOptions{}))
 		if got := output(t, reader, "cat $MODEL_DIR/sub/a; ls $MODEL_DIR"); got != "one\nrun\nsub\n" {
 			t.Errorf("the reader has %q", got)
@@ -87,11 +87,11 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// TestCacheOfHostileFill: a command that fills a cache has no way to what is not in it, nor past its size, and a failed
-// one changes nothing.
+// TestCacheOfHostileFill verifies that a command that fills a cache cannot access anything outside of the cache or
+// exceed its size, and that a failed command changes nothing.
 func TestCacheOfHostileFill(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
-		if e.name == "kubernetes" { // where none can be filled again: TestCache
+		if e.name == "kubernetes" { // caches cannot be filled a second time there, see TestCache
 			return
 		}
 		store, m := cached(t, e.connect(t))

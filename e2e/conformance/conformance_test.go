@@ -1,8 +1,8 @@
-// Package conformance holds the sessions of package session to one behaviour on every engine. What a session does is
-// tested in package session, on plain processes; here is what an engine could make of it.
+// Package conformance verifies that sessions of package session behave the same on every engine. The tests of package
+// session verify the behavior with plain processes. These tests verify that no engine changes it.
 //
-// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but
-// the last, which needs `make cluster`.
+// WORKCELL_TEST_BACKEND selects one engine: docker, containerd, local, or kubernetes. By default, all of them except
+// kubernetes are tested, because kubernetes requires `make cluster`.
 package conformance
 
 import (
@@ -27,10 +27,10 @@ import (
 
 var must = rig.Must
 
-// Images that `make images` builds.
+// Images built by `make images`.
 const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
 
-// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+// patience is the maximum wait for an expected event. Hosts that run tests may be very busy.
 const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) { os.Exit(enginetest.Tests{M: m}.Run()) }
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { os.Exit(enginetest.Tests{M: m}.Run()) }
 // engine opens backends of one installation.
 type engine struct{ name, dir string }
 
-// on runs a test on each engine, side by side.
+// on runs a test on each engine in parallel.
 func on(t *testing.T, test func(t *testing.T, e engine)) {
 	enginetest.On(t, func(t *testing.T, name string) { test(t, engine{name, privateDir(t)}) })
 }
@@ -50,7 +50,7 @@ func privateDir(t testing.TB) string {
 	return dir
 }
 
-// connect opens a backend as a process does, until the test's end.
+// connect opens a backend, like a process would, until the end of the test.
 func (e engine) connect(t testing.TB) backend.SandboxBackend {
 	t.Helper()
 	b, err := enginetest.Open(e.name, e.dir)
@@ -59,7 +59,7 @@ func (e engine) connect(t testing.TB) backend.SandboxBackend {
 	return b
 }
 
-// manager opens a manager with an instance of its own. At the test's end nothing may be left of it.
+// manager opens a manager with a new instance. It verifies at the end of the test that no sandbox is left.
 func manager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
@@ -77,7 +77,7 @@ func open(t testing.TB, m *session.Manager, key session.Key, req session.Request
 	return s
 }
 
-// output runs a shell command that must succeed.
+// output runs a shell command, which must succeed, and returns its output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
@@ -95,7 +95,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-// TestPool: sandboxes that were made in advance, on engines whose labels nobody can change.
+// TestPool verifies pooled sandboxes on engines with immutable labels.
 func TestPool(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, instance := e.connect(t), "conformance-"+record.NewID()
@@ -121,7 +121,7 @@ func TestFiles(t *testing.T) {
 	})
 }
 
-// TestLifecycle has named sandboxes stopped, started and rebuilt.
+// TestLifecycle verifies that named sandboxes are stopped, started, and rebuilt.
 func TestLifecycle(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, instance := e.connect(t), "conformance-"+record.NewID()
@@ -129,7 +129,7 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestLost ruins sandboxes behind their manager's back. The files are kept if the backend can keep them.
+// TestLost verifies sandboxes that another program damages. Their files are kept if the backend supports it.
 func TestLost(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m, other := manager(t, e.connect(t), session.Options{}), e.connect(t)
@@ -177,8 +177,8 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// TestVanished removes a named sandbox behind the manager's back. Its workspace waits for who opens its name, with its
-// limit, or removes it.
+// TestVanished verifies a named sandbox that another program removes. The workspace, with its limit, is kept until a
+// caller opens or removes the name.
 func TestVanished(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, other := e.connect(t), e.connect(t)
@@ -217,7 +217,7 @@ func TestVanished(t *testing.T) {
 	})
 }
 
-// TestSpans checks that the driver's spans are children of the session's.
+// TestSpans verifies that the driver's spans are children of the session's spans.
 func TestSpans(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		exporter := tracetest.NewInMemoryExporter()
@@ -238,7 +238,8 @@ func TestSpans(t *testing.T) {
 	})
 }
 
-// TestLimitsShow: that a command was out of memory or of room is an event of its span, whichever engine has the limit.
+// TestLimitsShow verifies that reaching the memory or workspace limit is an event of the command's span on every
+// engine.
 func TestLimitsShow(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		exporter := tracetest.NewInMemoryExporter()
@@ -273,7 +274,7 @@ func TestLimitsShow(t *testing.T) {
 	})
 }
 
-// TestService has commands connect to the host, and to another process on the same sandbox.
+// TestService verifies that commands can connect to the host, and to another process that serves the same sandbox.
 func TestService(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, opts := e.connect(t), session.Options{Instance: "conformance-" + record.NewID(), Store: record.NewMemoryStore()}
@@ -291,7 +292,7 @@ func TestService(t *testing.T) {
 	})
 }
 
-// TestSnapshots: a session's files go back to what they were, and others begin with them, on every engine.
+// TestSnapshots verifies rollback of a session's files, and new sessions from a snapshot, on every engine.
 func TestSnapshots(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m := manager(t, e.connect(t), session.Options{})

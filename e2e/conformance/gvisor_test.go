@@ -14,14 +14,14 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestOwnKernel: a sandbox on gVisor, beside others on the machine's kernel. All suites on it are `make test-gvisor`;
-// here is what the drivers do for it alone: the guest's file, its stream, the loopback interface, limits, files on the
-// host.
+// TestOwnKernel verifies a sandbox on gVisor next to sandboxes on the host's kernel. `make test-gvisor` runs all suites
+// on gVisor. This test covers the driver code that is specific to gVisor: the guest agent's file, its stream, the
+// loopback interface, limits, and files on the host.
 func TestOwnKernel(t *testing.T) {
 	t.Parallel()
 	for _, name := range enginetest.Names() {
 		if name == "local" || name == "kubernetes" {
-			continue // has no OCI runtimes, which backendtest shows
+			continue // has no OCI runtimes, see backendtest
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,7 +58,7 @@ print(socket.create_connection(l.getsockname()).recv(9).decode())"`); got != "he
 	}
 }
 
-// filesOfTheHost writes where the file system has no flags of renameat2.
+// filesOfTheHost verifies writes on a file system without the flags of renameat2.
 func filesOfTheHost(t *testing.T, s *session.Session) {
 	write := func(text string, overwrite bool) error {
 		_, err := s.WriteFile(t.Context(), "f", strings.NewReader(text), sandbox.WriteFileOptions{Mode: 0o755, Overwrite: overwrite})
@@ -84,7 +84,7 @@ func treeEnds(t *testing.T, s *session.Session) {
 	}
 }
 
-// memoryHolds: the sandbox ends, because its kernel is what takes the memory.
+// memoryHolds verifies that the sandbox ends at its memory limit, because its kernel uses the memory.
 func memoryHolds(t *testing.T, s *session.Session) {
 	_, err := s.Exec(context.WithoutCancel(t.Context()), sandbox.ExecRequest{Argv: []string{"python3", "-c", "x = bytearray(b'1' * (600 << 20)); print(len(x))"}})
 	if !errors.Is(err, backend.ErrLost) {

@@ -1,4 +1,4 @@
-// Package deploy holds what users install Workcell with against the real tools: the Helm chart and the plain manifests.
+// Package deploy tests the installation files of Workcell with the real tools: the Helm chart and the plain manifests.
 package deploy
 
 import (
@@ -24,7 +24,7 @@ import (
 
 const chart = "deploy/helm/workcell"
 
-// output runs a program in the repository's folder.
+// output runs a program in the repository's root directory.
 func output(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	c := exec.Command(program, args...)
@@ -48,14 +48,14 @@ func TestChartLints(t *testing.T) {
 	output(t, helm(t), "lint", "--strict", chart)
 }
 
-// TestManifestsAreOfTheChart: the plain manifests are what the chart says with its own values.
+// TestManifestsAreOfTheChart verifies that the plain manifests equal the output of the chart with its default values.
 func TestManifestsAreOfTheChart(t *testing.T) {
 	t.Parallel()
 	have, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", "workcell.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body, _ := strings.Cut(string(have), "\n") // the first line says where it is from
+	_, body, _ := strings.Cut(string(have), "\n") // the first line is a comment on the source
 	want := output(t, helm(t), "template", "workcell", "--namespace", "workcell", chart)
 	want = regexp.MustCompile(`(?m)^.*(managed-by: Helm|helm\.sh/chart).*\n`).ReplaceAllString(want, "")
 	if diff := cmp.Diff(want, body); diff != "" {
@@ -63,7 +63,7 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 	}
 }
 
-// TestChartHasTheDriversRole: the server may do what the driver needs, and nothing else.
+// TestChartHasTheDriversRole verifies that the server's role equals the role that the driver needs.
 func TestChartHasTheDriversRole(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
@@ -86,8 +86,8 @@ func TestChartHasTheDriversRole(t *testing.T) {
 	}
 }
 
-// TestReplicasNeedADatabase: several servers without one would not know of each other's sandboxes, and workers have no
-// runs.
+// TestReplicasNeedADatabase verifies that several servers and workers require a database. Without it, servers would not
+// know each other's sandboxes, and workers would have no runs.
 func TestReplicasNeedADatabase(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{"replicas=2", "workers.replicas=1"} {
@@ -100,7 +100,8 @@ func TestReplicasNeedADatabase(t *testing.T) {
 	}
 }
 
-// TestNamespaceStays: that of the sandboxes outlives the release, and is never the release's own.
+// TestNamespaceStays verifies that the namespace of the sandboxes outlives the release, and that it differs from the
+// release's namespace.
 func TestNamespaceStays(t *testing.T) {
 	t.Parallel()
 	args := []string{"template", "workcell", chart, "--set", "sandboxes.createNamespace=true"}
@@ -114,7 +115,8 @@ func TestNamespaceStays(t *testing.T) {
 	}
 }
 
-// TestWorkers: they run what the server does, but for what it serves, and have as long as they give their runs.
+// TestWorkers verifies that workers have the same settings as the server, except for serving, and that their
+// termination time fits their runs.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	all := map[string]appsv1.Deployment{}
@@ -145,7 +147,8 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestValuesOfTheConfiguration: what a chart's values say of sandboxes, pools and telemetry is what the command reads.
+// TestValuesOfTheConfiguration verifies that the command reads the settings in the chart's values for sandboxes, pools,
+// and telemetry.
 func TestValuesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const sandboxes = `sandboxes={"imagePullSecrets": [{"name": "registry"}], "nodeSelector": {"pool": "agents"}, "priorityClassName": "low",
@@ -218,7 +221,7 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestValuesSchema verifies that Helm refuses unknown values and values of a wrong type, and accepts every value of the
+// TestValuesSchema verifies that Helm rejects unknown values and values of a wrong type, and accepts every value of the
 // chart.
 func TestValuesSchema(t *testing.T) {
 	t.Parallel()
@@ -250,8 +253,8 @@ func TestValuesSchema(t *testing.T) {
 	}
 }
 
-// TestLabelsAndBudgets verifies the standard labels of all objects, the settings of pods, and that only pods with
-// replicas get a budget, which lets one of them go at a time.
+// TestLabelsAndBudgets verifies the standard labels of all objects and the settings of pods. It also verifies that only
+// pods with replicas get a disruption budget, which allows one unavailable pod.
 func TestLabelsAndBudgets(t *testing.T) {
 	t.Parallel()
 	budgets := func(set string) (names []string) {

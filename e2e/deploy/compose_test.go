@@ -17,12 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-const sandboxImage = "workcell/python:3.11" // that `make images` builds
+const sandboxImage = "workcell/python:3.11" // built by `make images`
 
-// Overrides stand in for what only a registry has: the image that sandboxes have unless they ask for another one, and
-// docker:28-dind. The engine is that of this machine in a container. It is not privileged, as machines that run tests
-// may not be themselves, but has what an engine needs of that; of the entrypoint of docker:28-dind it has what cgroup
-// v2 needs.
+// The overrides replace images that only a registry has: the default image of sandboxes, and docker:28-dind. The engine
+// is the host's engine in a container. It is not privileged, because test hosts may be unprivileged containers too, but
+// it has the privileges that an engine needs. Its entrypoint contains the cgroup v2 setup of docker:28-dind.
 const (
 	registry = `
 services:
@@ -54,8 +53,8 @@ services:
 `
 )
 
-// TestCompose starts what the Compose files describe, one after the other, for they listen on one port: a client opens
-// a sandbox there, which runs a command and goes.
+// TestCompose starts the services of the Compose files, one file after the other, because they use the same port. A
+// client opens a sandbox, runs a command, and closes it.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	dir, tag := t.TempDir(), "test-"+strings.ToLower(rand.Text())
@@ -84,7 +83,8 @@ func TestCompose(t *testing.T) {
 	serves(t, token)
 }
 
-// up starts what a Compose file describes, with overrides of a directory, and returns what else Compose does with it.
+// up starts the services of a Compose file, with overrides in a directory. It returns a function for other Compose
+// commands.
 func up(t *testing.T, dir, file string, overrides ...string) func(args ...string) string {
 	t.Helper()
 	project := []string{"--project-name", "workcell-test", "--env-file", filepath.Join(dir, "env"), "--file", "deploy/compose/" + file}
@@ -95,13 +95,13 @@ func up(t *testing.T, dir, file string, overrides ...string) func(args ...string
 		t.Helper()
 		return output(t, "docker-compose", append(slices.Clone(project), args...)...)
 	}
-	compose("down", "--volumes", "--remove-orphans") // of a run that was killed
+	compose("down", "--volumes", "--remove-orphans") // clean up after a killed run
 	t.Cleanup(func() { compose("down", "--volumes") })
 	compose("up", "--detach")
 	return compose
 }
 
-// serves asks the server that was started for a sandbox.
+// serves opens a sandbox through the started server.
 func serves(t *testing.T, token string) {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -133,7 +133,7 @@ func serves(t *testing.T, token string) {
 	call(toolspec.ToolClose, map[string]any{"sandbox_id": id, "delete_workspace": true})
 }
 
-// bearer is a transport that shows a token.
+// bearer is a transport that sends a token.
 type bearer string
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {

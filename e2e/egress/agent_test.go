@@ -25,8 +25,8 @@ import (
 
 type obj = map[string]any
 
-// TestAgent: an agent's file allows its hosts, the model reads which, and why a program did not reach another one. What
-// was tried is on record, and in the trace below the command.
+// TestAgent verifies the allowed hosts in an agent's file. The model gets the list of hosts, and the reason why a
+// program could not connect to another host. Attempts are in the audit log, and in the trace below the command.
 func TestAgent(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})
@@ -76,7 +76,7 @@ func TestAgent(t *testing.T) {
 	})
 }
 
-// recorded checks what an audit file says about hosts.
+// recorded verifies the entries for hosts in an audit log.
 func (d *desk) recorded(file string, want []string) {
 	d.t.Helper()
 	text, err := os.ReadFile(file)
@@ -97,7 +97,7 @@ func (d *desk) recorded(file string, want []string) {
 	}
 }
 
-// traced checks that the spans of n connections are below those of commands.
+// traced verifies that the spans of n connections are below spans of commands.
 func (d *desk) traced(n int) {
 	d.t.Helper()
 	spans := d.ended(n)

@@ -25,7 +25,7 @@ func caching(t *testing.T, engine string) (*desk, *cache.Store) {
 	return d, store
 }
 
-// fill fills a cache in a sandbox that reaches one host.
+// fill fills a cache in a sandbox with one allowed host.
 func (d *desk) fill(store *cache.Store, name, image, host string, env map[string]string, argv ...string) {
 	d.t.Helper()
 	var out buffertest.Buffer
@@ -38,7 +38,7 @@ func (d *desk) fill(store *cache.Store, name, image, host string, env map[string
 	}
 }
 
-// reading opens a sandbox without a network that has a cache.
+// reading opens a sandbox without a network and with a cache.
 func (d *desk) reading(image, name string, env map[string]string) *session.Session {
 	d.t.Helper()
 	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Caches: []string{name}, Env: env})
@@ -46,7 +46,7 @@ func (d *desk) reading(image, name string, env map[string]string) *session.Sessi
 	return s
 }
 
-// TestPipCache: pip installs from the cache what it would download, and builds nothing on the way there.
+// TestPipCache verifies that pip installs packages from the cache instead of downloading them, and builds nothing.
 func TestPipCache(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -57,7 +57,7 @@ func TestPipCache(t *testing.T) {
 		for range 2 {
 			s := d.reading(pythonImage, "pip", nil)
 			d.prints(s, "pip install --no-index --quiet --target lib greeting && PYTHONPATH=lib python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
-			// With an index that cannot be reached, too.
+			// The same with an unreachable index.
 			d.prints(s, "PIP_RETRIES=0 pip install --quiet --target other greeting && PYTHONPATH=other python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
 		}
 		if n := r.fetched.Load(); n != 1 {
@@ -66,7 +66,8 @@ func TestPipCache(t *testing.T) {
 	})
 }
 
-// TestNpmCache: npm installs from the cache, and what it writes to its own stays in the sandbox.
+// TestNpmCache verifies that npm installs packages from the cache, and that its writes to the cache stay in the
+// sandbox.
 func TestNpmCache(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -79,10 +80,10 @@ func TestNpmCache(t *testing.T) {
 		must(t, err)
 		s := d.reading(nodeImage, "npm", env)
 		d.prints(s, `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
-		// Poisoned: neither what is linked nor what is copied leads back.
+		// Try to poison the cache: neither links nor copies lead back to the original.
 		d.prints(s, `cd ~/.npm/_cacache && find . -type l | head -1 | grep -c . && for f in $(find . -type f -o -type l); do (echo evil >$f) 2>/dev/null; done; rm -rf ~/.npm; echo done`, "1\ndone")
 		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
-		// A package that the cache does not have is fetched beside those that it has.
+		// A package that is missing in the cache is downloaded, in addition to the cached packages.
 		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: sandbox.Egress{Allow: []string{host}}})
 		must(t, err)
 		d.prints(online, `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")
@@ -92,12 +93,13 @@ func TestNpmCache(t *testing.T) {
 		if now, err := store.Info("npm"); err != nil || now != had {
 			t.Errorf("the cache was %+v, is %+v, %v", had, now, err)
 		}
-		d.fill(store, "npm", nodeImage, host, env, "npm", "install", "script") // over what is there
+		d.fill(store, "npm", nodeImage, host, env, "npm", "install", "script") // in addition to the existing files
 		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")
 	})
 }
 
-// TestGoCache: the go command finds modules in the cache. Only the local backend has one to try: that of the machine.
+// TestGoCache verifies that the go command finds modules in the cache. Only the local backend has a go command, which
+// is the host's.
 func TestGoCache(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer

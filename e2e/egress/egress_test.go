@@ -7,7 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/egress"
 )
 
-// TestCurl reaches what is allowed by HTTP and through a tunnel, and is told why it does not reach anything else.
+// TestCurl verifies that curl can connect to allowed hosts with HTTP and through a tunnel, and gets the reason for
+// refused connections.
 func TestCurl(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})

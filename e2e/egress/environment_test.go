@@ -32,13 +32,14 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// registries are an index of Python's packages and a registry of npm's, which count the packages that were fetched.
+// registries are a Python package index and an npm registry. They count the downloaded packages.
 type registries struct {
 	port    string
 	fetched atomic.Int64
 }
 
-// newRegistries serves greeting to both, and what runs code when it is installed: sdist, which is no wheel, and script.
+// newRegistries serves the package greeting in both. It also serves packages that run code during installation: sdist,
+// which is not a wheel, and script.
 func newRegistries(t *testing.T) *registries {
 	t.Helper()
 	r := &registries{}
@@ -83,7 +84,7 @@ func newRegistries(t *testing.T) *registries {
 	return r
 }
 
-// packed is a package of npm's with these files.
+// packed returns an npm package with these files.
 func packed(t *testing.T, content map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -99,7 +100,7 @@ func packed(t *testing.T, content map[string]string) []byte {
 	return b.Bytes()
 }
 
-// installing returns a desk whose sandboxes find packages of the registries installed.
+// installing returns a desk whose sandboxes have packages of the registries installed.
 func installing(t *testing.T, engine string, r *registries) *desk {
 	t.Helper()
 	d := newDesk(t, engine, egress.Limits{})
@@ -136,7 +137,8 @@ func (d *desk) tryWith(image string, e session.Environment) (*session.Session, e
 	return s, err
 }
 
-// TestPipEnvironment: packages of Python are there before the first command, are fetched once, and only wheels are.
+// TestPipEnvironment verifies that Python packages are installed before the first command, are downloaded only once,
+// and must be wheels.
 func TestPipEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -159,7 +161,7 @@ func TestPipEnvironment(t *testing.T) {
 	})
 }
 
-// TestNpmEnvironment: packages of npm are found by modules of both kinds, and none of their scripts runs.
+// TestNpmEnvironment verifies that both kinds of modules can import npm packages, and that no package scripts run.
 func TestNpmEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -182,8 +184,8 @@ func TestNpmEnvironment(t *testing.T) {
 	})
 }
 
-// TestSetupEnvironment: lines of shell reach the hosts that they name and no other, and what they make is there for
-// every sandbox. The same environment is asked for by several at once, of two managers, and is installed once.
+// TestSetupEnvironment verifies that shell lines can connect only to their listed hosts, and that every sandbox has the
+// resulting files. Several concurrent requests of two managers for the same environment cause one installation.
 func TestSetupEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -231,8 +233,8 @@ func TestSetupEnvironment(t *testing.T) {
 	})
 }
 
-// TestInstallationThatIsLeft: when nobody waits for it any more, an installation ends, and nothing of it is left, as
-// every desk makes sure of.
+// TestInstallationThatIsLeft verifies that an installation ends when all its callers canceled. Every desk verifies that
+// nothing is left behind.
 func TestInstallationThatIsLeft(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -263,8 +265,8 @@ func TestInstallationThatIsLeft(t *testing.T) {
 	})
 }
 
-// TestAgentWithPackages: the programs of an agent in compute mode find the packages of its file, the model reads which
-// there are, and why others cannot be had.
+// TestAgentWithPackages verifies that programs of an agent in compute mode find the packages listed in its file. The
+// model gets the list of packages, and the reason why other packages are not available.
 func TestAgentWithPackages(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)

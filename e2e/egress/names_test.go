@@ -11,13 +11,13 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nameServer is a DNS server for names below .test, which are the host's loopback unless set says otherwise.
+// nameServer is a DNS server for names below .test. They resolve to the host's loopback address unless set changes it.
 type nameServer struct {
 	conn net.PacketConn
 
 	mu      sync.Mutex // guards the fields below
 	answers map[string][][]netip.Addr
-	asked   map[string]int // questions for addresses of IPv4
+	asked   map[string]int // number of queries for IPv4 addresses
 }
 
 func newNameServer(t *testing.T) *nameServer {
@@ -34,7 +34,7 @@ func newNameServer(t *testing.T) *nameServer {
 	return s
 }
 
-// resolver asks the server.
+// resolver returns a resolver that uses the server.
 func (s *nameServer) resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -42,21 +42,21 @@ func (s *nameServer) resolver() *net.Resolver {
 	}}
 }
 
-// set has the server answer the questions for a name one after the other; the last answer stays.
+// set sets consecutive answers to the queries for a name. The last answer is repeated.
 func (s *nameServer) set(name string, answers ...[]netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers[name] = answers
 }
 
-// questions returns how often a name was asked for.
+// questions returns the number of queries for a name.
 func (s *nameServer) questions(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked[name]
 }
 
-// next returns the answer to a question for the addresses of IPv4.
+// next returns the answer to a query for IPv4 addresses.
 func (s *nameServer) next(name string) []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *nameServer) serve() {
 			}
 		}
 		if answer, err := m.Pack(); err == nil {
-			_, _ = s.conn.WriteTo(answer, from) // who asked asks again
+			_, _ = s.conn.WriteTo(answer, from) // if it is lost, the client repeats the query
 		}
 	}
 }

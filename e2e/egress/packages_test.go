@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/egress"
 )
 
-// files serves some files by path.
+// files serves files by path.
 func files(list map[string][]byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := list[path.Clean(r.URL.Path)]
@@ -30,7 +30,7 @@ func files(list map[string][]byte) http.Handler {
 	})
 }
 
-// wheel is a package of Python's.
+// wheel returns a Python package.
 func wheel(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -50,7 +50,7 @@ func wheel(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// TestPip installs from an index by TLS, and shows why it cannot from another one.
+// TestPip verifies that pip installs from an allowed index over TLS, and shows why another index is refused.
 func TestPip(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -66,7 +66,7 @@ func TestPip(t *testing.T) {
 	})
 }
 
-// tarball is a package of npm's.
+// tarball returns an npm package.
 func tarball(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -85,7 +85,7 @@ func tarball(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// TestNpm installs from a registry by TLS.
+// TestNpm verifies that npm installs from a registry over TLS.
 func TestNpm(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -109,7 +109,7 @@ func TestNpm(t *testing.T) {
 	})
 }
 
-// TestGit clones a repository by TLS.
+// TestGit verifies that git clones a repository over TLS.
 func TestGit(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -124,7 +124,7 @@ func TestGit(t *testing.T) {
 	})
 }
 
-// TestApt reads the lists of a repository and fetches a package.
+// TestApt verifies that apt reads the lists of a repository and downloads a package.
 func TestApt(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})
@@ -141,7 +141,8 @@ func TestApt(t *testing.T) {
 	})
 }
 
-// TestOperator: an operator lets a running sandbox reach more, and nothing that is done is seen with its address.
+// TestOperator verifies that an operator can allow additional hosts for a running sandbox, and that no output contains
+// the hosts' addresses.
 func TestOperator(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{Bytes: 1 << 20})

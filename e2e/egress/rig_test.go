@@ -1,6 +1,7 @@
-// Package egress reaches the network from real sandboxes that have none, with the programs that do so: curl, pip, npm,
-// git and apt, through the gateway to servers that the tests start on the host's loopback and name by a DNS server of
-// their own. What the gateway lets through is tested where it is.
+// Package egress tests network access from real sandboxes without a network, with the usual programs: curl, pip, npm,
+// git, and apt. They connect through the gateway to servers that the tests start on the host's loopback interface. The
+// names of the servers come from the tests' DNS server. The tests of package gateway/egress verify the rules of the
+// gateway.
 package egress
 
 import (
@@ -29,14 +30,14 @@ import (
 
 var must = rig.Must
 
-// Images that `make images` builds.
+// Images built by `make images`.
 const (
 	netImage    = "workcell/net:12"
 	pythonImage = "workcell/python:3.11"
 	nodeImage   = "workcell/node:22"
 )
 
-// desk is a gateway and what can be seen of it from outside.
+// desk is a gateway and its observable output.
 type desk struct {
 	t      *testing.T
 	engine string
@@ -47,10 +48,10 @@ type desk struct {
 	spans  *tracetest.InMemoryExporter
 	log    *buffertest.Buffer
 
-	options session.Options // of its managers
+	options session.Options // options of its managers
 }
 
-// manager opens a manager of the desk's.
+// manager opens a manager for the desk.
 func (d *desk) manager() *session.Manager {
 	d.t.Helper()
 	m, err := session.NewManager(d.b, &d.options)
@@ -74,8 +75,8 @@ func newDesk(t *testing.T, engine string, limits egress.Limits) *desk {
 	return d
 }
 
-// ended waits until n connections have ended, which is after the commands that made them, and returns all spans. The
-// log's line is the last thing that a connection leaves.
+// ended waits until n connections have ended, which happens after the end of their commands. It returns all spans. The
+// log line is the last output of a connection.
 func (d *desk) ended(n int) tracetest.SpanStubs {
 	d.t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); strings.Count(d.log.String(), "decision=") < n; time.Sleep(10 * time.Millisecond) {
@@ -86,18 +87,18 @@ func (d *desk) ended(n int) tracetest.SpanStubs {
 	return d.spans.GetSpans()
 }
 
-// open opens a sandbox that reaches hosts, which are written with the port of a server.
+// open opens a sandbox with allowed hosts. The hosts contain the port of a server.
 func (d *desk) open(image string, allow ...string) *session.Session {
 	d.t.Helper()
 	if d.engine == "local" && image == netImage {
-		image = "host" // the machine's own programs
+		image = "host" // programs of the host
 	}
 	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Egress: sandbox.Egress{Allow: allow}})
 	must(d.t, err)
 	return s
 }
 
-// sh runs a line of shell and returns its result and what it printed on both streams.
+// sh runs a shell line and returns its result and its output on both streams.
 func (d *desk) sh(s *session.Session, line string) (sandbox.ExecResult, string) {
 	d.t.Helper()
 	res, err := s.Exec(d.t.Context(), sandbox.ExecRequest{Command: line})
@@ -105,7 +106,7 @@ func (d *desk) sh(s *session.Session, line string) (sandbox.ExecResult, string) 
 	return res, string(res.Stdout.Bytes()) + string(res.Stderr.Bytes())
 }
 
-// prints checks that a line of shell succeeds and prints what is wanted.
+// prints verifies that a shell line succeeds and prints the expected text.
 func (d *desk) prints(s *session.Session, line, want string) {
 	d.t.Helper()
 	if res, out := d.sh(s, line); res.ExitCode != 0 || !strings.Contains(out, want) {
@@ -113,7 +114,7 @@ func (d *desk) prints(s *session.Session, line, want string) {
 	}
 }
 
-// fails checks that a line of shell fails, with what is wanted among its words, and that the refusal names a rule.
+// fails verifies that a shell line fails with the expected output, and that the refusal contains a rule.
 func (d *desk) fails(s *session.Session, line, want, rule string) {
 	d.t.Helper()
 	res, out := d.sh(s, line)
@@ -130,7 +131,7 @@ func (d *desk) fails(s *session.Session, line, want, rule string) {
 	}
 }
 
-// server is an HTTP server on the host's loopback.
+// server starts an HTTP server on the host's loopback interface.
 func server(t *testing.T, h http.Handler) (port string) {
 	t.Helper()
 	s := httptest.NewServer(h)

@@ -24,7 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// authority is a certificate authority of a test's own.
+// authority is a certificate authority for a test.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -59,21 +59,22 @@ func (a *authority) server(name string, h http.Handler) (port string) {
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	must(a.t, err)
 	s := httptest.NewUnstartedServer(h)
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of clients that are to fail
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // discard errors of clients that are expected to fail
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	s.StartTLS()
 	a.t.Cleanup(s.Close)
 	return portOf(s.Listener.Addr())
 }
 
-// trust puts the authority's certificate into a sandbox as ca.pem.
+// trust writes the authority's certificate to ca.pem in a sandbox.
 func (a *authority) trust(s *session.Session) {
 	a.t.Helper()
 	_, err := s.WriteFile(a.t.Context(), "ca.pem", strings.NewReader(a.pem), sandbox.WriteFileOptions{})
 	must(a.t, err)
 }
 
-// TestServerName reaches by TLS the host that was asked for and no other, whoever lies about the name.
+// TestServerName verifies that TLS connections lead only to the requested host, even if the client or the server uses
+// another name.
 func TestServerName(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -83,10 +84,10 @@ func TestServerName(t *testing.T) {
 		curl := "curl -sS --cacert ca.pem "
 		d.prints(s, curl+"https://good.test:"+port, "hello by TLS")
 		d.fails(s, curl+"https://evil.test:"+port, "403", "network.allow")
-		// The client lies: it asks the proxy for one host and TLS for another, or for none.
+		// The client lies. It requests one host from the proxy, and uses another TLS server name or none.
 		d.fails(s, curl+"--connect-to evil.test:"+port+":good.test:"+port+" https://evil.test:"+port, "", "tls: server name")
 		d.fails(s, curl+"--connect-to 192.0.2.1:"+port+":good.test:"+port+" https://192.0.2.1:"+port, "", "tls: no server name")
-		// The server lies: that is the client's to notice, as without a proxy.
+		// The server lies. The client must detect this, as without a proxy.
 		res, out := d.sh(s, curl+"https://good.test:"+lying)
 		if res.ExitCode != 60 || len(res.Refused) != 0 { // CURLE_PEER_FAILED_VERIFICATION
 			t.Errorf("exit code %d, refused %v: %s", res.ExitCode, res.Refused, out)
@@ -94,12 +95,13 @@ func TestServerName(t *testing.T) {
 	})
 }
 
-// TestRebinding: a name whose addresses change, or that has others besides, leads nowhere that it may not.
+// TestRebinding verifies that a name whose addresses change, or with additional addresses, does not lead to forbidden
+// addresses.
 func TestRebinding(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})
 		port := server(t, says("hello from outside"))
-		ln, err := net.Listen("tcp", "127.0.1.1:"+port) // loopback that no operator has allowed
+		ln, err := net.Listen("tcp", "127.0.1.1:"+port) // a loopback address that the operator does not allow
 		must(t, err)
 		secret := httptest.NewUnstartedServer(says("secret"))
 		secret.Listener = ln

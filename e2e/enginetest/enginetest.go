@@ -1,9 +1,9 @@
-// Package enginetest opens the engines of this machine for tests that run on each of them.
+// Package enginetest opens the host's engines for tests that run on each of them.
 //
-// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but
-// the last, which needs `make cluster`, and Tests. The build tag no_kubernetes leaves the cluster out: client-go is a
-// third of what these tests compile. WORKCELL_TEST_OCI_RUNTIME is containerd's OCI runtime; Docker has what it is
-// configured with.
+// WORKCELL_TEST_BACKEND selects one engine: docker, containerd, local, or kubernetes. By default, all of them except
+// kubernetes are tested, because kubernetes requires `make cluster` and Tests. The build tag no_kubernetes excludes the
+// cluster, because client-go takes a third of the compile time of these tests. WORKCELL_TEST_OCI_RUNTIME is
+// containerd's OCI runtime. Docker uses its configured runtime.
 package enginetest
 
 import (
@@ -23,10 +23,10 @@ import (
 
 var must = rig.Must
 
-// Tests are those of a package.
+// Tests are the tests of a package.
 type Tests struct{ M *testing.M }
 
-// Run runs the tests, on Kubernetes in a namespace of their own, and returns the exit code.
+// Run runs the tests and returns the exit code. On Kubernetes, they run in a new namespace.
 func (t Tests) Run() int {
 	if slices.Contains(Names(), "kubernetes") {
 		return runOnCluster(t.M)
@@ -34,7 +34,7 @@ func (t Tests) Run() int {
 	return t.M.Run()
 }
 
-// On runs a test on each engine, side by side.
+// On runs a test on each engine in parallel.
 func On(t *testing.T, test func(t *testing.T, engine string)) {
 	t.Parallel()
 	for _, name := range Names() {
@@ -45,7 +45,7 @@ func On(t *testing.T, test func(t *testing.T, engine string)) {
 	}
 }
 
-// Names returns the engines that tests run on.
+// Names returns the engines to test.
 func Names() []string {
 	if name := os.Getenv("WORKCELL_TEST_BACKEND"); name != "" {
 		return []string{name}
@@ -53,7 +53,7 @@ func Names() []string {
 	return []string{"docker", "containerd", "local"}
 }
 
-// Open connects to an engine, with dir for what the driver keeps.
+// Open connects to an engine. dir is the driver's state directory.
 func Open(engine, dir string) (backend.SandboxBackend, error) {
 	switch ctx := context.Background(); engine {
 	case "docker":
@@ -68,7 +68,7 @@ func Open(engine, dir string) (backend.SandboxBackend, error) {
 	return nil, fmt.Errorf("WORKCELL_TEST_BACKEND=%s: there is no such engine", engine)
 }
 
-// Driver connects to an engine for the time of a test.
+// Driver connects to an engine until the end of a test.
 func Driver(t testing.TB, engine string) backend.SandboxBackend {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,8 +79,8 @@ func Driver(t testing.TB, engine string) backend.SandboxBackend {
 	return b
 }
 
-// Manager returns a manager of an instance of its own, of which nothing may be left when the test ends. o must name the
-// instance.
+// Manager returns a manager for a new instance, which o must set. It verifies at the end of the test that no sandbox is
+// left.
 func Manager(t testing.TB, b backend.SandboxBackend, o *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, o)

@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestACP: a CLI that speaks the Agent Client Protocol does by it what it does by its own: answer, call a tool of the
-// host, resume, with skills and a schema, on every engine; it ends with its budget.
+// TestACP verifies that a CLI works the same through the Agent Client Protocol as with its own command line on every
+// engine: it answers, calls a host tool, and resumes, with skills and a schema. It also ends with its budget.
 func TestACP(t *testing.T) {
 	t.Parallel()
 	limits := backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}
@@ -45,7 +45,8 @@ func TestACP(t *testing.T) {
 	}
 }
 
-// speaks has the CLI do what the protocol is for, in as few calls as that takes: OpenCode needs some seconds to begin.
+// speaks makes the CLI use all protocol features in as few calls as possible, because OpenCode needs some seconds to
+// start.
 func (d *desk) speaks(t *testing.T) {
 	resume := func(o *executor.Options) { o.Resume, o.Skills = executor.ResumeSession, herons(t) }
 	first, _, err := d.try(t.Context(), trial{o: resume})
@@ -66,7 +67,7 @@ func (d *desk) speaks(t *testing.T) {
 	if seen := d.look(); seen != "walls stand\n" {
 		t.Errorf("inside:\n%s", seen)
 	}
-	if d.s.Info().Backend != "docker" { // what ends a CLI is the same on all
+	if d.s.Info().Backend != "docker" { // a CLI is stopped in the same way on all engines
 		return
 	}
 	if res, _, err := d.try(t.Context(), trial{g: gateway.Budget{USD: .0001}}); err != nil || res.Outcome != executor.Budget {
@@ -74,7 +75,8 @@ func (d *desk) speaks(t *testing.T) {
 	}
 }
 
-// TestACPRecorded: what the CLIs say, which the driver's tests parse. What they do not tell is left out.
+// TestACPRecorded records the output of the CLIs for the driver's tests. Information that the CLIs do not report is not
+// checked.
 func TestACPRecorded(t *testing.T) {
 	t.Parallel()
 	for _, a := range speakers() {
@@ -86,7 +88,7 @@ func TestACPRecorded(t *testing.T) {
 			if first.Outcome != executor.Completed || first.Text != r.model.text || len(r.calls) != 1 || !r.model.seen("You are a bookkeeper.") {
 				t.Errorf("%s: %q, %v\n%s\n%s", first.Outcome, first.Text, r.calls, first.Detail, r.output.Bytes())
 			}
-			if a.Name() == "opencode" { // Gemini CLI does not tell the input
+			if a.Name() == "opencode" { // Gemini CLI does not report the input
 				r.checkTools()
 			} else if end := r.events[len(r.events)-1]; end.Kind != executor.KindEnd || first.ToolCalls != 1 || first.Told.Input != 200 {
 				t.Errorf("%+v: %+v", first, r.events)
@@ -94,7 +96,7 @@ func TestACPRecorded(t *testing.T) {
 			r.model.status = http.StatusForbidden
 			refused, err := r.run(t.Context(), "refused", executor.Task{Prompt: "What is the total?"})
 			must(t, err)
-			// OpenCode does not say why its model failed.
+			// OpenCode does not report why its model failed.
 			if want := map[string]executor.Outcome{"opencode": executor.ModelError, "gemini": executor.AuthError}[a.Name()]; refused.Outcome != want {
 				t.Errorf("%+v\n%s", refused, r.output.Bytes())
 			}

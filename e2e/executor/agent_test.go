@@ -22,10 +22,10 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// operatorsKey is the provider's, which stays on the host.
+// operatorsKey is the provider's key, which must stay on the host.
 const operatorsKey = "sk-canary-of-the-operator"
 
-// agentRig is a Genkit whose agents are coding agents, with a model that plays a script behind the model proxy.
+// agentRig is a Genkit instance whose agents are coding agents. Their model plays a script behind the model proxy.
 type agentRig struct {
 	t     *testing.T
 	g     *genkit.Genkit
@@ -73,7 +73,7 @@ func (r *agentRig) agent(model, frontmatter string) *tools.Agent {
 	return agents["desk"]
 }
 
-// lookUp has the model call the tool once, and then say what came back.
+// lookUp makes the model call the tool once and then answer with its result.
 func lookUp(_ int, r llmtest.Request) llmtest.Answer {
 	if results := r.Results(); len(results) > 0 {
 		return llmtest.Answer{Text: "The tool said " + strings.Join(results, " ")}
@@ -86,7 +86,7 @@ func lookUp(_ int, r llmtest.Request) llmtest.Answer {
 	return llmtest.Answer{Text: "There is no tool."}
 }
 
-// providers are the names of the agents' models in Genkit.
+// providers are Genkit's names of the agents' models.
 var providers = map[string]string{
 	"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5.1-codex", "opencode": "anthropic/claude-sonnet-4-5", "gemini": "googleai/gemini-2.5-pro",
 	"custom": "anthropic/claude-sonnet-4-5",
@@ -94,8 +94,8 @@ var providers = map[string]string{
 
 const sandboxOf = "sandbox: {mode: executor, limits: {memory_mb: 2048, pids: 512, cpu_millicores: 2000}, host_tools: {allow: [orders.lookup]}, executor: "
 
-// TestAgent: an agent in mode executor answers with what its coding agent did, by the host's tool and by a model that
-// it had no key for. What it cost is what the model counted.
+// TestAgent verifies that an agent in mode executor answers with its coding agent's result. The coding agent uses the
+// host tool, and a model for which it has no key. The cost must match the model's count.
 func TestAgent(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newAgentRig(t, lookUp)
@@ -124,7 +124,7 @@ func TestAgent(t *testing.T) {
 	})
 }
 
-// TestAgentEnds: what ends a coding agent is an error that can be told apart, with what it used until then.
+// TestAgentEnds verifies that each reason for stopping a coding agent is a distinct error with the usage so far.
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
 	again := func(n int, r llmtest.Request) llmtest.Answer {

@@ -80,7 +80,7 @@ func main() {
 }
 `
 
-// pasted returns the block of the README, which docs/go.md repeats.
+// pasted returns the block of the README. docs/go.md must have the same block.
 func pasted(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile("../../README.md")

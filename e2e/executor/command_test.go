@@ -22,17 +22,17 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// machine is a state directory with a workflow of one agent, which is a coding agent, and the command that runs it.
+// machine is a state directory with a workflow of one coding agent, and the command that runs it.
 type machine struct {
 	t     *testing.T
 	dir   string
 	model string // address
 }
 
-// programs is the directory that build compiles into.
+// programs is the directory for compiled programs.
 var programs string
 
-// build returns the path of the command, and compiles the server of the host tools, once.
+// build compiles the command and the server of the host tools, once. It returns the path of the command.
 var build = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "build", "-o", programs+"/", "github.com/workcell-dev/workcell/examples/orders").CombinedOutput()
 	if err != nil {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}
 	programs = dir
 	code := m.Run()
-	_ = os.RemoveAll(dir) // of the machine's own temporary files
+	_ = os.RemoveAll(dir) // one of the host's temporary files
 	os.Exit(code)
 }
 
@@ -68,7 +68,7 @@ func newMachine(t *testing.T, play func(n int, r llmtest.Request) llmtest.Answer
 	} {
 		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // of a test that failed
+	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // cleanup after a failed test
 	return m, mock
 }
 
@@ -88,7 +88,7 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs the command to its end.
+// run runs the command until it exits.
 func (m *machine) run(args ...string) (string, error) { return shared.Output(m.command(args...)) }
 
 func (m *machine) read(v any, args ...string) {
@@ -98,7 +98,7 @@ func (m *machine) read(v any, args ...string) {
 	must(m.t, json.Unmarshal([]byte(out), v))
 }
 
-// span is one of a trace as `runs trace` prints it.
+// span is a span of a trace in the output of `runs trace`.
 type span struct {
 	Name, SpanID, ParentSpanID string
 	Attributes                 []struct {
@@ -107,8 +107,8 @@ type span struct {
 	}
 }
 
-// TestTrace: a step's coding agent is one tree of spans, down to each request to its model and each call of a tool of
-// the host; no span has contents or a key, and the run knows what it cost.
+// TestTrace verifies that a step's coding agent is one tree of spans, including each request to its model and each host
+// tool call. No span contains contents or a key, and the run's cost is known.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	m, mock := newMachine(t, lookUp)
@@ -153,8 +153,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// paths counts the spans of a trace by the names of those above them and their own. What Genkit adds between is left
-// out.
+// paths counts the spans of a trace by the names of their ancestors and their own name. It skips the spans that Genkit
+// adds in between.
 func paths(t *testing.T, raw string) map[string]int {
 	t.Helper()
 	var doc struct {
@@ -185,11 +185,12 @@ func paths(t *testing.T, raw string) map[string]int {
 	return count
 }
 
-// points is how often TestHostKilled kills.
+// points is the number of kills.
 var points = flag.Int("points", 6, "how often the host is killed while a coding agent works")
 
-// TestHostKilled: a host that is killed while a coding agent works, at whatever point, is followed by one that resumes
-// the run in the same conversation: no answer of the model is paid for twice but the one that was under way.
+// TestHostKilled verifies a host process that is killed at any point while a coding agent works. Another process
+// resumes the run in the same conversation. No answer of the model is requested twice, except the answer that was in
+// progress.
 func TestHostKilled(t *testing.T) {
 	t.Parallel()
 	const calls = 3
@@ -210,7 +211,7 @@ func TestHostKilled(t *testing.T) {
 			cmd := m.command("run", m.path("flow.yaml"))
 			must(t, cmd.Start())
 			<-asked
-			time.Sleep(pause) // the point, not a wait for something
+			time.Sleep(pause) // the kill point, not a wait for an event
 			must(t, cmd.Process.Kill())
 			_ = cmd.Wait() // killed
 			before := len(mock.Requests())
@@ -231,7 +232,7 @@ func TestHostKilled(t *testing.T) {
 				t.Errorf("%d requests, %d of them before the end of the host", len(all), before)
 			}
 			for i, r := range all {
-				unanswered := i == 0 && before == 1 // whether the CLI knows the conversation again is chance
+				unanswered := i == 0 && before == 1 // whether the CLI knows the conversation is random in this case
 				if got, want := conversation(r), conversation(all[len(all)-1]); got != want && !unanswered || got == "" {
 					t.Errorf("conversation %q of request %d, and %q of the last", got, i, want)
 				}
@@ -240,7 +241,7 @@ func TestHostKilled(t *testing.T) {
 	}
 }
 
-// conversation returns the id of the session that Claude Code tells with a request.
+// conversation returns the session id that Claude Code sends with a request.
 func conversation(r llmtest.Request) string {
 	metadata, _ := r.Body["metadata"].(llmtest.Object)
 	id, _ := metadata["user_id"].(string)

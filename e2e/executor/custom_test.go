@@ -15,8 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// program is a coding agent of a few lines: it asks the model once, and says what the model said. It shows what it was
-// given.
+// program is a coding agent of a few lines. It sends one request to the model, prints the answer, and shows its input.
 const program = `
 import json, os, sys, urllib.request
 events, prompt = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else sys.stdin.read()
@@ -42,7 +41,7 @@ else:
     print(text); print(); print("the end")
 `
 
-// customDesk is a sandbox with the program.
+// customDesk returns a sandbox with the program.
 func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	t.Helper()
 	a := agent{d, "workcell/python:3.11", "claude-sonnet-4-5"}
@@ -52,8 +51,9 @@ func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	return desk
 }
 
-// TestCustom: a program of the user's does an agent's work on every engine: its model answers by the lease, its prompt
-// is one argument or its standard input whatever is in it, and what it prints is its answer or events.
+// TestCustom verifies that a user's program can do an agent's work on every engine. It gets its model's answers with
+// the lease. Its prompt is one argument or its standard input, whatever its contents. Its output is the answer or
+// events.
 func TestCustom(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"docker", "containerd", "local"} {
@@ -107,7 +107,7 @@ func TestCustom(t *testing.T) {
 	}
 }
 
-// content returns what a request in Anthropic's dialect asks.
+// content returns the content of a request in Anthropic's dialect.
 func content(body map[string]any) string {
 	list, _ := body["messages"].([]any)
 	if len(list) == 0 {
@@ -118,7 +118,7 @@ func content(body map[string]any) string {
 	return text
 }
 
-// TestCustomAgent: an agent's file names a program, which needs no model; the answer is by the schema.
+// TestCustomAgent verifies an agent's file with a program that needs no model. The answer conforms to the schema.
 func TestCustomAgent(t *testing.T) {
 	t.Parallel()
 	r := newAgentRig(t, lookUp)

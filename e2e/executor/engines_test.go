@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// carried is a CLI that lies in the workspace: sandboxes of the local backend have no images.
+// carried is a CLI in the workspace, because sandboxes of the local backend have no images.
 type carried struct{ executor.Driver }
 
 func (c carried) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
@@ -28,14 +28,14 @@ func (c carried) Prepare(t executor.Task, in executor.Inside) (executor.Invocati
 	return inv, err
 }
 
-// TestLocal: what the CLIs do in containers those of one file do in namespaces, too.
+// TestLocal verifies that the CLIs that consist of a single file work in namespaces like in containers.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)
 	programs := map[string]string{"claude": npmtest.ClaudeCode(t, modules), "opencode": npmtest.OpenCode(t, modules)}
 	for _, a := range agents() {
 		program := programs[a.Name()]
-		if program == "" { // it is no single file
+		if program == "" { // not a single file
 			continue
 		}
 		a.Driver, a.image = carried{a.Driver}, "debian:12"
@@ -54,14 +54,14 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestContainerd: containerd is as good a home for the CLIs as Docker.
+// TestContainerd verifies that the CLIs work on containerd like on Docker.
 func TestContainerd(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		newDesk(t, managerOn(t, "containerd"), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}).everything(t)
 	})
 }
 
-// everything has the CLI do all that users have it do, in one sandbox.
+// everything makes the CLI use all features in one sandbox.
 func (d *desk) everything(t *testing.T) {
 	works := func(what string, x trial) executor.Result {
 		t.Helper()
@@ -82,7 +82,7 @@ func (d *desk) everything(t *testing.T) {
 	schema := works("schema", trial{
 		task: executor.Task{Schema: []byte(`{"type":"object","properties":{"total":{"type":"number"}},"required":["total"],"additionalProperties":false}`)},
 		play: func(_ int, r llmtest.Request) llmtest.Answer {
-			if _, ok := r.Tools()["StructuredOutput"]; ok && len(r.Results()) == 0 { // a tool of Claude's
+			if _, ok := r.Tools()["StructuredOutput"]; ok && len(r.Results()) == 0 { // a tool of Claude Code
 				return llmtest.Answer{Calls: []llmtest.Call{{Name: "StructuredOutput", Input: llmtest.Object{"total": 12.5}}}}
 			}
 			return llmtest.Answer{Text: `{"total":12.5}`}
@@ -100,7 +100,7 @@ func (d *desk) everything(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	res, _, _ := d.try(ctx, trial{play: func(n int, r llmtest.Request) llmtest.Answer { // the error is that of ctx
+	res, _, _ := d.try(ctx, trial{play: func(n int, r llmtest.Request) llmtest.Answer { // the error is the error of ctx
 		cancel()
 		return lookUp(n, r)
 	}})

@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// desk is a rig whose CLI asks its model through the model proxy, so that what ails the one comes through the other.
+// desk is a rig whose CLI uses its model through the model proxy, so that faults of the model pass through the proxy.
 type desk struct {
 	*rig
 	proxy *gateway.Proxy
@@ -33,10 +33,10 @@ type desk struct {
 	mu    sync.Mutex // guards the fields below
 	fault func(n int, w http.ResponseWriter, r *http.Request) (handled bool)
 	play  func(n int, r llmtest.Request) llmtest.Answer
-	asked int // requests to the model since the fault began
+	asked int // number of model requests since the start of the fault
 }
 
-// upstream returns the name of a provider at the desk and the model that an agent asks it for.
+// upstream returns the provider at the desk and the model name for an agent.
 func (a agent) upstream() (provider, model string) {
 	provider, model, _ = strings.Cut(providers[a.Name()], "/")
 	return provider, model
@@ -83,15 +83,15 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // trial is one run at a desk.
 type trial struct {
 	fault  func(n int, w http.ResponseWriter, r *http.Request) bool
-	play   func(n int, r llmtest.Request) llmtest.Answer // lookUp when nil
-	model  string                                        // that the CLI asks for, when it is another one than that of the lease
+	play   func(n int, r llmtest.Request) llmtest.Answer // defaults to lookUp
+	model  string                                        // requested model, if it differs from the lease's model
 	o      func(*executor.Options)
-	task   executor.Task // its prompt is prompt
-	prompt string        // that of all when empty
+	task   executor.Task // its prompt is the field prompt
+	prompt string        // if empty, the default prompt
 	g      gateway.Budget
 }
 
-// try runs the CLI with a lease of its own, and returns what was metered.
+// try runs the CLI with a new lease, and returns the metered usage.
 func (d *desk) try(ctx context.Context, x trial) (executor.Result, gateway.Usage, error) {
 	d.t.Helper()
 	provider, name := d.a.upstream()
@@ -122,7 +122,7 @@ func (d *desk) try(ctx context.Context, x trial) (executor.Result, gateway.Usage
 	return res, lease.Usage(), err
 }
 
-// status answers with a status, in a form that all dialects know.
+// status answers with a status in a format that all dialects accept.
 func status(code int, header ...string) func(w http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		for i := 0; i+1 < len(header); i += 2 {
@@ -146,15 +146,15 @@ func first(times int, answer func(w http.ResponseWriter)) func(int, http.Respons
 
 const always = 1 << 30
 
-// silent answers when whoever asks is gone.
+// silent never answers. It returns when the client has disconnected.
 func silent(_ int, _ http.ResponseWriter, r *http.Request) bool {
-	_, _ = io.Copy(io.Discard, r.Body) // else the end of the connection is not seen
+	_, _ = io.Copy(io.Discard, r.Body) // otherwise the disconnect is not detected
 	<-r.Context().Done()
 	return true
 }
 
-// TestFaults verifies that the two most used CLIs continue after a fault of the model or end with its outcome.
-// Each works again afterward in the same sandbox. Recordings of the drivers show faults of the other CLIs.
+// TestFaults verifies that the two most used CLIs continue after a fault of the model or end with its outcome. Each
+// works again afterward in the same sandbox. Recordings of the drivers show faults of the other CLIs.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, a := range agents()[:2] {
@@ -179,7 +179,7 @@ func faults(t *testing.T, a agent) {
 		want executor.Outcome
 	}{
 		{"429 with Retry-After", trial{fault: first(1, status(429, "Retry-After", "1"))}, executor.Completed},
-		{"500 three times", trial{fault: first(3, status(500))}, again}, // by how often it asks again
+		{"500 three times", trial{fault: first(3, status(500))}, again}, // depends on its number of retries
 		{"529", trial{fault: first(1, status(529))}, executor.Completed},
 		{"a stream that is cut", trial{play: func(n int, r llmtest.Request) llmtest.Answer {
 			return llmtest.Answer{Text: "The total is 42.", Cut: n == 0}
@@ -237,7 +237,7 @@ done; true`})
 	}
 }
 
-// alone fails the test if a process other than the guest's is left in the sandbox.
+// alone fails the test if the sandbox has processes other than the guest agent.
 func (r *rig) alone() {
 	r.t.Helper()
 	res, err := r.s.Exec(context.Background(), sandbox.ExecRequest{Command: `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; echo; done`})

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// shell has the model run a command once, and then end.
+// shell makes the model run a command once, and then end.
 func shell(tool, argument, command string) func(int, llmtest.Request) llmtest.Answer {
 	return func(_ int, r llmtest.Request) llmtest.Answer {
 		if len(r.Results()) > 0 {
@@ -24,8 +24,8 @@ func shell(tool, argument, command string) func(int, llmtest.Request) llmtest.An
 	}
 }
 
-// TestLimits: a coding agent that reaches a limit of its sandbox ends in a way that says so, or goes on without what
-// reached it; the sandbox and its host stay as they are.
+// TestLimits verifies that a coding agent that reaches a limit of its sandbox reports it at its end, or continues
+// without the killed process. The sandbox and the host must not be affected.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	claude := agents()[0]
@@ -53,8 +53,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSideBySide: eight coding agents in as many sandboxes, and two in one, answer at once, each with what its own
-// model said and was paid for.
+// TestSideBySide verifies concurrent coding agents: eight in separate sandboxes and two in one sandbox. Each answers
+// with the output of its own model, and has its own usage.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	m, codex := manager(t), agents()[1]
@@ -88,15 +88,14 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// TestWalls: a coding agent works as a user that is not root, on a root that cannot be written to, with no network but
-// loopback, and the operator's key is nowhere: not in its processes and their environment, its files, its events and
-// output.
+// TestWalls verifies the isolation of a coding agent. It runs as an unprivileged user with a read-only root and no
+// network except loopback. The operator's key does not appear in its processes, environment, files, events, or output.
 func TestWalls(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
 		var seen string
 		res, _, err := d.try(t.Context(), trial{play: func(n int, r llmtest.Request) llmtest.Answer {
-			if n == 0 { // while it works
+			if n == 0 { // while the agent works
 				seen = d.look()
 			}
 			return lookUp(n, r)
@@ -113,7 +112,7 @@ func TestWalls(t *testing.T) {
 	})
 }
 
-// look runs a command that looks at the walls from inside.
+// look runs a command that checks the isolation from inside.
 func (d *desk) look() string {
 	res, err := d.s.Exec(d.t.Context(), sandbox.ExecRequest{Command: `
 test "$(id -u)" != 0 || echo root

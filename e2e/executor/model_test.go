@@ -19,15 +19,15 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// model is a model that speaks all dialects. When it is offered a tool whose name ends with tool and has no result of
-// it yet, it calls it with args; else it answers with text.
+// model is a model that supports all dialects. If a request offers a tool whose name ends with tool and has no result
+// of it yet, the model calls the tool with args. Otherwise, it answers with text.
 type model struct {
 	tool, args string
 	text       string
-	status     int  // of every answer, when it is not zero
-	thinks     bool // before it answers
-	refuses    bool // sends the refusal of its dialect
-	again      bool // calls the tool although there is a result
+	status     int  // status of every answer, if not zero
+	thinks     bool // sends reasoning before the answer
+	refuses    bool // sends a refusal in its dialect
+	again      bool // calls the tool even if there is a result
 
 	mu       sync.Mutex // guards the fields below
 	offered  map[string]bool
@@ -39,7 +39,7 @@ type request struct {
 	body      []byte
 }
 
-// seen returns whether a request held text.
+// seen reports whether a request contained text.
 func (m *model) seen(text string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,7 +51,7 @@ func (m *model) seen(text string) bool {
 	return false
 }
 
-// key is what all requests must have: what a sandbox sees instead of a real one.
+// key is the key that all requests must have. Sandboxes see it instead of a real key.
 const key = "wc-0123456789abcdef"
 
 func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -88,7 +88,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call returns the name of the tool to call, empty when there is an answer of it.
+// call returns the name of the tool to call. It is empty if the model should answer.
 func (m *model) call(answered bool, names ...string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,7 +107,7 @@ func (m *model) call(answered bool, names ...string) string {
 
 type obj = map[string]any
 
-// events writes server-sent events, with a name where it has a "type".
+// events writes server-sent events. An event with a "type" also gets a name.
 func events(w http.ResponseWriter, list ...obj) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for _, e := range list {
@@ -152,7 +152,7 @@ func (m *model) anthropic(w http.ResponseWriter, body []byte) {
 	if !req.Stream {
 		message["content"], message["stop_reason"] = []any{obj{"type": "text", "text": m.text}}, "end_turn"
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(message) // the client sees it
+		_ = json.NewEncoder(w).Encode(message) // the client detects errors
 		return
 	}
 	if m.refuses {
@@ -295,15 +295,15 @@ func (m *model) gemini(w http.ResponseWriter, body []byte, stream bool) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // the client sees it
+	_ = json.NewEncoder(w).Encode(answer) // the client detects errors
 }
 
-// serve lets commands of the sandbox reach the model on its loopback, and returns the address there.
+// serve makes the model available to commands on the sandbox's loopback interface, and returns its address there.
 func (m *model) serve(t *testing.T, s *session.Session) string {
 	t.Helper()
 	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 	server := &http.Server{Handler: m}
-	go func() { _ = server.Serve(l) }() // it ends with the listener
+	go func() { _ = server.Serve(l) }() // ends with the listener
 	t.Cleanup(func() { _ = server.Close() })
 	addr, _, err := s.Serve(t.Context(), sandbox.Service{Name: "model", Handle: l.handle})
 	must(t, err)
@@ -344,7 +344,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// watchedConn says when it is closed.
+// watchedConn signals when it is closed.
 type watchedConn struct {
 	net.Conn
 	once   sync.Once

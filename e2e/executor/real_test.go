@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestReal: each CLI answers by a model that it has no key of, calls a tool of the host by the bridge, and its events
-// are known.
+// TestReal verifies that each CLI answers with a model for which it has no key, calls a host tool through the bridge,
+// and produces only known events.
 func TestReal(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -47,7 +47,7 @@ func TestReal(t *testing.T) {
 	})
 }
 
-// checkTools fails the test unless the events tell of the one call of the host's tool.
+// checkTools fails the test unless the events contain exactly one call of the host tool.
 func (r *rig) checkTools() {
 	r.t.Helper()
 	var start, end *executor.ToolUse
@@ -67,7 +67,7 @@ func (r *rig) checkTools() {
 	}
 }
 
-// shells are the tools of the CLIs that run a command, with the arguments for one that fails.
+// shells are the CLIs' tools for running a command, with arguments for a command that fails.
 var shells = map[string][2]string{
 	"claude":   {"Bash", `{"command":"echo out; exit 3"}`},
 	"codex":    {"exec_command", `{"cmd":"echo out; exit 3"}`},
@@ -75,8 +75,8 @@ var shells = map[string][2]string{
 	"gemini":   {"run_shell_command", `{"command":"echo out; exit 3"}`},
 }
 
-// TestTold: the CLI runs a command with a built-in tool, and its events distinguish model failures, thoughts, and
-// answers.
+// TestTold verifies that the CLI runs a command with a built-in tool, and that its events distinguish model failures,
+// reasoning, and answers.
 func TestTold(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		for name, tt := range map[string]struct {
@@ -86,11 +86,11 @@ func TestTold(t *testing.T) {
 			"shell":   {func(m *model) { m.tool, m.args = shells[a.Name()][0], shells[a.Name()][1] }, executor.Completed},
 			"refused": {func(m *model) { m.status = http.StatusForbidden }, executor.AuthError},
 			"broken":  {func(m *model) { m.status = http.StatusBadRequest }, executor.ModelError},
-			// Gemini CLI does not tell thoughts.
+			// Gemini CLI does not report reasoning.
 			"thinking": {func(m *model) { m.tool, m.thinks = "", true }, executor.Completed},
 			"safety":   {func(m *model) { m.tool, m.refuses = "", true }, executor.Refused},
 		} {
-			if name == "safety" && a.Name() == "codex" { // in its dialect a refusal is an answer
+			if name == "safety" && a.Name() == "codex" { // in its dialect, a refusal is an answer
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestTold(t *testing.T) {
 	})
 }
 
-// TestResume: a second run goes on with the session of the first, which a third with another step does not, and tells
-// its own use.
+// TestResume verifies that a second run resumes the session of the first run, that a third run with another step does
+// not, and that each run reports its own usage.
 func TestResume(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -143,7 +143,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestLostSession: a session that the CLI does not know any more, or cannot read, is begun again.
+// TestLostSession verifies that a CLI starts a new session if its session is unknown or unreadable.
 func TestLostSession(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -179,8 +179,8 @@ func herons(t *testing.T) []skill.Skill {
 	return []skill.Skill{s}
 }
 
-// TestSkills: a skill is installed where the CLI finds it, and told to the model; a prompt may be longer than a command
-// line.
+// TestSkills verifies that a skill is installed where the CLI finds it, and is sent to the model. It also verifies that
+// a prompt may be longer than a command line.
 func TestSkills(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -205,11 +205,12 @@ func TestSkills(t *testing.T) {
 	})
 }
 
-// TestSchema: an answer by a schema is told as data.
+// TestSchema verifies that an answer with a schema is reported as data.
 func TestSchema(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
-		r.model.tool, r.model.args, r.model.text = "StructuredOutput", `{"total":12.5}`, `{"total":12.5}` // a tool of Claude's
+		// A tool of Claude Code.
+		r.model.tool, r.model.args, r.model.text = "StructuredOutput", `{"total":12.5}`, `{"total":12.5}`
 		schema := `{"type":"object","properties":{"total":{"type":"number"}},"required":["total"],"additionalProperties":false}`
 		res, err := r.run(t.Context(), "schema", executor.Task{Prompt: "What is the total of order 42?", Schema: []byte(schema)})
 		must(t, err)
@@ -219,10 +220,10 @@ func TestSchema(t *testing.T) {
 	})
 }
 
-// TestMaxTurns: the CLIs that can be bounded end when the turns are over.
+// TestMaxTurns verifies that CLIs with support for a turn limit stop at the limit.
 func TestMaxTurns(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
-		if a.Name() == "codex" { // refuses the task, which its own tests show
+		if a.Name() == "codex" { // rejects the task, see its own tests
 			return
 		}
 		r := newRig(t, a)
@@ -238,8 +239,8 @@ func TestMaxTurns(t *testing.T) {
 	})
 }
 
-// TestHostileRepository verifies that no file of a repository is loaded as code or starts a program, whether a CLI is
-// run by its own command or by the Agent Client Protocol, and even if the task has the name of a command of the
+// TestHostileRepository verifies that no file of a repository is loaded as code or starts a program. This applies to a
+// CLI's own command line and to the Agent Client Protocol, even if the task has the name of a command in the
 // repository.
 func TestHostileRepository(t *testing.T) {
 	t.Parallel()
@@ -279,8 +280,8 @@ func TestHostileRepository(t *testing.T) {
 	}
 }
 
-// hostile returns the files of a repository from which some CLI loads code or settings. Each one that has an effect
-// leaves a file in /workspace/pwned. docs/executors.md lists them.
+// hostile returns the files of a repository from which some CLI loads code or settings. Each file that takes effect
+// creates a file in /workspace/pwned. docs/executors.md lists the files.
 func hostile() map[string]string {
 	leave := func(name string) string { return "mkdir -p /workspace/pwned && touch /workspace/pwned/" + name }
 	server := func(name string) string {
@@ -359,7 +360,7 @@ OPENCODE_CONFIG=/workspace/opencode.json
 		".opencode/plugins/y.ts":           module("opencode-plugins"),
 		".opencode/tool/z.js":              module("opencode-tool"),
 		".opencode/command/pwn.md":         command("opencode"),
-		// A repository of Git without .git, which is copied into no workspace.
+		// A Git repository without .git, because .git is not copied into workspaces.
 		"HEAD":         "ref: refs/heads/main\n",
 		"config":       "[core]\nbare = false\nworktree = /workspace\nfsmonitor = /workspace/git.sh\n",
 		"objects/none": "", "refs/heads/none": "",

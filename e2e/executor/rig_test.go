@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package executor runs the real CLI coding agents in real sandboxes without a network, as a user that is not root,
-// against a model of the test's: what the drivers and package executor promise together. What the parsers make of
-// recorded output is tested where they are.
+// Package executor runs the real CLI coding agents in real sandboxes, as an unprivileged user without a network, with a
+// model of the tests. It verifies the drivers together with package executor. The drivers' tests verify the parsing of
+// recorded output.
 //
-// `make agents` builds the images. Docker has the whole suite, containerd and the local backend what users do in one
-// sandbox. WORKCELL_TEST_BACKEND=containerd has containerd run all of it.
+// `make agents` builds the images. The whole suite runs on Docker. On containerd and the local backend, only the
+// features in one sandbox are tested. WORKCELL_TEST_BACKEND=containerd runs the whole suite on containerd.
 package executor
 
 import (
@@ -36,13 +36,13 @@ import (
 
 var must = shared.Must
 
-// record has the output of the CLIs written to where the tests of the parsers read it.
+// recording writes the output of the CLIs to the testdata of the parsers' tests.
 var recording = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")
 
-// patience is how long a CLI may take. Machines that run tests may be very busy.
+// patience is the maximum duration of a CLI. Hosts that run tests may be very busy.
 const patience = 5 * time.Minute
 
-// agent is a CLI as the tests run it.
+// agent is a CLI to test.
 type agent struct {
 	executor.Driver
 	image, model string
@@ -57,13 +57,13 @@ func agents() []agent {
 	}
 }
 
-// image returns the image of a CLI: that in the version that its driver is written for, or another one to try it with,
-// as `make contract` does.
+// image returns the image of a CLI. The default is the image with the version of its driver. `make contract` sets
+// another image.
 func image(name string) string {
 	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), drivers.Of(name, nil, "").Image)
 }
 
-// speakers are the CLIs that speak the Agent Client Protocol, by the one driver for it.
+// speakers are the CLIs that support the Agent Client Protocol, with the common driver.
 func speakers() []agent {
 	return []agent{
 		{speak("opencode", "acp"), image("opencode"), "anthropic/claude-sonnet-4-5"},
@@ -75,7 +75,7 @@ func speak(argv ...string) speaker {
 	return speaker{drivers.Of("acp", argv, "").Driver.(drivers.ACP), argv[0]}
 }
 
-// speaker is called by the name of its CLI, as which the tests know what it asks for.
+// speaker has the name of its CLI, so that the tests know its expected requests.
 type speaker struct {
 	drivers.ACP
 	name string
@@ -94,13 +94,13 @@ func each(t *testing.T, test func(t *testing.T, a agent)) {
 	}
 }
 
-// manager opens a manager of an instance of its own, of which nothing may be left at the end.
+// manager opens a manager of a new instance. It verifies at the end that no sandbox is left.
 func manager(t *testing.T) *session.Manager {
 	t.Helper()
 	return managerOn(t, cmp.Or(os.Getenv("WORKCELL_TEST_BACKEND"), "docker"))
 }
 
-// managerOn does so on an engine.
+// managerOn is like manager, on an engine.
 func managerOn(t *testing.T, engine string) *session.Manager {
 	t.Helper()
 	dir := t.TempDir()
@@ -131,7 +131,7 @@ func managerOn(t *testing.T, engine string) *session.Manager {
 	return m
 }
 
-// rig is a sandbox with a CLI, a model and a tool of the host.
+// rig is a sandbox with a CLI, a model, and a host tool.
 type rig struct {
 	t     *testing.T
 	a     agent
@@ -140,7 +140,7 @@ type rig struct {
 	o     executor.Options
 
 	mu     sync.Mutex // guards the fields below
-	calls  []string   // arguments of the host's tool
+	calls  []string   // arguments of the host tool
 	events []executor.Event
 	output bytes.Buffer
 }
@@ -177,7 +177,7 @@ func newSandbox(t *testing.T, m *session.Manager, a agent, limits backend.Limits
 	return r
 }
 
-// tools lets the CLI call orders.lookup.
+// tools allows the CLI to call orders.lookup.
 func (r *rig) tools() {
 	schema := obj{"type": "object", "properties": obj{"id": obj{"type": "string"}}, "required": []any{"id"}}
 	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
@@ -200,7 +200,7 @@ func (r *rig) tools() {
 	r.o.Grant = func(ctx context.Context, req *sandbox.ExecRequest) { attached.Grant(ctx, set, req) }
 }
 
-// run runs the CLI, and keeps its output below testdata of its driver when that is recorded.
+// run runs the CLI. If recording is set, it writes the output to the testdata of its driver.
 func (r *rig) run(ctx context.Context, name string, task executor.Task) (executor.Result, error) {
 	r.t.Helper()
 	if task.Model == "" {

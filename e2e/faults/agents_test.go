@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// agentRun is a run of an agent as `runs show` prints it, with the calls whose results are recorded.
+// agentRun is an agent run in the output of `runs show`, with the calls that have a recorded result.
 type agentRun struct {
 	stepsRun
 	Entries []struct {
@@ -24,7 +24,7 @@ type agentRun struct {
 	} `json:"entries"`
 }
 
-// recorded returns the marks of the calls that have a recorded result.
+// recorded returns the marks of the calls with a recorded result.
 func (r agentRun) recorded() []string {
 	var marks []string
 	for _, e := range r.Entries {
@@ -36,7 +36,7 @@ func (r agentRun) recorded() []string {
 	return marks
 }
 
-// output returns what a step returned.
+// output returns the output of a step.
 func (r agentRun) output(path string) string {
 	for _, e := range r.Entries {
 		if e.Kind == "step_finished" && e.Path == path {
@@ -46,8 +46,8 @@ func (r agentRun) output(path string) string {
 	return ""
 }
 
-// markingAgent writes a workflow whose agent leaves a mark with each of its calls, and whose last step shows the marks.
-// The agent begins with a command that goes on in the background, and ends with a look at whether it still runs.
+// markingAgent writes a workflow whose agent leaves a mark with each call, and whose last step prints the marks. The
+// agent starts with a background command, and ends with a check whether this command is still running.
 func markingAgent(t *testing.T) (file, model string) {
 	t.Helper()
 	file = workflow(t, `id: marks
@@ -72,9 +72,9 @@ steps:
 	return file, "scripted/" + filepath.Join(dir, "script.yaml")
 }
 
-// TestKilledAgentContinues kills runs at moments that nobody chose while their agent works, and the processes that
-// resume them too. The agent continues its conversation: no call whose result was recorded is made again, what it had
-// left running runs on, and its answer is that of a run that was not disturbed.
+// TestKilledAgentContinues kills runs, and the processes that resume them, at random times while their agent works. The
+// agent continues its conversation. No call with a recorded result is repeated, its background command continues, and
+// its answer equals the answer of an undisturbed run.
 func TestKilledAgentContinues(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file, model := markingAgent(t)
@@ -88,8 +88,8 @@ func TestKilledAgentContinues(t *testing.T) {
 		if strings.Count(answer, "done") != 17 || !strings.Contains(answer, "t9c0") {
 			t.Fatalf("the agent's answer is %s", answer)
 		}
-		var id string                  // of the run under way
-		recordedAt := map[string]int{} // kills before each mark was seen to be recorded
+		var id string                  // current run
+		recordedAt := map[string]int{} // number of kills before each mark was recorded
 		kills, continued, resume := 0, 0, false
 		for range laps(50) {
 			args := []string{"run", file, "--model", model}
@@ -97,13 +97,13 @@ func TestKilledAgentContinues(t *testing.T) {
 				args = []string{"runs", "resume", id}
 			}
 			p := h.start(t, args...)
-			time.Sleep(time.Duration(random.Int64N(int64(whole)))) // the moment is what is tested
+			time.Sleep(time.Duration(random.Int64N(int64(whole)))) // the random moment is what the test varies
 			p.Kill()
 			f.inject(1)
 			if !resume {
 				latest := h.latest(t).ID
 				if latest == want.ID || latest == id {
-					continue // it had not begun
+					continue // the run had not started
 				}
 				id = latest
 			}
@@ -119,7 +119,7 @@ func TestKilledAgentContinues(t *testing.T) {
 						recordedAt[mark] = kills
 					}
 				}
-				if resume = random.IntN(4) > 0; resume { // else to its end
+				if resume = random.IntN(4) > 0; resume { // otherwise run it to its end
 					continue
 				}
 				h.ok(t, "runs", "resume", id)
@@ -141,8 +141,8 @@ func TestKilledAgentContinues(t *testing.T) {
 	})
 }
 
-// checkMarks looks at a run that was killed a number of times and has ended. A call whose result was seen after a kill
-// was made by no later process.
+// checkMarks checks a finished run that was killed several times. A call whose result was recorded before a kill must
+// not be repeated by a later process.
 func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt map[string]int, kills int) {
 	t.Helper()
 	var r agentRun
@@ -173,8 +173,8 @@ func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt 
 	}
 }
 
-// TestKilledAgentsSandbox: an agent that continues finds its sandbox, also an isolated one, and reads in its
-// conversation when it is another one, or has only its workspace.
+// TestKilledAgentsSandbox verifies that a continued agent finds its sandbox, including an isolated sandbox. If the
+// sandbox was replaced, or only its workspace was kept, the conversation contains a notice.
 func TestKilledAgentsSandbox(t *testing.T) {
 	const script = `agents:
   worker:
@@ -185,7 +185,7 @@ func TestKilledAgentsSandbox(t *testing.T) {
 `
 	for name, c := range map[string]struct {
 		session      string
-		remove       []string // nil leaves the sandbox
+		remove       []string // if nil, the sandbox stays
 		notice, note string
 	}{
 		"isolated":           {"isolated", nil, "", "kept"},

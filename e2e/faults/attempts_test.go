@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// attempts is a workflow with a checkpoint after each step and three attempts from one state, of which the second one
+// attempts is a workflow with a checkpoint after each step and three attempts from the same state. The second attempt
 // is kept.
 const attempts = `id: attempts
 checkpoints: true
@@ -28,8 +28,8 @@ steps:
   - {id: look, type: exec, command: "cat log; ls | wc -l"}
 `
 
-// TestKilledAttempts kills runs at moments that nobody chose, and what resumes them too. In the end the run has the
-// files of its beginning and of the attempt that is kept, whose steps may have been done twice, and nothing is left.
+// TestKilledAttempts kills runs, and the processes that resume them, at random times. At the end, the run has its
+// initial files and the files of the kept attempt, whose steps may have run twice. Nothing else is left.
 func TestKilledAttempts(t *testing.T) {
 	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
 		f := faultOf("SIGKILL of a run with attempts", h.engine)
@@ -39,7 +39,7 @@ func TestKilledAttempts(t *testing.T) {
 			var r stepsRun
 			for range 3 {
 				p := h.start(t, args...)
-				time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the moment is what is tested
+				time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the random moment is what the test varies
 				p.Kill()
 				f.inject(1)
 				if r = h.latest(t); r.State != "interrupted" {
@@ -51,7 +51,7 @@ func TestKilledAttempts(t *testing.T) {
 				h.ok(t, args...)
 				r = h.show(t, r.ID)
 			}
-			if r.ID == "" { // killed before there was a run
+			if r.ID == "" { // killed before the run started
 				continue
 			}
 			if looked := r.looked(t); r.State != "succeeded" || strings.ReplaceAll(looked, "2\n2\n", "2\n") != "begin\n2\n201\n" {
@@ -63,7 +63,7 @@ func TestKilledAttempts(t *testing.T) {
 	})
 }
 
-// looked returns what the last step of attempts printed.
+// looked returns the output of the last step of attempts.
 func (r stepsRun) looked(t *testing.T) string {
 	t.Helper()
 	var out struct{ Stdout string }

@@ -24,35 +24,36 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// cyclesVariable turns the test binary into a program that opens, uses and closes sandboxes and counts what it holds:
-// beside other tests in one process that could not be told. Its value is an engine, a number and a state directory.
+// cyclesVariable turns the test binary into a program that opens, uses, and closes sandboxes and counts its own
+// resources. This is impossible in a process that runs other tests. The value contains an engine, a number, and a state
+// directory.
 const cyclesVariable = "FAULTS_CYCLES"
 
-// usage is what a process holds.
+// usage is the resource usage of a process.
 type usage struct {
-	Files      int    // open descriptors
-	Goroutines int    //
+	Files      int // open descriptors
+	Goroutines int
 	Heap       uint64 // bytes in use after a collection
 }
 
-// cycled is what a process of cycles reports.
+// cycled is the report of a process with cycles.
 type cycled struct {
-	Lost         []string // cycles that went wrong
-	Before, Then usage    // the most between warmUp and half of the cycles, after all
-	IDs          []string // by which engines know the sandboxes
+	Lost         []string // failed cycles
+	Before, Then usage    // maximum between warmUp and half of the cycles; usage after all cycles
+	IDs          []string // sandbox ids on the engines
 }
 
-// someHeap is how much the heap may grow: a closed sandbox's id is remembered for an hour.
+// someHeap is the allowed growth of the heap, because the ids of closed sandboxes are remembered for an hour.
 const someHeap = 4 << 20
 
-// someMore is how many more descriptors and goroutines there may be. What every cycle leaves is more than that.
+// someMore is the allowed number of additional descriptors and goroutines. A leak in every cycle exceeds it.
 const someMore = 5
 
-// warmUp is the number of cycles after which a process has all that it needs.
+// warmUp is the number of cycles after which a process has allocated all permanent resources.
 const warmUp = 10
 
-// TestCycles opens, uses and closes sandboxes in a process that must need no more in the end than it did in the
-// beginning, and looks for what is left of them on the machine.
+// TestCycles runs a process that opens, uses, and closes sandboxes. At the end, the process must not use more resources
+// than in the beginning, and no traces of the sandboxes must be left on the host.
 func TestCycles(t *testing.T) {
 	n := 30
 	if soaking() {
@@ -79,12 +80,12 @@ func TestCycles(t *testing.T) {
 	})
 }
 
-// most returns the larger of each.
+// most returns the maximum of each field.
 func (u usage) most(v usage) usage {
 	return usage{Files: max(u.Files, v.Files), Goroutines: max(u.Goroutines, v.Goroutines), Heap: max(u.Heap, v.Heap)}
 }
 
-// grown names what a process holds more of than it did at any time in the first half of its cycles.
+// grown returns the resources of which a process uses more than at any time in the first half of its cycles.
 func grown(before, then usage) []string {
 	var more []string
 	if then.Files > before.Files+someMore {
@@ -99,13 +100,13 @@ func grown(before, then usage) []string {
 	return more
 }
 
-// traces finds processes, their control groups and mounts that name a sandbox, such as shims.
+// traces finds processes, control groups, and mounts with the id of a sandbox, for example shims.
 func traces(ids []string) []string {
 	var found []string
-	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the patterns are well-formed
+	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the patterns are valid
 	groups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, file := range append(append(commands, groups...), "/proc/self/mountinfo") {
-		text, _ := os.ReadFile(file) // it may have ended
+		text, _ := os.ReadFile(file) // it may have exited
 		for _, id := range ids {
 			if bytes.Contains(text, []byte(id)) {
 				found = append(found, file+" names "+id)
@@ -115,7 +116,7 @@ func traces(ids []string) []string {
 	return found
 }
 
-// runCycles is the program.
+// runCycles is the main function of the program.
 func runCycles(args string) error {
 	f := strings.Fields(args)
 	n, err := strconv.Atoi(f[1])
@@ -143,7 +144,7 @@ func runCycles(args string) error {
 		c.IDs = append(c.IDs, ids...)
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		// What is about to end is not held.
+		// Resources that are about to be freed do not count.
 		if c.Then = held(); len(grown(c.Before, c.Then)) == 0 || time.Now().After(deadline) {
 			break
 		}
@@ -151,7 +152,7 @@ func runCycles(args string) error {
 	return errors.Join(json.NewEncoder(os.Stdout).Encode(c), l.close(ctx))
 }
 
-// cycle opens a sandbox, has it do something, and closes it.
+// cycle opens a sandbox, runs a command in it, and closes it.
 func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
 	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, created, err := l.Open(ctx, key, session.Request{Image: image})
@@ -159,7 +160,7 @@ func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
 		return nil, err
 	}
 	ids = []string{s.ID(), s.Info().EngineID}
-	if _, creation, ok := strings.Cut(s.Info().EngineID, "."); ok { // what containerd's own names have of it
+	if _, creation, ok := strings.Cut(s.Info().EngineID, "."); ok { // the part that containerd's own names contain
 		ids = append(ids, creation)
 	}
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "echo $WORD > file; cat file", Env: map[string]string{"WORD": strconv.Itoa(i)}})
@@ -169,16 +170,16 @@ func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
 	return ids, errors.Join(err, l.CloseScope(ctx, key.Scope()))
 }
 
-// held counts what this process holds.
+// held returns the resource usage of this process.
 func held() usage {
 	runtime.GC()
-	runtime.GC() // what pools keep goes with the second
+	runtime.GC() // pools free their contents at the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	links, _ := filepath.Glob("/proc/self/fd/*") // the pattern is well-formed
+	links, _ := filepath.Glob("/proc/self/fd/*") // the pattern is valid
 	links = slices.DeleteFunc(links, func(link string) bool {
-		file, _ := os.Readlink(link)                               // the list's own is gone
-		return strings.Contains(filepath.Base(file), "library.db") // a pool, which grows to as many as are used at once
+		file, _ := os.Readlink(link)                               // the descriptor of the list itself is closed
+		return strings.Contains(filepath.Base(file), "library.db") // a connection pool grows to the maximum concurrent use
 	})
 	return usage{Files: len(links), Goroutines: runtime.NumGoroutine(), Heap: m.HeapAlloc}
 }

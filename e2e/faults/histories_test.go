@@ -21,49 +21,50 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// act is what a client of a key does.
+// act is an operation of a key's client.
 type act string
 
 const (
-	actOpen  act = "open"  // make or find the key's sandbox
-	actGet   act = "get"   // find it
-	actExec  act = "exec"  // run a command in a sandbox that was given out
+	actOpen  act = "open"  // create or get the key's sandbox
+	actGet   act = "get"   // get the sandbox
+	actExec  act = "exec"  // run a command in a returned sandbox
 	actClose act = "close" // close the key
-	actKill  act = "kill"  // kill the main process of a sandbox that was given out, behind the product's back
+	actKill  act = "kill"  // kill the main process of a returned sandbox from outside
 )
 
-// asked is an act on a key; id is the life of the sandbox that exec and kill are about.
+// asked is an operation on a key. For exec and kill, id is the life of the sandbox.
 type asked struct {
 	act act
 	key session.Key
 	id  string
 }
 
-// answered is what came of it.
+// answered is the result of an operation.
 type answered struct {
-	id      string // life of the sandbox that open and get returned
+	id      string // life of the sandbox returned by open and get
 	created bool
-	err     error // its class
+	err     error // error class
 	killed  bool
-	session *session.Session // so that no other life gets its address
+	session *session.Session // kept so that no other life gets its address
 }
 
-// health of a sandbox.
+// health is the health of a sandbox.
 type health string
 
 const (
 	alive  health = "alive"
-	killed health = "killed" // and perhaps nobody noticed yet
-	lost   health = "lost"   // somebody was told
+	killed health = "killed" // the client may not have noticed it yet
+	lost   health = "lost"   // reported to a client
 )
 
-// keyState is what a key has: no sandbox, or one.
+// keyState is the state of a key: no sandbox or one sandbox.
 type keyState struct {
 	id string
 	health
 }
 
-// keyModel is what a key's clients may see if every act happened at one moment between its call and its return.
+// keyModel describes the allowed histories of a key's clients. Each operation must take effect at one moment between
+// its call and its return.
 func keyModel() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -90,22 +91,22 @@ func keyModel() porcupine.Model {
 	}
 }
 
-// step reports whether an act could have had its outcome in a state, and the state after it.
+// step reports whether an operation can have its result in a state, and returns the state after it.
 func step(s keyState, in asked, out answered) (bool, keyState) {
 	none, sick := keyState{}, s.id != "" && s.health != alive
 	switch in.act {
 	case actOpen:
 		switch {
-		case errors.Is(out.err, backend.ErrClosed): // a close ended the creation
+		case errors.Is(out.err, backend.ErrClosed): // a close canceled the creation
 			return true, s
 		case out.err != nil:
 			return false, s
-		case out.created, sick && s.id != out.id: // the latter is the same sandbox in its next life
+		case out.created, sick && s.id != out.id: // the second case is the same sandbox in its next life
 			return s.id == "" || sick, keyState{out.id, alive}
 		}
 		return s.id == out.id && s.health != lost, s
 	case actGet:
-		if out.err != nil { // what is lost may be taken away by any open
+		if out.err != nil { // any open may remove a lost sandbox
 			return errors.Is(out.err, backend.ErrNotFound) && (s.id == "" || sick), none
 		}
 		return s.id == out.id, s
@@ -136,7 +137,7 @@ func stepExec(s keyState, in asked, err error) (bool, keyState) {
 		return !mine, s
 	case errors.Is(err, backend.ErrLost):
 		return sick, keyState{s.id, lost}
-	case errors.Is(err, backend.ErrUnavailable): // it just ended, and nobody knows why yet
+	case errors.Is(err, backend.ErrUnavailable): // it just ended, and the reason is not known yet
 		return sick, s
 	}
 	return false, s
@@ -150,7 +151,7 @@ type history struct {
 	ops []porcupine.Operation
 }
 
-// record runs an act and notes when it was called, when it returned, and its outcome.
+// record runs an operation and records its call time, return time, and result.
 func (h *history) record(client int, in asked, do func() answered) answered {
 	call := time.Since(h.began)
 	out := do()
@@ -161,8 +162,8 @@ func (h *history) record(client int, in asked, do func() answered) answered {
 	return out
 }
 
-// TestHistories has clients open, use, close and kill the sandboxes of two keys at once, and checks that what they saw
-// could have been seen one after the other: a key has one sandbox, and neither a closed nor a lost one is handed out.
+// TestHistories verifies concurrent clients that open, use, close, and kill the sandboxes of two keys. Their results
+// must be possible in a sequential order: a key has one sandbox, and neither a closed nor a lost sandbox is returned.
 func TestHistories(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		f := faultOf("killed in histories of sessions", h.engine)
@@ -193,7 +194,7 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// client does what it likes.
+// client performs random operations.
 type client struct {
 	l      *library
 	engine string
@@ -203,9 +204,9 @@ type client struct {
 	fault  *fault
 }
 
-// work acts n times.
+// work performs n operations.
 func (c *client) work(t *testing.T, keys []session.Key, n int) {
-	given := map[session.Key]*session.Session{} // the latest of each key
+	given := map[session.Key]*session.Session{} // latest session of each key
 	for range n {
 		key := keys[c.random.IntN(len(keys))]
 		s := given[key]
@@ -225,7 +226,7 @@ func (c *client) work(t *testing.T, keys []session.Key, n int) {
 			case actExec:
 				_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 				if err != nil {
-					delete(given, key) // there is more to see with the next one
+					delete(given, key) // use a new session next time
 				}
 				return answered{err: err}
 			case actClose:
@@ -253,10 +254,10 @@ func (c *client) find(ctx context.Context, in asked) (s *session.Session, out an
 	return s, out
 }
 
-// life names what a session is about: a sandbox until that is lost.
+// life identifies a sandbox until it is lost.
 func life(s *session.Session) string { return fmt.Sprintf("%s %p", s.ID(), s) }
 
-// check judges the history.
+// check verifies the history.
 func (h *history) check(t *testing.T, f *fault) {
 	t.Helper()
 	made := map[string]bool{}

@@ -1,6 +1,6 @@
-// Command addons is what a cluster has beside Kubernetes itself, for the one node of the tests: a network plugin's
-// enforcement of NetworkPolicies, with iptables, the way of pods to the API server, and a provisioner of volumes, which
-// are directories of the node.
+// Command addons provides the components of a cluster that are not part of Kubernetes itself, for the single node of
+// the tests. It enforces NetworkPolicies with iptables, like a network plugin. It connects pods to the API server. It
+// provisions volumes, which are directories on the node.
 //
 //	addons --kubeconfig FILE --node NAME --pods CIDR --service ADDRESS --server ADDRESS --storage-class NAME --volumes DIRECTORY
 //	addons --kubeconfig FILE --left    lists what tests left in it
@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// again is how often everything is looked at, whatever the server says.
+// again is the interval of complete checks, independent of events from the server.
 const again = 5 * time.Second
 
 func main() {
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// way leads pods to the API server.
+// way makes the API server reachable from pods.
 func (a *addons) way(ctx context.Context, service, server string) error {
 	pods, err := netip.ParsePrefix(a.network)
 	if err != nil {
@@ -79,10 +79,10 @@ type addons struct {
 	claims     corelisters.PersistentVolumeClaimLister
 	pvs        corelisters.PersistentVolumeLister
 	policies   networklisters.NetworkPolicyLister
-	rules      string // in force
+	rules      string // current rules
 }
 
-// run keeps the node as the server says until ctx ends.
+// run keeps the node in the state that the server requests until ctx is done.
 func (a *addons) run(ctx context.Context) {
 	f := informers.NewSharedInformerFactory(a.api, 0)
 	core, network := f.Core().V1(), f.Networking().V1()
@@ -120,17 +120,17 @@ func (a *addons) run(ctx context.Context) {
 	}
 }
 
-// selected reports whether a selector, of which the zero value selects all, selects labels.
+// selected reports whether a selector selects labels. The zero value selects all.
 func selected(s labels.Selector, err error, set map[string]string) bool {
 	return err == nil && s.Matches(labels.Set(set))
 }
 
-// live reports whether a pod has an address of its own.
+// live reports whether a pod is running with its own address.
 func live(p *corev1.Pod) bool {
 	return p.Status.PodIP != "" && !p.Spec.HostNetwork && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// isolates reports whether a policy is about a direction.
+// isolates reports whether a policy applies to a direction.
 func isolates(p *networkingv1.NetworkPolicy, direction networkingv1.PolicyType) bool {
 	for _, t := range p.Spec.PolicyTypes {
 		if t == direction {

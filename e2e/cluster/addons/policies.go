@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// chain is where packets from and to pods come by; its rules follow the policies. What no pod is known to have the
-// address of sends and gets nothing, so that a pod is closed until its policies are known.
+// chain is the iptables chain for packets from and to pods. Its rules implement the policies. Packets with the address
+// of an unknown pod are dropped, so a pod is isolated until its policies are known.
 const chain = "WORKCELL-CLUSTER"
 
-// allowed is the mark of a packet that a rule of a policy lets through.
+// allowed is the mark of a packet that a policy rule allows.
 const allowed = "0x40000/0x40000"
 
-// enforce makes the rules of the node say what the policies say.
+// enforce updates the node's rules to the policies.
 func (a *addons) enforce() error {
 	pods, err := a.pods.List(labels.Everything())
 	if err != nil {
@@ -40,7 +40,7 @@ func (a *addons) enforce() error {
 	for _, p := range pods {
 		w.direction(p, policies, networkingv1.PolicyTypeIngress)
 	}
-	for _, p := range pods { // both ends agree
+	for _, p := range pods { // allowed by the policies of both ends
 		w.rule(chain, "-s "+p.Status.PodIP+" -j ACCEPT")
 	}
 	w.rule(chain, "-s "+a.network+" "+reject)
@@ -54,7 +54,7 @@ func (a *addons) enforce() error {
 		return fmt.Errorf("iptables-restore: %w: %s", err, out)
 	}
 	a.rules = text
-	for _, from := range []string{"FORWARD", "INPUT"} { // where other programs put theirs first, again
+	for _, from := range []string{"FORWARD", "INPUT"} { // other programs insert their rules first, so insert again
 		if exec.Command("iptables", "-w", "-C", from, "-j", chain).Run() == nil {
 			continue
 		}
@@ -67,7 +67,7 @@ func (a *addons) enforce() error {
 
 const reject = "-j REJECT --reject-with icmp-admin-prohibited"
 
-// writer makes the input of iptables-restore.
+// writer creates the input of iptables-restore.
 type writer struct {
 	a      *addons
 	pods   []*corev1.Pod
@@ -87,7 +87,7 @@ func (w *writer) String() string {
 	return b.String()
 }
 
-// direction writes what the policies say of packets from a pod, or to it.
+// direction writes the rules of the policies for packets from a pod or to a pod.
 func (w *writer) direction(p *corev1.Pod, policies []*networkingv1.NetworkPolicy, d networkingv1.PolicyType) {
 	end, other := "-s", "-d"
 	if d == networkingv1.PolicyTypeIngress {
@@ -171,7 +171,7 @@ func (w *writer) peer(in, end, namespace string, peer networkingv1.NetworkPolicy
 	}
 }
 
-// matches reports whether a pod is a peer in a policy of a namespace.
+// matches reports whether a pod matches a peer of a policy in a namespace.
 func (w *writer) matches(peer networkingv1.NetworkPolicyPeer, p *corev1.Pod, namespace string) bool {
 	if peer.NamespaceSelector == nil && p.Namespace != namespace {
 		return false

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 )
 
-// serve is what kube-proxy would be to the one service that a cluster has by itself, that of its API server:
-// connections of pods to the service's address, which the node has, go on to the server, which is on the node's
-// loopback. Nobody but pods is let in.
+// serve replaces kube-proxy for the cluster's only built-in service, the API server. It forwards connections of pods
+// from the service's address, which belongs to the node, to the server on the node's loopback interface. It rejects all
+// other connections.
 func serve(ctx context.Context, service, server string, pods netip.Prefix) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", service)
 	if err != nil {
@@ -32,7 +32,7 @@ func serve(ctx context.Context, service, server string, pods netip.Prefix) error
 	return nil
 }
 
-// lead connects a pod and the server.
+// lead connects a pod to the server.
 func lead(ctx context.Context, pod net.Conn, server string, pods netip.Prefix) {
 	defer pod.Close()
 	if from, err := netip.ParseAddrPort(pod.RemoteAddr().String()); err != nil || !pods.Contains(from.Addr()) {
@@ -47,7 +47,7 @@ func lead(ctx context.Context, pod net.Conn, server string, pods netip.Prefix) {
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{pod, s}, {s, pod}} {
 		go func() {
-			_, _ = io.Copy(way[0], way[1]) // ends with either
+			_, _ = io.Copy(way[0], way[1]) // ends when either side closes
 			ended <- struct{}{}
 		}()
 	}

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// provisioner marks the volumes that are made here.
+// provisioner marks the volumes created by this program.
 const provisioner = "workcell.test/directories"
 
-// provide makes a volume for each claim that waits for one, and deletes those whose claims are gone.
+// provide creates a volume for each pending claim, and deletes the volumes of deleted claims.
 func (a *addons) provide(ctx context.Context) error {
 	claims, err := a.claims.List(labels.Everything())
 	if err != nil {
@@ -38,7 +38,7 @@ func (a *addons) provide(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// make makes the volume of a claim.
+// make creates the volume of a claim.
 func (a *addons) make(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	name := "pvc-" + string(c.UID)
 	dir := filepath.Join(a.volumes, name)
