@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
-// root returns the top of the checkout.
+// root returns the root directory of the repository.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("..")
@@ -30,7 +30,7 @@ func buildCLI(t *testing.T) string {
 	return path
 }
 
-// runCLI runs the command at the top of the checkout with the given extra environment.
+// runCLI runs the command in the repository's root directory with additional environment variables.
 func runCLI(t *testing.T, bin string, env []string, args ...string) rig.Result {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), bin, args...)

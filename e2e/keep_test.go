@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and
-// between them there is none; its workspace and its conversation are the same.
+// TestContainerPerRequest verifies that with keep: workspace, a coding agent has a new container in each of two runs,
+// and none in between. Its workspace and its conversation are kept.
 func TestContainerPerRequest(t *testing.T) {
 	t.Parallel()
 	bin, dir := buildCLI(t), t.TempDir()
@@ -24,10 +24,10 @@ func TestContainerPerRequest(t *testing.T) {
 		if err == nil && strings.Contains(string(raw), "the second task") {
 			tasks = 2
 		}
-		if len(results) >= tasks { // one command for each
+		if len(results) >= tasks { // one command per task
 			return llmtest.Answer{Text: results[len(results)-1]}
 		}
-		// The first process of a container, by when it was started.
+		// The start time of PID 1 identifies a container.
 		return llmtest.Answer{Calls: []llmtest.Call{{Name: "Bash", Input: llmtest.Object{"command": "cut -d' ' -f22 /proc/1/stat >> starts; cat starts"}}}}
 	})
 	web := httptest.NewServer(model)
@@ -53,7 +53,7 @@ sandbox: {mode: executor, session: user, keep: workspace, executor: {command: cl
 					Executor struct{ Resumed bool }
 				}
 				decode(t, runCLI(t, bin, env, "agent", "run", "--backend", engine, "--user", "ann", "-o", "json", agent, task), &res)
-				text, _, _ := strings.Cut(res.Text, "<") // the coding agent's own words follow
+				text, _, _ := strings.Cut(res.Text, "<") // followed by the coding agent's own text
 				if starts := strings.Fields(text); len(starts) != n+1 || len(slices.Compact(starts)) != n+1 || res.Executor.Resumed != (n == 1) {
 					t.Errorf("%s: %+v", task, res)
 				}
@@ -77,7 +77,7 @@ sandbox: {mode: executor, session: user, keep: workspace, executor: {command: cl
 	}
 }
 
-// decode reads what a command printed as JSON.
+// decode decodes the JSON output of a command.
 func decode(t *testing.T, out rig.Result, v any) {
 	t.Helper()
 	if out.Code != 0 {

@@ -83,7 +83,7 @@ func TestNpmCache(t *testing.T) {
 		// Try to poison the cache: neither links nor copies lead back to the original.
 		d.prints(s, `cd ~/.npm/_cacache && find . -type l | head -1 | grep -c . && for f in $(find . -type f -o -type l); do (echo evil >$f) 2>/dev/null; done; rm -rf ~/.npm; echo done`, "1\ndone")
 		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
-		// A package that is missing in the cache is downloaded, in addition to the cached packages.
+		// An uncached package is downloaded, in addition to the cached packages.
 		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: sandbox.Egress{Allow: []string{host}}})
 		must(t, err)
 		d.prints(online, `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")

@@ -97,7 +97,7 @@ func TestKilledAgentContinues(t *testing.T) {
 				args = []string{"runs", "resume", id}
 			}
 			p := h.start(t, args...)
-			time.Sleep(time.Duration(random.Int64N(int64(whole)))) // the random moment is what the test varies
+			time.Sleep(time.Duration(random.Int64N(int64(whole)))) // the test varies this moment randomly
 			p.Kill()
 			f.inject(1)
 			if !resume {

@@ -39,7 +39,7 @@ func TestKilledAttempts(t *testing.T) {
 			var r stepsRun
 			for range 3 {
 				p := h.start(t, args...)
-				time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the random moment is what the test varies
+				time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the test varies this moment randomly
 				p.Kill()
 				f.inject(1)
 				if r = h.latest(t); r.State != "interrupted" {

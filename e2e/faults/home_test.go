@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// makes is a workflow that changes its workspace and makes an output which takes a moment to be written.
+// makes is a workflow that changes its workspace and creates an output slowly.
 const makes = `id: makes
 outputs: [out.bin]
 sandbox: {runtime: bash}
@@ -20,9 +20,9 @@ steps:
   - {id: make, type: exec, command: "echo new > a.txt; head -c 8000000 /dev/urandom > out.bin; sha256sum out.bin"}
 `
 
-// TestKilledOnTheWayHome kills a run at each point at which what it made comes home: the copy of the workspace is
-// taken, the archive is half written, it is there, the sandbox is being removed, and the end is recorded. Resumed or
-// given up, nothing is lost that was made, and nothing is left of what only a run under way needs.
+// TestKilledOnTheWayHome kills a run at each step of the collection of its results: the workspace is copied, the
+// archive is partly written, the archive exists, the sandbox is being removed, and the end is recorded. After resume or
+// cancel, no result is lost, and no temporary files of the run are left.
 func TestKilledOnTheWayHome(t *testing.T) {
 	for _, end := range []string{"resume", "cancel"} {
 		for name, moment := range map[string]func(run string) bool{
@@ -33,7 +33,7 @@ func TestKilledOnTheWayHome(t *testing.T) {
 				if !there("made.zip")(run) {
 					return false
 				}
-				time.Sleep(rand.N(30 * time.Millisecond)) // into the removal of the sandbox
+				time.Sleep(rand.N(30 * time.Millisecond)) // until the removal of the sandbox has started
 				return true
 			},
 			"ended": func(run string) bool { return there("made.zip")(run) && !there("base.zip")(run) },
@@ -56,11 +56,11 @@ func TestKilledOnTheWayHome(t *testing.T) {
 	}
 }
 
-// killedAt starts a run and kills it at a moment, and reports whether it did. Moments are short: a busy machine may be
-// past one before it has been seen, and then the run ends by itself.
+// killedAt starts a run, kills it at a moment, and reports whether it did. The moments are short. On a busy host, the
+// run may pass a moment before it is detected, and then the run ends normally.
 func (h *host) killedAt(t *testing.T, moment func(run string) bool, args ...string) bool {
 	t.Helper()
-	before, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*")) // the pattern is well formed
+	before, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*")) // the pattern is valid
 	p := h.start(t, args...)
 	for {
 		select {
@@ -80,16 +80,16 @@ func (h *host) killedAt(t *testing.T, moment func(run string) bool, args ...stri
 	}
 }
 
-// there returns what reports whether a run has a file.
+// there returns a function that reports whether a run has a file.
 func there(pattern string) func(run string) bool {
 	return func(run string) bool {
-		found, _ := filepath.Glob(filepath.Join(run, pattern)) // the pattern is well formed
+		found, _ := filepath.Glob(filepath.Join(run, pattern)) // the pattern is valid
 		return len(found) > 0
 	}
 }
 
-// isHome ends the latest run, which was killed, in one of two ways. What it made must be kept then, unless it is given
-// up before that was written.
+// isHome ends the latest run, which was killed, with resume or cancel. Afterwards its results must be kept, unless it
+// was canceled before they were written.
 func (h *host) isHome(t *testing.T, end string) {
 	t.Helper()
 	r := h.latest(t)

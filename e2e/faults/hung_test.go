@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// typed reports whether an error is one that a caller can act on. Nothing else may come of an engine's faults.
+// typed reports whether an error has a class that a caller can act on. An engine's faults must cause only such errors.
 func typed(err error) bool {
 	for _, class := range []error{
 		backend.ErrUnavailable, backend.ErrLost, backend.ErrCapacity, backend.ErrQuota, backend.ErrImage, backend.ErrClosed,
@@ -32,21 +32,21 @@ func typed(err error) bool {
 	return false
 }
 
-// written is what commands added to a file of a sandbox, by the lines they added.
+// written tracks the lines that commands added to a file in a sandbox.
 type written struct {
 	s    *session.Session
 	last int
-	done map[string]bool // whether the command was said to have succeeded
+	done map[string]bool // by line: whether its command reported success
 
 	mayGo bool // the sandbox may be lost
 }
 
-// write adds a line. What an engine's silence swallowed may have happened or not.
+// write adds a line. If the engine does not answer, the line may or may not be written.
 func (w *written) write(ctx context.Context) error {
 	w.last++
 	line := fmt.Sprintf("line-%06d.", w.last)
 	w.done[line] = false
-	// On a full disk the beginning of a line may be all that fits: the next one must not continue it.
+	// On a full disk, only the beginning of a line may be written, so start each line with a newline.
 	res, err := w.s.Exec(ctx, sandbox.ExecRequest{Command: `printf '\n` + line + `\n' >> log`})
 	if err == nil && res.Status == sandbox.ExecCompleted && res.ExitCode == 0 {
 		w.done[line] = true
@@ -54,7 +54,8 @@ func (w *written) write(ctx context.Context) error {
 	return err
 }
 
-// check waits until the sandbox answers and compares: what was done is there, and nothing was done twice.
+// check waits until the sandbox answers and checks the file. All successful writes must be present, and no write may be
+// present twice.
 func (w *written) check(t *testing.T, f *fault) {
 	t.Helper()
 	var log bytes.Buffer
@@ -77,9 +78,9 @@ func (w *written) check(t *testing.T, f *fault) {
 	}
 }
 
-// TestHungEngine has sandboxes made, used and removed while what lies between us and the engine delays, breaks or
-// swallows what passes. Calls end with errors that say so, what was said to be done is done, and afterwards all is as
-// before.
+// TestHungEngine creates, uses, and removes sandboxes while a proxy in front of the engine delays, breaks, or drops
+// connections. Calls must end with appropriate errors, successful operations must have taken effect, and everything
+// must work again afterwards.
 func TestHungEngine(t *testing.T) {
 	on(t, []string{"docker", "containerd"}, func(t *testing.T, h *host) {
 		random := chance(t)
@@ -110,22 +111,23 @@ func TestHungEngine(t *testing.T) {
 func storm(t *testing.T, p *proxy, l *library, w weather, random *rand.Rand, f *fault, kept *written) {
 	t.Helper()
 	during(t, l, f, kept, func() {
-		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
+		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the test varies this moment randomly
 		p.set(w)
 		f.inject(1)
-		time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
+		// The test varies the duration randomly, shorter or longer than the driver's patience.
+		time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond)
 		p.set(fair)
 	})
 	kept.check(t, f)
 	eventually(t, "sandboxes can be had again", func() bool { return useOnce(t.Context(), l) == nil })
-	// What could not be removed at the time is removed now, by who notes it.
+	// Sandboxes whose removal failed are removed now.
 	eventually(t, "nothing but what is kept is there", func() bool {
 		list, err := l.List(t.Context())
 		return err == nil && len(list) == 1
 	})
 }
 
-// useOnce opens a sandbox, uses it and closes it.
+// useOnce opens a sandbox, uses it, and closes it.
 func useOnce(ctx context.Context, l *library) error {
 	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, _, err := l.Open(ctx, key, session.Request{Image: image})
@@ -135,7 +137,7 @@ func useOnce(ctx context.Context, l *library) error {
 	return errors.Join(err, l.CloseScope(ctx, key.Scope()))
 }
 
-// during lets clients make, use and remove sandboxes while a fault is there.
+// during creates, uses, and removes sandboxes in several clients during a fault.
 func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -150,7 +152,7 @@ func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
 					f.lose(t, "under way: %v", err)
 				}
 				if err != nil {
-					time.Sleep(10 * time.Millisecond) // what is refused at once is not asked for all the time
+					time.Sleep(10 * time.Millisecond) // do not repeat immediate failures in a busy loop
 				}
 			}
 		})

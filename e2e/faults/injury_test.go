@@ -14,17 +14,17 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// injury is something that is done to an engine while sandboxes are made, used and removed on it.
+// injury is a fault that is injected into an engine while sandboxes are created, used, and removed on it.
 type injury struct {
 	name   string
-	gone   bool // the sandbox that is there is lost, and its session must say so
+	gone   bool // the existing sandbox is lost, and its session must report that
 	inject func(t *testing.T, x *private, kept *session.Session, random *rand.Rand)
 }
 
-// moment is what is tested.
+// moment waits for a random time.
 func moment(random *rand.Rand) { time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) }
 
-// stopping ends a daemon and starts it again.
+// stopping stops a daemon and starts it again.
 func stopping(daemon, signal string) func(*testing.T, *private, *session.Session, *rand.Rand) {
 	return func(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
 		moment(random)
@@ -32,7 +32,7 @@ func stopping(daemon, signal string) func(*testing.T, *private, *session.Session
 	}
 }
 
-// forAWhile does something to an engine and undoes it: the moment and how long it lasts are what is tested.
+// forAWhile injects a fault into an engine at a random moment and reverts it after a random time.
 func forAWhile(do, undo func(t *testing.T, x *private)) func(*testing.T, *private, *session.Session, *rand.Rand) {
 	return func(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
 		moment(random)
@@ -42,15 +42,15 @@ func forAWhile(do, undo func(t *testing.T, x *private)) func(*testing.T, *privat
 	}
 }
 
-// killShim kills what stands between the engine and the sandbox.
+// killShim kills the process between the engine and the sandbox.
 func killShim(t *testing.T, x *private, kept *session.Session, random *rand.Rand) {
 	moment(random)
 	x.KillShim(t, kept.Info().EngineID)
 }
 
-// TestInjuredEngine ends engines while sandboxes are made, used and removed, starts them again, and takes from them
-// what they need. Where the engine lets its containers run on, nothing is lost. Where it does not, open sessions are
-// said to be lost, and what a process had left for the next one is found with its files.
+// TestInjuredEngine stops and restarts engines while sandboxes are created, used, and removed, and takes away resources
+// that they need. If the engine keeps its containers running, nothing is lost. Otherwise, open sessions are reported as
+// lost, and a sandbox that an earlier process left is found with its files.
 func TestInjuredEngine(t *testing.T) {
 	t.Parallel()
 	full := injury{"disk full", false, forAWhile(func(t *testing.T, x *private) { x.Fill(t) }, func(t *testing.T, x *private) { x.Free(t) })}
@@ -92,7 +92,7 @@ func TestInjuredEngine(t *testing.T) {
 	}
 }
 
-// injure injects a fault. left is a sandbox that stays.
+// injure injects a fault. left is the id of a sandbox that stays.
 func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, left string) {
 	t.Helper()
 	t.Log(c.name)
@@ -120,7 +120,7 @@ func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, 
 	})
 }
 
-// saidToBeLost verifies that the sandbox is stopped, that its session does not pretend, and that the run has it again.
+// saidToBeLost verifies that the sandbox is stopped, that its session reports this, and that the run can open it again.
 func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 	t.Helper()
 	eventually(t, "the session says that it is lost", func() bool {
@@ -133,7 +133,7 @@ func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 	}
 }
 
-// leaveSandbox makes a named sandbox with a file in it, as a process does that ends, and returns its id.
+// leaveSandbox creates a named sandbox with a file in it, like a process that then exits, and returns its id.
 func (x *private) leaveSandbox(t *testing.T) string {
 	t.Helper()
 	l := x.library(t, x.driver(t))
@@ -147,7 +147,7 @@ func (x *private) leaveSandbox(t *testing.T) string {
 	return s.ID()
 }
 
-// takeSandbox finds it again and removes it.
+// takeSandbox finds the sandbox of leaveSandbox and removes it.
 func (x *private) takeSandbox(t *testing.T, f *fault, id string) {
 	t.Helper()
 	l := x.library(t, x.driver(t))
@@ -166,7 +166,7 @@ func (x *private) takeSandbox(t *testing.T, f *fault, id string) {
 	x.onlyLeft(t, l, f, "")
 }
 
-// onlyLeft waits until the engine has no sandbox but one.
+// onlyLeft waits until the engine has only one sandbox.
 func (x *private) onlyLeft(t *testing.T, l *library, f *fault, id string) {
 	t.Helper()
 	f.leaves(t, func() (rest []string) {

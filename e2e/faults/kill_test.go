@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
-// steps is a workflow whose steps write their names to a file of the sandbox. The second one waits for ever, unless it
-// did so before. The last one shows the file and whether the one that waited is gone.
+// steps is a workflow whose steps write their names to a file in the sandbox. The second step waits forever, unless it
+// has waited before. The last step prints the file, and whether the waiting process is gone.
 const steps = `id: steps
 sandbox: {runtime: bash}
 steps:
@@ -25,7 +25,7 @@ steps:
   - {id: four, type: exec, command: "cat log"}
 `
 
-// stepsRun is a run of steps as `runs show` prints it.
+// stepsRun is a run of steps in the output of `runs show`.
 type stepsRun struct {
 	ID      string `json:"id"`
 	State   string `json:"state"`
@@ -36,7 +36,7 @@ type stepsRun struct {
 	} `json:"entries"`
 }
 
-// finished returns the steps that the journal has the end of.
+// finished returns the steps with a recorded end.
 func (r stepsRun) finished() []string {
 	var done []string
 	for _, e := range r.Entries {
@@ -73,7 +73,8 @@ func (h *host) show(t *testing.T, id string) stepsRun {
 	return r
 }
 
-// TestKilledRunIsResumed: a run that is killed, at whichever step, is resumed by another process in the same sandbox.
+// TestKilledRunIsResumed verifies that a run that was killed at any step is resumed by another process in the same
+// sandbox.
 func TestKilledRunIsResumed(t *testing.T) {
 	for name, moment := range map[string][]string{
 		"before the sandbox is made":      {"run"},
@@ -99,7 +100,7 @@ func TestKilledRunIsResumed(t *testing.T) {
 	}
 }
 
-// inSandbox waits until a command succeeds in the only sandbox there is.
+// inSandbox waits until a command succeeds in the only sandbox.
 func (h *host) inSandbox(t *testing.T, command string) {
 	t.Helper()
 	eventually(t, command, func() bool {
@@ -109,8 +110,8 @@ func (h *host) inSandbox(t *testing.T, command string) {
 	})
 }
 
-// resumes resumes the latest run, which was killed, until it has ended: the second step waits once. Nothing that had
-// finished is done again, and nothing is left.
+// resumes resumes the latest run, which was killed, until it ends. The second step waits once. No finished step may be
+// repeated, and nothing may be left.
 func (h *host) resumes(t *testing.T) {
 	t.Helper()
 	before := h.latest(t)
@@ -153,11 +154,11 @@ func (h *host) resumes(t *testing.T) {
 	h.nothingLeft(t)
 }
 
-// waited reports whether a resumed run has been through the second step's wait, once it is known.
+// waited waits until the second step of a resumed run waits or has ended. It reports whether the step has ended.
 func (h *host) waited(t *testing.T, p *rig.Process, id string) (been bool) {
 	t.Helper()
 	eventually(t, "the second step waits, or is over", func() bool {
-		ended := p.Exited() // asked first: what it did until then is in the journal
+		ended := p.Exited() // checked first, so that the journal has all entries of the process
 		if been = slices.Contains(h.show(t, id).finished(), "two"); been {
 			return true
 		}
@@ -166,22 +167,21 @@ func (h *host) waited(t *testing.T, p *rig.Process, id string) (been bool) {
 		}
 		var list []struct{ ID string }
 		h.read(t, &list, "sandbox", "ls")
-		// pid is there when it waits now, and also when an earlier process was killed while it did: then it ends by itself.
+		// pid also exists if an earlier process was killed during the wait; then the command ends without further action
 		return len(list) == 1 && h.run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c",
 			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").Code == 0 && strings.Contains(p.Text(), "two")
 	})
 	return been
 }
 
-// TestKilledAtRandom kills runs at moments that nobody chose. Whatever the moment, the run can be given up, and then
-// nothing is left.
+// TestKilledAtRandom kills runs at random times. The run can always be canceled, and then nothing is left.
 func TestKilledAtRandom(t *testing.T) {
 	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
 		f := faultOf("SIGKILL of a run, at random", h.engine)
 		random := chance(t)
 		for round := range laps(6) {
 			p := h.start(t, "run", workflow(t, steps))
-			time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
+			time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the test varies this moment randomly
 			p.Kill()
 			f.inject(1)
 			r := h.latest(t)
@@ -196,11 +196,11 @@ func TestKilledAtRandom(t *testing.T) {
 			}
 		}
 		h.nothingLeft(t)
-		f.leave(t, h.owners(t)) // the files of dead processes
+		f.leave(t, h.owners(t)) // lock files of dead processes
 	})
 }
 
-// owners returns the files by which processes are known to live; the next process removes those of dead ones.
+// owners returns the lock files of processes. The next command removes the files of dead processes.
 func (h *host) owners(t *testing.T) []string {
 	t.Helper()
 	h.ok(t, "sandbox", "ls")
@@ -213,7 +213,7 @@ func (h *host) owners(t *testing.T) []string {
 	return names
 }
 
-// ending is a workflow that is soon over.
+// ending is a workflow that ends soon.
 const ending = `id: ending
 sandbox: {runtime: bash}
 steps:
@@ -221,9 +221,9 @@ steps:
   - {id: last, type: exec, command: "cat file"}
 `
 
-// TestKilledAtItsEnd kills runs about when they end and remove their sandboxes. A run that is said to have ended has
-// none any more; one that was interrupted has none once it was given up. Nothing waits for an idle time, a quarter of
-// an hour.
+// TestKilledAtItsEnd kills runs around the time at which they end and remove their sandboxes. A run that is reported as
+// ended has no sandboxes. An interrupted run has none after it was canceled. No removal may wait for the idle timeout
+// of a quarter of an hour.
 func TestKilledAtItsEnd(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		f := faultOf("SIGKILL of a run, about its end", h.engine)
@@ -231,7 +231,7 @@ func TestKilledAtItsEnd(t *testing.T) {
 		for range laps(4) {
 			p := h.start(t, "run", workflow(t, ending))
 			p.Await(t, "last", "exec")
-			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
+			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the test varies this moment randomly
 			p.Kill()
 			f.inject(1)
 			if r := h.latest(t); r.State == "interrupted" {

@@ -18,24 +18,24 @@ import (
 	"time"
 )
 
-// ledger counts what faults did, for the table that the long form ends with.
+// ledger counts the effects of faults, for the table at the end of the long form.
 type ledger struct {
-	end time.Time // of the long form; zero in the short one
+	end time.Time // end of the long form; zero in the short form
 
 	mu   sync.Mutex // guards rows
 	rows map[string]*fault
 }
 
-// fault is one kind of fault on one engine.
+// fault counts the effects of one kind of fault on one engine.
 type fault struct {
-	mu                   sync.Mutex // guards what follows
+	mu                   sync.Mutex // guards the fields below
 	injected, lost, left int
 }
 
-// book is filled by all tests, and printed after the last one.
+// book is filled by all tests and printed after the last test.
 var book ledger
 
-// openLedger reads how long the long form is to last.
+// openLedger reads the duration of the long form.
 func openLedger() error {
 	book.rows = map[string]*fault{}
 	text := os.Getenv("FAULTS_SOAK")
@@ -53,7 +53,7 @@ func openLedger() error {
 // soaking reports whether this is the long form.
 func soaking() bool { return !book.end.IsZero() }
 
-// faultOf returns the row of a kind of fault on an engine.
+// faultOf returns the row for a kind of fault on an engine.
 func faultOf(kind, engine string) *fault {
 	book.mu.Lock()
 	defer book.mu.Unlock()
@@ -64,14 +64,14 @@ func faultOf(kind, engine string) *fault {
 	return book.rows[name]
 }
 
-// inject counts faults.
+// inject counts injected faults.
 func (f *fault) inject(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.injected += n
 }
 
-// lose reports what a fault took, which it must not.
+// lose reports a loss caused by a fault as a test error.
 func (f *fault) lose(t *testing.T, format string, args ...any) {
 	t.Helper()
 	f.mu.Lock()
@@ -80,7 +80,7 @@ func (f *fault) lose(t *testing.T, format string, args ...any) {
 	t.Errorf("lost: "+format, args...)
 }
 
-// leave reports what was left behind; nothing is fine.
+// leave reports leftovers as a test error. An empty list is fine.
 func (f *fault) leave(t *testing.T, list []string) {
 	t.Helper()
 	f.mu.Lock()
@@ -91,7 +91,7 @@ func (f *fault) leave(t *testing.T, list []string) {
 	}
 }
 
-// leaves waits until nothing is left, and reports what is.
+// leaves waits until nothing is left, and reports any leftovers.
 func (f *fault) leaves(t *testing.T, left func() []string) {
 	t.Helper()
 	list := left()
@@ -101,7 +101,7 @@ func (f *fault) leaves(t *testing.T, left func() []string) {
 	f.leave(t, list)
 }
 
-// print writes the table.
+// print prints the table.
 func (l *ledger) print(w io.Writer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,8 +119,8 @@ func (l *ledger) print(w io.Writer) error {
 	return table.Flush()
 }
 
-// laps returns the rounds of a test: a few, or FAULTS_ROUNDS; in the long form as many as there is time for, but no
-// fewer.
+// laps returns the rounds of a test: few, or FAULTS_ROUNDS. In the long form, it returns as many rounds as fit into the
+// remaining time, but at least as many.
 func laps(few int) iter.Seq[int] {
 	if n, err := strconv.Atoi(os.Getenv("FAULTS_ROUNDS")); err == nil {
 		few = n
@@ -134,7 +134,7 @@ func laps(few int) iter.Seq[int] {
 	}
 }
 
-// chance returns random numbers, and logs their seed: FAULTS_SEED in the environment.
+// chance returns a random number generator and logs its seed. The environment variable FAULTS_SEED sets the seed.
 func chance(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())

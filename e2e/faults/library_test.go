@@ -33,13 +33,13 @@ import (
 
 var must, eventually = rig.Must, rig.Eventually
 
-// image is what sandboxes of the library's tests are made of.
+// image is the image of sandboxes in the library's tests.
 const image = "workcell/debian:12"
 
-// engines are those on which a fault of ours, not of the engine, is tested.
+// engines returns the engines for tests of faults that do not depend on the engine.
 func engines() []string { return []string{"docker", "containerd", "local"} }
 
-// openDriver opens the driver of an engine at an address; containerd's and local's keep their files in state.
+// openDriver opens the driver of an engine at an address. containerd and local keep their files in state.
 func openDriver(ctx context.Context, engine, address, state string, patience time.Duration) (backend.SandboxBackend, error) {
 	switch engine {
 	case "docker":
@@ -50,27 +50,28 @@ func openDriver(ctx context.Context, engine, address, state string, patience tim
 	return local.New(ctx, &local.Options{StateDir: state})
 }
 
-// connect opens the driver of the system's engine as a program with the library does, one that waits for a busy engine.
+// connect opens the driver of the system's engine like a program that uses the library, with the patience for a busy
+// engine.
 func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
 	address := map[string]string{"docker": os.Getenv("DOCKER_HOST"), "containerd": containerdAddress()}[engine]
 	state := map[string]string{"containerd": containerd.DefaultStateDir, "local": localState}[engine]
 	return openDriver(ctx, engine, address, state, patience)
 }
 
-// behind starts a proxy before an engine and returns a driver behind it, which takes silence for an error soon.
+// behind starts a proxy in front of an engine and returns a driver that uses it. The driver has little patience.
 func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	t.Helper()
 	if engine == "docker" {
 		host, err := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
 		must(t, err)
-		l, err := net.Listen("tcp", "127.0.0.1:0") // as of an engine on another machine, whose streams are its own
+		l, err := net.Listen("tcp", "127.0.0.1:0") // like an engine on another host, whose streams are separate
 		must(t, err)
 		p := newProxy(t, l, host.Scheme, cmp.Or(host.Path, host.Host))
 		driver, err := docker.New(t.Context(), &docker.Options{Host: "tcp://" + l.Addr().String(), Patience: 2 * time.Second})
 		must(t, err)
 		return p, driver
 	}
-	dir, err := os.MkdirTemp("", "faults-") // a test's own directory may be too long for a socket
+	dir, err := os.MkdirTemp("", "faults-") // the path of t.TempDir may be too long for a socket
 	must(t, err)
 	l, err := net.Listen("unix", filepath.Join(dir, "e.sock"))
 	must(t, err)
@@ -81,21 +82,21 @@ func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	return p, driver
 }
 
-// localState is where the local driver keeps sandboxes when root runs it.
+// localState is the local driver's directory for sandboxes if it runs as root.
 const localState = "/var/lib/workcell/local"
 
 func containerdAddress() string {
 	return cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress)
 }
 
-// library is a program of ours with records on disk.
+// library is a program that uses our library, with records on disk.
 type library struct {
 	*session.Manager
 	driver backend.SandboxBackend
 	store  *sqlite.Store
 }
 
-// openLibrary returns a manager whose records are in a directory, on a driver that it closes in the end.
+// openLibrary returns a manager with records in a directory. The manager closes driver at the end.
 func openLibrary(ctx context.Context, driver backend.SandboxBackend, dir string) (*library, error) {
 	l := &library{driver: driver}
 	instance, err := os.ReadFile(filepath.Join(dir, "instance"))
@@ -106,7 +107,7 @@ func openLibrary(ctx context.Context, driver backend.SandboxBackend, dir string)
 		return nil, errors.Join(err, driver.Close())
 	}
 	l.Manager, err = session.NewManager(driver, &session.Options{
-		Instance: strings.TrimSpace(string(instance)), Store: l.store, ReapEvery: time.Second, // what could not be removed is tried again soon
+		Instance: strings.TrimSpace(string(instance)), Store: l.store, ReapEvery: time.Second, // retries failed removals soon
 	})
 	if err != nil {
 		return nil, errors.Join(err, l.store.Close(), driver.Close())
@@ -118,7 +119,7 @@ func (l *library) close(ctx context.Context) error {
 	return errors.Join(l.Manager.Close(ctx), l.store.Close(), l.driver.Close())
 }
 
-// library opens one that belongs to the host, until the end of the test.
+// library opens a library for the host, until the end of the test.
 func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	t.Helper()
 	h.named(t)
@@ -132,7 +133,7 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	return l
 }
 
-// named makes the host's instance, as its first command would.
+// named creates the host's instance id, like its first command would.
 func (h *host) named(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(h.state, "instance")
@@ -143,7 +144,7 @@ func (h *host) named(t *testing.T) {
 	must(t, os.WriteFile(path, []byte(record.NewID()+"\n"), 0o600))
 }
 
-// mainProcess returns the process that a sandbox lives as long as.
+// mainProcess returns the PID of a sandbox's main process.
 func mainProcess(engine string, s *session.Session) (int, error) {
 	id := s.Info().EngineID
 	switch engine {
@@ -170,7 +171,7 @@ func mainProcess(engine string, s *session.Session) (int, error) {
 	return run.PID, json.Unmarshal(text, &run)
 }
 
-// killMain kills the main process of a sandbox, waits for its end, and reports whether there was one.
+// killMain kills the main process of a sandbox and waits for its end. It returns false if there was no such process.
 func killMain(t *testing.T, engine string, s *session.Session) bool {
 	t.Helper()
 	pid, err := mainProcess(engine, s)
@@ -182,12 +183,12 @@ func killMain(t *testing.T, engine string, s *session.Session) bool {
 		return false
 	}
 	defer p.Release() //nolint:errcheck // it only frees
-	// The number may have been another's since: the handle is of whom the engine still names.
+	// The PID may have been reused. The handle is valid if the engine still reports this PID.
 	if again, err := mainProcess(engine, s); err != nil || again != pid || p.Kill() != nil {
 		return false
 	}
 	for deadline := time.Now().Add(patience); !ended(pid) && p.Signal(syscall.Signal(0)) == nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) { // not fatal: this is not the test's own goroutine
+		if time.Now().After(deadline) { // not Fatal, because this may run in another goroutine than the test
 			t.Errorf("process %d was killed and has not ended", pid)
 			return true
 		}
@@ -195,14 +196,14 @@ func killMain(t *testing.T, engine string, s *session.Session) bool {
 	return true
 }
 
-// ended reports whether a process runs no more; its parent may not have noticed.
+// ended reports whether a process has exited, even if its parent has not reaped it.
 func ended(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-// output runs a program, which must succeed, and returns what it printed.
+// output runs a program, which must succeed, and returns its output.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

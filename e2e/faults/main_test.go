@@ -1,7 +1,6 @@
 //go:build linux
 
-// Package faults kills the command and spoils what it keeps, on real engines, and looks at what is lost and what is
-// left.
+// Package faults kills the command and damages its data, on real engines, and checks for losses and leftovers.
 package faults
 
 import (
@@ -21,13 +20,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// images makes the official images be those that `make images` builds.
+// images maps the official images to the images built by `make images`.
 const images = "python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12"
 
-// patience is how long a test waits for what must happen.
+// patience is the maximum wait for an expected event.
 const patience = 3 * time.Minute
 
-// binary is the command, built once before the first test.
+// binary is the path of the command, built once before the first test.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -65,14 +64,15 @@ func runTests(m *testing.M) (int, error) {
 	return code, err
 }
 
-// host is a user's machine: an engine and a state directory.
+// host is a user's host: an engine and a state directory.
 type host struct {
 	engine, state string
-	// reaps lets its processes have reapers, which a test must see the end of. Each is in a process group of its own then.
+	// reaps enables reapers for its processes. The test must then wait for the reapers. Each process has a separate
+	// process group in this case.
 	reaps bool
 }
 
-// newHost makes a state directory, and checks at the end of the test that the engine has nothing of it any more.
+// newHost creates a state directory. At the end of the test, it checks that the engine has no leftovers of the host.
 func newHost(t *testing.T, engine string) *host {
 	t.Helper()
 	h := &host{engine: engine, state: filepath.Join(t.TempDir(), "state")}
@@ -83,7 +83,7 @@ func newHost(t *testing.T, engine string) *host {
 	return h
 }
 
-// on runs a test on engines, side by side.
+// on runs a test on engines in parallel.
 func on(t *testing.T, engines []string, test func(t *testing.T, h *host)) {
 	t.Parallel()
 	for _, engine := range engines {
@@ -124,7 +124,7 @@ func (h *host) ok(t *testing.T, args ...string) string {
 	return out
 }
 
-// read runs the command with -o json and decodes what it prints.
+// read runs the command with -o json and decodes its output.
 func (h *host) read(t *testing.T, v any, args ...string) {
 	t.Helper()
 	must(t, json.Unmarshal([]byte(h.ok(t, append(args, "-o", "json")...)), v))
@@ -138,7 +138,7 @@ func (h *host) instance(t *testing.T) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// left returns what the engine has of the host.
+// left returns the host's objects on the engine.
 func (h *host) left(t *testing.T) []string {
 	t.Helper()
 	label := "dev.workcell.instance=" + h.instance(t)
@@ -156,7 +156,7 @@ func (h *host) left(t *testing.T) []string {
 	var left []string
 	for _, list := range lists[h.engine] {
 		out, err := exec.Command(list[0], list[1:]...).Output()
-		if err != nil && list[0] != "grep" { // which fails when it finds nothing
+		if err != nil && list[0] != "grep" { // grep fails if it finds nothing
 			t.Fatal(err)
 		}
 		left = append(left, strings.Fields(string(out))...)
@@ -164,8 +164,8 @@ func (h *host) left(t *testing.T) []string {
 	return left
 }
 
-// nothingLeft waits until the engine has nothing of the host any more. Every command sweeps, so one that looks is
-// enough.
+// nothingLeft waits until the engine has no objects of the host. Every command runs the cleanup sweep, so one listing
+// command is enough.
 func (h *host) nothingLeft(t *testing.T) {
 	t.Helper()
 	eventually(t, "nothing is left on "+h.engine, func() bool {

@@ -11,13 +11,13 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestKeyModel: the model of a key accepts what may be seen, and refuses what may not. The acts of a history follow
-// each other, but for those that are said to be at once.
+// TestKeyModel verifies that the model of a key accepts possible histories and rejects impossible ones. The operations
+// of a history are sequential, except those marked as concurrent.
 func TestKeyModel(t *testing.T) {
 	type seen struct {
 		asked
 		answered
-		together bool // with the one before
+		together bool // concurrent with the previous operation
 	}
 	open := func(id string, created bool) seen {
 		return seen{asked{act: actOpen}, answered{id: id, created: created}, false}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestKilledPool: what a server had ready when it was killed, or was about to make, is gone with the next command.
+// TestKilledPool verifies that the next command removes the pooled sandboxes of a killed server, including those being
+// created.
 func TestKilledPool(t *testing.T) {
 	for name, whole := range map[string]bool{"full": true, "while it is filled": false} {
 		t.Run(name, func(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 	"github.com/workcell-dev/workcell/e2e/machinetest"
 )
 
-// private is an engine that belongs to a test, which may break it, and a host on it.
+// private is a private engine of a test, which the test may damage, and a host with this engine.
 type private struct {
 	*host
 	*machinetest.Machine
 }
 
-// newPrivate starts an engine of its own for a test, with the image in it. The local driver has no engine, but a disk.
+// newPrivate starts a private engine for a test, with the image loaded. For the local driver, it creates only a disk.
 func newPrivate(t *testing.T, engine, disk string, liveRestore bool) *private {
 	t.Helper()
 	m := machinetest.New(t, disk)
@@ -32,7 +32,7 @@ func newPrivate(t *testing.T, engine, disk string, liveRestore bool) *private {
 	return x
 }
 
-// forgetImage removes the image, also from under sandboxes.
+// forgetImage removes the image, even if sandboxes use it.
 func (x *private) forgetImage(t *testing.T) {
 	t.Helper()
 	if x.engine == "docker" {
@@ -51,7 +51,7 @@ func (x *private) driver(t *testing.T) backend.SandboxBackend {
 	return b
 }
 
-// pipes lists the FIFOs of the driver. Engines that were killed leave their own.
+// pipes returns the driver's FIFOs. Killed engines leave their FIFOs too.
 func (x *private) pipes(t *testing.T) []string {
 	t.Helper()
 	return strings.Fields(x.Run(t, "find "+x.Disk+"/state -type p 2>/dev/null; true"))

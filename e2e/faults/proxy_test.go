@@ -11,35 +11,35 @@ import (
 	"time"
 )
 
-// weather is how a proxy treats what passes through it.
+// weather is the treatment of data by a proxy.
 type weather string
 
 const (
 	fair       weather = "fair"
-	slow       weather = "delayed"      // everything takes a while longer
-	reset      weather = "reset"        // connections break once, new ones are as good as ever
-	cut        weather = "cut off"      // connections break, and there are no new ones
-	hole       weather = "into a hole"  // connections are there, nothing comes through
-	unanswered weather = "answers lost" // what is asked gets through, no answer does
+	slow       weather = "delayed"      // all data is delayed
+	reset      weather = "reset"        // existing connections break once; new connections work
+	cut        weather = "cut off"      // existing connections break, and new connections are refused
+	hole       weather = "into a hole"  // connections work, but no data passes
+	unanswered weather = "answers lost" // requests pass, but answers are lost
 )
 
-// latency is how much later things arrive when they are delayed.
+// latency is the delay of delayed data.
 const latency = 30 * time.Millisecond
 
-// proxy is a socket before an engine's. It knows nothing of what passes.
+// proxy is a socket in front of an engine's socket. It does not interpret the data.
 type proxy struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	weather weather
 	changed chan struct{} // closed when the weather changes
 	pairs   map[*pair]struct{}
 }
 
-// pair is a connection of a client and the one to the engine.
+// pair is a client's connection and the corresponding connection to the engine.
 type pair struct{ client, server net.Conn }
 
-func (c *pair) close() { _, _ = c.client.Close(), c.server.Close() } // they may be closed
+func (c *pair) close() { _, _ = c.client.Close(), c.server.Close() } // may be closed already
 
-// newProxy starts a proxy before an engine, until the end of the test.
+// newProxy starts a proxy in front of an engine, until the end of the test.
 func newProxy(t *testing.T, l net.Listener, network, address string) *proxy {
 	t.Helper()
 	p := &proxy{weather: fair, changed: make(chan struct{}), pairs: map[*pair]struct{}{}}
@@ -53,13 +53,13 @@ func newProxy(t *testing.T, l net.Listener, network, address string) *proxy {
 			if server, err := net.Dial(network, address); err == nil {
 				wg.Go(func() { p.pass(&pair{client, server}) })
 			} else {
-				_ = client.Close() // as if nobody listened
+				_ = client.Close() // like a missing listener
 			}
 		}
 	})
 	t.Cleanup(func() {
 		p.set(cut)
-		err := l.Close() // which ends the loop
+		err := l.Close() // ends the loop
 		wg.Wait()
 		must(t, err)
 	})
@@ -80,7 +80,7 @@ func (p *proxy) set(to weather) {
 	p.changed = make(chan struct{})
 }
 
-// pass carries both directions of a connection to their ends.
+// pass forwards both directions of a connection until they end.
 func (p *proxy) pass(c *pair) {
 	defer c.close()
 	p.mu.Lock()
@@ -99,7 +99,7 @@ func (p *proxy) pass(c *pair) {
 	p.mu.Unlock()
 }
 
-// carry copies one direction of a connection as the weather allows.
+// carry forwards one direction of a connection as the weather allows.
 func (p *proxy) carry(c *pair, to, from net.Conn, answers bool) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -121,7 +121,7 @@ func (p *proxy) carry(c *pair, to, from net.Conn, answers bool) {
 	}
 }
 
-// wait waits until the weather lets something through.
+// wait waits until the weather lets data pass.
 func (p *proxy) wait(answers bool) {
 	for {
 		p.mu.Lock()
@@ -132,7 +132,7 @@ func (p *proxy) wait(answers bool) {
 			<-changed
 			continue
 		case now == slow:
-			time.Sleep(latency) // that is the fault
+			time.Sleep(latency) // the delay is the fault
 		}
 		return
 	}

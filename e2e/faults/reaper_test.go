@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// lingering is a workflow that can be killed while a command runs, which ends soon after; then the sandbox is idle.
+// lingering is a workflow that is killed while a command is running. The command ends soon afterwards, so the sandbox
+// becomes idle.
 const lingering = `id: lingering
 sandbox: {runtime: bash, limits: {idle_timeout: 1s}}
 steps:
@@ -23,14 +24,14 @@ steps:
   - {id: second, type: exec, command: "sleep 10"}
 `
 
-// reapers returns the processes that look after what this host's processes leave.
+// reapers returns the PIDs of the reapers for the host's processes.
 func (h *host) reapers(t *testing.T) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	must(t, err)
 	var pids []int
 	for _, file := range lines {
-		text, _ := os.ReadFile(file) // it may have ended
+		text, _ := os.ReadFile(file) // it may have exited
 		if args := strings.Split(string(text), "\x00"); slices.Contains(args, "reaper") && slices.Contains(args, h.state) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			must(t, err)
@@ -40,7 +41,7 @@ func (h *host) reapers(t *testing.T) []int {
 	return pids
 }
 
-// watched waits for the one reaper there is to be.
+// watched waits until exactly one reaper is running.
 func (h *host) watched(t *testing.T) (pid int) {
 	t.Helper()
 	eventually(t, "there is one reaper", func() bool {
@@ -53,8 +54,8 @@ func (h *host) watched(t *testing.T) (pid int) {
 	return pid
 }
 
-// TestReaper kills a run together with everything that its terminal or its caller could end. Nobody runs the command
-// again, and yet its sandbox goes, and then who removed it.
+// TestReaper kills a run together with all processes that its terminal or its caller could kill. The user runs no other
+// command. The reaper must still remove the sandbox, and then exit.
 func TestReaper(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		h.reaps = true
@@ -66,13 +67,13 @@ func TestReaper(t *testing.T) {
 				p.Await(t, "second", "exec")
 				h.isDetached(t, h.watched(t))
 			} else {
-				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
+				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the test varies this moment randomly
 			}
 			must(t, syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGKILL))
 			p.Kill()
 			f.inject(1)
 			if _, err := os.Stat(filepath.Join(h.state, "instance")); err != nil {
-				continue // it had not begun
+				continue // the run had not started
 			}
 			eventually(t, "the sandbox goes by itself", func() bool { return len(h.left(t)) == 0 })
 			eventually(t, "the reaper goes, too", func() bool { return len(h.reapers(t)) == 0 })
@@ -80,7 +81,7 @@ func TestReaper(t *testing.T) {
 	})
 }
 
-// isDetached checks that what ends its parent's session, terminal or process group does not reach a process.
+// isDetached verifies that ending the parent's session, terminal, or process group does not affect a process.
 func (h *host) isDetached(t *testing.T, pid int) {
 	t.Helper()
 	text := string(read(t, filepath.Join("/proc", strconv.Itoa(pid), "stat")))
@@ -94,8 +95,9 @@ func (h *host) isDetached(t *testing.T, pid int) {
 	}
 }
 
-// TestReaperIsNotNoticed: a command that leaves nothing takes its reaper along. One that leaves what time will take
-// away is over for its caller nevertheless, who may wait for whatever it was given to be closed.
+// TestReaperIsNotNoticed verifies that a command without remaining sandboxes stops its reaper. A command whose
+// sandboxes will expire must end completely for its caller, which may wait until all inherited streams and descriptors
+// are closed.
 func TestReaperIsNotNoticed(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.reaps = true
@@ -109,7 +111,7 @@ func TestReaperIsNotNoticed(t *testing.T) {
 		defer ours.Close()
 		cmd := h.command("sandbox", "open", "--name", "box", "--idle-timeout", "1h")
 		cmd.ExtraFiles = []*os.File{theirs}
-		out, err := cmd.Output() // waits for its end, and that nobody has its streams any more
+		out, err := cmd.Output() // waits for its exit and until no other process holds its streams
 		theirs.Close()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -120,9 +122,10 @@ func TestReaperIsNotNoticed(t *testing.T) {
 			t.Errorf("the pipe that it was given: %q, %v", rest, err)
 		}
 		h.ok(t, "sandbox", "open", "--name", "another", "--idle-timeout", "1h")
-		one := h.watched(t) // of the two, and it may be either
+		one := h.watched(t) // either of the two reapers
 		h.ok(t, "sandbox", "rm", "--all")
-		if err := syscall.Kill(one, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) { // it would look in a minute
+		if err := syscall.Kill(one, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			// Otherwise it would check only after a minute.
 			t.Error(err)
 		}
 		eventually(t, "the reaper goes", func() bool { return len(h.reapers(t)) == 0 })

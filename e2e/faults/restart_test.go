@@ -15,7 +15,7 @@ import (
 	flows "github.com/workcell-dev/workcell/workflow"
 )
 
-// entries is a journal in memory.
+// entries is an in-memory journal.
 type entries struct {
 	mu   sync.Mutex
 	list []flows.Entry
@@ -28,8 +28,8 @@ func (e *entries) Append(_ context.Context, entry flows.Entry) error {
 	return nil
 }
 
-// TestRunsOverRestarts restarts an engine in the second of three steps of ten runs. No run may fail: it continues, or
-// it is interrupted and resumes with the files of its first step.
+// TestRunsOverRestarts restarts an engine during the second of three steps of ten runs. No run may fail. A run
+// continues, or is interrupted and can be resumed with the files of its first step.
 func TestRunsOverRestarts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

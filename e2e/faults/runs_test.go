@@ -14,12 +14,12 @@ import (
 	"syscall"
 	"testing"
 
-	_ "modernc.org/sqlite" // to write what a newer version would
+	_ "modernc.org/sqlite" // writes the state of a newer version
 
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
-// TestCancelledFromOutside: a run of a living process is asked to stop, and takes its sandbox along.
+// TestCancelledFromOutside verifies that a run of a living process can be canceled and removes its sandbox.
 func TestCancelledFromOutside(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		p := h.waiting(t, workflow(t, steps))
@@ -48,7 +48,8 @@ func TestCancelledFromOutside(t *testing.T) {
 	})
 }
 
-// TestOneResumes: a killed run is not resumed by another workflow, and of several that resume it, one does.
+// TestOneResumes verifies that a killed run cannot be resumed with another workflow, and that only one of several
+// processes resumes it.
 func TestOneResumes(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, steps)
@@ -64,7 +65,7 @@ func TestOneResumes(t *testing.T) {
 		for i := range codes {
 			wg.Go(func() {
 				cmd := h.command("runs", "resume", id)
-				_ = cmd.Run() // its exit code is looked at
+				_ = cmd.Run() // the test checks its exit code
 				codes[i] = cmd.ProcessState.ExitCode()
 			})
 		}
@@ -80,7 +81,7 @@ func TestOneResumes(t *testing.T) {
 	})
 }
 
-// waiting starts a run of steps and waits until its second step does.
+// waiting starts a run of steps and waits until its second step waits.
 func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	t.Helper()
 	p := h.start(t, "run", file)
@@ -89,12 +90,13 @@ func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	return p
 }
 
-// TestExpiredRun: the sandbox of a killed run goes when its idle time is over; resuming the run says so.
+// TestExpiredRun verifies that the sandbox of a killed run is removed after its idle timeout, and that resuming the run
+// reports this.
 func TestExpiredRun(t *testing.T) {
 	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {idle_timeout: 1s}}", 1)
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.waiting(t, workflow(t, impatient)).Kill()
-		h.inSandbox(t, "kill -- -$(cat pid)") // a sandbox in which a process runs is not idle
+		h.inSandbox(t, "kill -- -$(cat pid)") // a sandbox with a running process is not idle
 		id := h.latest(t).ID
 		h.nothingLeft(t)
 		res := h.run(t, "runs", "resume", id)
@@ -112,8 +114,8 @@ func TestExpiredRun(t *testing.T) {
 	})
 }
 
-// TestDeliberateEnds: a run is resumed after an isolated agent has finished and after an agent removed the run's
-// sandbox.
+// TestDeliberateEnds verifies that a run can be resumed after an isolated agent has finished and after an agent removed
+// the run's sandbox.
 func TestDeliberateEnds(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, `id: deliberate
@@ -149,7 +151,7 @@ steps:
 	})
 }
 
-// TestAgentsGoOn: a run killed in the second round of its agents continues there.
+// TestAgentsGoOn verifies that a run killed in the second round of its agents continues there.
 func TestAgentsGoOn(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		root, err := filepath.Abs("../..")
@@ -169,15 +171,16 @@ func TestAgentsGoOn(t *testing.T) {
 			} `json:"patch"`
 		}
 		h.read(t, &out, "runs", "resume", id)
-		if out.Outcome != "succeeded" || out.RunID != id || out.Patch.Files != 1 { // also what the killed process changed
+		if out.Outcome != "succeeded" || out.RunID != id || out.Patch.Files != 1 {
+			// Includes the changes of the killed process.
 			t.Errorf("resumed: %+v", out)
 		}
 		h.nothingLeft(t)
 	})
 }
 
-// TestSpoiledState: a state file that cannot be used is an error with what to do. The file stays as it is, nothing is
-// made on the engine, and sandboxes can still be seen and used.
+// TestSpoiledState verifies that an unusable state file is an error with a remedy. The file must not change, nothing
+// may be created on the engine, and sandboxes must still be listed and usable.
 func TestSpoiledState(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, path string){
 		"cut": func(t *testing.T, path string) { must(t, os.Truncate(path, 5000)) },
@@ -235,7 +238,7 @@ func read(t *testing.T, path string) []byte {
 	return raw
 }
 
-// TestGarbage: gc shows what no process has, and removes it only when it is told to.
+// TestGarbage verifies that gc lists sandboxes without a process, and removes them only with --yes.
 func TestGarbage(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		named := strings.TrimSpace(h.ok(t, "sandbox", "open", "--name", "box"))
@@ -258,7 +261,7 @@ func TestGarbage(t *testing.T) {
 			why := map[string]string{}
 			for _, g := range list {
 				if g.Why == "old guest" {
-					continue // of other versions on this engine
+					continue // other versions on this engine
 				}
 				if g.Removed != slices.Contains(args, "--yes") {
 					t.Errorf("gc %v: %+v", args, g)
@@ -282,7 +285,7 @@ func TestGarbage(t *testing.T) {
 		}
 		var list []struct{ ID string }
 		h.read(t, &list, "sandbox", "ls")
-		if len(list) != 2 { // the named one and the living run's
+		if len(list) != 2 { // the named sandbox and the living run's sandbox
 			t.Errorf("sandboxes after gc: %v", list)
 		}
 		if err := alive.Cmd.Process.Signal(syscall.SIGTERM); err != nil {

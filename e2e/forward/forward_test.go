@@ -25,7 +25,7 @@ import (
 	"github.com/workcell-dev/workcell/session/forward"
 )
 
-// web is a page, what the page asks for, and a WebSocket that sends back what comes.
+// web is a server with a page, the page's resources, and a WebSocket echo.
 const web = `
 import base64, hashlib, http.server, os
 PAGE = b"""<!doctype html><script>
@@ -82,7 +82,7 @@ print(s.server_address[1], flush=True)
 s.serve_forever()
 `
 
-// TestHTTP: the standard library's client and a WebSocket, by DialContext and by a port of the host.
+// TestHTTP verifies the standard library's client and a WebSocket, with DialContext and with a forwarded port.
 func TestHTTP(t *testing.T) {
 	on(t, func(x *box) {
 		t, port := x.t, x.server(web)
@@ -128,7 +128,8 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// TestBrowser: a real browser opens a page of the sandbox, whose script asks for more and talks over a WebSocket.
+// TestBrowser verifies that a real browser opens a page in the sandbox, whose script sends requests and uses a
+// WebSocket.
 func TestBrowser(t *testing.T) {
 	path, err := exec.Command(filepath.Join("..", "..", "hack", "tool.sh"), "chromium").Output()
 	if err != nil {
@@ -139,7 +140,8 @@ func TestBrowser(t *testing.T) {
 	on(t, func(x *box) {
 		cmd := exec.CommandContext(x.t.Context(), strings.TrimSpace(string(path)), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 			"--no-first-run", "--no-proxy-server", "--remote-debugging-port=0", "--user-data-dir="+x.t.TempDir(), "http://"+x.forward(x.server(web))+"/")
-		tmp, err := os.MkdirTemp("", "") // a browser that is ended in a hurry leaves its files; sockets are among them, whose paths are limited
+		// A killed browser leaves its files; they include sockets, whose paths have limited length.
+		tmp, err := os.MkdirTemp("", "")
 		must(x.t, err)
 		x.t.Cleanup(func() { must(x.t, os.RemoveAll(tmp)) })
 		cmd.Env = append(os.Environ(), "HOME="+x.t.TempDir(), "TMPDIR="+tmp)
@@ -156,7 +158,7 @@ func TestBrowser(t *testing.T) {
 	})
 }
 
-// TestHalfClose: each direction of a raw connection ends by itself, through a port of the host as well.
+// TestHalfClose verifies that each direction of a raw connection ends separately, including forwarded ports.
 func TestHalfClose(t *testing.T) {
 	on(t, func(x *box) {
 		port := x.server("\ndef whole(c):\n    with c:\n        data = b''\n        while part := c.recv(65536): data += part\n        c.sendall(data[::-1])\nserve(whole)\n")
@@ -177,7 +179,7 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-// TestReset: a reset of either side is one on the other side, never an end.
+// TestReset verifies that a reset on either side is a reset on the other side, and never a normal end.
 func TestReset(t *testing.T) {
 	on(t, func(x *box) {
 		t, port := x.t, x.server(`
@@ -224,9 +226,9 @@ serve(read)
 		if got := x.sh("while ! [ -s how ]; do sleep 0.05; done; cat how"); got != "0: reset" {
 			t.Errorf("a client that resets: %s", got)
 		}
-		c, err := net.Dial("tcp", x.forward("1")) // nothing listens there
+		c, err := net.Dial("tcp", x.forward("1")) // no listener
 		if err != nil {
-			return // it was reset so soon
+			return // it was already reset
 		}
 		defer c.Close()
 		if got, err := io.ReadAll(c); err == nil {
@@ -235,7 +237,7 @@ serve(read)
 	})
 }
 
-// TestConnections: many connections side by side, and connections beyond the bound, which wait.
+// TestConnections verifies many concurrent connections, and that connections above the limit wait.
 func TestConnections(t *testing.T) {
 	on(t, func(x *box) {
 		address := x.forward(x.server(echo))
@@ -260,7 +262,7 @@ func TestConnections(t *testing.T) {
 	})
 }
 
-// TestOnlyLoopback: no other address is reached, also where the sandbox has it.
+// TestOnlyLoopback verifies that only loopback addresses can be reached, even if the sandbox has other addresses.
 func TestOnlyLoopback(t *testing.T) {
 	on(t, func(x *box) {
 		for address, want := range map[string]error{
@@ -276,7 +278,8 @@ func TestOnlyLoopback(t *testing.T) {
 				x.t.Errorf("network %q: %v", network, err)
 			}
 		}
-		host, err := net.Listen("tcp", "127.0.0.1:0") // the host's loopback is another one
+		// Must not be reachable, because the sandbox has another loopback interface.
+		host, err := net.Listen("tcp", "127.0.0.1:0")
 		must(x.t, err)
 		defer host.Close()
 		if _, err := x.DialContext(x.t.Context(), "tcp", host.Addr().String()); !errors.Is(err, backend.ErrNotFound) {
@@ -290,8 +293,8 @@ func TestOnlyLoopback(t *testing.T) {
 	})
 }
 
-// TestOutlives: a connection whose sandbox is removed, or whose session is closed, ends with an error; and so does what
-// forwards, when somebody connects.
+// TestOutlives verifies that a connection ends with an error if its sandbox is removed or its session is closed. A
+// forwarder ends with an error at the next connection.
 func TestOutlives(t *testing.T) {
 	on(t, func(x *box) {
 		t, port := x.t, x.server(echo)
@@ -300,15 +303,17 @@ func TestOutlives(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- f.Serve(context.Background()) }()
 		c := x.dial(port)
-		must(t, x.b.Remove(t.Context(), x.Info().EngineID, backend.RemoveOptions{Volumes: true}))                           // behind our back
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrUnavailable) { // an engine may be slow to know
+		// Outside of the session.
+		must(t, x.b.Remove(t.Context(), x.Info().EngineID, backend.RemoveOptions{Volumes: true}))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrUnavailable) {
+			// An engine may be slow to detect it.
 			t.Errorf("of a sandbox that was removed: %v", err)
 		}
 		if _, err := c.Write([]byte("x")); err == nil {
 			t.Error("a write into a sandbox that was removed")
 		}
 		for over := false; !over; {
-			if late, err := net.Dial("tcp", f.Addrs()[0].String()); err == nil { // it may be reset so soon
+			if late, err := net.Dial("tcp", f.Addrs()[0].String()); err == nil { // it may already be reset
 				defer late.Close()
 			}
 			select {
@@ -316,7 +321,7 @@ func TestOutlives(t *testing.T) {
 				if over = true; !errors.Is(err, backend.ErrLost) {
 					t.Errorf("Serve: %v", err)
 				}
-			case <-time.After(time.Second): // once more, for an engine that is slow to know
+			case <-time.After(time.Second): // try again, because an engine may be slow to detect it
 			}
 		}
 

@@ -20,7 +20,7 @@ import (
 
 var must = rig.Must
 
-const pythonImage = "workcell/python:3.11" // that `make images` builds
+const pythonImage = "workcell/python:3.11" // built by `make images`
 
 // box is a sandbox without a network.
 type box struct {
@@ -40,7 +40,7 @@ func on(t *testing.T, test func(x *box)) {
 	})
 }
 
-// listening begins a server's program, and writes its port once it listens.
+// listening is the beginning of a server program. It writes its port when it listens.
 const listening = `
 import socket, sys, threading
 def listen():
@@ -54,7 +54,7 @@ def serve(handle):
         threading.Thread(target=handle, args=(c,), daemon=True).start()
 `
 
-// server starts a Python program in the sandbox that writes the port that it listens on, and returns that.
+// server starts a Python program in the sandbox. The program writes its listen port, and server returns it.
 func (x *box) server(program string) string {
 	x.t.Helper()
 	_, err := x.WriteFile(x.t.Context(), "server.py", strings.NewReader(listening+program), sandbox.WriteFileOptions{Overwrite: true})
@@ -103,7 +103,7 @@ func (x *box) forward(port string) string {
 	return f.Addrs()[0].String()
 }
 
-// echo sends back what comes.
+// echo sends received data back.
 const echo = `
 def echo(c):
     with c:

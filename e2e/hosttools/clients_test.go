@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// put writes a program of this machine into the sandbox.
+// put copies a program of the host into the sandbox.
 func (d *desk) put(program, name string) {
 	d.t.Helper()
 	f, err := os.Open(program)
@@ -28,7 +28,7 @@ func (d *desk) put(program, name string) {
 	must(d.t, err)
 }
 
-// run runs a command that may call tools, and returns what it printed.
+// run runs a command that may call tools, and returns its output.
 func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 	d.t.Helper()
 	req.Argv = argv
@@ -41,17 +41,17 @@ func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 	return string(res.Stdout.Bytes())
 }
 
-// large is a sandbox in which a program of hundreds of megabytes runs.
+// large are the limits of a sandbox for programs of hundreds of megabytes.
 var large = backend.Limits{MemoryBytes: 4 << 30, WorkspaceBytes: 4 << 30, FileBytes: 1 << 30, PIDs: 512}
 
-// docked returns a manager of Docker, or of the engine that was chosen: what a client is to the bridge does not depend
-// on it, which TestCancelledRequest shows.
+// docked returns a manager for Docker, or for the selected engine. One engine is enough, because the bridge does not
+// depend on the engine, as TestCancelledRequest verifies.
 func docked(t *testing.T) *session.Manager {
 	t.Helper()
 	return manager(t, enginetest.Names()[0])
 }
 
-// The Inspector lists and calls tools.
+// TestInspectorInside verifies that the Inspector can list and call tools in a sandbox.
 func TestInspectorInside(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)

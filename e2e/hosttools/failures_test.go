@@ -26,13 +26,13 @@ func newDesk(t *testing.T, m *session.Manager, rules hosttools.Rules, approver h
 	return newDeskIn(t, m, session.Request{Image: pythonImage}, nil, rules, approver, sources...)
 }
 
-// newDeskOf returns the desk of a person.
+// newDeskOf returns a desk for a user.
 func newDeskOf(t *testing.T, m *session.Manager, name string, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
 	t.Helper()
 	return openDesk(t, m, name, session.Request{Image: pythonImage}, nil, rules, approver, sources...)
 }
 
-// newDeskIn is newDesk with a sandbox and a registry as they are asked for.
+// newDeskIn is like newDesk, with a sandbox request and registry options.
 func newDeskIn(t *testing.T, m *session.Manager, req session.Request, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
 	t.Helper()
 	return openDesk(t, m, "desk", req, o, rules, approver, sources...)
@@ -45,7 +45,7 @@ func openDesk(t *testing.T, m *session.Manager, name string, req session.Request
 	return deskOf(t, s, o, rules, approver, sources...)
 }
 
-// deskOf is a desk for a sandbox that is open.
+// deskOf returns a desk for an open sandbox.
 func deskOf(t *testing.T, s *session.Session, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
 	t.Helper()
 	registry, set := freeze(t, o, rules, approver, sources...)
@@ -54,7 +54,7 @@ func deskOf(t *testing.T, s *session.Session, o *hosttools.Options, rules hostto
 	return &desk{t, s, at, registry, set}
 }
 
-// newSet returns what rules allow of sources, until the end of the test.
+// newSet returns the tools of sources that the rules allow, until the end of the test.
 func newSet(t *testing.T, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *hosttools.Set {
 	t.Helper()
 	_, set := freeze(t, nil, rules, approver, sources...)
@@ -100,13 +100,13 @@ func (d *desk) prints(want, code string) {
 	}
 }
 
-// works reports that calls are answered after whatever happened.
+// works verifies that calls are answered.
 func (d *desk) works() {
 	d.t.Helper()
 	d.prints("12.5\n", `from workcell import tools; print(tools.orders.lookup(id="1")["total"])`)
 }
 
-// The calls of a command that is killed, or times out, end with it.
+// TestCommandEnds verifies that the calls of a command that is killed or times out are canceled.
 func TestCommandEnds(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		waits := newWaits()
@@ -121,7 +121,7 @@ func TestCommandEnds(t *testing.T) {
 			}
 		}
 		t.Run("timed out", func(t *testing.T) {
-			// A busy machine may need more than a second before the program calls at all.
+			// On a busy host, the program may need more than a second until its first call.
 			for timeout := time.Second; ; timeout *= 2 {
 				res := d.python(sandbox.ExecRequest{Timeout: timeout}, program)
 				if res.Status != sandbox.ExecTimedOut {

@@ -21,16 +21,16 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// numbers are what a program inside measured: it prints them as JSON.
+// numbers are measurements that a program in a sandbox prints as JSON.
 type numbers map[string]float64
 
-// attack is a program, and what shows that it came through to the bound that it is about.
+// attack is a program, and a check that it reached the limit under test.
 type attack struct {
 	name, code string
 	check      func(t *testing.T, n numbers)
 }
 
-// attackHead is what all attacks begin with.
+// attackHead is the common beginning of all attacks.
 const attackHead = `
 import ctypes, json, os, select, signal, socket, struct, sys, threading, time
 def connect():
@@ -66,11 +66,11 @@ def call(s, name, **args):
 def show(**n): print(json.dumps({k: int(v) for k, v in n.items()}))
 `
 
-// execConns is how many connections a command may have, by internal/guest/server.
+// execConns is the maximum number of connections per command in internal/guest/server.
 const execConns = 16
 
-// attacks are on the guest, and on the memory of the host. TestHostileLines, TestRequestRate,
-// TestUnreadListsAreBounded, and TestRefusalsAreBounded of gateway/hosttools have the other bounds of the host.
+// attacks are attacks on the guest agent and on the host's memory. TestHostileLines, TestRequestRate,
+// TestUnreadListsAreBounded, and TestRefusalsAreBounded of gateway/hosttools verify the other limits of the host.
 var attacks = []attack{
 	{"answers that nobody reads", `
 links, sent = [connect() for _ in range(16)], 0
@@ -90,7 +90,7 @@ show(links=len(links), waiting=waiting)`, func(t *testing.T, n numbers) {
 			t.Errorf("answers wait on %v of %v connections", n["waiting"], n["links"])
 		}
 	}},
-	// Of few connections: each holds the multiplexer's window besides, see docs/rough-edges.md.
+	// Uses few connections, because each of them also occupies the multiplexer's window, see docs/rough-edges.md.
 	{"arguments that grow when they are read", `
 links = [connect() for _ in range(4)]
 def line(many): # of what takes the most memory for its length, and as long as may be
@@ -112,18 +112,18 @@ show(answered=codes.count('{"total":12.5}'), refused=codes.count("too_large"))`,
 	}},
 }
 
-// What an attack may cost the host, and how much longer a call from another sandbox may take meanwhile: the promise is
-// twice as long, on a machine that does nothing else. The race detector's shadow of memory counts several times what it
-// is of.
+// Limits for the cost of an attack: memory growth of the host process, and the slowdown of calls from another sandbox.
+// The documented guarantee is a factor of two on an otherwise idle host. The race detector's shadow memory is a
+// multiple of the program's memory.
 const (
 	maxGrowth   = 64 << 20 * shadow
 	maxSlowdown = 10
-	slack       = time.Second // what runs beside this on a test's machine comes and goes
+	slack       = time.Second // other load on the test host varies
 )
 
-// Code that does its worst is bounded, costs the host little, and other sandboxes less. The peak of the process's
-// memory is measured, so that no other test may run beside this one. The bounds are those of host and guest, which are
-// the same on every engine, so that one is enough.
+// TestHostileCode verifies that hostile code is bounded, costs the host little, and affects other sandboxes even less.
+// It measures the peak of the process's memory, so it cannot run in parallel. The limits of host and guest agent are
+// the same on every engine, so one engine is enough.
 func TestHostileCode(t *testing.T) {
 	m := manager(t, enginetest.Names()[0])
 	rules := allow("orders.lookup", "orders.refund", "orders.page")
@@ -136,7 +136,7 @@ func TestHostileCode(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) {
 			mine := *d
 			mine.t, other.t = t, t
-			mine.set = newSet(t, rules, nil, newLedger().source()) // what an attack was refused is no other one's business
+			mine.set = newSet(t, rules, nil, newLedger().source()) // refusals of an earlier attack must not count
 			mine.works()
 			base, began := resetPeak(t), time.Now()
 			var res sandbox.ExecResult
@@ -163,11 +163,11 @@ func TestHostileCode(t *testing.T) {
 	}
 }
 
-// resetPeak makes the process as small as it gets and returns its size.
+// resetPeak minimizes the memory of the process and returns its size.
 func resetPeak(t *testing.T) int64 {
 	t.Helper()
 	debug.FreeOSMemory()
-	must(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // the peak begins again
+	must(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // resets the peak value
 	return statusOf(t, "VmRSS:")
 }
 
@@ -192,15 +192,15 @@ func statusOf(t *testing.T, key string) int64 {
 	return 0
 }
 
-// neighbour is a sandbox whose code calls tools meanwhile.
+// neighbour is a sandbox whose code calls tools during an attack.
 type neighbour struct{ *desk }
 
-// during returns the median of the calls that are made while f runs.
+// during returns the median duration of the calls made while f runs.
 func (n *neighbour) during(f func()) time.Duration {
 	n.t.Helper()
 	const stop = "/workspace/stop"
 	ctx := n.t.Context()
-	_, _ = n.s.RemoveFile(ctx, stop, false) // the first time there is none
+	_, _ = n.s.RemoveFile(ctx, stop, false) // the file does not exist the first time
 	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", `
 import os, time
 from workcell import tools
@@ -229,10 +229,10 @@ print(sorted(took)[len(took) // 2], len(took))`}, Background: true, Timeout: 5 *
 	return time.Duration(p50 * float64(time.Second))
 }
 
-// ledger is an `orders` whose calls are known by the command that made them.
+// ledger is a source `orders` that counts calls by command.
 type ledger struct {
 	mu    sync.Mutex
-	calls map[string]map[string]int // by tool and exec
+	calls map[string]map[string]int // by tool and exec id
 }
 
 func newLedger() *ledger { return &ledger{calls: map[string]map[string]int{}} }
@@ -262,14 +262,14 @@ func (l *ledger) source() hosttools.Source {
 	return hosttools.Static("orders", lookup, tool("refund", "refunded"), tool("page", strings.Repeat("<p>", 20<<10)))
 }
 
-// of returns how often each command called a tool.
+// of returns the number of calls of a tool by command.
 func (l *ledger) of(tool string) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.calls[tool])
 }
 
-// begin starts a program with the tools of set, and returns its exec.
+// begin starts a program with the tools of set, and returns its exec id.
 func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) string {
 	d.t.Helper()
 	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", attackHead + code}, Background: true, Env: env}
@@ -281,7 +281,7 @@ func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) str
 	return res.ExecID
 }
 
-// numbers waits for the end of a program and returns what it measured.
+// numbers waits for the end of a program and returns its measurements.
 func (d *desk) numbers(exec string) (n numbers) {
 	d.t.Helper()
 	res, err := d.s.Command(exec).Wait(d.t.Context(), patience)
@@ -292,8 +292,8 @@ func (d *desk) numbers(exec string) (n numbers) {
 	return n
 }
 
-// A command that was granted nothing reaches nobody, and neither does one that says it is another. The same program
-// with a grant is answered.
+// TestNotGranted verifies that a command without a grant cannot call tools, even if it claims to be another command.
+// The same program with a grant gets answers.
 func TestNotGranted(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		d := newDesk(t, m, allow("orders.lookup"), nil, orders(nil))
@@ -324,8 +324,8 @@ show(forged=env.get("WORKCELL_EXEC") == env.get("FORGED", ""), answered=sum(ping
 	})
 }
 
-// Two agents share a sandbox and call at once. Each command has the tools of its own grant, and every call is that of
-// the command that made it.
+// TestConfusedDeputy verifies two agents that share a sandbox and call tools concurrently. Each command has the tools
+// of its own grant, and every call is attributed to the command that made it.
 func TestConfusedDeputy(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -361,7 +361,7 @@ show(**seen)`
 	})
 }
 
-// victim is a command that keeps a connection and calls until it is told to stop. Its pid lies in a file.
+// victim is a command that keeps a connection and calls tools until it is stopped. It writes its PID to a file.
 const victim = `
 s = connect()
 calls = 0
@@ -372,7 +372,7 @@ while not os.path.exists("/workspace/stop"):
     time.sleep(.01)
 show(calls=calls)`
 
-// attackVictim is what the attacks of one command on another begin with.
+// attackVictim is the common beginning of attacks by one command on another.
 const attackVictim = `
 while True:
     try:
@@ -382,13 +382,13 @@ while True:
 libc = ctypes.CDLL(None, use_errno=True)
 `
 
-// A command cannot take on the mark of another one, by which its connections are known: it stays itself.
+// TestForgedTag verifies that a command cannot assume the mark of another command, which identifies its connections.
 func TestForgedTag(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
 		d := newDesk(t, m, allow("orders.refund"), nil, book.source())
 		mine := newSet(t, allow("orders.lookup"), nil, book.source())
-		// The attacker is older: a mark can only be lowered, and later commands have lower ones.
+		// The attacker starts first, because marks can only be lowered, and later commands have lower marks.
 		attacker := d.begin(mine, attackVictim+`
 import resource
 def mark(pid, limit): return resource.prlimit(pid, limit)[1]
@@ -422,9 +422,9 @@ show(lower=wanted < own, before=before, stayed=stayed, refunded=refunded, after=
 	})
 }
 
-// A command that traces another one of its sandbox, which has the same user, or takes a descriptor from it, may call by
-// its connections; what it does so counts as the other one's, and its own calls stay its own. The sandbox is the
-// boundary.
+// TestTracedSibling documents that a command can use the connections of another command in its sandbox, with the same
+// user, by tracing it or by taking a descriptor from it. These calls count as calls of the other command, and its own
+// calls remain its own. The sandbox is the security boundary.
 func TestTracedSibling(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -462,7 +462,8 @@ show(traced=traced, taken=got >= 0, stolen=stolen, own=own)`, nil)
 	})
 }
 
-// A connection that a command gave away ends with the last process of the command, whoever holds it.
+// TestConnectionGivenAway verifies that a connection that a command passed to another process ends with the last
+// process of the command.
 func TestConnectionGivenAway(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -500,7 +501,8 @@ show(given=1)`, nil)
 	})
 }
 
-// A process that a command left behind calls as the command, until the run ends.
+// TestConnectionLeftBehind verifies that a leftover process of a command calls tools as the command, until the run
+// ends.
 func TestConnectionLeftBehind(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -541,7 +543,7 @@ show(first=first)`, nil)
 	})
 }
 
-// until waits for something.
+// until waits for a condition.
 func (d *desk) until(what string, is func() bool) {
 	d.t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {

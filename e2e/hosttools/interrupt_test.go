@@ -19,9 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestInterrupt: a call that needs an approval interrupts the Generate call, and the restart decides and gets the
-// output of the same command, which waited inside. Commands that nobody restarts, and restarts of what does not wait,
-// harm nobody.
+// TestInterrupt verifies that a call that needs approval interrupts the Generate call. The restart decides, and gets
+// the output of the same command, which waited in the sandbox. Commands that are never restarted, and restarts without
+// a waiting command, have no bad effects.
 func TestInterrupt(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		registry, err := hosttools.New(nil, orders(nil))
@@ -91,7 +91,7 @@ for n in (1, 2):
 		if restart(ctx, first, true); !strings.Contains(fmt.Sprint(out["error"]), "no longer pending") {
 			t.Errorf("a second answer: %v", out)
 		}
-		// An agent's file that Genkit loaded: its prompt, rendered again, is what the restart goes on with.
+		// For an agent's file loaded by Genkit, the restart continues with the prompt rendered again.
 		desk := genkit.LookupPrompt(g, "desk")
 		resp, err := desk.Execute(ctx)
 		must(t, err)
@@ -109,7 +109,7 @@ for n in (1, 2):
 		if got := fmt.Sprint(out["stdout"]); !strings.HasSuffix(got, "\nrefunded\nrefunded\n") {
 			t.Errorf("a prompt's output is %v", out)
 		}
-		// Nobody answers: it ends with the sandboxes of its run.
+		// Without an answer, the command ends with the sandboxes of its run.
 		interruptOf(t, generate(ctx, ai.WithPrompt("go")))
 		if err := m.CloseScope(t.Context(), session.Run{Namespace: record.NamespaceAgent, ID: sessionRun(t, ctx)}.Scope()); err != nil {
 			t.Error(err)
@@ -117,7 +117,7 @@ for n in (1, 2):
 	})
 }
 
-// interruptOf returns what an interrupted call asks.
+// interruptOf returns the metadata of an interrupted call.
 func interruptOf(t *testing.T, resp *ai.ModelResponse) map[string]any {
 	t.Helper()
 	if len(resp.Interrupts()) != 1 {

@@ -21,10 +21,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
-// ledgerVariable makes this binary an MCP server: it is the file of its ledger.
+// ledgerVariable makes this binary an MCP server. Its value is the file of the ledger.
 const ledgerVariable = "HOSTTOOLS_TEST_LEDGER"
 
-// ledgerServer has a tool that writes each call down; the first one never answers.
+// ledgerServer is an MCP server with a tool that records each call. The first call is never answered.
 func ledgerServer() int {
 	type none struct{}
 	server := mcp.NewServer(&mcp.Implementation{Name: "ledger", Version: "1"}, nil)
@@ -33,7 +33,7 @@ func ledgerServer() int {
 		if err != nil {
 			return nil, nil, err
 		}
-		defer file.Close() // it is of a test
+		defer file.Close() // a test's file
 		if _, err := file.WriteString("charged\n"); err != nil {
 			return nil, nil, err
 		}
@@ -49,7 +49,7 @@ func ledgerServer() int {
 	return 0
 }
 
-// machine is a user's machine with the command, an engine, and an agent whose program calls a tool.
+// machine is a user's host with the command, an engine, and an agent whose program calls a tool.
 type machine struct {
 	t                   *testing.T
 	binary, engine, dir string
@@ -89,7 +89,7 @@ func newMachine(t *testing.T, binary, engine string) *machine {
 	} {
 		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // of a test that failed
+	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // cleanup after a failed test
 	return m
 }
 
@@ -103,7 +103,7 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs the command to its end.
+// run runs the command until it exits.
 func (m *machine) run(args ...string) (string, error) { return shared.Output(m.command(args...)) }
 
 func (m *machine) read(v any, args ...string) {
@@ -113,7 +113,7 @@ func (m *machine) read(v any, args ...string) {
 	must(m.t, json.Unmarshal([]byte(out), v))
 }
 
-// inSandbox runs a command in the only sandbox there is, beside who has it.
+// inSandbox runs a command in the only sandbox, in addition to its owner's commands.
 func (m *machine) inSandbox(argv ...string) (string, error) {
 	var list []struct{ ID string }
 	m.read(&list, "sandbox", "ls")
@@ -123,17 +123,17 @@ func (m *machine) inSandbox(argv ...string) (string, error) {
 	return m.run(append([]string{"sandbox", "exec", "-n", list[0].ID, "--"}, argv...)...)
 }
 
-// charged returns how often the tool was called.
+// charged returns the number of calls of the tool.
 func (m *machine) charged() int {
-	ledger, _ := os.ReadFile(m.path("ledger")) // it is there when it was called
+	ledger, _ := os.ReadFile(m.path("ledger")) // the file exists after the first call
 	return strings.Count(string(ledger), "charged")
 }
 
-// recorded returns the decisions about calls of the tool that are on record.
+// recorded returns the decisions about calls of the tool in the audit log.
 func (m *machine) recorded() (decisions []string) {
 	file, err := os.Open(m.path("audit"))
 	must(m.t, err)
-	defer file.Close() // it is only read
+	defer file.Close() // opened for reading only
 	for s := bufio.NewScanner(file); s.Scan(); {
 		var r audit.Record
 		must(m.t, json.Unmarshal(s.Bytes(), &r))
@@ -144,8 +144,9 @@ func (m *machine) recorded() (decisions []string) {
 	return decisions
 }
 
-// A run is killed while its agent's code calls a tool. A command beside it has no tools. The code reads the end of its
-// connection and is ended when the run is resumed, the program runs again, and the calls of both are on record.
+// TestKilledRun kills a run while its agent's code calls a tool. Another command in the sandbox has no tools. The code
+// detects the end of its connection and is killed when the run is resumed. Then the program runs again, and the audit
+// log contains the calls of both.
 func TestKilledRun(t *testing.T) {
 	binary, err := commandtest.Build(t.TempDir())
 	must(t, err)
@@ -158,7 +159,7 @@ func TestKilledRun(t *testing.T) {
 			cmd.Stderr = log
 			must(t, cmd.Start())
 			t.Cleanup(func() {
-				_ = cmd.Process.Kill() // it was killed
+				_ = cmd.Process.Kill() // already killed
 				_ = cmd.Wait()
 			})
 			eventually(t, "the tool is called: "+log.String(), func() bool { return m.charged() == 1 })

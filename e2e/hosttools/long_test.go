@@ -20,22 +20,22 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// execTimeout is the time that commands have whose calls wait longer for an approval, and deadHost what one has above
-// that when nobody can answer any more.
+// execTimeout is the timeout of commands whose calls wait longer for an approval. deadHost is the maximum extension of
+// a command after its host died.
 const (
 	execTimeout = 12 * time.Second
 	deadHost    = 15 * time.Second
 )
 
-// refunds lets refunds be approved.
+// refunds returns rules that require approval for refunds.
 func refunds() hosttools.Rules {
 	granted := allow("orders.lookup")
 	granted.Allow = append(granted.Allow, rules.Tool{Tool: "orders.refund", Ask: "true"})
 	return granted
 }
 
-// A command waits for an approval for several times its own timeout, over more than one extension, and has its time
-// afterwards.
+// TestLongApproval verifies that a command can wait for an approval for several times its timeout, with several
+// extensions, and still has its own time afterwards.
 func TestLongApproval(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
@@ -57,7 +57,7 @@ print(tools.orders.refund(id="long"), tools.orders.lookup(id="1")["total"])`)
 		if got := string(res.Stdout.Bytes()); got != "refunded 12.5\n" || res.Duration < 3*execTimeout {
 			t.Errorf("printed %q after %v; %s %s", got, res.Duration, res.Status, res.Stderr.Bytes())
 		}
-		// What was added is not a gift for the rest of the command's life.
+		// The extension does not extend the rest of the command's time.
 		res = d.python(sandbox.ExecRequest{Timeout: execTimeout}, `
 from workcell import tools
 import time
@@ -68,14 +68,15 @@ tools.orders.refund(id="short"); time.sleep(600)`)
 	})
 }
 
-// Variables of the process that is killed while somebody is asked.
+// Environment variables of the process that is killed while it waits for an approval.
 const (
-	waitingVariable  = "HOSTTOOLS_TEST_WAITS_ON" // the engine
+	waitingVariable  = "HOSTTOOLS_TEST_WAITS_ON" // engine
 	instanceVariable = "HOSTTOOLS_TEST_INSTANCE"
 	stateVariable    = "HOSTTOOLS_TEST_STATE"
 )
 
-// A command whose approval died with its host has what was added for the waiting, and not more.
+// TestHostDiesDuringApproval verifies that a command whose host died during an approval keeps only the extensions that
+// it got.
 func TestHostDiesDuringApproval(t *testing.T) {
 	t.Parallel()
 	for _, engine := range enginetest.Names() {
@@ -105,8 +106,8 @@ func TestHostDiesDuringApproval(t *testing.T) {
 	}
 }
 
-// killedWhileWaiting kills a process that waits for an approval. It returns the sandbox, and how long the command had
-// run.
+// killedWhileWaiting kills a process that waits for an approval. It returns the sandbox and the running time of the
+// command.
 func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, lived time.Duration) {
 	t.Helper()
 	self, err := os.Executable()
@@ -119,7 +120,7 @@ func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, 
 	must(t, err)
 	must(t, cmd.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it was killed
+		_ = cmd.Process.Kill() // already killed
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
@@ -136,7 +137,7 @@ func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, 
 	return id, time.Since(began)
 }
 
-// waitForApproval is the process that is killed: its command asks for an approval that nobody gives.
+// waitForApproval is the process that is killed. Its command requests an approval that is never given.
 func waitForApproval() int {
 	err := func() error {
 		ctx := context.Background()
@@ -165,7 +166,7 @@ func waitIn(ctx context.Context, s *session.Session) error {
 	}
 	set, err := registry.Set(ctx, hosttools.Grant{Rules: refunds(), Approver: hosttools.ApproverFunc(
 		func(ctx context.Context, _ hosttools.ApprovalRequest) (hosttools.Decision, error) {
-			time.Sleep(21 * time.Second) // the command was given time three times by then
+			time.Sleep(21 * time.Second) // the command got three extensions by then
 			fmt.Println("asked")
 			<-ctx.Done()
 			return hosttools.Decision{}, ctx.Err()

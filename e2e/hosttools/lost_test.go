@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A client that takes a request back ends that call alone; what it takes back after the answer is ignored.
+// TestCancelledRequest verifies that a client's cancellation cancels only one call. A cancellation after the answer is
+// ignored.
 func TestCancelledRequest(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		waits := newWaits()
@@ -58,7 +59,7 @@ print("done")`)
 		select {
 		case err := <-waits.ended:
 			t.Errorf("the other call has ended, too: %v", err)
-		default: // it is looked at again when it was cancelled itself
+		default: // checked again after its own cancellation
 		}
 		d.writes("cancelled")
 		if err := waits.end(); !errors.Is(err, context.Canceled) {
@@ -72,11 +73,11 @@ print("done")`)
 	})
 }
 
-// breakable is an engine whose connections to sandboxes a test breaks.
+// breakable is an engine whose connections to sandboxes a test can break.
 type breakable struct {
 	backend.SandboxBackend
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	streams []io.Closer
 }
 
@@ -94,12 +95,13 @@ func (b *breakable) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, stream := range b.streams {
-		_ = stream.Close() // the session has closed those before
+		_ = stream.Close() // the session has already closed earlier connections
 	}
 	b.streams = nil
 }
 
-// once are tools whose first calls never answer, and whose later ones do. One may be repeated, one may not.
+// once returns tools whose first call is never answered, and whose later calls are. One tool may be repeated, and one
+// may not.
 func once(begun chan<- string, ended chan<- error) hosttools.Source {
 	tool := func(name string, readOnly bool) hosttools.Tool {
 		first := make(chan struct{}, 1)
@@ -122,7 +124,8 @@ func once(begun chan<- string, ended chan<- error) hosttools.Source {
 	return hosttools.Static("once", tool("charge", false), tool("read", true))
 }
 
-// A call whose connection breaks says that its outcome is unknown, unless it may be made again.
+// TestLinkBreaksUnderCalls verifies that a call whose connection breaks reports an unknown outcome, unless it may be
+// repeated.
 func TestLinkBreaksUnderCalls(t *testing.T) {
 	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
 		link := &breakable{SandboxBackend: b}
@@ -156,20 +159,23 @@ print(tools.once.read())`)
 		if res = d.ends(res.ExecID); string(res.Stdout.Bytes()) != "unavailable True False\n12.5\nread\n" {
 			t.Errorf("printed %q; %s %s", res.Stdout.Bytes(), res.Status, res.Stderr.Bytes())
 		}
-		if len(begun) != 1 { // read, a second time
+		if len(begun) != 1 { // the read-only call was repeated
 			t.Errorf("%d calls were repeated", len(begun))
 		}
 	})
 }
 
-// A result for which the workspace has no room is an error of the call; when there is room again, calls succeed.
+// TestFullWorkspace verifies that a result that does not fit into the workspace is an error of the call. With free
+// space again, calls succeed.
 func TestFullWorkspace(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		req := session.Request{Image: pythonImage, Limits: backend.Limits{WorkspaceBytes: 8 << 20}}
 		d := newDeskIn(t, m, req, nil, allow("orders.*"), nil, orders(nil))
-		// Where the workspace has no file system of its own a command that overfills it is ended: this one leaves 512 KiB.
+		// On a workspace without a separate file system, a command that exceeds the limit is killed. The ballast leaves 512
+		// KiB.
 		_, err := d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, 7<<20+512<<10)), sandbox.WriteFileOptions{})
-		for size := 7 << 20; errors.Is(err, backend.ErrQuota) && size > 6<<20; size -= 128 << 10 { // less what a file system needs
+		for size := 7 << 20; errors.Is(err, backend.ErrQuota) && size > 6<<20; size -= 128 << 10 {
+			// Minus the overhead of a file system.
 			_, err = d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, size)), sandbox.WriteFileOptions{Overwrite: true})
 		}
 		must(t, err)
@@ -186,7 +192,7 @@ print(len(tools.orders.export()))`)
 	})
 }
 
-// starts starts a program that may call tools and goes on.
+// starts starts a program that may call tools, in the background.
 func (d *desk) starts(code string) sandbox.ExecResult {
 	d.t.Helper()
 	res := d.python(sandbox.ExecRequest{Background: true}, code)
@@ -204,7 +210,7 @@ func (d *desk) ends(execID string) sandbox.ExecResult {
 	return res
 }
 
-// writes leaves an empty file that a program waits for.
+// writes creates an empty file that a program waits for.
 func (d *desk) writes(name string) {
 	d.t.Helper()
 	_, err := d.s.WriteFile(d.t.Context(), name, strings.NewReader(""), sandbox.WriteFileOptions{})

@@ -11,15 +11,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// TestMain runs the tests, after which no goroutine of theirs may be left: neither a call of a tool, nor its
-// connection. Or it is a process that a test has started.
+// TestMain runs the tests. Afterwards, none of their goroutines may be left, neither for a tool call nor for its
+// connection. The binary may also be a process that a test has started.
 func TestMain(m *testing.M) {
 	for variable, program := range map[string]func() int{ledgerVariable: ledgerServer, waitingVariable: waitForApproval} {
 		if os.Getenv(variable) != "" {
 			os.Exit(program())
 		}
 	}
-	// Genkit sets a global provider of its own at the first span unless there is one.
+	// Without a global provider, Genkit sets one at the first span.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
 	os.Exit(leaktest.Tests{M: enginetest.Tests{M: m}}.Run())
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-const nodeImage = "workcell/node:22" // `make images` builds it
+const nodeImage = "workcell/node:22" // built by `make images`
 
-// Programs in Node call tools, as a module that imports the library does and as a script, which finds them in its
-// global object.
+// TestNodeScript verifies that Node programs can call tools, both as a module that imports the library and as a script
+// that uses the global object.
 func TestNodeScript(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		r := newRig(t, m, orders(nil))
@@ -47,8 +47,8 @@ console.log(saved.path, saved.bytes);`)
 	})
 }
 
-// In mode code the model has the index with sandbox_exec, whose commands call tools, programs and a shell, and in the
-// note of sandbox_open.
+// TestCode verifies mode code. The model gets the index of the tools in sandbox_exec, whose commands call tools from
+// programs and a shell. It also gets the index in the note of sandbox_open.
 func TestCode(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		for name, tc := range map[string]struct{ image, program, want string }{

@@ -2,5 +2,5 @@
 
 package hosttools
 
-// shadow is how many times as much memory the race detector takes as a program without it.
+// shadow is the memory factor of the race detector.
 const shadow = 8

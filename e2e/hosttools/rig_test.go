@@ -1,6 +1,6 @@
-// Package hosttools runs agents whose code calls tools of the host, in real sandboxes without a network: the channel,
-// the libraries inside, the registry and the tools of a model together. What one of them does by itself is tested where
-// it is.
+// Package hosttools runs agents whose code calls host tools, in real sandboxes without a network. It tests the
+// connection, the libraries in the sandbox, the registry, and the model's tools together. The tests of each package
+// verify its own behavior.
 package hosttools
 
 import (
@@ -30,24 +30,24 @@ import (
 
 var must, eventually = shared.Must, shared.Eventually
 
-const pythonImage = "workcell/python:3.11" // `make images` builds it
+const pythonImage = "workcell/python:3.11" // built by `make images`
 
-// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+// patience is the maximum wait for an expected event. Hosts that run tests may be very busy.
 const patience = 3 * time.Minute
 
 type obj = map[string]any
 
-// on runs a test on each engine, side by side.
+// on runs a test on each engine in parallel.
 func on(t *testing.T, test func(t *testing.T, m *session.Manager)) {
 	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) { test(t, managerOf(t, b)) })
 }
 
-// onDrivers is on for tests with managers of their own.
+// onDrivers is like on, for tests that create managers.
 func onDrivers(t *testing.T, test func(t *testing.T, b backend.SandboxBackend)) {
 	enginetest.On(t, func(t *testing.T, engine string) { test(t, enginetest.Driver(t, engine)) })
 }
 
-// manager opens a manager of an instance of its own, of which nothing may be left at the end.
+// manager opens a manager of a new instance. It verifies at the end that no sandbox is left.
 func manager(t *testing.T, engine string) *session.Manager {
 	t.Helper()
 	return managerOf(t, enginetest.Driver(t, engine))
@@ -58,7 +58,7 @@ func managerOf(t *testing.T, b backend.SandboxBackend) *session.Manager {
 	return enginetest.Manager(t, b, &session.Options{Instance: "hosttools-" + record.NewID()})
 }
 
-// rig is a Genkit whose agents have tools of the host.
+// rig is a Genkit instance whose agents have host tools.
 type rig struct {
 	t   *testing.T
 	m   *session.Manager
@@ -66,7 +66,7 @@ type rig struct {
 	log *buffertest.Buffer
 
 	mu      sync.Mutex                    // guards offered
-	offered map[string]*ai.ToolDefinition // by name, in the last request to a model
+	offered map[string]*ai.ToolDefinition // by name, in the latest request to a model
 }
 
 func newRig(t *testing.T, m *session.Manager, sources ...hosttools.Source) *rig {
@@ -83,8 +83,8 @@ func newRig(t *testing.T, m *session.Manager, sources ...hosttools.Source) *rig 
 	return r
 }
 
-// agent loads an agent whose model calls sandbox_run with each program, and then answers, as it does for an empty one.
-// outputs are those of the calls.
+// agent loads an agent. Its model calls sandbox_run with each program, and then answers. It also answers for an empty
+// program. outputs returns the outputs of the calls.
 func (r *rig) agent(name, sandbox string, programs ...string) (a *tools.Agent, outputs func() []obj) {
 	r.t.Helper()
 	var calls []*ai.ToolRequest
@@ -98,7 +98,7 @@ func (r *rig) agent(name, sandbox string, programs ...string) (a *tools.Agent, o
 	return r.calling(name, sandbox, calls...)
 }
 
-// calling is agent for calls of any tool; nil is an answer.
+// calling is like agent, for calls of any tool. A nil call is an answer.
 func (r *rig) calling(name, sandbox string, calls ...*ai.ToolRequest) (a *tools.Agent, outputs func() []obj) {
 	r.t.Helper()
 	var mu sync.Mutex
@@ -155,7 +155,7 @@ func script(allow string) string {
 	return "{mode: script, image: " + pythonImage + ", host_tools: {allow: " + allow + "}}"
 }
 
-// waits sees the calls of orders.wait.
+// waits observes the calls of orders.wait.
 type waits struct {
 	begun chan struct{}
 	ended chan error
@@ -163,7 +163,7 @@ type waits struct {
 
 func newWaits() *waits { return &waits{make(chan struct{}, 8), make(chan error, 8)} }
 
-// end returns what ended a call.
+// end returns the error that ended a call.
 func (w *waits) end() error {
 	select {
 	case err := <-w.ended:
@@ -173,7 +173,7 @@ func (w *waits) end() error {
 	}
 }
 
-// orders are tools that answer, refuse and take their time, which w sees.
+// orders returns tools that answer, fail, and wait. w observes the waiting calls.
 func orders(w *waits) hosttools.Source {
 	id := obj{"type": "object", "properties": obj{"id": obj{"type": "string"}}, "required": []any{"id"}}
 	return hosttools.Static("orders",

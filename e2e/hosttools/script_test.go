@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// An agent's program calls a tool of the host and prints its answer.
+// TestScriptCallsTools verifies that an agent's program can call a host tool and print its result.
 func TestScriptCallsTools(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		r := newRig(t, m, orders(nil))

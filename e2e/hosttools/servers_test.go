@@ -19,10 +19,10 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// secret is in the operator's file only.
+// secret must appear only in the operator's file.
 const secret = "canary-4711-not-to-be-seen"
 
-// operator makes sources of an operator's file, and returns what they log.
+// operator returns the sources of an operator's file, and their log.
 func operator(t *testing.T, file string) ([]hosttools.Source, *buffertest.Buffer) {
 	t.Helper()
 	config, err := mcpsource.ParseConfig("host-tools.yaml", []byte(file), func(name string) (string, bool) { return secret, name == "SECRET" })
@@ -39,7 +39,7 @@ func operator(t *testing.T, file string) ([]hosttools.Source, *buffertest.Buffer
 	return sources, log
 }
 
-// watched is a desk for servers of an operator's file, and what must not have the secret.
+// watched is a desk for the servers of an operator's file. It tracks all output that must not contain the secret.
 type watched struct {
 	*desk
 	log   *buffertest.Buffer
@@ -54,10 +54,10 @@ func newWatched(t *testing.T, m *session.Manager, file string, allowed ...string
 	return &watched{newDeskIn(t, m, session.Request{Image: pythonImage}, o, allow(allowed...), nil, sources...), log, spans}
 }
 
-// secretStays reports where the secret has come to.
+// secretStays verifies that the secret did not leak.
 func (w *watched) secretStays() {
 	w.t.Helper()
-	must(w.t, w.registry.Close()) // what the servers wrote is logged by then
+	must(w.t, w.registry.Close()) // afterwards, the log has all output of the servers
 	spans := w.spans.GetSpans().Snapshots()
 	if len(spans) == 0 {
 		w.t.Error("there are no spans")
@@ -83,7 +83,7 @@ func server(t *testing.T, name string, env string, args ...string) string {
 	return fmt.Sprintf("  %s: {command: [%s], env: {%s}}\n", name, strings.Join(command, ", "), env)
 }
 
-// Code calls the tools of MCP servers from npm, each with its kinds of results.
+// TestServersFromNPM verifies that code can call the tools of MCP servers from npm, with all their kinds of results.
 func TestServersFromNPM(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		root := t.TempDir()
@@ -127,7 +127,7 @@ try: tools.everything.trigger_long_running_operation(duration=60, steps=60, _tim
 except ToolTimeout as e: print(e.code)
 print("completed" in tools.everything.trigger_long_running_operation(duration=1, steps=5))`)
 
-		// A path is data: what it may name is the server's affair, which holds its root.
+		// Paths are only data for Workcell. The server restricts them to its root.
 		d.prints("in the root\nsaid\ntool_failed\ntool_failed\ntool_failed\n", fmt.Sprintf(`
 from workcell import tools, ToolError
 fs, root = tools.filesystem, %q
@@ -142,13 +142,14 @@ for path in (root + "/../" + %q.split("/")[-2] + "/outside.txt", %q, root + "/li
 			t.Errorf("the server wrote %q, %v", raw, err)
 		}
 
-		// What a server remembers is there for the next command of the run.
+		// The server's state is available to the next command of the run.
 		d.prints("1\n", `
 from workcell import tools
 print(len(tools.memory.create_entities(entities=[{"name": "Ada", "entityType": "person", "observations": ["counts"]}])["entities"]))`)
 		d.prints("Ada\n", `from workcell import tools; print(tools.memory.read_graph()["entities"][0]["name"])`)
 
-		// The server has its secret, and this one tells it to who asks; it is nowhere else inside.
+		// The server knows its secret, and this server reveals it to its callers. It must not appear anywhere else in the
+		// sandbox.
 		res := d.python(sandbox.ExecRequest{}, `
 import os, subprocess
 from workcell import tools

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
-// geminiSettings stand over those that a repository brings along: nothing that they name is started.
+// geminiSettings override the settings of a repository, so that none of its programs are started.
 const geminiSettings = `{
   "mcpServers": {"workcell": {"command": "/.workcell/workcell-guest", "args": ["mcp"], "trust": true, "timeout": 1200000}},
   "mcp": {"allowed": ["workcell"]},
@@ -18,9 +18,9 @@ const geminiSettings = `{
 }
 `
 
-// Agents are the images of CLI coding agents in the versions that their drivers are written for, for an architecture in
-// Go's naming. One that has no package for it is left out. Install scripts are not run: the programs lie in the
-// packages of their platforms.
+// Agents returns the images of CLI coding agents, in the versions for which their drivers were written, for an
+// architecture in Go's naming. It omits agents without a package for the architecture. Install scripts do not run,
+// because the programs are in the platforms' packages.
 func Agents(arch string) ([]Image, error) {
 	node, err := nodeLayer(arch, "22")
 	if err != nil {
@@ -35,7 +35,7 @@ func Agents(arch string) ([]Image, error) {
 	}
 	if p, ok := platformPackage("claude", arch); ok {
 		p.Files = map[string]string{"claude": "usr/local/bin/claude", "LICENSE.md": "usr/local/share/doc/claude/LICENSE.md"}
-		add("claude", drivers.Named("claude").Version, p).Private = true // its licence permits its use, not to pass it on
+		add("claude", drivers.Named("claude").Version, p).Private = true // its license permits use but not redistribution
 	}
 	if p, ok := platformPackage("codex", arch); ok {
 		triple := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-unknown-linux-musl"
@@ -65,8 +65,8 @@ func Agents(arch string) ([]Image, error) {
 	return list, nil
 }
 
-// Newest returns the image of a coding agent in the newest version that npm has, pinned by what its registry says of it
-// now: to try a driver with, not to be published.
+// Newest returns the image of a coding agent in the newest version on npm, pinned by the current data of the registry.
+// It is for trying a driver and must not be published.
 func Newest(ctx context.Context, im Image) (Image, error) {
 	name, tried, _ := strings.Cut(im.Ref, ":")
 	layers := slices.Clone(im.Layers)
@@ -78,7 +78,7 @@ func Newest(ctx context.Context, im Image) (Image, error) {
 			return Image{}, err
 		}
 		im.Ref = name + ":" + version
-		p.Version = version + strings.TrimPrefix(p.Version, tried) // of its platform
+		p.Version = version + strings.TrimPrefix(p.Version, tried) // platform version
 		if p.Integrity, err = npmView(ctx, p.Name, p.Version, "dist.integrity"); err != nil {
 			return Image{}, err
 		}
@@ -88,7 +88,7 @@ func Newest(ctx context.Context, im Image) (Image, error) {
 	return im, nil
 }
 
-// platformPackage returns the npm package that holds an agent's program for an architecture.
+// platformPackage returns the npm package with an agent's program for an architecture.
 func platformPackage(agent, arch string) (NPMPackage, bool) {
 	p, ok := map[string]NPMPackage{
 		"claude/amd64": {
@@ -107,7 +107,7 @@ func platformPackage(agent, arch string) (NPMPackage, bool) {
 			Name: "@openai/codex", Version: drivers.Named("codex").Version + "-linux-arm64",
 			Integrity: "sha512-9z17t4bbUJ9UCIb49O4PoA+ki+45q3rd8nZ8PeH6sYnlKkBld/Xpo/OS3h3Ti954+foshX4o7k5TCU8N7zzqQA==",
 		},
-		// The baseline runs on processors without AVX2 as well.
+		// The baseline build runs on processors without AVX2 too.
 		"opencode/amd64": {
 			Name: "opencode-linux-x64-baseline", Version: drivers.Named("opencode").Version,
 			Integrity: "sha512-1KQGBiiDDeL/VHHbHkOvvFo8Jr97WT5+C1tear+p7IcDTnXgVHXqIjU4O4jM4mHQzykTP2i884FCnW5LDa+zCA==",

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAgents: every agent has an image for the architecture that most have, each tarball is pinned, and the one that
-// may not be passed on is marked.
+// TestAgents verifies that every agent has an image for the most common architecture, that each tarball is pinned, and
+// that the image that must not be redistributed is marked.
 func TestAgents(t *testing.T) {
 	list, err := Agents("amd64")
 	if err != nil {

@@ -14,17 +14,16 @@ import (
 	"strings"
 )
 
-// packageSource resolves and downloads Debian packages without touching what
-// is installed on the host.
+// packageSource resolves and downloads Debian packages without changing the host's installed packages.
 type packageSource struct {
-	dir     string // private state; removed by its maker
-	private bool   // use package lists of our own instead of the host's
+	dir     string // private state; removed by its creator
+	private bool   // use separate package lists instead of the host's lists
 	log     io.Writer
-	fetched map[string][]string // answers of fetch, by what was wanted
+	fetched map[string][]string // results of fetch, by wanted packages
 }
 
-// CanBuild reports whether this host has what building needs: apt and dpkg of
-// Debian 12. The error names what is missing.
+// CanBuild returns an error if the host lacks build requirements: apt and dpkg of Debian 12. The error names the
+// missing requirement.
 func CanBuild() error {
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -46,7 +45,7 @@ func CanBuild() error {
 	return nil
 }
 
-// HostArch is the architecture of the packages that apt returns, in Go's naming.
+// HostArch returns the architecture of the packages that apt returns, in Go's naming.
 func HostArch() string { return runtime.GOARCH }
 
 func newPackageSource(dir string, log io.Writer) (*packageSource, error) {
@@ -62,8 +61,7 @@ func newPackageSource(dir string, log io.Writer) (*packageSource, error) {
 	return s, nil
 }
 
-// fetch downloads the packages named in want and all they depend on, and
-// returns the files, sorted by name.
+// fetch downloads the packages in want and all their dependencies, and returns the files, sorted by name.
 func (s *packageSource) fetch(ctx context.Context, want []string) ([]string, error) {
 	key := strings.Join(want, " ")
 	if files, ok := s.fetched[key]; ok {
@@ -71,7 +69,7 @@ func (s *packageSource) fetch(ctx context.Context, want []string) ([]string, err
 	}
 	files, err := s.tryFetch(ctx, want)
 	if err != nil && !s.private && ctx.Err() == nil {
-		// The host has no package lists, or they name versions that the archive has dropped meanwhile.
+		// The host has no package lists, or they contain versions that the archive has since removed.
 		fmt.Fprintln(s.log, "the host's package lists are missing or old: fetching current ones")
 		s.private = true
 		if _, uerr := s.aptGet(ctx, "update"); uerr != nil {
@@ -87,8 +85,7 @@ func (s *packageSource) fetch(ctx context.Context, want []string) ([]string, err
 
 func (s *packageSource) tryFetch(ctx context.Context, want []string) ([]string, error) {
 	args := append([]string{"install", "--no-install-recommends"}, want...)
-	// Asked with an empty archive directory apt names every file; asked with
-	// the filled one it would leave out those that are there.
+	// Use an empty archive directory, so that apt lists every file. It would omit files in a filled archive directory.
 	none := "Dir::Cache::archives=" + filepath.Join(s.dir, "none") + "/"
 	out, err := s.aptGet(ctx, append([]string{"-o", none, "--print-uris"}, args...)...)
 	if err != nil {
@@ -112,7 +109,7 @@ func (s *packageSource) tryFetch(ctx context.Context, want []string) ([]string, 
 	return files, nil
 }
 
-// parseURIs reads the answer to --print-uris: 'URI' FILE SIZE HASH per line.
+// parseURIs parses the output of --print-uris: 'URI' FILE SIZE HASH per line.
 func parseURIs(out []byte) ([]string, error) {
 	var names []string
 	for line := range strings.Lines(string(out)) {
@@ -132,7 +129,7 @@ func parseURIs(out []byte) ([]string, error) {
 	return names, nil
 }
 
-// aptGet runs apt-get on the private state and returns its standard output.
+// aptGet runs apt-get with the private state and returns its standard output.
 func (s *packageSource) aptGet(ctx context.Context, args ...string) ([]byte, error) {
 	user := "_apt"
 	if os.Geteuid() == 0 {
@@ -164,7 +161,7 @@ func (s *packageSource) aptGet(ctx context.Context, args ...string) ([]byte, err
 	return stdout.Bytes(), nil
 }
 
-// packageFiles streams the files of a package as a tar archive to fn.
+// packageFiles passes the files of a package to fn as a tar archive.
 func packageFiles(ctx context.Context, deb string, fn func(io.Reader) error) error {
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	var stderr bytes.Buffer
@@ -177,7 +174,7 @@ func packageFiles(ctx context.Context, deb string, fn func(io.Reader) error) err
 		return fmt.Errorf("images: unpack %s: %w", filepath.Base(deb), err)
 	}
 	err = fn(out)
-	_, _ = io.Copy(io.Discard, out) // padding after the end of the archive; dpkg-deb would die of SIGPIPE
+	_, _ = io.Copy(io.Discard, out) // read the padding after the end of the archive, because dpkg-deb would die of SIGPIPE
 	if err = errors.Join(err, cmd.Wait()); err != nil {
 		return fmt.Errorf("images: unpack %s: %w: %s", filepath.Base(deb), err, bytes.TrimSpace(stderr.Bytes()))
 	}

@@ -16,27 +16,26 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Builder makes images and keeps their layers in a cache directory. It is not
-// safe for concurrent use; two builders may share a cache.
+// Builder builds images and stores their layers in a cache directory. It is not safe for concurrent use. Several
+// builders may share a cache.
 type Builder struct {
 	cache    string
 	registry string
 	log      io.Writer
-	// Made by the first layer that is not in the cache.
+	// Created for the first layer that is not cached.
 	work     string
 	packages *packageSource
 }
 
 // BuilderOptions are the optional settings of a Builder.
 type BuilderOptions struct {
-	// Registry is the npm registry that is used where there is no npm
-	// command. Empty means the public one.
+	// Registry is the npm registry used if the npm command is not installed. If empty, it defaults to the public registry.
 	Registry string
-	// Log gets lines on what is being done. Nil means none.
+	// Log receives progress lines. If nil, they are discarded.
 	Log io.Writer
 }
 
-// NewBuilder returns a builder that keeps layers below cacheDir. Close it.
+// NewBuilder returns a builder that stores layers in cacheDir. The caller must close it.
 func NewBuilder(cacheDir string, o *BuilderOptions) *Builder {
 	b := &Builder{cache: cacheDir, registry: "https://registry.npmjs.org", log: io.Discard}
 	if o != nil && o.Registry != "" {
@@ -48,7 +47,7 @@ func NewBuilder(cacheDir string, o *BuilderOptions) *Builder {
 	return b
 }
 
-// Close removes what was downloaded. The cache stays.
+// Close removes downloaded files. The cache stays.
 func (b *Builder) Close() error {
 	if b.work == "" {
 		return nil
@@ -60,8 +59,7 @@ func (b *Builder) Close() error {
 	return nil
 }
 
-// Build makes the image for this host's architecture, from cached layers where
-// it can.
+// Build builds the image for the host's architecture. It uses cached layers if possible.
 func (b *Builder) Build(ctx context.Context, im Image) (v1.Image, error) {
 	img := empty.Image
 	for i := range im.Layers {
@@ -108,7 +106,7 @@ func (b *Builder) configure(img v1.Image, im Image) (v1.Image, error) {
 	return img, nil
 }
 
-// Write writes the image as an archive that engines load.
+// Write writes the image as an archive that engines can load.
 func Write(w io.Writer, ref string, img v1.Image) error {
 	tag, err := name.NewTag(ref)
 	if err != nil {
@@ -138,7 +136,7 @@ func (b *Builder) layer(ctx context.Context, stack []Layer) (_ string, err error
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return "", fmt.Errorf("images: cache: %w", err)
 	}
-	// Renamed when complete: a half-written layer must never be found.
+	// Rename the file when it is complete, so that an incomplete layer is never used.
 	tmp, err := os.CreateTemp(filepath.Dir(file), "new-*")
 	if err != nil {
 		return "", fmt.Errorf("images: cache: %w", err)
@@ -161,7 +159,7 @@ func layerFile(cache string, stack []Layer) string {
 	return filepath.Join(cache, "layers", layerKey(HostArch(), stack)+".tar.gz")
 }
 
-// fetch downloads what the top layer adds to those below it.
+// fetch downloads the packages and tarballs that the top layer adds to the layers below.
 func (b *Builder) fetch(ctx context.Context, stack []Layer) (debs, tarballs []string, err error) {
 	if b.work == "" {
 		if err := os.MkdirAll(b.cache, 0o755); err != nil {
@@ -199,7 +197,7 @@ func (b *Builder) fetch(ctx context.Context, stack []Layer) (debs, tarballs []st
 	return debs, tarballs, nil
 }
 
-// packageName is the part of a package file's name before its version.
+// packageName returns the part of a package file's name before its version.
 func packageName(file string) string {
 	n, _, _ := strings.Cut(filepath.Base(file), "_")
 	return n

@@ -14,24 +14,24 @@ import (
 	"github.com/distribution/reference"
 )
 
-// progressEvery is how often the progress of a pull is looked at.
+// progressEvery is the interval of progress checks during a pull.
 const progressEvery = 500 * time.Millisecond
 
-// containerdEngine is one namespace of a containerd as a Keeper sees it.
+// containerdEngine is a containerd namespace for a Keeper.
 type containerdEngine struct{ api *ctrd.Client }
 
-// Containerd is the containerd behind api, in the client's default namespace.
-// The client stays the caller's to close.
+// Containerd returns an Engine for the containerd behind api, in the client's default namespace. The caller must close
+// the client.
 func Containerd(api *ctrd.Client) Engine { return containerdEngine{api} }
 
-// arch is this machine's: containerd is reached over a Unix socket only.
+// arch returns the host's architecture, because containerd uses only a Unix socket.
 func (e containerdEngine) arch(ctx context.Context) (string, error) {
 	_, err := e.api.Version(ctx)
 	return runtime.GOARCH, err
 }
 
-// find takes an image that is not unpacked, or whose contents are gone, as
-// absent: it would fail, or be slow, when it is used.
+// find treats an image as missing if it is not unpacked or its contents are gone, because its use would fail or be
+// slow.
 func (e containerdEngine) find(ctx context.Context, ref string) (map[string]string, bool, error) {
 	name, err := fullName(ref)
 	if err != nil {
@@ -59,12 +59,12 @@ func (e containerdEngine) find(ctx context.Context, ref string) (map[string]stri
 }
 
 func (e containerdEngine) load(ctx context.Context, archive io.Reader) error {
-	// Content without an image would be collected between the two steps.
+	// Without a lease, content without an image could be garbage-collected between the two steps.
 	ctx, done, err := e.api.WithLease(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it expires by itself
+	defer func() { _ = done(context.WithoutCancel(ctx)) }() // the lease also expires
 	loaded, err := e.api.Import(ctx, archive)
 	if err != nil {
 		return err
@@ -77,8 +77,8 @@ func (e containerdEngine) load(ctx context.Context, archive io.Reader) error {
 	return nil
 }
 
-// unpack unpacks an image. Layers that were only those of the image that had its name before may be collected just
-// after they were found to be there. The image holds them then, so that they are unpacked for good the second time.
+// unpack unpacks an image. Layers that only the previous image of this name used may be garbage-collected right after
+// they were found. Afterwards, the image references them, so a second attempt succeeds.
 func unpack(ctx context.Context, img ctrd.Image) error {
 	is, err := false, error(nil)
 	for i := 0; i < 2 && !is && err == nil; i++ {
@@ -126,7 +126,7 @@ func (e containerdEngine) pull(ctx context.Context, ref string, progress func())
 	return err
 }
 
-// watch calls progress when the number of bytes that were fetched changes.
+// watch calls progress when the number of fetched bytes changes.
 func (e containerdEngine) watch(ctx context.Context, progress func()) {
 	var last int64
 	for {
@@ -137,7 +137,7 @@ func (e containerdEngine) watch(ctx context.Context, progress func()) {
 		}
 		under, err := e.api.ContentStore().ListStatuses(ctx)
 		if err != nil {
-			continue // the pull itself will say what is wrong
+			continue // the pull reports the error
 		}
 		var sum int64
 		for _, s := range under {
@@ -150,7 +150,7 @@ func (e containerdEngine) watch(ctx context.Context, progress func()) {
 	}
 }
 
-// fullName is how containerd names an image.
+// fullName returns containerd's name of an image.
 func fullName(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	dockerclient "github.com/docker/docker/client"
 )
 
-// dockerEngine is a Docker engine as a Keeper sees it.
+// dockerEngine is a Docker engine for a Keeper.
 type dockerEngine struct{ api *dockerclient.Client }
 
-// Docker is the Docker engine behind api, which stays the caller's to close.
+// Docker returns an Engine for the Docker engine behind api. The caller must close api.
 func Docker(api *dockerclient.Client) Engine { return dockerEngine{api} }
 
 func (e dockerEngine) arch(ctx context.Context) (string, error) {
@@ -60,7 +60,7 @@ func (e dockerEngine) pull(ctx context.Context, ref string, progress func()) err
 	return errors.Join(lastError(&watched{body, progress}), body.Close())
 }
 
-// watched calls progress whenever something was read.
+// watched calls progress after each read.
 type watched struct {
 	r        io.Reader
 	progress func()
@@ -74,8 +74,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lastError reads the engine's stream of JSON messages to its end and returns
-// the error it carries, if any.
+// lastError reads the engine's stream of JSON messages to its end and returns its error, if any.
 func lastError(r io.Reader) error {
 	dec := json.NewDecoder(bufio.NewReader(r))
 	var last error

@@ -14,49 +14,45 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// defaultPullSilence is how long a pull may show no progress. Without a
-// registry the engine itself may keep trying for a minute or more.
+// defaultPullSilence is the maximum time without progress during a pull. Without a registry, the engine itself may
+// retry for a minute or more.
 const defaultPullSilence = 20 * time.Second
 
-// errSilence is why a pull without progress was given up.
+// errSilence means that a pull was canceled because it made no progress.
 var errSilence = errors.New("no progress")
 
-// Outcome is how an image came to be in the engine.
+// Outcome is the way in which an image was loaded into the engine.
 type Outcome string
 
-// The outcomes of Ensure.
+// Outcomes of Ensure.
 const (
-	Present Outcome = "present" // it was there
-	Built   Outcome = "built"   // made here and loaded
+	Present Outcome = "present" // the image existed
+	Built   Outcome = "built"   // built and loaded
 	Pulled  Outcome = "pulled"  // pulled from its registry
-	Tagged  Outcome = "tagged"  // the official image under the project's tag
+	Tagged  Outcome = "tagged"  // the official image with the project's tag
 )
 
-// Engine is a container engine that images can be brought into: see Docker and
-// Containerd.
+// Engine is a container engine that images can be loaded into. See Docker and Containerd.
 type Engine interface {
 	arch(ctx context.Context) (string, error)
-	// find returns the labels of an image and whether it is there, ready for
-	// use.
+	// find returns the labels of an image. present reports whether the image exists and is ready for use.
 	find(ctx context.Context, ref string) (labels map[string]string, present bool, err error)
 	load(ctx context.Context, archive io.Reader) error
 	tag(ctx context.Context, from, to string) error
 	pull(ctx context.Context, ref string, progress func()) error
 }
 
-// Keeper brings images into an engine.
+// Keeper loads images into an engine.
 type Keeper struct {
 	engine  Engine
 	builder *Builder
 	log     io.Writer
 	silence time.Duration
-	// offline is the first failure of a pull: where one image cannot be
-	// pulled the next ones are not tried.
+	// offline is the first error of a pull. After it, no other pulls are tried.
 	offline error
 }
 
-// NewKeeper returns a keeper for an engine. The builder stays the caller's to
-// close. Log may be nil.
+// NewKeeper returns a keeper for an engine. The caller must close the builder. log may be nil.
 func NewKeeper(engine Engine, builder *Builder, log io.Writer) *Keeper {
 	if log == nil {
 		log = io.Discard
@@ -64,7 +60,7 @@ func NewKeeper(engine Engine, builder *Builder, log io.Writer) *Keeper {
 	return &Keeper{engine: engine, builder: builder, log: log, silence: defaultPullSilence}
 }
 
-// Arch is the architecture of the engine's own machine, in Go's naming.
+// Arch returns the architecture of the engine's host, in Go's naming.
 func (k *Keeper) Arch(ctx context.Context) (string, error) {
 	arch, err := k.engine.arch(ctx)
 	if err != nil {
@@ -73,8 +69,8 @@ func (k *Keeper) Arch(ctx context.Context) (string, error) {
 	return arch, nil
 }
 
-// EnsureTest brings a test image into the engine: built from packages, or,
-// where that cannot be done, the official image under the test's tag.
+// EnsureTest loads a test image into the engine. It builds the image from packages, or else uses the official image
+// with the test's tag.
 func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome, error) {
 	arch, err := k.Arch(ctx)
 	if err != nil {
@@ -108,7 +104,7 @@ func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome,
 	return Tagged, nil
 }
 
-// EnsureGuest brings the image of the guest into the engine, and returns its reference.
+// EnsureGuest loads the guest-agent image into the engine and returns its reference.
 func (k *Keeper) EnsureGuest(ctx context.Context, force bool) (ref string, _ Outcome, _ error) {
 	ref = guestimage.Reference()
 	if _, present, err := k.find(ctx, ref); err != nil || present && !force {
@@ -125,15 +121,14 @@ func (k *Keeper) EnsureGuest(ctx context.Context, force bool) (ref string, _ Out
 	return ref, Built, k.load(ctx, ref, img)
 }
 
-// WithGuest returns the reference of an image to which EnsureWithGuest added the guest.
+// WithGuest returns the reference of an image to which EnsureWithGuest added the guest agent.
 func WithGuest(ref string) string {
 	name, tag, _ := strings.Cut(ref, ":")
 	_, version, _ := strings.Cut(guestimage.Reference(), ":")
 	return name + "-guest:" + tag + "-" + version
 }
 
-// EnsureWithGuest brings an image into the engine to which the guest was added, as operators of clusters add it to
-// theirs.
+// EnsureWithGuest loads an image with the guest agent added, like operators of clusters add it to their images.
 func (k *Keeper) EnsureWithGuest(ctx context.Context, im Image, force bool) (ref string, _ Outcome, _ error) {
 	ref = WithGuest(im.Ref)
 	if _, present, err := k.find(ctx, ref); err != nil || present && !force {
@@ -161,9 +156,8 @@ func (k *Keeper) EnsureWithGuest(ctx context.Context, im Image, force bool) (ref
 	return ref, Built, k.load(ctx, ref, img)
 }
 
-// EnsureOfficial brings an official image into the engine: what is there is
-// left alone, what can be pulled is pulled, and only then a stand-in is made.
-// standIn reports whether the tag now names a stand-in.
+// EnsureOfficial loads an official image into the engine. It keeps an existing image, pulls a missing image, and
+// otherwise builds a replacement. standIn reports whether the tag now refers to a replacement.
 func (k *Keeper) EnsureOfficial(ctx context.Context, im Image, force bool) (_ Outcome, standIn bool, _ error) {
 	labels, present, err := k.find(ctx, im.Ref)
 	if err != nil {
@@ -197,7 +191,7 @@ func (k *Keeper) cannotBuild(arch string) error {
 	return CanBuild()
 }
 
-// find returns the labels of an image and whether it is there.
+// find returns the labels of an image, and whether it exists.
 func (k *Keeper) find(ctx context.Context, ref string) (map[string]string, bool, error) {
 	labels, present, err := k.engine.find(ctx, ref)
 	if err != nil {
@@ -223,7 +217,7 @@ func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
 		written <- err
 	}()
 	err := k.engine.load(ctx, pr)
-	// Ends the writer when the engine stopped reading.
+	// Stops the writer if the engine stopped reading.
 	pr.CloseWithError(io.ErrClosedPipe)
 	werr := <-written
 	if err != nil {
@@ -235,7 +229,7 @@ func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
 	return nil
 }
 
-// pull pulls an image for as long as it makes progress.
+// pull pulls an image as long as it makes progress.
 func (k *Keeper) pull(ctx context.Context, ref string) error {
 	if k.offline != nil {
 		return fmt.Errorf("images: pull %s: not tried, %w", ref, k.offline)

@@ -27,7 +27,7 @@ import (
 
 var must = rig.Must
 
-// onEngines runs a test on Docker and in a namespace of containerd.
+// onEngines runs a test on Docker and in a containerd namespace.
 func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)) {
 	t.Helper()
 	t.Parallel()
@@ -48,8 +48,8 @@ func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)
 	}
 }
 
-// TestImagesWork: the images of the project's tests hold what their names promise, for a user without an account or a
-// network.
+// TestImagesWork verifies that the test images contain the programs that their names suggest, for a user without an
+// account or a network.
 func TestImagesWork(t *testing.T) {
 	t.Parallel()
 	for ref, checks := range map[string]map[string]string{
@@ -93,8 +93,8 @@ func TestImagesWork(t *testing.T) {
 	}
 }
 
-// TestEnsureFindsWhatIsThere: images that are there are neither built nor loaded. The empty cache shows that nothing is
-// built: that would take long and fail without package lists.
+// TestEnsureFindsWhatIsThere verifies that existing images are neither built nor loaded. The cache is empty, so a build
+// would take long and fail without package lists.
 func TestEnsureFindsWhatIsThere(t *testing.T) {
 	onEngines(t, "workcell", func(t *testing.T, e Engine) {
 		list, err := TestImages(runtime.GOARCH)
@@ -108,8 +108,8 @@ func TestEnsureFindsWhatIsThere(t *testing.T) {
 	})
 }
 
-// TestStandIn: a layer in the cache becomes an image that is written the same way twice and loaded with the labels that
-// tell it apart. An official image in its place is left alone.
+// TestStandIn verifies that a cached layer becomes an image that is reproducible and is loaded with its labels. An
+// official image under the same name is kept.
 func TestStandIn(t *testing.T) {
 	onEngines(t, "workcell-test-"+strings.ToLower(rand.Text()), func(t *testing.T, e Engine) {
 		ctx := t.Context()
@@ -157,11 +157,11 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// TestPullGivesUp: a registry that accepts connections and never answers does not hold us up, and the next image is not
-// tried on it.
+// TestPullGivesUp verifies that a registry that accepts connections and never answers causes a limited delay, and that
+// the next image is not tried.
 func TestPullGivesUp(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections are never accepted
 	must(t, err)
 	defer ln.Close()
 	docker, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
@@ -178,7 +178,7 @@ func TestPullGivesUp(t *testing.T) {
 	}
 }
 
-// cachedLayer returns a cache that holds the image's only layer.
+// cachedLayer returns a cache with the image's only layer.
 func cachedLayer(t *testing.T, im Image) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -191,7 +191,7 @@ func cachedLayer(t *testing.T, im Image) string {
 	return dir
 }
 
-// TestIntegrity: a file with another digest than the pinned one is an error.
+// TestIntegrity verifies that a file with a digest other than the pinned digest is an error.
 func TestIntegrity(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "thing.tgz")
@@ -203,7 +203,7 @@ func TestIntegrity(t *testing.T) {
 	}
 }
 
-// removeNamespace removes a namespace with all that a test put into it.
+// removeNamespace removes a namespace with all objects of a test.
 func removeNamespace(t *testing.T, client *ctrd.Client, namespace string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), namespace), 5*time.Minute)
@@ -217,7 +217,7 @@ func removeNamespace(t *testing.T, client *ctrd.Client, namespace string) {
 			t.Error(err)
 		}
 	}
-	// What the images held may still be under collection.
+	// The contents of the images may still be garbage-collected.
 	for {
 		err := client.NamespaceService().Delete(ctx, namespace)
 		if err == nil {

@@ -16,17 +16,15 @@ import (
 	"time"
 )
 
-// entryTime is the time of every entry and of the image itself: what an image
-// holds must not depend on when it was made.
+// entryTime returns the time of every entry and of the image itself. It is constant, so that builds are reproducible.
 func entryTime() time.Time { return time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-// layerWriter writes the entries of one layer, each path once. The first one
-// to name a path wins.
+// layerWriter writes the entries of one layer. It writes each path once. The first entry for a path is used.
 type layerWriter struct {
 	tw   *tar.Writer
 	seen map[string]bool
 	omit map[string]bool
-	// kept holds the files that the fix-ups of a base layer are made from.
+	// kept contains the files that are needed for the fix-ups of a base layer.
 	kept map[string][]byte
 }
 
@@ -98,8 +96,7 @@ func (l *layerWriter) addTar(r io.Reader, place func(string) (string, bool)) err
 	}
 }
 
-// add writes one entry, unless its path is there already, and the directories
-// above it that are not.
+// add writes one entry and its missing parent directories. It does nothing if the path was already written.
 func (l *layerWriter) add(name string, h tar.Header, body io.Reader) error {
 	if name == "." || l.seen[name] {
 		return nil
@@ -149,9 +146,8 @@ func (l *layerWriter) addFile(name string, content []byte) error {
 	return l.add(name, h, bytes.NewReader(content))
 }
 
-// startBase writes what must come before any package: the links that stand
-// where older packages still have directories, and directories with a mode of
-// their own.
+// startBase writes the entries that must come before any package: links where older packages still have directories,
+// and directories with a special mode.
 func (l *layerWriter) startBase() error {
 	for _, d := range []string{"bin", "lib", "lib64", "sbin"} {
 		if err := errors.Join(l.addDir("usr/"+d, 0o755), l.addLink(d, "usr/"+d)); err != nil {
@@ -174,7 +170,7 @@ func (l *layerWriter) startBase() error {
 	return nil
 }
 
-// finishBase writes what maintainer scripts would have made.
+// finishBase writes the files that maintainer scripts would create.
 func (l *layerWriter) finishBase() error {
 	var certs bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(l.kept)) {
@@ -217,9 +213,8 @@ func wantedByFixups(name string) bool {
 		strings.HasPrefix(name, certDir) && strings.HasSuffix(name, ".crt")
 }
 
-// mergeUsr maps the paths of packages that still ship /bin, /sbin and /lib to
-// where the links of a merged system lead; those directories themselves become
-// the empty name.
+// mergeUsr maps paths in /bin, /sbin, and /lib of packages to the targets of the links in a merged system. It maps
+// these directories themselves to the empty name.
 func mergeUsr(name string) string {
 	top, rest, below := strings.Cut(name, "/")
 	switch top {
@@ -232,8 +227,7 @@ func mergeUsr(name string) string {
 	return name
 }
 
-// isDocumentation names what Debian's slim images leave out as well; licences
-// stay.
+// isDocumentation reports whether Debian's slim images omit a file too. Licenses are kept.
 func isDocumentation(name string) bool {
 	if strings.HasPrefix(name, "usr/share/doc/") {
 		return path.Base(name) != "copyright"
@@ -246,8 +240,7 @@ func isDocumentation(name string) bool {
 	return false
 }
 
-// writeLayer writes the compressed layer of spec, made of packages and
-// tarballs that lie in files, to w.
+// writeLayer writes the compressed layer of spec to w. debs and tarballs are the files of its packages.
 func writeLayer(ctx context.Context, w io.Writer, spec Layer, debs []string, tarballs []string) error {
 	zw, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {

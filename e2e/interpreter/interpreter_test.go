@@ -1,4 +1,4 @@
-// Package interpreter keeps variables between programs in real sandboxes.
+// Package interpreter tests that variables are kept between programs in real sandboxes.
 package interpreter
 
 import (
@@ -25,11 +25,11 @@ import (
 
 var must = rig.Must
 
-// Images that `make images` builds.
+// Images built by `make images`.
 const (
 	pythonImage = "workcell/python:3.11"
 	nodeImage   = "workcell/node:22"
-	plainImage  = "workcell/net:12" // has neither
+	plainImage  = "workcell/net:12" // has neither language
 )
 
 // desk is a sandbox.
@@ -55,7 +55,7 @@ func (d *desk) run(code string, timeout time.Duration) interpreter.Result {
 	return res
 }
 
-// want checks what a program printed, whether it failed, and its value.
+// want checks the output of a program, whether it failed, and its value.
 func (d *desk) want(code, printed, failure, value string) {
 	d.t.Helper()
 	res := d.run(code, time.Minute)
@@ -87,7 +87,7 @@ func TestPython(t *testing.T) {
 func TestNode(t *testing.T) {
 	on(t, interpreter.Node, nodeImage, func(d *desk) {
 		d.want("const x = 41\nconsole.log('hello')", "hello\n", "", "")
-		d.want("const x = 42; x", "", "", "42") // run again
+		d.want("const x = 42; x", "", "", "42") // runs again
 		d.want("function f() { return null.y }\nf()", "", "at f (program.js:1", "")
 		d.want("f(", "", "SyntaxError", "")
 		d.want("const y = await new Promise(r => setTimeout(() => r(x + 1), 10))\ny", "", "", "43")
@@ -98,7 +98,7 @@ func TestNode(t *testing.T) {
 	})
 }
 
-// loops are programs that do not end, and one that does not even when it is told to.
+// loops returns a program that never ends, and a program that ignores interrupts too.
 func loops() map[string][2]string {
 	return map[string][2]string{
 		interpreter.Python: {"while True: pass", "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"},
@@ -106,7 +106,7 @@ func loops() map[string][2]string {
 	}
 }
 
-// TestTimeout: a program is interrupted and the variables stay, but where it does not listen.
+// TestTimeout verifies that a program is interrupted and the variables stay, unless the program ignores interrupts.
 func TestTimeout(t *testing.T) {
 	for lang, image := range map[string]string{interpreter.Python: pythonImage, interpreter.Node: nodeImage} {
 		t.Run(lang, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestImages: what says that it is a picture is one, and figures of matplotlib are.
+// TestImages verifies that values with an image representation, and matplotlib figures, are returned as images.
 func TestImages(t *testing.T) {
 	const png = "\x89PNG\r\n"
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
@@ -142,7 +142,7 @@ func TestImages(t *testing.T) {
 	})
 }
 
-// TestNewHost: another process goes on with the variables.
+// TestNewHost verifies that another process can continue with the variables.
 func TestNewHost(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b := enginetest.Driver(t, engine)
@@ -161,7 +161,7 @@ func TestNewHost(t *testing.T) {
 		execs, err := s.Commands(t.Context())
 		must(t, err)
 		for _, st := range execs {
-			if !st.Done() && !slices.Contains(ids, st.ExecID) { // the resumption of a run would end it
+			if !st.Done() && !slices.Contains(ids, st.ExecID) { // resuming a run would kill other processes
 				t.Errorf("%s does not run an interpreter", st.ExecID)
 			}
 		}
@@ -169,7 +169,7 @@ func TestNewHost(t *testing.T) {
 	})
 }
 
-// TestHandedBack: a program that takes longer than its caller waits has its value when it has ended.
+// TestHandedBack verifies that a program that runs longer than its caller waits has its value after its end.
 func TestHandedBack(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
 		res, err := interpreter.Run(d.t.Context(), d.s.Sandbox, interpreter.Request{
@@ -188,7 +188,7 @@ func TestHandedBack(t *testing.T) {
 	})
 }
 
-// TestSideBySide: programs that are started at once run one after the other, in one interpreter.
+// TestSideBySide verifies that programs started concurrently run one after the other in one interpreter.
 func TestSideBySide(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
 		var wg sync.WaitGroup
@@ -205,7 +205,7 @@ func TestSideBySide(t *testing.T) {
 	})
 }
 
-// TestMissing: an image without the language, a language that there is not.
+// TestMissing verifies the errors for an image without the language and for an unknown language.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	m := enginetest.Manager(t, enginetest.Driver(t, "docker"), &session.Options{Instance: "interpreter-" + record.NewID()})
@@ -218,7 +218,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestTool: sandbox_exec runs programs for a model, and shows it what they draw.
+// TestTool verifies that sandbox_exec runs programs for a model, and shows their images to the model.
 func TestTool(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		m := enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "interpreter-" + record.NewID()})
@@ -264,7 +264,8 @@ func TestTool(t *testing.T) {
 	})
 }
 
-// drawing draws with a module that does as matplotlib's does: the images of `make images` have no other.
+// drawing draws with a module that behaves like matplotlib's, because the images of `make images` do not contain
+// matplotlib.
 const drawing = `
 import sys, types, zlib, struct
 def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-// Package jaegerapi reads traces back from Jaeger's query API.
+// Package jaegerapi reads traces from Jaeger's query API.
 package jaegerapi
 
 import (
@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// ErrNotFound is returned when Jaeger has no such trace (yet).
+// ErrNotFound means that Jaeger does not have the trace, or not yet.
 var ErrNotFound = errors.New("jaegerapi: no such trace")
 
 // Client reads from one Jaeger. It is safe for concurrent use.
 type Client struct {
-	// URL is the query API's root, such as http://localhost:16686.
+	// URL is the root URL of the query API, for example http://localhost:16686.
 	URL string
 }
 
-// Trace is all spans of one trace.
+// Trace contains all spans of one trace.
 type Trace struct {
 	ID string
 	// Roots are the spans without a parent in this trace, by start.
@@ -30,14 +30,14 @@ type Trace struct {
 	Spans []*Span
 }
 
-// Span is one span and what lies below it.
+// Span is a span with its child spans.
 type Span struct {
 	ID, ParentID string
 	Name         string
 	Start        time.Time
 	Duration     time.Duration
-	// Tags holds attributes as text, whatever their type; Jaeger adds some
-	// of its own (span.kind, otel.status_code, error).
+	// Tags are the attributes as text, regardless of their type. Jaeger adds some tags (span.kind, otel.status_code,
+	// error).
 	Tags     map[string]string
 	Parent   *Span   // nil for a root
 	Children []*Span // by start
@@ -107,7 +107,7 @@ func (d traceData) trace() *Trace {
 	return NewTrace(d.TraceID, spans)
 }
 
-// NewTrace returns the trace of some spans, whose Parent and Children it sets.
+// NewTrace returns a trace with spans, and sets the spans' Parent and Children.
 func NewTrace(id string, spans []*Span) *Trace {
 	t := &Trace{ID: id, Spans: slices.Clone(spans)}
 	byID := map[string]*Span{}

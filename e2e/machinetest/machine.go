@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package machinetest runs engines of a test's own, which it may break.
+// Package machinetest runs private engines for tests, which the tests may damage.
 package machinetest
 
 import (
@@ -29,30 +29,30 @@ import (
 
 var must = rig.Must
 
-// patience is how long an engine may take to answer: the machine of the tests may be very busy.
+// patience is the maximum time until an engine answers. Hosts that run tests may be very busy.
 const patience = 3 * time.Minute
 
-// runTime is how long a line of shell may take. One that hangs ends the machine, and the test.
+// runTime is the maximum duration of a shell line. If a line hangs, the machine and the test end.
 const runTime = 10 * time.Minute
 
-// Machine is a small disk and a shell in namespaces of its own, in which a test runs engines that it may break. Nothing
-// of it is seen by, or does anything to, the engines of the system. When the test ends, or dies, so does all that runs
-// in it: the shell is the first process of its process namespace and reads its commands from the test.
+// Machine is a small disk and a shell in new namespaces, in which a test runs engines that it may damage. The system's
+// engines do not see it and are not affected by it. When the test ends or dies, all processes in the machine end too,
+// because the shell is PID 1 of its PID namespace and reads its commands from the test.
 type Machine struct {
-	Dir  string // of sockets, settings and logs
-	Disk string // where a small file system is mounted
+	Dir  string // sockets, settings, and logs
+	Disk string // mount point of a small file system
 
-	liveRestore bool // of the Docker Engine
+	liveRestore bool // setting of the Docker Engine
 
 	mu          sync.Mutex // one command at a time
 	in          io.Writer
 	out         *bufio.Reader
-	stop        func() // ends all that runs in it
+	stop        func() // kills all processes in the machine
 	setDeadline func(time.Time) error
 }
 
-// outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell.
-// What a driver mounts on the disk is seen there.
+// outer creates the disk, runs the test's shell, and removes everything when the shell exits. A hang-up ends the shell.
+// Mounts that a driver creates on the disk are visible outside.
 const outer = `set -e
 trap : HUP
 truncate -s "$2" "$1/disk.img"
@@ -65,13 +65,13 @@ umount -l "$1/disk" 2>/dev/null || true
 rm -rf "$1"
 `
 
-// New makes a machine whose disk holds size, as truncate reads it.
+// New creates a machine with a disk of size, in the format of truncate.
 func New(t testing.TB, size string) *Machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("to break an engine without harm, these tests run one of their own, which needs root")
 	}
-	dir, err := os.MkdirTemp("", "machine-") // short: sockets lie in it
+	dir, err := os.MkdirTemp("", "machine-") // short, because it contains sockets
 	must(t, err)
 	m := &Machine{Dir: dir, Disk: filepath.Join(dir, "disk")}
 	must(t, os.Mkdir(m.Disk, 0o700))
@@ -85,7 +85,7 @@ func New(t testing.TB, size string) *Machine {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(t, cmd.Start())
 	m.in, m.out = stdin, bufio.NewReader(stdout)
-	m.stop = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) } // all of it may have ended
+	m.stop = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) } // all processes may have exited
 	if pipe, ok := stdout.(*os.File); ok {
 		m.setDeadline = pipe.SetReadDeadline
 	} else {
@@ -95,7 +95,7 @@ func New(t testing.TB, size string) *Machine {
 		if t.Failed() {
 			t.Log(m.logs())
 		}
-		_ = stdin.Close() // that ends it
+		_ = stdin.Close() // ends the shell
 		hung := time.AfterFunc(runTime, m.stop)
 		defer hung.Stop()
 		if err := cmd.Wait(); err != nil {
@@ -106,10 +106,10 @@ func New(t testing.TB, size string) *Machine {
 	return m
 }
 
-// logs returns the ends of what the engines wrote.
+// logs returns the ends of the engines' logs.
 func (m *Machine) logs() string {
 	var all strings.Builder
-	files, _ := filepath.Glob(m.Dir + "/*.log") // the pattern is well-formed
+	files, _ := filepath.Glob(m.Dir + "/*.log") // the pattern is valid
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		fmt.Fprintf(&all, "--- %s %v\n%s\n", filepath.Base(f), err, text[max(0, len(text)-3000):])
@@ -117,13 +117,13 @@ func (m *Machine) logs() string {
 	return all.String()
 }
 
-// ContainerdSocket is where the machine's containerd listens once StartEngine has run.
+// ContainerdSocket returns the socket of the machine's containerd after StartEngine.
 func (m *Machine) ContainerdSocket() string { return filepath.Join(m.Dir, "c.sock") }
 
-// DockerHost is where the machine's Docker Engine listens once StartEngine has run, as DOCKER_HOST has it.
+// DockerHost returns the address of the machine's Docker Engine after StartEngine, in the format of DOCKER_HOST.
 func (m *Machine) DockerHost() string { return "unix://" + filepath.Join(m.Dir, "d.sock") }
 
-// Run runs a line of shell in the machine, one at a time, and returns what it printed. It must succeed.
+// Run runs a shell line in the machine, one at a time, and returns its output. The line must succeed.
 func (m *Machine) Run(t testing.TB, line string) string {
 	t.Helper()
 	m.mu.Lock()
@@ -151,24 +151,24 @@ func (m *Machine) Run(t testing.TB, line string) string {
 	}
 }
 
-// start starts a daemon in the background; its log is in the machine's directory.
+// start starts a daemon in the background. Its log is in the machine's directory.
 func (m *Machine) start(t testing.TB, name, line string) {
 	t.Helper()
 	m.Run(t, fmt.Sprintf("cd /; PATH=%[1]s/bin:$PATH %[3]s >>%[1]s/%[2]s.log 2>&1 </dev/null & echo $! >%[1]s/%[2]s.shellpid", m.Dir, name, line))
 }
 
-// Fill leaves no room on the disk.
+// Fill fills the disk completely.
 func (m *Machine) Fill(t testing.TB) {
 	t.Helper()
 	m.Run(t, "head -c 10G /dev/zero >"+m.Disk+"/fill 2>/dev/null; sync -f "+m.Disk+"; i=0; while touch "+m.Disk+"/fill-$i 2>/dev/null && echo x >"+m.Disk+
 		"/fill-$i 2>/dev/null && [ $i -lt 100 ]; do i=$((i+1)); done; true")
 }
 
-// Free undoes Fill.
+// Free reverts Fill.
 func (m *Machine) Free(t testing.TB) { m.Run(t, "rm -f "+m.Disk+"/fill "+m.Disk+"/fill-*") }
 
-// StartEngine starts an engine of the machine's own: docker or containerd, with the runtime of OwnRuntime; local has
-// none. With liveRestore, a Docker Engine leaves containers running when it ends.
+// StartEngine starts a private engine: docker, or containerd with the runtime of OwnRuntime. For local, it does
+// nothing. With liveRestore, a Docker Engine keeps containers running when it stops.
 func (m *Machine) StartEngine(t testing.TB, name string, liveRestore bool) {
 	t.Helper()
 	if name == "local" {
@@ -180,7 +180,7 @@ func (m *Machine) StartEngine(t testing.TB, name string, liveRestore bool) {
 	}
 }
 
-// LoadImage copies an image of the system's engine to the machine's.
+// LoadImage copies an image from the system's engine to the machine's engine.
 func (m *Machine) LoadImage(t testing.TB, engine, image string) {
 	t.Helper()
 	line := map[string]string{
@@ -193,7 +193,7 @@ func (m *Machine) LoadImage(t testing.TB, engine, image string) {
 	}
 }
 
-// Restart ends a daemon, dockerd or containerd, with a signal and starts it again. It finds everything again.
+// Restart stops a daemon, dockerd or containerd, with a signal and starts it again with the same data.
 func (m *Machine) Restart(t testing.TB, daemon, signal string) {
 	t.Helper()
 	m.Run(t, fmt.Sprintf("pid=$(cat %s/%s.shellpid); kill -%s $pid; n=0; while kill -0 $pid 2>/dev/null && [ $n -lt 1800 ]; do n=$((n+1)); sleep 0.1; done; ! kill -0 $pid 2>/dev/null",
@@ -205,8 +205,8 @@ func (m *Machine) Restart(t testing.TB, daemon, signal string) {
 	}
 }
 
-// ContainerID returns the name of a container from the engine's id of its sandbox: containerd's has less of the
-// session's id.
+// ContainerID returns the name of a container for the engine's id of its sandbox. containerd's name contains a shorter
+// part of the session's id.
 func ContainerID(engineID string) string {
 	session, own, ours := strings.Cut(engineID, ".")
 	if !ours {
@@ -215,7 +215,7 @@ func ContainerID(engineID string) string {
 	return session[:min(32, len(session))] + "." + own
 }
 
-// KillShim kills what stands between the engine and a sandbox.
+// KillShim kills the shim between the engine and a sandbox.
 func (m *Machine) KillShim(t testing.TB, engineID string) {
 	t.Helper()
 	m.Run(t, `found=; for p in /proc/[0-9]*; do
@@ -223,7 +223,7 @@ func (m *Machine) KillShim(t testing.TB, engineID string) {
 	done; test -n "$found"`)
 }
 
-// startContainerd starts containerd with its root on the machine's disk, and waits until it answers.
+// startContainerd starts containerd with its root directory on the machine's disk, and waits until it answers.
 func (m *Machine) startContainerd(t testing.TB) {
 	t.Helper()
 	socket := m.ContainerdSocket()
@@ -241,7 +241,7 @@ func (m *Machine) startContainerd(t testing.TB) {
 	})
 }
 
-// startDockerd starts a Docker Engine, and waits until it answers. It needs the machine's containerd.
+// startDockerd starts a Docker Engine, and waits until it answers. It requires the machine's containerd.
 func (m *Machine) startDockerd(t testing.TB) {
 	t.Helper()
 	config := fmt.Sprintf(`{"data-root": %q, "exec-root": %q, "pidfile": %q, "hosts": [%q], "containerd": %q, "live-restore": %v,
@@ -274,7 +274,7 @@ func answers(t testing.TB, name string, ask func(ctx context.Context) error) {
 	}
 }
 
-// OwnRuntime puts a runtime where a test can take it away.
+// OwnRuntime copies a runtime to a place where a test can remove it.
 func (m *Machine) OwnRuntime(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(m.Dir, "bin", "own-runc")

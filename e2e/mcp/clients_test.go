@@ -18,10 +18,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// clientTime is how long one run of a client from npm may take.
+// clientTime is the maximum duration of one run of a client from npm.
 const clientTime = 10 * time.Minute
 
-// runClient runs a program in a home of its own.
+// runClient runs a program with a new home directory.
 func runClient(t *testing.T, dir string, env []string, name string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clientTime)
@@ -39,8 +39,8 @@ func runClient(t *testing.T, dir string, env []string, name string, args ...stri
 	return out.String(), errs.String(), err
 }
 
-// TestConformance runs the official suite for both eras. What it may find is listed, with the reason, in testdata; an
-// entry that is not needed any more fails too.
+// TestConformance runs the official suite for both protocol generations. testdata lists the allowed failures with their
+// reasons. An entry that no longer fails is an error too.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)
@@ -61,8 +61,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict holds the schemas
-// to what all hosts take.
+// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict checks that all
+// hosts accept the schemas.
 func TestInspector(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)
@@ -75,7 +75,7 @@ func TestInspector(t *testing.T) {
 	})
 	s := startHTTP(t, "--token-file", tokenFile(t, "alice "+aliceToken))
 	targets := map[string][]string{
-		// The Inspector passes hardly any of the environment on.
+		// The Inspector passes on hardly any environment variables.
 		"stdio": {"env", "WORKCELL_REAPER=off", os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
 		"http":  {s.url(), "--transport", "http", "--header", "Authorization: Bearer " + aliceToken},
 	}
@@ -99,7 +99,7 @@ func TestInspector(t *testing.T) {
 			if err := json.Unmarshal([]byte(inspect("--method", "tools/list", "--strict")), &list); err != nil {
 				t.Fatal(err)
 			}
-			if len(list.Tools) != 19 { // without execute_task: there are no tasks
+			if len(list.Tools) != 19 { // execute_task is missing, because there are no tasks
 				t.Errorf("%d tools", len(list.Tools))
 			}
 			for _, tool := range list.Tools {
@@ -119,7 +119,7 @@ func TestInspector(t *testing.T) {
 	}
 }
 
-// calling returns a model that calls the tool whose name ends as told, and then answers.
+// calling returns a model that calls the tool whose name ends with tool, and then answers.
 func calling(tool string, args any) *llmtest.Server {
 	return llmtest.New(func(_ int, r llmtest.Request) llmtest.Answer {
 		if len(r.Results()) == 0 {
@@ -133,8 +133,8 @@ func calling(tool string, args any) *llmtest.Server {
 	})
 }
 
-// TestCodingAgent lets a real coding agent find the server in its configuration, offer the tools to a model and call
-// one.
+// TestCodingAgent verifies that a real coding agent finds the server in its configuration, offers the tools to a model,
+// and calls a tool.
 func TestCodingAgent(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)

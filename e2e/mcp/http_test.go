@@ -27,11 +27,11 @@ type httpServer struct {
 	state   string
 	process *os.Process
 	stderr  *buffertest.Buffer
-	exited  chan struct{} // closed when it has; nil where the test does not ask
+	exited  chan struct{} // closed when the server has exited; nil if the test does not wait for it
 }
 
-// startHTTP starts the command on a free port of the loopback address. At the end of the test it is ended as an
-// operator would, and must be gone with its sandboxes.
+// startHTTP starts the command on a free port of the loopback address. At the end of the test, it stops the server like
+// an operator would, and verifies that the server and its sandboxes are gone.
 func startHTTP(t *testing.T, args ...string) *httpServer {
 	t.Helper()
 	cmd, state := command(t, append([]string{"--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)
@@ -44,14 +44,14 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended: that shows below
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited, which is checked below
 		select {
 		case <-exited:
 			if code := cmd.ProcessState.ExitCode(); code != 143 {
 				t.Errorf("exit code %d", code)
 			}
 		case <-time.After(patience):
-			_ = cmd.Process.Kill() // it may have ended just now
+			_ = cmd.Process.Kill() // it may have just exited
 			t.Error("the server does not end")
 		}
 		if left := containers(t, state); left != "" {
@@ -65,7 +65,7 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 	return s
 }
 
-// awaitListening waits until the server says where it listens.
+// awaitListening waits until the server prints its listen address.
 func (s *httpServer) awaitListening() {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -82,7 +82,7 @@ func (s *httpServer) awaitListening() {
 
 func (s *httpServer) url() string { return "http://" + s.addr + "/mcp" }
 
-// do sends a request with the headers that clients send, over which header goes.
+// do sends a request with the headers that clients send, overridden by header.
 func (s *httpServer) do(method, body string, header map[string]string) (status int, answer string, got http.Header) {
 	s.t.Helper()
 	return doTo(s.t, method, s.url(), body, header)
@@ -104,7 +104,7 @@ func doTo(t *testing.T, method, url, body string, header map[string]string) (sta
 	return res.StatusCode, string(raw), res.Header
 }
 
-// newRequest makes a request with the headers that clients send, over which header goes.
+// newRequest returns a request with the headers that clients send, overridden by header.
 func newRequest(t *testing.T, ctx context.Context, method, url, body string, header map[string]string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
@@ -126,14 +126,14 @@ func newRequest(t *testing.T, ctx context.Context, method, url, body string, hea
 	return req
 }
 
-// oneConnection returns a client that has a connection of its own for each request.
+// oneConnection returns a client that opens a new connection for each request.
 func oneConnection(cfg *tls.Config) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}
 }
 
 const initializeBody = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 
-// begin begins a session and returns its id.
+// begin starts a session and returns its id.
 func (s *httpServer) begin(header map[string]string) string {
 	s.t.Helper()
 	status, body, got := s.do(http.MethodPost, initializeBody, header)
@@ -163,7 +163,7 @@ func bearer(token string) map[string]string {
 	return map[string]string{"Authorization": "Bearer " + token}
 }
 
-// connect connects the SDK's client.
+// connect connects an SDK client.
 func (s *httpServer) connect(token string) *mcp.ClientSession {
 	s.t.Helper()
 	httpClient := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -186,7 +186,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// raw sends bytes as they are and returns the first line of the answer; empty when the server hangs up without one.
+// raw sends unmodified bytes and returns the first line of the answer. It is empty if the server hangs up without an
+// answer.
 func (s *httpServer) raw(request string) string {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
@@ -216,7 +217,7 @@ func tokenFile(t *testing.T, lines ...string) string {
 	return path
 }
 
-// usage runs the command with arguments that it must refuse.
+// usage runs the command with arguments that it must reject.
 func usage(t *testing.T, env []string, args ...string) (code int, stderr string) {
 	t.Helper()
 	cmd, _ := command(t, args...)

@@ -1,5 +1,5 @@
-// Package mcp_test runs MCP clients against the real command: raw ones that misbehave, the official conformance suite,
-// the Inspector and a coding agent. Tests whose names begin with R and a number show a guarantee of docs/mcp.md.
+// Package mcp_test runs MCP clients against the real command: misbehaving raw clients, the official conformance suite,
+// the Inspector, and a coding agent. Tests whose names begin with R and a number verify a guarantee of docs/mcp.md.
 package mcp_test
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
-// binaryEnv names the command that the tests of this process run.
+// binaryEnv is the environment variable with the path of the command under test.
 const binaryEnv = "WORKCELL_TEST_MCP_BINARY"
 
-// pythonMap uses the image that the tests have in place of the one that is asked for.
+// pythonMap replaces the official image with the test image.
 const pythonMap = "--map-image=python:3.11-slim=workcell/python:3.11"
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -25,13 +25,13 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) // nothing that matters is left when it fails
+	defer os.RemoveAll(dir) // a failure leaves only temporary files
 	path, err := commandtest.Build(dir)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// What outlives a test's server would be in the way of its directory.
+	// A reaper that outlives a test's server would prevent the removal of its directory.
 	if err := errors.Join(os.Setenv(binaryEnv, path), os.Setenv("WORKCELL_REAPER", "off")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
-// patience is how long anything may take on a loaded machine.
+// patience is the maximum wait on a loaded host.
 const patience = 3 * time.Minute
 
 // peer is a raw client on the standard streams of the real command.
@@ -29,11 +29,11 @@ type peer struct {
 	state  string
 
 	nextID int
-	notes  []message          // notifications that came before an answer
-	early  map[string]message // answers that came before they were waited for
+	notes  []message          // notifications received before an answer
+	early  map[string]message // answers received before they were awaited
 }
 
-// message is a JSON-RPC message as it came.
+// message is a received JSON-RPC message.
 type message struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -47,7 +47,7 @@ type message struct {
 	} `json:"error"`
 }
 
-// command makes the real command with a state directory of its own, so that its sandboxes can be told from others'.
+// command returns the real command with a new state directory, so that its sandboxes can be distinguished from others.
 func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	t.Helper()
 	state = t.TempDir()
@@ -61,13 +61,14 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	return cmd, state
 }
 
-// startPeer starts the command on stdio. At the end of the test it must be gone with its sandboxes.
+// startPeer starts the command on stdio. At the end of the test, it verifies that the command and its sandboxes are
+// gone.
 func startPeer(t *testing.T, args ...string) *peer {
 	t.Helper()
 	return startPeerEnv(t, nil, args...)
 }
 
-// startPeerEnv is startPeer with more environment.
+// startPeerEnv is like startPeer, with additional environment variables.
 func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 	t.Helper()
 	cmd, state := command(t, args...)
@@ -97,7 +98,7 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 		p.exited <- cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		p.in.Close() // it may be closed already
+		p.in.Close() // it may already be closed
 		p.wait()
 		if left := containers(t, state); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
@@ -112,7 +113,7 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 	return p
 }
 
-// wait returns the exit code; it may be called again.
+// wait waits for the exit and returns the exit code. It may be called several times.
 func (p *peer) wait() int {
 	p.t.Helper()
 	select {
@@ -120,7 +121,7 @@ func (p *peer) wait() int {
 		p.exited <- err
 		return p.cmd.ProcessState.ExitCode()
 	case <-time.After(patience):
-		_ = p.cmd.Process.Kill() // it may have ended just now
+		_ = p.cmd.Process.Kill() // it may have just exited
 		p.t.Fatalf("the server does not end; standard error:\n%s", p.stderr.String())
 		return -1
 	}
@@ -133,7 +134,7 @@ func (p *peer) sendRaw(line string) {
 	}
 }
 
-// next returns the next message. Whatever comes must be one.
+// next returns the next message. All output must be messages.
 func (p *peer) next() message {
 	p.t.Helper()
 	select {
@@ -182,8 +183,8 @@ func (p *peer) send(message map[string]any) {
 	p.sendRaw(string(raw))
 }
 
-// answer waits for the answer of a request. It keeps what comes before: notifications, and answers to other requests,
-// which must be waited for by the end of the test.
+// answer waits for the answer to a request. It stores earlier notifications and answers to other requests. The test
+// must wait for all of these answers before its end.
 func (p *peer) answer(id string) message {
 	p.t.Helper()
 	if m, ok := p.early[id]; ok {
@@ -211,7 +212,7 @@ func (p *peer) call(method string, params any) message {
 	return p.answer(p.request(method, params))
 }
 
-// initialize shakes hands as clients up to 2025-11-25 do.
+// initialize does the handshake of clients up to 2025-11-25.
 func (p *peer) initialize() {
 	p.t.Helper()
 	m := p.call("initialize", map[string]any{
@@ -264,13 +265,13 @@ func decodeResult(t *testing.T, m message) toolResult {
 	return r
 }
 
-// tool calls a tool that must give a result, be it an error.
+// tool calls a tool that must return a result, possibly with an error.
 func (p *peer) tool(name string, args map[string]any) toolResult {
 	p.t.Helper()
 	return decodeResult(p.t, p.call("tools/call", map[string]any{"name": name, "arguments": args}))
 }
 
-// outcome waits for the answer of a tool call, and for the result of one that is pending.
+// outcome waits for the answer to a tool call. If the call is pending, it waits for its result.
 func (p *peer) outcome(id string) toolResult {
 	p.t.Helper()
 	r := decodeResult(p.t, p.answer(id))
@@ -280,7 +281,7 @@ func (p *peer) outcome(id string) toolResult {
 	return r
 }
 
-// taskID returns the id of a call that is pending; empty when it is not.
+// taskID returns the id of a pending call, or an empty string.
 func (r toolResult) taskID(t *testing.T) string {
 	t.Helper()
 	var pending struct {
@@ -294,7 +295,7 @@ func (r toolResult) taskID(t *testing.T) string {
 	return pending.TaskID
 }
 
-// must calls a tool that must not fail.
+// must calls a tool that must succeed.
 func (p *peer) must(name string, args map[string]any) toolResult {
 	p.t.Helper()
 	r := p.tool(name, args)
@@ -304,7 +305,7 @@ func (p *peer) must(name string, args map[string]any) toolResult {
 	return r
 }
 
-// alive shows that the connection still serves.
+// alive verifies that the connection still works.
 func (p *peer) alive() {
 	p.t.Helper()
 	if m := p.call("ping", map[string]any{}); m.Error != nil {
@@ -322,7 +323,8 @@ func instance(t *testing.T, state string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// containers lists the containers of a state directory's sandboxes; none may be left 30 s after their server ended.
+// containers lists the containers of a state directory's sandboxes. 30 s after their server has exited, none may be
+// left.
 func containers(t *testing.T, state string) string {
 	t.Helper()
 	id := instance(t, state)

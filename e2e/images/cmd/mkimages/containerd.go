@@ -12,7 +12,7 @@ import (
 )
 
 func connectContainerd(o options) (images.Engine, func() error, error) {
-	_ = log.SetLevel("error") // the client would report the attempts of a pull; "error" is a level
+	_ = log.SetLevel("error") // otherwise the client reports the attempts of a pull; "error" is a valid level
 	c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(o.namespace), ctrd.WithTimeout(time.Minute))
 	if err != nil {
 		return nil, nil, err

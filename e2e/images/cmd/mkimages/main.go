@@ -1,11 +1,9 @@
-// Mkimages brings the sandbox images into Docker, or into containerd.
+// Mkimages loads the sandbox images into Docker or containerd.
 //
-// Without flags these are the images of the tests, under the project's own
-// tags. With -official they are the images that the examples name: an image
-// that is there is left alone, one that can be pulled is pulled, and else a
-// stand-in made from Debian packages gets the name, which is said plainly. With
-// -agents they are those of CLI coding agents, with -newest as well in the newest
-// versions that npm has; one that cannot be had is a warning then.
+// Without flags, it loads the test images under the project's own tags. With -official, it loads the images used in the
+// examples: it keeps existing images, pulls missing images, and otherwise builds a replacement from Debian packages
+// under the same name and reports this. With -agents, it loads the images of CLI coding agents. With -newest, it also
+// loads them in the newest versions on npm, and an unavailable image is only a warning.
 package main
 
 import (
@@ -65,7 +63,7 @@ func ensure(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 	return nil
 }
 
-// ensureOn brings the images into one engine.
+// ensureOn loads the images into one engine.
 func (o options) ensureOn(ctx context.Context, name string, builder *images.Builder, stdout, stderr io.Writer) (err error) {
 	engine, done, err := o.connect(name)
 	if err != nil {
@@ -137,14 +135,14 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 	return nil
 }
 
-// wants reports whether an image is among those of -only.
+// wants reports whether -only includes an image.
 func (o options) wants(im images.Image) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(im.Ref, "workcell/"), ":")
 	return o.only == "" || slices.Contains(strings.Split(o.only, ","), name)
 }
 
-// connector returns an engine and the function that closes it. Build tags leave out engines, whose connector is nil
-// then.
+// connector returns an engine and the function that closes it. The connector of an engine excluded by build tags is
+// nil.
 type connector func(o options) (images.Engine, func() error, error)
 
 func (o options) connect(name string) (images.Engine, func() error, error) {
