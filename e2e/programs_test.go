@@ -22,10 +22,11 @@ import (
 	"github.com/workcell-dev/workcell/session/record/postgres"
 )
 
-// programEnv has this test's binary be the other program: the URL of the database, and whether it joins.
+// programEnv makes the test binary run as the other program. Its value has the URL of the database, and whether the
+// program joins.
 const programEnv = "WORKCELL_TEST_PROGRAM"
 
-// library opens a manager of the library as a program does.
+// library opens a manager of the library like a program would.
 func library(t *testing.T, url string, join bool) *session.Manager {
 	t.Helper()
 	store, err := postgres.Open(t.Context(), url)
@@ -57,7 +58,7 @@ func say(t *testing.T, s *session.Session, command string) string {
 	return string(res.Stdout.Bytes())
 }
 
-// ownerOf returns who has a sandbox.
+// ownerOf returns the owner of a sandbox.
 func ownerOf(t *testing.T, url, id string) string {
 	t.Helper()
 	store, err := postgres.Open(t.Context(), url)
@@ -72,19 +73,20 @@ func ownerOf(t *testing.T, url, id string) string {
 	return rec.Owner
 }
 
-// TestTwoPrograms: two programs with the library over one database open the same name. With Options.Join both work in
-// one sandbox, also when one is killed; without it the second is told so, and connects.
+// TestTwoPrograms verifies two programs that use the library with one database and open the same name. With
+// Options.Join, both use one sandbox, even if one of them is killed. Without it, the second gets an error and connects
+// instead.
 func TestTwoPrograms(t *testing.T) {
 	t.Parallel()
 	key, req := session.UserKey("lab"), session.Request{Image: "workcell/python:3.11"}
-	if url, join := strings.CutPrefix(os.Getenv(programEnv), "join "); url != "" { // the other program
+	if url, join := strings.CutPrefix(os.Getenv(programEnv), "join "); url != "" { // run as the other program
 		s, _, err := library(t, url, join).Open(t.Context(), key, req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		say(t, s, "echo first > file")
 		fmt.Println("opened", s.ID())
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or told to end
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed or its input is closed
 		if err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +129,7 @@ func TestTwoPrograms(t *testing.T) {
 				if got := say(t, s, "cat file"); got != "first\n" {
 					t.Errorf("the file says %q", got)
 				}
-				_ = in.Close() // it ends, and its sandbox with it
+				_ = in.Close() // the program ends, and closes its sandbox
 				if err := <-ended; err != nil {
 					t.Errorf("the other program: %v", err)
 				}
@@ -149,7 +151,7 @@ func TestTwoPrograms(t *testing.T) {
 				if got := say(t, s, "cat file"); got != "first\n" {
 					t.Errorf("after the other was killed the file says %q", got)
 				}
-				// When its lease is over, who opens the sandbox adopts it.
+				// After its lease has expired, the next program that opens the sandbox adopts it.
 				for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
 					third := library(t, url, true)
 					again, created, err := third.Open(t.Context(), key, req)

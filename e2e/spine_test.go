@@ -1,4 +1,4 @@
-// Package e2e runs the built command against real engines, an OTLP collector and a real Jaeger, as a user would.
+// Package e2e runs the built command with real engines, an OTLP collector, and a real Jaeger, like a user would.
 package e2e
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 )
 
-// mapping makes the examples, which name official images, run on the images that the tests build.
+// mapping maps the official images in the examples to the images that the tests build.
 var mapping = []string{
 	"--map-image", "python:3.11-slim=workcell/python:3.11",
 	"--map-image", "node:20-slim=workcell/node:22",
@@ -25,15 +25,15 @@ var mapping = []string{
 // engines are the backends that every workflow runs on.
 var engines = []string{"docker", "containerd", "local"}
 
-// spine is an example workflow and what its runs must be like on every engine.
+// spine is an example workflow and the expected properties of its runs on every engine.
 type spine struct {
 	workflow string
 	agents   []string
-	sandbox  int // sandboxes that the run makes
+	sandbox  int // number of sandboxes that the run creates
 }
 
 // TestWorkflowIsOneTrace runs every example workflow on every engine, with a collector that receives its trace. Outputs
-// and traces must be the same on all, but for the driver's name.
+// and traces must be the same on all engines, except for the driver's name.
 func TestWorkflowIsOneTrace(t *testing.T) {
 	bin, collector := buildCLI(t), newCollector(t)
 	for _, test := range []spine{
@@ -45,7 +45,7 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 			t.Parallel()
 			results := make([]result, len(engines))
 			shapes := make([][]string, len(engines))
-			t.Run("on", func(t *testing.T) { // ends when all of them have
+			t.Run("on", func(t *testing.T) { // ends when all of them have ended
 				for i, engine := range engines {
 					t.Run(engine, func(t *testing.T) {
 						t.Parallel()
@@ -67,7 +67,7 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 	}
 }
 
-// result is what a run prints, without what is of that run alone.
+// result is the output of a run, without values that differ between runs.
 type result struct {
 	Outcome string `json:"outcome"`
 	Output  any    `json:"output"`
@@ -108,7 +108,7 @@ func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jae
 		if len(models) == 0 {
 			t.Errorf("no model span of agent %s", agent)
 		}
-		for _, model := range models { // Genkit's generation stands between the agent and its model
+		for _, model := range models { // Genkit's generation spans are between the agent and its model
 			if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "invoke_agent "+agent) {
 				t.Errorf("the model of %s is below %v", agent, above)
 			}
@@ -120,9 +120,8 @@ func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jae
 	return printed.result, tree
 }
 
-// shape returns the place of every span in the tree, sorted, without the driver's name. Which of several tools or
-// branches that run at once opens the sandbox, and how many ask for it before it is open, is left to chance and left
-// out.
+// shape returns the positions of all spans in the tree, sorted, without the driver's name. It omits random properties:
+// which of several concurrent tools or branches opens the sandbox, and how many of them wait until it is open.
 func shape(tree *jaegerapi.Trace, engine string) []string {
 	var places []string
 	for _, s := range tree.Spans {
@@ -149,12 +148,12 @@ func shape(tree *jaegerapi.Trace, engine string) []string {
 	return places
 }
 
-// complete reports whether the last span of a run, its root, has arrived and no span's parent is missing.
+// complete reports whether the root span, which is the last span of a run, has arrived and all parents exist.
 func complete(tree *jaegerapi.Trace) bool {
 	return len(tree.Roots) == 1 && strings.HasPrefix(tree.Roots[0].Name, "invoke_workflow ")
 }
 
-// named returns the spans of a name, or of an operation whatever it is done with.
+// named returns the spans with a name, or with an operation on any object.
 func named(tree *jaegerapi.Trace, name string) []*jaegerapi.Span {
 	var found []*jaegerapi.Span
 	for _, s := range tree.Spans {
@@ -165,7 +164,7 @@ func named(tree *jaegerapi.Trace, name string) []*jaegerapi.Span {
 	return found
 }
 
-// above returns the names of a span's ancestors, the nearest first.
+// above returns the names of a span's ancestors, nearest first.
 func above(s *jaegerapi.Span) []string {
 	var names []string
 	for p := s.Parent; p != nil; p = p.Parent {
@@ -174,7 +173,7 @@ func above(s *jaegerapi.Span) []string {
 	return names
 }
 
-// checkTree asserts who stands above whom, and the run's id on our own spans.
+// checkTree verifies the parents of the spans, and the run's id in our own spans.
 func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 	t.Helper()
 	if !complete(tree) {
@@ -216,16 +215,16 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 	}
 }
 
-// checkGenAI classifies the trace as Jaeger's UI does (jaegertracing/jaeger-ui, its GenAI view): a trace is one of
-// generative AI by any gen_ai. attribute, a span is an agent, a model or a tool by gen_ai.operation.name, and the
-// tokens in the header are the sum over the models.
+// checkGenAI classifies the trace like Jaeger's UI (jaegertracing/jaeger-ui, its GenAI view). A trace with any gen_ai.
+// attribute is a trace of generative AI. gen_ai.operation.name determines whether a span is an agent, a model, or a
+// tool. The tokens in the header are the sum over the models.
 func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
 	t.Helper()
 	kinds := map[string]string{
 		"chat": "LLM", "execute_tool": "TOOL", "invoke_agent": "AGENT", "create_agent": "AGENT", "invoke_workflow": "AGENT",
 	}
 	count := map[string]int{}
-	sums := map[string]int{} // of tokens, by kind
+	sums := map[string]int{} // tokens by kind
 	for _, s := range tree.Spans {
 		kind := kinds[s.Tags["gen_ai.operation.name"]]
 		count[kind]++
@@ -252,7 +251,7 @@ func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
 	if count["AGENT"] < 2 || count["LLM"] == 0 || count["TOOL"] == 0 {
 		t.Errorf("classes %v", count)
 	}
-	if sums["LLM"] == 0 || sums["LLM"] != sums["AGENT"] { // those of agents are what the run counted
+	if sums["LLM"] == 0 || sums["LLM"] != sums["AGENT"] { // the agents' tokens are the counts of the run
 		t.Errorf("the models' tokens are %d, the run counted %d", sums["LLM"], sums["AGENT"])
 	}
 	if n := len(named(tree, "invoke_workflow")); n != 1 {
@@ -260,7 +259,7 @@ func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
 	}
 }
 
-// checkSandboxes asserts how many sandboxes the run made, and that every command ran in one of them.
+// checkSandboxes verifies the number of sandboxes that the run created, and that every command ran in one of them.
 func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int, engine string) {
 	t.Helper()
 	ids := map[string]bool{}
@@ -272,7 +271,8 @@ func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int, engine string
 	}
 }
 
-// checkNoContents asserts that our own attributes are on the list of what they may be, and hold no text of the run.
+// checkNoContents verifies that our own attributes are in the list of allowed attributes, and contain no text of the
+// run.
 func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	t.Helper()
 	for _, s := range tree.Spans {
@@ -288,7 +288,8 @@ func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	}
 }
 
-// checkNothingLeft asserts that nothing of the run is on any engine, nor on disk or running for the local backend.
+// checkNothingLeft verifies that nothing of the run is left on any engine, and that the local backend has no leftover
+// files or processes of the run.
 func checkNothingLeft(t *testing.T, runID string) {
 	t.Helper()
 	label := "dev.workcell.run=" + runID
@@ -300,7 +301,7 @@ func checkNothingLeft(t *testing.T, runID string) {
 			"/var/lib/workcell/containerd", "/var/lib/workcell/local"},
 	} {
 		out, err := exec.Command(list[0], list[1:]...).Output()
-		if err != nil && list[0] != "grep" { // which fails when it finds nothing
+		if err != nil && list[0] != "grep" { // grep fails if it finds nothing
 			t.Fatal(err)
 		}
 		if len(out) > 0 {

@@ -41,14 +41,14 @@ func startJaeger(t *testing.T) jaeger {
 		if err != nil {
 			return false
 		}
-		resp.Body.Close() // only its status counts
+		resp.Body.Close() // only the status matters
 		return resp.StatusCode == http.StatusOK
 	})
 	return jaeger{"127.0.0.1:" + ports[0], "127.0.0.1:" + ports[1], "http://127.0.0.1:" + ports[2]}
 }
 
-// TestJaeger runs a workflow that exports its trace to a real Jaeger, and one whose trace is handed to Jaeger
-// afterwards. Jaeger shows the same for both.
+// TestJaeger runs a workflow that exports its trace to a real Jaeger, and a workflow whose stored trace is sent to
+// Jaeger later. Jaeger must show the same for both.
 func TestJaeger(t *testing.T) {
 	bin, jaeger := buildCLI(t), startJaeger(t)
 	t.Run("exported", func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestJaeger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp.Body.Close() // only its status counts
+		resp.Body.Close() // only the status matters
 		if resp.StatusCode != http.StatusOK {
 			t.Fatalf("Jaeger answers %s", resp.Status)
 		}
@@ -74,7 +74,7 @@ func TestJaeger(t *testing.T) {
 	})
 }
 
-// debugAndFix runs the example and returns the ids of the run and of the trace that was kept of it.
+// debugAndFix runs the example and returns the id of the run and the id of its stored trace.
 func debugAndFix(t *testing.T, bin string, state []string) (run, trace string) {
 	t.Helper()
 	out := runCLI(t, bin, state, append([]string{

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// maxLibraryBytes is how large a program may be that only uses sandboxes of the local backend, as `go build` makes it,
-// with symbols.
+// maxLibraryBytes is the maximum size of a program that uses only sandboxes of the local backend, as built by `go
+// build`, with symbols.
 const maxLibraryBytes = 20 << 20
 
-// sandboxProgram is the smallest use of the library.
+// sandboxProgram is a minimal program that uses the library.
 const sandboxProgram = `package main
 
 import (
@@ -48,11 +48,11 @@ func main() {
 }
 `
 
-// TestLibraryWeight: a program that uses sandboxes of the local backend links no engine's client, no Genkit, no MCP, no
-// database and no SDK of OpenTelemetry, is small, and runs.
+// TestLibraryWeight verifies that a program with sandboxes of the local backend is small, runs, and links no engine
+// client, Genkit, MCP, database, or OpenTelemetry SDK.
 func TestLibraryWeight(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp(root(t), ".readme-") // inside the module, so that it builds from this tree
+	dir, err := os.MkdirTemp(root(t), ".readme-") // inside the module, so that it is built from this tree
 	if err != nil {
 		t.Fatal(err)
 	}

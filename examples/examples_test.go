@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
-// images stand in for the official images that the examples name, so that no registry is needed.
+// images replace the official images in the examples, so that no registry is needed.
 const images = "python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12"
 
 // command is the path of the built command.
@@ -44,7 +44,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// workcell runs the command in this directory, so that paths are those of the README, with more variables.
+// workcell runs the command in this directory with additional variables, so that the paths are the same as in the
+// README.
 func workcell(t *testing.T, vars []string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	cmd := exec.Command(command, args...)
@@ -64,7 +65,7 @@ func workcell(t *testing.T, vars []string, args ...string) (stdout, stderr strin
 	return out.String(), errs.String()
 }
 
-// decode reads the command's JSON.
+// decode decodes the JSON output of the command.
 func decode(t *testing.T, text string) map[string]any {
 	t.Helper()
 	var v map[string]any
@@ -79,8 +80,8 @@ func TestEveryExampleIsValid(t *testing.T) {
 	workcell(t, nil, "validate", "examples")
 }
 
-// workflows returns each workflow's output: the recorded parts as they are in the script, the rest as it must come out
-// of what happened in the sandbox.
+// workflows returns each workflow's expected output. The recorded parts equal the script, and the rest must result from
+// the commands in the sandbox.
 func workflows() map[string]map[string]any {
 	return map[string]map[string]any{
 		"debug-and-fix": {
@@ -110,7 +111,7 @@ func TestWorkflows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args, vars := []string{"run", "examples/workflows/" + name + ".yaml", "-o", "json"}, []string(nil)
-			coding := name == "cli-debug-and-fix" // asks its model over HTTP
+			coding := name == "cli-debug-and-fix" // sends model requests over HTTP
 			if coding {
 				vars = []string{"GEMINI_API_KEY=none", "GOOGLE_GEMINI_BASE_URL=" + mockModel(t, "examples/workflows/scripts/"+name+".json")}
 			} else {
@@ -127,7 +128,7 @@ func TestWorkflows(t *testing.T) {
 			if !coding && !strings.Contains(stderr, "instead of a model") {
 				t.Error("it does not say that the answers are recorded")
 			}
-			// The first fix is not enough: the loop is gone through twice, in one sandbox.
+			// The first fix is incomplete, so the loop runs twice in one sandbox.
 			fixes, back := strings.Count(stderr, "code-fixer: sandbox_fs_write ok"), strings.Count(stderr, "next: fix")
 			if name == "debug-and-fix" && (fixes != 2 || back != 1) {
 				t.Errorf("the fixer wrote %d times, the run went back %d times:\n%s", fixes, back, stderr)
@@ -136,7 +137,7 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
-// mockModel serves a model that plays a script, until the test ends, and returns its address.
+// mockModel starts a server with a model that plays a script, until the test ends, and returns its address.
 func mockModel(t *testing.T, script string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "mockmodel")
@@ -153,7 +154,7 @@ func mockModel(t *testing.T, script string) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // which says that it was killed
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // reports that it was killed
 	address, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func mockModel(t *testing.T, script string) string {
 	return strings.TrimSpace(address)
 }
 
-// TestFixComesHome: a project stays as it was until what the run changed is applied.
+// TestFixComesHome verifies that a project does not change until the run's changes are applied.
 func TestFixComesHome(t *testing.T) {
 	t.Parallel()
 	dir, vars := t.TempDir(), []string{"WORKCELL_STATE_DIR=" + t.TempDir()}
@@ -188,7 +189,7 @@ func TestFixComesHome(t *testing.T) {
 	}
 }
 
-// agentCase is how an agent is run on its own, and what must be in its answer.
+// agentCase describes how to run a single agent, and the expected parts of its answer.
 type agentCase struct {
 	args []string
 	want []string

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// gemini is a server that speaks the wire format of the Gemini API: it calls a tool once, then answers.
+// gemini is a server with the wire format of the Gemini API. It calls a tool once, and then answers.
 type gemini struct {
 	t            *testing.T
 	tool, answer string
 	args         map[string]any
 
 	mu     sync.Mutex // guards result
-	result any        // of the tool
+	result any        // result of the tool
 }
 
 func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,8 +49,8 @@ func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestAgentsWithTheirOwnModel runs the agents as they are, with a key: their own model, its real plugin, and a server
-// in the vendor's place.
+// TestAgentsWithTheirOwnModel runs the unmodified agents with a key: with their own model, its real plugin, and a
+// server that replaces the vendor's server.
 func TestAgentsWithTheirOwnModel(t *testing.T) {
 	t.Parallel()
 	echo := map[string]any{"cmd": []any{"echo", "from the sandbox"}}

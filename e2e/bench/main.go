@@ -201,7 +201,7 @@ func (f figures) print(w io.Writer, all []contestant) {
 	}
 }
 
-// write writes the figures to a file. If the argument beside is true, it keeps the existing figures of other runs.
+// write writes the figures to a file. If the second argument is true, it keeps the existing figures of other runs.
 func (f figures) write(path string, beside bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -54,7 +54,7 @@ func TestLimits(t *testing.T) {
 }
 
 // TestSideBySide verifies concurrent coding agents: eight in separate sandboxes and two in one sandbox. Each answers
-// with the output of its own model, and has a separate usage.
+// with the output of the right model, and their usages do not mix.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	m, codex := manager(t), agents()[1]

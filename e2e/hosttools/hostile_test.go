@@ -324,8 +324,8 @@ show(forged=env.get("WORKCELL_EXEC") == env.get("FORGED", ""), answered=sum(ping
 	})
 }
 
-// TestConfusedDeputy verifies two agents that share a sandbox and call tools concurrently. Each command has the tools
-// of its own grant, and every call is attributed to the command that made it.
+// TestConfusedDeputy verifies two agents that share a sandbox and call tools concurrently. The tools of a command come
+// from the command's grant, and every call is attributed to the command that made it.
 func TestConfusedDeputy(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()

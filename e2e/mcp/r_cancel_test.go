@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// pending is a call over HTTP that is not answered yet.
+// pending is an unanswered call over HTTP.
 type pending struct {
 	hangUp context.CancelFunc
-	done   chan struct{} // closed when it is over
-	body   string        // what came, once it is over
+	done   chan struct{} // closed at the end of the call
+	body   string        // answer, after the end of the call
 	err    error
 }
 
-// start sends a call and does not wait for its answer.
+// start sends a call without waiting for its answer.
 func (s *httpServer) start(body string, header map[string]string) *pending {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -33,7 +33,7 @@ func (s *httpServer) start(body string, header map[string]string) *pending {
 			p.err = err
 			return
 		}
-		defer res.Body.Close() // what was read is what matters
+		defer res.Body.Close() // the answer was already read
 		raw, err := io.ReadAll(res.Body)
 		p.body, p.err = string(raw), err
 	}()
@@ -49,7 +49,7 @@ func (p *pending) wait(t *testing.T) {
 	}
 }
 
-// waitsForGo is a command that says that it runs, and ends well when it is told to.
+// waitsForGo is a shell line that signals its start, and succeeds when it is told to.
 const waitsForGo = "touch on; until [ -e go ]; do sleep 0.05; done; touch well"
 
 func toolCall(id int, meta, name string, args map[string]any) string {
@@ -60,7 +60,7 @@ func toolCall(id int, meta, name string, args map[string]any) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s"name":%q,"arguments":%s}}`, id, meta, name, raw)
 }
 
-// R8 over HTTP, without sessions: who hangs up has cancelled the call.
+// TestR8HangUp verifies R8 over HTTP without sessions: a disconnect cancels the call.
 func TestR8HangUp(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
@@ -83,8 +83,8 @@ func TestR8HangUp(t *testing.T) {
 	}
 }
 
-// R8 over HTTP, in a session: a call continues when its connection breaks, as the protocol has it, and ends when it is
-// cancelled.
+// TestR8CancelInASession verifies R8 over HTTP in a session: a call continues if its connection breaks, as the protocol
+// requires, and ends if it is canceled.
 func TestR8CancelInASession(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
@@ -125,8 +125,8 @@ func TestR8CancelInASession(t *testing.T) {
 	}
 }
 
-// R8: a program that runs longer than its client waits continues, even if the client gives up before the answer. Its
-// result can be fetched.
+// TestR8LongCalls verifies R8: a program that runs longer than its client waits continues, even if the client gives up
+// before the answer. Its result can be fetched.
 func TestR8LongCalls(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -157,5 +157,5 @@ func TestR8LongCalls(t *testing.T) {
 			t.Errorf("%s: %v", task.TaskID, r.Content)
 		}
 	}
-	delete(p.early, givesUp) // it is answered, too
+	delete(p.early, givesUp) // this request is answered too
 }

@@ -23,13 +23,15 @@ const (
 	oldToken   = "old-0123456789abcdef"
 )
 
-// R2 over HTTP: a body that is too long is refused, announced or not.
+// TestR2OversizedOnHTTP verifies R2 over HTTP: a body that is too long is refused, with and without an announced
+// length.
 func TestR2OversizedOnHTTP(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
 	header := "POST /mcp HTTP/1.1\r\nHost: " + s.addr + "\r\n"
 	const most = mcpserver.MaxMessageBytes
-	if line := s.raw(header + fmt.Sprintf("Content-Length: %d\r\n\r\n", most+1)); !strings.Contains(line, "413") { // not a byte of it is waited for
+	if line := s.raw(header + fmt.Sprintf("Content-Length: %d\r\n\r\n", most+1)); !strings.Contains(line, "413") {
+		// Refused without waiting for the body.
 		t.Errorf("announced: %q", line)
 	}
 	chunk := fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s", most+1, strings.Repeat(" ", most+1))
@@ -44,8 +46,8 @@ func TestR2OversizedOnHTTP(t *testing.T) {
 	}
 }
 
-// R3: only pages of this server, or those that are allowed, may use it, and only by names that are its own; other
-// machines need tokens.
+// TestR3OriginAndHost verifies R3: only the server's own pages and allowed pages may use the server, and only under its
+// own host names. Other hosts need tokens.
 func TestR3OriginAndHost(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--allow-origin", "https://app.example", "--allow-host", "box.example")
@@ -88,7 +90,8 @@ func TestR3OriginAndHost(t *testing.T) {
 	}
 }
 
-// R4: no token, a wrong one and an expired one are refused; a session belongs to who began it; what is over is gone.
+// TestR4Owners verifies R4: a missing, wrong, or expired token is refused. A session belongs to its creator, and an
+// ended session is gone.
 func TestR4Owners(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--token-file", tokenFile(t, "# clients", "alice "+aliceToken, "bob "+bobToken+" 2199-01-01T00:00:00Z", "old "+oldToken+" 2001-01-01T00:00:00Z"))
@@ -126,8 +129,8 @@ func TestR4Owners(t *testing.T) {
 	}
 }
 
-// R4: nobody reaches a sandbox of another owner, or of another session, whatever the wire; such an id is answered as
-// one that never existed.
+// TestR4SandboxesOfOthers verifies R4: a client cannot access sandboxes of another owner or session, with any protocol
+// revision. The error for such an id is the same as for an unknown id.
 func TestR4SandboxesOfOthers(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--token-file", tokenFile(t, "alice "+aliceToken, "bob "+bobToken))
@@ -168,7 +171,7 @@ func TestR4SandboxesOfOthers(t *testing.T) {
 	if a, b := field(t, callTool(t, alice, "sandbox_open", named), "sandbox_id"), field(t, callTool(t, bob, "sandbox_open", named), "sandbox_id"); a == b {
 		t.Error("the name of one owner led to the sandbox of another")
 	}
-	// Two sessions of one owner on the older wire.
+	// Two sessions of one owner with an older revision.
 	sandboxOf := func(id string) string {
 		body := `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"sandbox_open","arguments":{}}}`
 		status, answer, _ := s.do(http.MethodPost, body, with(bearer(aliceToken), "Mcp-Session-Id", id))
@@ -191,7 +194,8 @@ func TestR4SandboxesOfOthers(t *testing.T) {
 	}
 }
 
-// Without tokens a handle is all that there is: names are refused, nothing is listed.
+// TestR4HandlesWithoutTokens verifies that without tokens, only sandbox ids give access. Names are refused, and nothing
+// is listed.
 func TestR4HandlesWithoutTokens(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
@@ -215,7 +219,7 @@ func TestR4HandlesWithoutTokens(t *testing.T) {
 	}
 }
 
-// R12: what is no plain request for one of the two paths is refused.
+// TestR12OddRequests verifies R12: all requests except plain requests for one of the two paths are refused.
 func TestR12OddRequests(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
@@ -246,7 +250,7 @@ func TestR12OddRequests(t *testing.T) {
 			t.Errorf("%s: %q", tc.name, line)
 		}
 	}
-	// An upgrade that nobody offers is passed over, as the protocol has it.
+	// An unsupported upgrade is ignored, as the protocol requires.
 	if line := s.raw("GET /healthz HTTP/1.1\r\n" + host + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"); line != "HTTP/1.1 200 OK" {
 		t.Errorf("h2c upgrade: %q", line)
 	}
@@ -269,7 +273,7 @@ func TestR12OddRequests(t *testing.T) {
 	}
 }
 
-// callTool calls a tool with the SDK's client.
+// callTool calls a tool with an SDK client.
 func callTool(t *testing.T, cs *mcp.ClientSession, name string, args map[string]any) *mcp.CallToolResult {
 	t.Helper()
 	if args == nil {
@@ -294,7 +298,7 @@ func text(t *testing.T, res *mcp.CallToolResult) string {
 	return c.Text
 }
 
-// field returns a field of a result that must be no error.
+// field returns a field of a successful result.
 func field(t *testing.T, res *mcp.CallToolResult, name string) string {
 	t.Helper()
 	m, _ := res.StructuredContent.(map[string]any)
@@ -305,7 +309,7 @@ func field(t *testing.T, res *mcp.CallToolResult, name string) string {
 	return s
 }
 
-// sseResult returns the result in an answer that came as server-sent events.
+// sseResult returns the result in an answer of server-sent events.
 func sseResult(t *testing.T, answer string) toolResult {
 	t.Helper()
 	for line := range strings.Lines(answer) {
@@ -322,7 +326,8 @@ func sseResult(t *testing.T, answer string) toolResult {
 	return toolResult{}
 }
 
-// What clients with sessions opened outlives the server when its operator says so, and only then.
+// TestKeptOverHTTP verifies that sandboxes of clients with sessions outlive the server only if the operator configures
+// it.
 func TestKeptOverHTTP(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--on-exit", "keep")

@@ -18,12 +18,12 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// twoOwners are the tokens of two owners.
+// twoOwners returns the tokens of two owners.
 func twoOwners() []mcpserver.Token {
 	return []mcpserver.Token{{Name: "alice", Secret: aliceToken}, {Name: "bob", Secret: bobToken}}
 }
 
-// handshake begins a session of which nothing more is heard.
+// handshake starts a session that is not used afterwards.
 func handshake(t *testing.T, addr string, header map[string]string) (status int, body, id string) {
 	t.Helper()
 	status, body, got := doTo(t, http.MethodPost, "http://"+addr+"/mcp", initializeBody, header)
@@ -36,7 +36,8 @@ func ping(t *testing.T, addr, session string, header map[string]string) int {
 	return status
 }
 
-// R6: an owner has so many sessions and no more, however many it begins at once, and leaves the others theirs.
+// TestR6SessionsOfOneOwner verifies R6: the sessions of one owner are limited, even if it starts many at once, and
+// other owners keep their own limit.
 func TestR6SessionsOfOneOwner(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{Tokens: twoOwners(), MaxSessions: 5, MaxOwnerSessions: 3})
@@ -77,7 +78,7 @@ func TestR6SessionsOfOneOwner(t *testing.T) {
 	})
 }
 
-// until waits for what must come to pass.
+// until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
@@ -87,7 +88,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// R6: a session has one stream of events, which is no request, so that its client can still call.
+// TestR6Streams verifies R6: a session has one event stream, which does not count as a request, so that its client can
+// still make calls.
 func TestR6Streams(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{MaxRequests: 1})
@@ -114,8 +116,8 @@ func TestR6Streams(t *testing.T) {
 	})
 }
 
-// openStream asks for a session's stream of events and returns the beginning of the answer. The stream stays open until
-// end, or the test's end.
+// openStream requests a session's event stream and returns the beginning of the answer. The stream stays open until end
+// is called or the test ends.
 func openStream(t *testing.T, addr string, header map[string]string) (status int, start string, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,7 +134,7 @@ func openStream(t *testing.T, addr string, header map[string]string) (status int
 	return res.StatusCode, line, cancel
 }
 
-// R2: the bodies of requests share a budget of memory.
+// TestR2BodiesTogether verifies R2: the bodies of requests share a memory budget.
 func TestR2BodiesTogether(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{MaxBodyBytes: 1 << 20})
@@ -146,7 +148,8 @@ func TestR2BodiesTogether(t *testing.T) {
 	}
 }
 
-// R6: connections are bounded, and what many of them and of streams of events took is given back, also after resets.
+// TestR6FilesReturn verifies R6: connections are limited, and the resources of many connections and event streams are
+// freed, even after resets.
 func TestR6FilesReturn(t *testing.T) {
 	t.Parallel()
 	const streams, conns, most = 40, 300, 100
@@ -159,7 +162,7 @@ func TestR6FilesReturn(t *testing.T) {
 		}
 		return len(entries)
 	}
-	const slack = 8 // it may talk to the engine meanwhile
+	const slack = 8 // for connections to the engine in the meantime
 	before := files()
 	var held []net.Conn
 	for i := range streams + conns {
@@ -173,7 +176,7 @@ func TestR6FilesReturn(t *testing.T) {
 			t.Fatal(err)
 		}
 		held = append(held, conn)
-		_, _ = io.WriteString(conn, request) // it may be one too many
+		_, _ = io.WriteString(conn, request) // it may exceed the limit
 	}
 	until(t, "the server has as many as it takes", func() bool { return files() >= before+most-slack })
 	if n := files(); n > before+most+slack {
@@ -181,7 +184,7 @@ func TestR6FilesReturn(t *testing.T) {
 	}
 	for i, conn := range held {
 		if tcp, ok := conn.(*net.TCPConn); ok && i%2 == 0 {
-			_ = tcp.SetLinger(0) // ends with a reset
+			_ = tcp.SetLinger(0) // close with a reset
 		}
 		conn.Close()
 	}

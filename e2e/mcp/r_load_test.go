@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// inProcess starts a server of this process, whose limits a test can choose, and returns its address.
+// inProcess starts a server in this process with the limits of a test, and returns its address.
 func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,7 +56,8 @@ func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 	return l.Addr().String()
 }
 
-// R5: who sends slowly, or does not read, is cut off, and others are served meanwhile.
+// TestR5SlowClients verifies R5: clients that send slowly or do not read are disconnected, and other clients are served
+// in the meantime.
 func TestR5SlowClients(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{BodyTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second})
@@ -91,7 +92,7 @@ func TestR5SlowClients(t *testing.T) {
 	wg.Wait()
 }
 
-// drip sends a byte now and then, and must be cut off.
+// drip sends a byte periodically. The server must disconnect it.
 func drip(addr, begin string) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -104,7 +105,7 @@ func drip(addr, begin string) error {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = io.Copy(io.Discard, conn) // whatever it says, it ends
+		_, _ = io.Copy(io.Discard, conn) // ends with the connection
 	}()
 	deadline := time.After(patience)
 	for {
@@ -114,12 +115,12 @@ func drip(addr, begin string) error {
 		case <-deadline:
 			return errors.New("still connected")
 		case <-time.After(200 * time.Millisecond):
-			_, _ = io.WriteString(conn, "x") // it may be cut off just now
+			_, _ = io.WriteString(conn, "x") // the server may just have disconnected
 		}
 	}
 }
 
-// neverRead asks for much and takes nothing of it; it must be cut off.
+// neverRead sends large requests and reads no answers. The server must disconnect it.
 func neverRead(addr string) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -152,7 +153,7 @@ func neverRead(addr string) error {
 	return errors.New("still connected")
 }
 
-// R6: a client has so many requests at once and no more.
+// TestR6RequestsAtOnce verifies R6: the concurrent requests of a client are limited.
 func TestR6RequestsAtOnce(t *testing.T) {
 	t.Parallel()
 	const allowed, sent = 10, 20
@@ -168,7 +169,7 @@ func TestR6RequestsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() {
-			line, _ := bufio.NewReader(conn).ReadString('\n') // empty when the connection is closed below
+			line, _ := bufio.NewReader(conn).ReadString('\n') // empty if the connection is closed below
 			answers <- strings.TrimSpace(line)
 		}()
 	}
@@ -184,7 +185,8 @@ func TestR6RequestsAtOnce(t *testing.T) {
 	}
 }
 
-// A client that asks too often is told to wait; another one is not.
+// TestRateLimit verifies that a client with too many requests is refused temporarily, and that other clients are not
+// affected.
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{Rate: 5, Tokens: []mcpserver.Token{{Name: "a", Secret: aliceToken}}})

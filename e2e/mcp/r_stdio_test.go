@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// R1: an id that is in use is refused and the call that has it continues.
+// TestR1DuplicateID verifies R1: a request with an id in use is refused, and the call with this id continues.
 func TestR1DuplicateID(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -31,7 +31,7 @@ func TestR1DuplicateID(t *testing.T) {
 	}
 }
 
-// R2: size, depth and number of parts are bounded, and so is the memory of the server.
+// TestR2Oversized verifies R2: size, depth, and number of parts are limited, and so is the server's memory.
 func TestR2Oversized(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -69,7 +69,7 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// peakMemory returns the most resident memory that a process had.
+// peakMemory returns the maximum resident memory of a process.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -89,7 +89,8 @@ func peakMemory(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// R8: a call that is cancelled ends with everything it started; one that is unknown or over cannot be.
+// TestR8Cancel verifies R8: a canceled call ends with all processes that it started. Canceling an unknown or finished
+// call has no effect.
 func TestR8Cancel(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -123,8 +124,8 @@ func TestR8Cancel(t *testing.T) {
 	delete(p.early, id) // it may have been answered, once
 }
 
-// R9: nothing but messages is on standard output, with all logs on and commands that print whatever they like. Every
-// line that the peer reads is checked.
+// TestR9NothingButMessages verifies R9: standard output contains only messages, even with all logs enabled and commands
+// that print arbitrary output. The peer checks every line.
 func TestR9NothingButMessages(t *testing.T) {
 	t.Parallel()
 	p := startPeerEnv(t, []string{"WORKCELL_DEBUG=1", "GODEBUG=gctrace=1"})
@@ -143,7 +144,7 @@ func TestR9NothingButMessages(t *testing.T) {
 	}
 }
 
-// R10: the end of the client is the end of the server and, as the policy says, of its sandboxes.
+// TestR10ClientDies verifies R10: the server ends with its client, and its sandboxes end as configured.
 func TestR10ClientDies(t *testing.T) {
 	t.Parallel()
 	t.Run("hangs up", func(t *testing.T) {
@@ -167,7 +168,7 @@ func TestR10ClientDies(t *testing.T) {
 		p.must("sandbox_exec", map[string]any{"command": "sleep 1000", "yield_ms": 0})
 		sig, want := syscall.SIGHUP, 129
 		if signal.Ignored(sig) {
-			sig, want = syscall.SIGTERM, 143 // under nohup the server ignores it too, as it should
+			sig, want = syscall.SIGTERM, 143 // under nohup, the server correctly ignores it too
 		}
 		if err := p.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
@@ -192,8 +193,8 @@ func TestR10ClientDies(t *testing.T) {
 	})
 }
 
-// R11: versions that are not known are answered with one that is, on the wire with handshake; the wire without one
-// names those that are known.
+// TestR11VersionsOnStdio verifies R11: with a handshake, an unknown version is answered with a known version. Without a
+// handshake, the error lists the known versions.
 func TestR11VersionsOnStdio(t *testing.T) {
 	t.Parallel()
 	for asked, want := range map[string]string{

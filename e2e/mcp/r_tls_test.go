@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// R3 over TLS: this server's own pages are those of https, and plain requests get nowhere.
+// TestR3OriginOverTLS verifies R3 over TLS: the server's own pages use https, and plain requests fail.
 func TestR3OriginOverTLS(t *testing.T) {
 	t.Parallel()
 	cert, key, cfg := certificate(t)
@@ -35,7 +35,8 @@ func TestR3OriginOverTLS(t *testing.T) {
 	}
 }
 
-// certificate returns the files of a certificate for the loopback address, and the configuration of who trusts it.
+// certificate returns the files of a certificate for the loopback address, and the configuration of a client that
+// trusts it.
 func certificate(t *testing.T) (certFile, keyFile string, trusting *tls.Config) {
 	t.Helper()
 	owner := httptest.NewTLSServer(nil)

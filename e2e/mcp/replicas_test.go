@@ -35,13 +35,13 @@ type replicas struct {
 	turn    int
 }
 
-// startReplicas starts so many servers. At the end of the test nothing of them may be left.
+// startReplicas starts n servers. At the end of the test, nothing of them may be left.
 func startReplicas(t *testing.T, n int, args ...string) *replicas {
 	t.Helper()
 	r := &replicas{t: t, database: pgtest.Database(t), args: args}
 	r.proxy = httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}) // the transport chooses
+			p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}) // the transport selects the server
 			p.Out.Host = "127.0.0.1"
 		},
 		Transport:     &http.Transport{DialContext: r.dial, DisableKeepAlives: true, DisableCompression: true},
@@ -59,7 +59,7 @@ func startReplicas(t *testing.T, n int, args ...string) *replicas {
 	return r
 }
 
-// dial connects to the server whose turn it is, or to the next one that takes the connection.
+// dial connects to the server whose turn it is, or to the next server that accepts the connection.
 func (r *replicas) dial(ctx context.Context, network, _ string) (conn net.Conn, err error) {
 	r.mu.Lock()
 	var addrs []string
@@ -78,7 +78,7 @@ func (r *replicas) dial(ctx context.Context, network, _ string) (conn net.Conn, 
 	return nil, err
 }
 
-// start starts a server, and ends it with the test.
+// start starts a server and stops it at the end of the test.
 func (r *replicas) start(listen string) *httpServer {
 	r.t.Helper()
 	cmd, state := command(r.t, append([]string{"--transport", "http", "--listen", listen}, r.args...)...)
@@ -101,19 +101,19 @@ func (r *replicas) start(listen string) *httpServer {
 	return s
 }
 
-// signal ends a server, and waits until it has ended.
+// signal sends a signal to a server and waits until it has exited.
 func (s *httpServer) signal(sig syscall.Signal) {
 	s.t.Helper()
-	_ = s.process.Signal(sig) // it may have ended: then the wait is short
+	_ = s.process.Signal(sig) // it may have exited already
 	select {
 	case <-s.exited:
 	case <-time.After(patience):
-		_ = s.process.Kill() // its test has failed
+		_ = s.process.Kill() // the test has failed
 		s.t.Error("the server does not end")
 	}
 }
 
-// restart kills a server, and starts another one in its place.
+// restart kills a server and starts a new server with the same address.
 func (r *replicas) restart(i int) {
 	r.t.Helper()
 	old := r.servers[i]
@@ -127,7 +127,7 @@ func (r *replicas) restart(i int) {
 	put(r.start(old.addr))
 }
 
-// containers returns what is left on the engine, after a while for what is about to go.
+// containers returns the containers left on the engine. It waits for ongoing removals.
 func (r *replicas) containers() (left string) {
 	r.t.Helper()
 	id := r.instance()
@@ -153,7 +153,7 @@ func (r *replicas) instance() string {
 	return id
 }
 
-// connect connects the SDK's client to all servers, as the owner of a token.
+// connect connects an SDK client to all servers, as the owner of a token.
 func (r *replicas) connect(token string) *mcp.ClientSession {
 	r.t.Helper()
 	httpClient := &http.Client{Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -179,8 +179,8 @@ func args(sandbox string, more ...string) map[string]any {
 	return args
 }
 
-// The requests of a client come to each server in turn and find the same sandboxes, files and commands. Another owner
-// finds none of them.
+// TestReplicasShareSandboxes verifies that consecutive requests of a client reach different servers and find the same
+// sandboxes, files, and commands. Another owner finds none of them.
 func TestReplicasShareSandboxes(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 3, "--token-file", tokenFile(t, "alice "+aliceToken, "bob "+bobToken))
@@ -218,8 +218,8 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	}
 }
 
-// A client works while each server is killed and started again: a call fails when its server is killed, and nothing
-// else does. Files and sandboxes are the same to the end, and then nothing is left.
+// TestReplicasKilled verifies a client while each server is killed and restarted. A call fails only if its server is
+// killed. Files and sandboxes stay the same until the end, and then nothing is left.
 func TestReplicasKilled(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 3, "--token-file", tokenFile(t, "alice "+aliceToken))

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// taskFolders are the flags for the project's own examples, with the images that the tests have.
+// taskFolders returns the flags for the project's examples, with the test images.
 func taskFolders(t *testing.T) []string {
 	t.Helper()
 	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
@@ -22,8 +22,7 @@ func taskFolders(t *testing.T) []string {
 	}
 }
 
-// TestTaskWorkflow runs an example's workflow with recorded answers of its model, follows its steps, and takes the
-// files.
+// TestTaskWorkflow runs an example workflow with recorded model answers, follows its steps, and gets the files.
 func TestTaskWorkflow(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "workflows", "scripts", "debug-and-fix.yaml"))
@@ -62,7 +61,7 @@ func TestTaskWorkflow(t *testing.T) {
 	if !strings.HasPrefix(changed, "diff --git a/calculator.py b/calculator.py\n") || strings.Contains(changed, "new file") {
 		t.Errorf("the patch of the workflow's workspace: %s", changed)
 	}
-	began := filepath.Join(p.state, "snapshots", "*", "*", "base.zip") // what the session's sandbox began with
+	began := filepath.Join(p.state, "snapshots", "*", "*", "base.zip") // initial files of the session's sandbox
 	if found, err := filepath.Glob(began); err != nil || len(found) != 1 {
 		t.Errorf("in the state directory there are %v, %v", found, err)
 	}
@@ -74,7 +73,8 @@ func TestTaskWorkflow(t *testing.T) {
 	}
 }
 
-// TestTaskWithoutModel: without a key the answer says what to set, and the sandbox tools work all the same.
+// TestTaskWithoutModel verifies that without a model key, the error names the variables to set, and that the sandbox
+// tools still work.
 func TestTaskWithoutModel(t *testing.T) {
 	t.Parallel()
 	p := startPeerEnv(t, []string{"GEMINI_API_KEY=", "GOOGLE_API_KEY="}, taskFolders(t)...)
@@ -92,7 +92,8 @@ func TestTaskWithoutModel(t *testing.T) {
 	}
 }
 
-// TestTaskInputs: an input that does not fit is the caller's to correct, and what fits is read as the agent wants it.
+// TestTaskInputs verifies that an invalid input is an error that the caller can correct, and that valid input is
+// converted to the types that the agent requires.
 func TestTaskInputs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -15,12 +15,12 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// The operator's key is in no process, file, environment or answer of the sandbox, and in no span, log or answer
-// outside. That a place is really looked at shows by what is known to be there: the lease's key.
+// TestNoKeyInside verifies that the operator's key is in no process, file, environment, or answer of the sandbox, and
+// in no span, log, or answer outside. To prove that a place was really searched, the lease's key must be found there.
 func TestNoKeyInside(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		ask := "for b in ({**BODY, 'stream': True}, {**BODY, 'model': 'large'}, BODY): ask(b)\nask(BODY, '/v1/nothing')\n"
-		// It has asked, and stays, to be looked at from outside.
+		// The program has sent its requests and stays, so that it can be examined from outside.
 		res, err := d.s.Exec(t.Context(), sandbox.ExecRequest{
 			Argv:  []string{"python3", "-c", inside + ask + "import time\nopen('/workspace/asked', 'w').close(); time.sleep(600)", d.lease.Key(), d.at.BaseURL("anthropic")},
 			Yield: time.Millisecond,
@@ -60,8 +60,8 @@ func TestNoKeyInside(t *testing.T) {
 	})
 }
 
-// inFiles looks into all files, environments and command lines from inside, and into an answer. The program has the
-// key's bytes inverted, and looks for them in inverted contents, so that it does not find itself.
+// inFiles searches all files, environments, and command lines from inside, and an answer. The program has the key's
+// bytes inverted and searches inverted contents, so that it does not find itself.
 func inFiles(t *testing.T, d *desk) (seen int, found []string) {
 	t.Helper()
 	wanted := []byte(canary)
@@ -94,8 +94,9 @@ print(json.dumps([seen, found]))`)
 	return seen, found
 }
 
-// inMemory looks into the memory of all processes that share a pid namespace with one that has the lease's key in its
-// command line: those of the sandbox. It returns how many have the lease's key, and which have the operator's.
+// inMemory searches the memory of all processes in the sandbox. These share a PID namespace with a process that has the
+// lease's key in its command line. It returns the number of processes with the lease's key, and the processes with the
+// operator's key.
 func inMemory(t *testing.T, lease string) (with int, found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -127,12 +128,12 @@ func inMemory(t *testing.T, lease string) (with int, found []string) {
 	return with, found
 }
 
-// readMemory returns what a process can read of its own memory.
+// readMemory returns the readable memory of a process.
 func readMemory(t *testing.T, proc string) []byte {
 	t.Helper()
 	maps, err := os.ReadFile(proc + "/maps")
 	if err != nil {
-		return nil // it has ended
+		return nil // it has exited
 	}
 	mem, err := os.Open(proc + "/mem")
 	if err != nil {
@@ -147,7 +148,7 @@ func readMemory(t *testing.T, proc string) []byte {
 			continue
 		}
 		part := make([]byte, hi-lo)
-		n, _ := mem.ReadAt(part, lo) // as far as there is any
+		n, _ := mem.ReadAt(part, lo) // an error leaves a partial result
 		out = append(out, part[:n]...)
 	}
 	return out

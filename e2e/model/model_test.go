@@ -9,7 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Code in a sandbox without a network asks each provider, with a key that is none of the provider's.
+// TestAnswers verifies that code in a sandbox without a network can use each provider with a key that is not the
+// provider's.
 func TestAnswers(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		for _, tt := range []struct{ provider, path, body string }{
@@ -38,7 +39,7 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// A stolen key is worth nothing in another sandbox, outside, or after the run.
+// TestStolenLease verifies that a stolen key is useless in another sandbox, on the host, and after the run.
 func TestStolenLease(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		const once = `print(ask(BODY)[0])`
@@ -53,14 +54,14 @@ func TestStolenLease(t *testing.T) {
 		if out := thief.python(d.lease, "anthropic", once); out != "401\n" {
 			t.Errorf("in another sandbox: %s", out)
 		}
-		// It is asking while the run ends, and goes on afterwards.
+		// The program sends requests while the run ends, and afterwards.
 		res, err := d.s.Exec(t.Context(), sandbox.ExecRequest{
 			Argv:  []string{"python3", "-uc", inside + "import time\nwhile True:\n  try: print(ask(BODY)[0]); time.sleep(.01)\n  except OSError: pass # it was cut short", d.lease.Key(), d.at.BaseURL("anthropic")},
 			Yield: time.Millisecond,
 		})
 		must(t, err)
 		d.hold.Store(true)
-		<-d.held // it has asked, and waits: of none it is in doubt whether it came to the provider
+		<-d.held // wait for a pending request, because it is otherwise unknown whether the last request reached the provider
 		must(t, d.lease.Close())
 		asked := len(d.mock.Requests())
 		d.hold.Store(false)

@@ -1,5 +1,6 @@
-// Package model asks models from code in real sandboxes without a network, through the channel and the proxy, of a
-// server that counts for itself what it answers. What the proxy lets through is tested where it is.
+// Package model tests model requests from code in real sandboxes without a network, through the connection and the
+// proxy, to a server that counts its own answers. The tests of package gateway/model verify which requests the proxy
+// forwards.
 package model
 
 import (
@@ -26,16 +27,16 @@ import (
 var must = rig.Must
 
 const (
-	pythonImage = "workcell/python:3.11" // `make images` builds it
-	canary      = "sk-canary-7d1f3a9e"   // the operator's key
+	pythonImage = "workcell/python:3.11" // built by `make images`
+	canary      = "sk-canary-7d1f3a9e"   // operator's key
 )
 
-// on runs a test on each engine, side by side.
+// on runs a test on each engine in parallel.
 func on(t *testing.T, test func(t *testing.T, d *desk)) {
 	enginetest.On(t, func(t *testing.T, engine string) { test(t, newDesk(t, engine)) })
 }
 
-// desk is a sandbox whose commands reach a model server through a proxy, and what can be seen from outside.
+// desk is a sandbox whose commands use a model server through a proxy, and the data that is visible outside.
 type desk struct {
 	t     *testing.T
 	m     *session.Manager
@@ -47,11 +48,11 @@ type desk struct {
 	spans *tracetest.InMemoryExporter
 	log   *buffertest.Buffer
 
-	hold          atomic.Bool // requests that come
+	hold          atomic.Bool // holds incoming requests
 	held, release chan struct{}
 }
 
-// models are the names that leases of a desk are for.
+// models returns the model names that leases of a desk allow.
 func models() []string { return []string{"small"} }
 
 func newDesk(t *testing.T, engine string) *desk {
@@ -93,7 +94,7 @@ func newDesk(t *testing.T, engine string) *desk {
 	return d
 }
 
-// issue makes a lease for the desk's sandbox, which ends with the test.
+// issue returns a lease for the desk's sandbox. It is closed at the end of the test.
 func (d *desk) issue(provider string) *model.Lease {
 	d.t.Helper()
 	l, err := d.proxy.Issue(model.Grant{Provider: provider, Models: models(), SandboxID: d.s.ID(), Run: "run-1"})
@@ -102,8 +103,8 @@ func (d *desk) issue(provider string) *model.Lease {
 	return l
 }
 
-// inside is what programs begin with: ask sends a request with the key of the first argument to the base URL of the
-// second.
+// inside is the common beginning of programs. Its function ask sends a request with the key in the first argument to
+// the base URL in the second argument.
 const inside = `
 import json, sys, urllib.error, urllib.request
 KEY, BASE = sys.argv[1], sys.argv[2]
@@ -116,7 +117,7 @@ def ask(body, path="/v1/messages", key=KEY, timeout=60, **headers):
 BODY = {"model": "small", "max_tokens": 100, "messages": [{"role": "user", "content": "six times seven?"}]}
 `
 
-// python runs a program inside with a lease, and returns what it printed.
+// python runs a program in the sandbox with a lease, and returns its output.
 func (d *desk) python(l *model.Lease, provider, code string) string {
 	d.t.Helper()
 	res, err := d.s.Exec(d.t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "-c", inside + code, l.Key(), d.at.BaseURL(provider)}})

@@ -1,4 +1,4 @@
-// Package npmtest finds the programs from npm that tests run: MCP clients and servers, and coding agents.
+// Package npmtest finds the npm programs that tests run: MCP clients and servers, and coding agents.
 package npmtest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
-// Tools returns a Node.js and the folder with the packages of hack/mcp, which are installed where that was not done. It
-// is for tests of packages directly below e2e, whose directory they run in.
+// Tools returns a Node.js program and the directory with the packages of hack/mcp. It installs them if necessary. It is
+// for tests of packages directly below e2e, whose directory is the current directory.
 func Tools(t *testing.T) (node, modules string) {
 	t.Helper()
 	script := filepath.Join("..", "..", "hack", "tool.sh")
@@ -26,13 +26,13 @@ func Tools(t *testing.T) (node, modules string) {
 	return run("node"), filepath.Join(run("npm"), "node_modules")
 }
 
-// OpenCode returns the program of a coding agent.
+// OpenCode returns the program of the coding agent OpenCode.
 func OpenCode(t *testing.T, modules string) string {
 	t.Helper()
 	return program(t, modules, "opencode-linux-x64-baseline", "bin", "opencode")
 }
 
-// ClaudeCode returns the program of another.
+// ClaudeCode returns the program of the coding agent Claude Code.
 func ClaudeCode(t *testing.T, modules string) string {
 	t.Helper()
 	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]

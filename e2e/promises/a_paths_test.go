@@ -21,8 +21,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// verdicts does everything with a path that can be done with one, and returns the class of each error. A file of the
-// name victim is the other end of renames.
+// verdicts performs all operations on a path and returns the class of each error. A file with the name victim is the
+// other path of renames.
 func verdicts(t *testing.T, b *testSandbox, path, victim string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -44,7 +44,7 @@ func verdicts(t *testing.T, b *testSandbox, path, victim string) map[string]stri
 	return out
 }
 
-// class names the class of an error as the tools do.
+// class returns the class of an error, named as in the tools.
 func class(err error) string {
 	for sentinel, name := range map[error]toolspec.Code{
 		backend.ErrPermission: toolspec.CodePermission, backend.ErrNotFound: toolspec.CodeNotFound, backend.ErrInvalid: toolspec.CodeInvalid,
@@ -67,8 +67,8 @@ func outside(t *testing.T, b *testSandbox, out string) string {
 		-o -printf '%p %y %s %T@ %m %l\n' 2>/dev/null | grep -v '^/tmp ' | sort; sha256sum /etc/passwd; find `+out+` -type f | sort | xargs sha256sum`)
 }
 
-// TestA1Outside: no path of a file tool leads out, not through "..", by an absolute path, through a sibling's name or a
-// link, or by way of /proc. Every operation has the same answer.
+// TestA1Outside verifies that no path of a file tool leads out of the workspace: not with "..", an absolute path, a
+// sibling's name, a link, or /proc. Every operation must return the same error.
 func TestA1Outside(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/tmp", "workcell-a1-")
@@ -80,7 +80,7 @@ func TestA1Outside(t *testing.T) {
 		dir := b.dir(t)
 		out := "/tmp/out-" + dir
 		b.sh(t, "mkdir -p "+out+"/sub && echo canary > "+out+"/f && cd "+dir+" && echo v > victim && ln -s "+out+" abs && ln -s ../../tmp/out-"+dir+" rel && ln -s / slash"+
-			" && mkdir /workspace-evil 2>/dev/null && echo secret > /workspace-evil/f; true") // only root makes a sibling
+			" && mkdir /workspace-evil 2>/dev/null && echo secret > /workspace-evil/f; true") // only root can create a sibling
 		before := outside(t, b, out)
 		paths := []string{
 			"../etc/passwd", dir + "/../../x", "/workspace/../etc/passwd", "..", "../", "a/b/../../../x", "//workspace/../etc/passwd", dir + "/missing/../../../etc/passwd",
@@ -115,7 +115,7 @@ func TestA1Outside(t *testing.T) {
 				refusedDir(t, b, link)
 			}
 		}
-		// A listing names the links and does not go through them, a delete takes the links themselves.
+		// A listing shows links and does not follow them. A delete removes the links themselves.
 		for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
 			if name := e.(obj)["path"].(string); strings.Count(name, "/") > 1 {
 				t.Errorf("listed %s", name)
@@ -126,7 +126,7 @@ func TestA1Outside(t *testing.T) {
 			t.Errorf("outside of the workspace (-before +after):\n%s", diff)
 		}
 		b.sh(t, "rm -rf /workspace-evil "+out)
-		// An absolute path below a root is inside for all, and the /tmp of the host is another one.
+		// An absolute path below an allowed root is accepted by all tools. The sandbox's /tmp differs from the host's /tmp.
 		for path, other := range map[string]string{"/workspace/" + dir + "/f": dir + "/f", host: host} {
 			b.ok(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "in"})
 			if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": other})); string(got) != "in" || b.sh(t, "cat "+path) != "in" {
@@ -135,14 +135,14 @@ func TestA1Outside(t *testing.T) {
 			b.ok(t, toolspec.ToolFSDelete, obj{"path": path})
 		}
 	})
-	t.Cleanup(func() { // after the parallel ones, and before the file goes
+	t.Cleanup(func() { // after the parallel tests, and before the file is removed
 		if got, err := os.ReadFile(host); err != nil || string(got) != "host canary" {
 			t.Errorf("the host's file: %q, %v", got, err)
 		}
 	})
 }
 
-// refusedDir checks that a command may not start in a directory.
+// refusedDir verifies that a command cannot start in a directory.
 func refusedDir(t *testing.T, b *testSandbox, cwd string) {
 	t.Helper()
 	if out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"pwd"}, "cwd": cwd}); code(out) != toolspec.CodeInvalid {
@@ -156,7 +156,7 @@ func refusedDir(t *testing.T, b *testSandbox, cwd string) {
 }
 
 // TestA6SwapRace reads and writes thousands of times through a directory, a file, and an absolute link to a directory
-// that turn into links out of the workspace and back all the time.
+// that constantly change to links out of the workspace and back.
 func TestA6SwapRace(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -171,7 +171,7 @@ func TestA6SwapRace(t *testing.T) {
 		began := time.Now()
 		for worker := range workers {
 			wg.Go(func() {
-				// On, should the calls not have met both of them yet.
+				// Continue if the calls have not met both states yet.
 				for i := worker; i < calls || done.Load() == 0 || refused.Load() == 0; i += workers {
 					if t.Failed() || time.Since(began) > 2*patience {
 						return
@@ -194,7 +194,7 @@ func TestA6SwapRace(t *testing.T) {
 	})
 }
 
-// swapCall does the i-th call and reports whether it was let in. Every tenth goes through the tools.
+// swapCall makes the i-th call and reports whether it succeeded. Every tenth call uses the tools.
 func swapCall(t *testing.T, b *testSandbox, dir string, i int) bool {
 	tool := i%10 < 2
 	var out obj
@@ -212,7 +212,7 @@ func swapCall(t *testing.T, b *testSandbox, dir string, i int) bool {
 		if code(out) == "" && err == nil && string(data) != "inside\n" {
 			t.Errorf("%s: read %q", path, data)
 		}
-	} else { // not to f itself: overwriting it replaces the link, which would end the race
+	} else { // not to f itself, because overwriting it replaces the link, which would end the race
 		path := fmt.Sprintf("%s/%s/%s-%d", dir, []string{"d", "a"}[i/4%2], []string{"new", "deep/g"}[i%2], i%64)
 		if tool {
 			out = b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
@@ -230,7 +230,7 @@ func swapCall(t *testing.T, b *testSandbox, dir string, i int) bool {
 	return false
 }
 
-// TestA7DeleteRace deletes trees while their directories turn into links to what must stay.
+// TestA7DeleteRace deletes trees while their directories change to links to files that must stay.
 func TestA7DeleteRace(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -240,8 +240,9 @@ func TestA7DeleteRace(t *testing.T) {
 		b.background(t, "swap.py", dir+"/tree/d", dir+"/tree/dl", dir+"/tree/d/e", dir+"/tree/el", dir+"/tree", dir+"/treel")
 		gone := 0
 		for i := range 60 {
-			// Made elsewhere and put in place whole: the commands themselves would follow the links. And made anew by each
-			// try: rm -f passes over a directory that has just become a link, so that only the first mv may succeed.
+			// Create the tree elsewhere and rename it, because the commands themselves would follow the links. Create it again
+			// in each attempt, because rm -f skips a directory that has just become a link, so that only the first mv may
+			// succeed.
 			b.sh(t, "cd "+dir+" && until rm -rf tree treel made link && mkdir -p made/d/e && touch made/d/1 made/d/2 made/d/e/3 && ln -s "+out+
 				" made/dl && ln -s "+out+"/a made/el && ln -s "+out+" link && mv -T made tree && mv -T link treel; do :; done 2>/dev/null")
 			for _, path := range []string{"/tree/d", "/tree", "/treel"} {

@@ -25,8 +25,8 @@ func guestThreads(t *testing.T, b *testSandbox) int {
 	return n
 }
 
-// TestB1Special: FIFOs, sockets and devices are refused, not opened. They are listed as what they are and can be
-// deleted.
+// TestB1Special verifies that FIFOs, sockets, and devices are refused without being opened. They are listed with their
+// type and can be deleted.
 func TestB1Special(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -48,9 +48,9 @@ func TestB1Special(t *testing.T) {
 			}
 		}
 		fails(t, "reading the link", b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/tree/l"}), toolspec.CodeInvalid)
-		// Nobody can make a device, so the only ones lie in /dev, which is outside.
+		// Users cannot create devices, so the only devices are in /dev, which is outside of the workspace.
 		b.sh(t, "cd "+dir+" && ! mknod zero c 1 5 && ! mknod disk b 8 0 && ! mknod mem c 1 1")
-		// A file that turns into a pipe at any moment is not waited for either.
+		// A file that changes to a pipe at any moment must not block either.
 		b.sh(t, "mkfifo "+dir+"/q && echo text > "+dir+"/f")
 		b.background(t, "swap.py", dir+"/f", dir+"/q")
 		for range 300 {
@@ -59,7 +59,7 @@ func TestB1Special(t *testing.T) {
 				t.Errorf("read %v", out)
 			}
 		}
-		// A few threads come with what other tests do in the same sandbox.
+		// Other tests in the same sandbox may add a few threads.
 		if n := guestThreads(t, b); n > threads+100 {
 			t.Errorf("the guest had %d threads and now has %d", threads, n)
 		}
@@ -77,7 +77,7 @@ func TestB1Special(t *testing.T) {
 	})
 }
 
-// oddNames returns names that programs misread.
+// oddNames returns names that programs often misinterpret.
 func oddNames() []string {
 	return []string{
 		"new\nline", "tab\there", "esc\x1b[31mred\x1b]0;title\x07", "-rf", "--help", "*", "?", "[a-z]", "'single'", `"double"`, "`touch pwned`",
@@ -87,7 +87,7 @@ func oddNames() []string {
 	}
 }
 
-// TestB4OddNames: any name that a file can have comes back exactly, also one that is not UTF-8.
+// TestB4OddNames verifies that any possible file name is returned exactly, even if it is not UTF-8.
 func TestB4OddNames(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -97,7 +97,7 @@ func TestB4OddNames(t *testing.T) {
 			b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/" + name, "contents": strconv.Itoa(i)})
 		}
 		slices.Sort(want)
-		var seen []string // by the sandbox itself, byte for byte
+		var seen []string // listed by the sandbox itself, byte for byte
 		must(t, json.Unmarshal([]byte(b.exec(t, sandbox.ExecRequest{
 			Argv: []string{"python3", "-c", "import json, os, sys; print(json.dumps(sorted(os.listdir(sys.argv[1]))))", dir},
 		})), &seen))
@@ -134,7 +134,7 @@ func TestB4OddNames(t *testing.T) {
 	})
 }
 
-// namesIn returns the names that sandbox_fs_list lists in a directory, sorted.
+// namesIn returns the sorted names that sandbox_fs_list lists in a directory.
 func namesIn(t *testing.T, b *testSandbox, dir string) (names []string) {
 	t.Helper()
 	for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir})["entries"].([]any) {
@@ -148,7 +148,7 @@ func namesIn(t *testing.T, b *testSandbox, dir string) (names []string) {
 	return names
 }
 
-// TestB4Terminal: control characters of names do not reach the terminal of the command line.
+// TestB4Terminal verifies that control characters in names do not reach the terminal of the command line.
 func TestB4Terminal(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)

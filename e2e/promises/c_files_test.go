@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// noise returns n bytes that look random, the same for the same seed.
+// noise returns n pseudorandom bytes for a seed.
 func noise(seed uint64, n int) []byte {
 	var key [32]byte
 	key[0], key[1] = byte(seed), byte(seed>>8)
@@ -35,7 +35,8 @@ func hash(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestC1SessionLimit: the session's own limit is exact, in both directions, and 50 MiB stream through below it.
+// TestC1SessionLimit verifies that the session's size limit is exact in both directions, and that 50 MiB below the
+// limit are streamed.
 func TestC1SessionLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 50 << 20
@@ -64,8 +65,8 @@ func TestC1SessionLimit(t *testing.T) {
 	}
 }
 
-// TestC3Whole breaks writes off, wherever they are: there is the old contents or the new, nothing beside it, and no
-// room stays taken.
+// TestC3Whole interrupts writes at any position. Afterwards, the file has the old or the new contents, no temporary
+// file exists, and no space remains in use.
 func TestC3Whole(t *testing.T) {
 	t.Parallel()
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *testSandbox) {
@@ -77,7 +78,7 @@ func TestC3Whole(t *testing.T) {
 			versions = append(versions, data)
 			ctx, cancel := context.WithCancel(t.Context())
 			at, hook := r.IntN(size), cancel
-			if i%3 == 0 { // about when it takes its place; the first one is whole
+			if i%3 == 0 { // cancel around the time of the final rename; the first write is complete
 				at, hook = size, func() { go cancel() }
 			}
 			if i == 0 {
@@ -104,7 +105,7 @@ func TestC3Whole(t *testing.T) {
 	})
 }
 
-// hookReader calls a function and is at its end.
+// hookReader calls a function and returns EOF.
 type hookReader func()
 
 func (f hookReader) Read([]byte) (int, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// callsWith returns a call of every tool that takes the id of a sandbox.
+// callsWith returns a call of every tool that accepts a sandbox id.
 func callsWith(id, execID string) map[string]obj {
 	return map[string]obj{
 		toolspec.ToolExec:      {"sandbox_id": id, "cmd": []string{"cat", "secret"}},
@@ -37,7 +37,7 @@ func callsWith(id, execID string) map[string]obj {
 	}
 }
 
-// TestD1OtherRun: the id of another run's sandbox is refused like one that was made up.
+// TestD1OtherRun verifies that the error for the id of another run's sandbox is the same as for an invented id.
 func TestD1OtherRun(t *testing.T) {
 	t.Parallel()
 	owner, thief := newSandbox(t, pythonSandbox()), newSandbox(t, pythonSandbox())
@@ -53,7 +53,7 @@ func TestD1OtherRun(t *testing.T) {
 			t.Errorf("%s answers otherwise than for an unknown id (-unknown +other run's):\n%s", tool, diff)
 		}
 	}
-	// Without its id the exec of another sandbox is as unknown.
+	// Without its sandbox id, the exec id of another sandbox is unknown too.
 	for _, tool := range []string{toolspec.ToolExecRead, toolspec.ToolExecWait, toolspec.ToolExecKill, toolspec.ToolExecWrite} {
 		in := callsWith("", execID)[tool]
 		delete(in, "sandbox_id")
@@ -71,7 +71,8 @@ func TestD1OtherRun(t *testing.T) {
 	}
 }
 
-// TestD2EngineIDs: the engine's id of a container is no id of a sandbox, neither of ours nor of others.
+// TestD2EngineIDs verifies that an engine's container id is never accepted as a sandbox id, neither for our containers
+// nor for others.
 func TestD2EngineIDs(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -79,7 +80,7 @@ func TestD2EngineIDs(t *testing.T) {
 	engineID := b.s.Info().EngineID
 	other := w.engine.stranger(t, debianImage, nil)
 	fake := "sbx_" + record.NewID()
-	// Carries all labels of a sandbox of ours, but not the name, which an image's labels cannot choose.
+	// Has all labels of our sandboxes, but not the name, which an image's labels cannot set.
 	alike := w.engine.stranger(t, debianImage, map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelInstance: w.instance, backend.LabelID: fake,
 		backend.LabelKey: "user:" + fake[4:] + ":default", backend.LabelRun: b.run.ID,
@@ -99,21 +100,24 @@ func TestD2EngineIDs(t *testing.T) {
 			t.Errorf("Remove(%q): %v", id, err)
 		}
 	}
-	for id, state := range map[string]string{fake: state, alike.names[0]: state, b.s.ID(): w.stateDir(t, record.NewID())} { // the last is another instance's
+	for id, state := range map[string]string{fake: state, alike.names[0]: state, b.s.ID(): w.stateDir(t, record.NewID())} {
+		// The last state belongs to another instance.
 		for _, args := range [][]string{{"sandbox", "exec", id, "--", "true"}, {"sandbox", "rm", id[:min(len(id), 12)]}} {
 			if res := workcell(t, state, nil, args...); res.Code == 0 {
 				t.Errorf("%v: %+v", args, res)
 			}
 		}
 	}
-	// The driver, too, only knows what Workcell made.
+	// The driver too recognizes only Workcell's sandboxes.
 	for _, s := range []stranger{other, alike} {
 		id := s.names[0]
 		if _, err := w.driver.Get(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
 			t.Errorf("Get of a foreign container: %v", err)
 		}
-		_ = w.driver.Remove(t.Context(), id, backend.RemoveOptions{Volumes: true}) // unknown is no error; it must do nothing
-		_ = w.driver.Stop(t.Context(), id)                                         // likewise
+		// An unknown id is not an error; the call must have no effect.
+		_ = w.driver.Remove(t.Context(), id, backend.RemoveOptions{Volumes: true})
+		// An unknown id is not an error; the call must have no effect.
+		_ = w.driver.Stop(t.Context(), id)
 		if !s.runs() {
 			t.Errorf("what is not ours, %v, was ended", s.names)
 		}
@@ -121,7 +125,7 @@ func TestD2EngineIDs(t *testing.T) {
 	b.alive(t)
 }
 
-// TestD3KeyInjection: no name can stand for another run's sandbox.
+// TestD3KeyInjection verifies that no name can select another run's sandbox.
 func TestD3KeyInjection(t *testing.T) {
 	t.Parallel()
 	evil := []string{
@@ -144,8 +148,8 @@ func TestD3KeyInjection(t *testing.T) {
 	}
 }
 
-// TestD5GoneIDs: the id of a sandbox that was closed, by its user or by the end of its manager, is never another
-// sandbox's.
+// TestD5GoneIDs verifies that the id of a closed sandbox is never reused, whether its user or the end of its manager
+// closed it.
 func TestD5GoneIDs(t *testing.T) {
 	t.Parallel()
 	first := newManager(t, w.driver, session.Options{})
@@ -165,7 +169,7 @@ func TestD5GoneIDs(t *testing.T) {
 	gone(t, again, out["sandbox_id"].(string))
 }
 
-// gone checks that every tool refuses an id, and opens nothing instead.
+// gone verifies that every tool rejects an id and opens no sandbox instead.
 func gone(t *testing.T, b *testSandbox, id string) {
 	t.Helper()
 	for tool, in := range callsWith(id, "exe_"+record.NewID()) {
@@ -176,7 +180,7 @@ func gone(t *testing.T, b *testSandbox, id string) {
 	}
 }
 
-// TestD6ReservedNames: labels and variables of ours cannot be set from outside.
+// TestD6ReservedNames verifies that Workcell's own labels and variables cannot be set from outside.
 func TestD6ReservedNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{backend.LabelInstance, backend.LabelRun, backend.LabelPrefix + "anything"} {
@@ -198,14 +202,14 @@ func TestD6ReservedNames(t *testing.T) {
 	m := newManager(t, w.driver, session.Options{})
 	s, _, err := m.Open(t.Context(), session.UserKey("d6"), session.Request{Image: image})
 	must(t, err)
-	// The sandbox is ours and only ours, whatever labels its image has.
+	// The sandbox belongs only to us, whatever labels its image has.
 	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
 		t.Errorf("the stranger's sandboxes: %+v, %v", list, err)
 	}
 	if list, err := m.List(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() || list[0].Run != "" {
 		t.Errorf("our sandboxes: %+v, %v", list, err)
 	}
-	// What somebody else runs, from this image and with its labels, is nobody's sandbox.
+	// A foreign container of this image, with the image's labels, is not a sandbox.
 	other := w.engine.stranger(t, debianImage, map[string]string{backend.LabelInstance: stranger, backend.LabelRole: backend.RoleSandbox, backend.LabelID: "sbx_x"})
 	same := w.engine.stranger(t, image, nil)
 	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
@@ -221,7 +225,7 @@ func TestD6ReservedNames(t *testing.T) {
 	if !other.runs() || !same.runs() {
 		t.Error("what is not ours was ended")
 	}
-	// The variable by which commands are found cannot be set, and the image's does not survive.
+	// The variable that identifies commands cannot be set, and the image's value is removed.
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}}); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("WORKCELL_EXEC was accepted: %v", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// envOf returns the environment that a command got.
+// envOf returns the environment of a command.
 func envOf(t *testing.T, s *session.Session, req sandbox.ExecRequest) map[string]string {
 	t.Helper()
 	req.Argv = []string{"cat", "/proc/self/environ"}
@@ -35,10 +35,11 @@ func envOf(t *testing.T, s *session.Session, req sandbox.ExecRequest) map[string
 	return env
 }
 
-// TestE3EnvSet: a command has the variables of request, sandbox and image, in this order, and nothing of the host's.
+// TestE3EnvSet verifies that a command has the variables of request, sandbox, and image, in this order of precedence,
+// and no variables of the host.
 func TestE3EnvSet(t *testing.T) {
 	t.Parallel()
-	image, ofImage := debianImage, "" // empty where there are no images
+	image, ofImage := debianImage, "" // empty if the engine has no images
 	if e, ok := w.engine.(imaged); ok {
 		image, ofImage = e.derive(t, change{env: map[string]string{"A": "image", "B": "image", "C": "image", "HOME": "/root"}}), "image"
 	}
@@ -58,13 +59,13 @@ func TestE3EnvSet(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	// What one command was given is not there for the next.
+	// The variables of one command are not set for the next command.
 	if got := envOf(t, s, sandbox.ExecRequest{}); got["E"] != "" || got["C"] != "sandbox" {
 		t.Errorf("the next command sees %v", got)
 	}
 }
 
-// TestE3CommandLineEnv: the command line passes on the variables it is asked to, and no others.
+// TestE3CommandLineEnv verifies that the command line passes on only the requested variables.
 func TestE3CommandLineEnv(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)

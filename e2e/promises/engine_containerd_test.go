@@ -38,7 +38,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// containerdImages are those of a namespace of a containerd on this machine.
+// containerdImages are the images of a containerd namespace on the host.
 type containerdImages struct {
 	api       *ctrd.Client
 	namespace string
@@ -57,12 +57,12 @@ func (e containerdImages) in(ctx context.Context) context.Context {
 
 func (e containerdImages) close() error { return e.api.Close() }
 
-// containerdEngine is a containerd on this machine.
+// containerdEngine is a containerd on the host.
 type containerdEngine struct {
 	containerdImages
 	socket   string
-	state    string            // the driver's directory
-	runtimes map[string]string // more of them, by path
+	state    string            // driver's state directory
+	runtimes map[string]string // additional runtimes, by path
 }
 
 func openContainerd() (engine, error) {
@@ -148,9 +148,9 @@ func (e *containerdEngine) stranger(t testing.TB, image string, labels map[strin
 	t.Cleanup(func() {
 		_, err := task.Delete(ctx, ctrd.WithProcessKill)
 		must(t, err)
-		parents, _ := filepath.Glob("/sys/fs/cgroup/*/workcell-promises") // the pattern is well-formed
+		parents, _ := filepath.Glob("/sys/fs/cgroup/*/workcell-promises") // the pattern is valid
 		for _, dir := range parents {
-			_ = os.Remove(dir) // others may still use it
+			_ = os.Remove(dir) // other containers may still use it
 		}
 	})
 	must(t, task.Start(ctx))
@@ -178,7 +178,8 @@ func (e containerdImages) derive(t testing.TB, c change) string {
 	if c.file != nil {
 		layer := c.file.archive(t)
 		manifest.Layers = append(manifest.Layers, e.store(ctx, t, ocispec.MediaTypeImageLayer, layer, nil))
-		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, manifest.Layers[len(manifest.Layers)-1].Digest) // it is not compressed
+		// The layer is not compressed.
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, manifest.Layers[len(manifest.Layers)-1].Digest)
 	}
 	raw, err = json.Marshal(config)
 	must(t, err)
@@ -197,7 +198,7 @@ func (e containerdImages) derive(t testing.TB, c change) string {
 	return ref
 }
 
-// store keeps bytes in containerd for as long as something refers to them.
+// store stores bytes in containerd as long as they are referenced.
 func (e containerdImages) store(ctx context.Context, t testing.TB, kind string, data []byte, labels map[string]string) ocispec.Descriptor {
 	t.Helper()
 	d := ocispec.Descriptor{MediaType: kind, Digest: ocispec.DescriptorEmptyJSON.Digest.Algorithm().FromBytes(data), Size: int64(len(data))}
@@ -252,8 +253,8 @@ func (e *containerdEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 const mib = 1 << 20
 
-// inspect compares the spec that containerd has stored of a sandbox with what it must be, field by field. The system
-// call filter has a list of its own, in backend/internal/seccomp.
+// inspect compares containerd's spec of a sandbox with the expected spec, field by field. A separate list for the
+// system call filter is in backend/internal/seccomp.
 func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	ctx := e.in(t.Context())
@@ -274,7 +275,7 @@ func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 		t.Errorf("the filter: %+v", f)
 	}
 	got.Linux.Seccomp = nil
-	// The names of the directories and of the network's namespace end in what is chosen when they are made.
+	// Remove the random endings of the names of directories and of the network namespace.
 	own := e.state + "/sandboxes/" + c.ID() + "/"
 	for i, m := range got.Mounts {
 		for _, dir := range []string{own, e.state + "/guest/", e.state + "/workspaces/"} {
@@ -298,8 +299,8 @@ func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 	}
 }
 
-// goldenSpec returns what is promised, written out, so that a change of the driver shows as one of the promise. own is
-// the sandbox's own directory.
+// goldenSpec returns the guaranteed spec. It is written out, so that a change of the driver is visible as a change of
+// the guarantee. own is the sandbox's own directory.
 func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	info := b.s.Info()
 	uid := uint32(1000)
@@ -350,10 +351,11 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 				{Type: specs.CgroupNamespace}, {Type: specs.NetworkNamespace},
 			},
 			Resources: &specs.LinuxResources{
-				Memory:  &specs.LinuxMemory{Limit: &memory, Swap: &swap},
-				CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
-				Pids:    &specs.LinuxPids{Limit: &pids},
-				Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}, // the runtime adds null, zero and their like
+				Memory: &specs.LinuxMemory{Limit: &memory, Swap: &swap},
+				CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+				Pids:   &specs.LinuxPids{Limit: &pids},
+				// The runtime adds null, zero, and similar devices.
+				Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
 			},
 			Sysctl: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"},
 			MaskedPaths: append([]string{
@@ -369,7 +371,7 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	return golden
 }
 
-// throttles returns the directory of each processor that counts how often it was too hot, in the order of their
+// throttles returns the directory of each processor that counts thermal throttling, in the order of the processors'
 // numbers.
 func throttles() (paths []string) {
 	for cpu := range runtime.NumCPU() {

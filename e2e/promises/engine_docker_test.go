@@ -32,7 +32,7 @@ import (
 // dockerEngine is a Docker Engine.
 type dockerEngine struct {
 	api  *dockerclient.Client
-	host string // as DOCKER_HOST; empty is the platform's default
+	host string // in the format of DOCKER_HOST; empty for the platform's default
 }
 
 func openDocker() (engine, error) {
@@ -109,7 +109,7 @@ func (e *dockerEngine) stranger(t testing.TB, image string, labels map[string]st
 
 func (e *dockerEngine) derive(t testing.TB, c change) string {
 	t.Helper()
-	ctx := context.Background() // what is begun is ended
+	ctx := context.Background() // complete the work even if the test is canceled
 	res, err := e.api.ContainerCreate(ctx, &container.Config{Image: debianImage, Cmd: []string{"true"}}, nil, nil, nil, strangerName())
 	must(t, err)
 	defer func() { must(t, e.api.ContainerRemove(ctx, res.ID, container.RemoveOptions{Force: true})) }()
@@ -154,14 +154,14 @@ func (e *dockerEngine) proxy(t testing.TB) *proxy {
 	t.Helper()
 	at, err := dockerclient.ParseHostURL(e.api.DaemonHost())
 	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0") // as of an engine on another machine, whose streams are its own
+	l, err := net.Listen("tcp", "127.0.0.1:0") // like an engine on another host, whose streams are separate
 	must(t, err)
 	p := newProxy(t, l, dialer(at.Scheme, at.Host), forwardHTTP)
 	p.address = "tcp://" + p.address
 	return p
 }
 
-// creates reports whether a request makes the sandbox's own container, and not one that helps to make it.
+// creates reports whether a request creates the sandbox's container, as opposed to a helper container.
 func (e *dockerEngine) creates(r *http.Request) bool {
 	name := r.URL.Query().Get("name")
 	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/containers/create") &&
@@ -181,9 +181,9 @@ func (e *dockerEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 func (e *dockerEngine) close() error { return e.api.Close() }
 
-// inspect holds a container to section 5 of the CIS Docker Benchmark and to what we add, from the engine's description.
-// AppArmor and SELinux (5.1, 5.2) are the machine's affair; a health check (5.26) would start a program over and over
-// in a sandbox whose main process answers for itself.
+// inspect checks a container's description against section 5 of the CIS Docker Benchmark and our additional
+// requirements. AppArmor and SELinux (5.1, 5.2) depend on the host. A health check (5.26) would start a program
+// repeatedly in a sandbox whose main process already reports its health.
 func (e *dockerEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	info, err := e.api.Info(t.Context())
@@ -251,7 +251,7 @@ func terminals(mounts []mount.Mount) bool {
 	})
 }
 
-// ownVolume returns a function that reports whether a mount is a volume of ours.
+// ownVolume returns a function that reports whether a mount is one of our volumes.
 func ownVolume(at string, writable bool) func(container.MountPoint) bool {
 	return func(m container.MountPoint) bool {
 		return m.Type == mount.TypeVolume && strings.HasPrefix(m.Name, "workcell-") && m.Destination == at && m.RW == writable && m.Propagation != mount.PropagationShared

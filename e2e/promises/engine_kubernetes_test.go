@@ -29,13 +29,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// kubernetesEngine is a namespace of the cluster of `make cluster`. Its one node is this machine, with a containerd of
-// its own.
+// kubernetesEngine is a namespace in the cluster of `make cluster`. The cluster's only node is the host, with a
+// separate containerd.
 type kubernetesEngine struct {
 	containerdImages
-	config    *rest.Config // an administrator's
+	config    *rest.Config // administrator's configuration
 	namespace string
-	remove    func() error // the namespace
+	remove    func() error // removes the namespace
 	dir       string       // for kubeconfigs
 }
 
@@ -52,17 +52,17 @@ func openKubernetes(dir string) (engine, error) {
 	return e, err
 }
 
-// cannot: docs/kubernetes.md says why.
+// cannot returns the tests that cannot run on Kubernetes. docs/kubernetes.md has the reasons.
 func (e *kubernetesEngine) cannot() []string {
 	return []string{
-		"TestH3Root",                                                         // root
-		"TestL3Restart", "TestL4DiskFull", "TestL4Reserved", "TestL7Runtime", // an engine of the test's own
+		"TestH3Root",                                                         // require root
+		"TestL3Restart", "TestL4DiskFull", "TestL4Reserved", "TestL7Runtime", // require a private engine
 		"TestL5TagSwapped",
-		"TestM4SocketKinds", "TestN7KernelFiles", "TestN9SystemCalls", // the container runtime's
+		"TestM4SocketKinds", "TestN7KernelFiles", "TestN9SystemCalls", // depend on the container runtime
 	}
 }
 
-// TestNotOnKubernetes: what is not tried there is said.
+// TestNotOnKubernetes verifies that docs/kubernetes.md lists the excluded tests.
 func TestNotOnKubernetes(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/kubernetes.md")
@@ -113,13 +113,13 @@ func (e *kubernetesEngine) left(ctx context.Context, prefix string) ([]string, e
 	return list, nil
 }
 
-// podOf returns the name of the pod of a sandbox, or of a stranger.
+// podOf returns the name of the pod of a sandbox or a stranger.
 func podOf(id string) string {
 	name, _, _ := strings.Cut(id, ".")
 	return name
 }
 
-// pid asks the node's containerd.
+// pid returns the main process, as reported by the node's containerd.
 func (e *kubernetesEngine) pid(ctx context.Context, id string) (int, error) {
 	ctx = e.in(ctx)
 	list, err := e.api.Containers(ctx, fmt.Sprintf(`labels."io.kubernetes.pod.name"==%q,labels."io.kubernetes.pod.namespace"==%q,labels."io.kubernetes.container.name"==sandbox`, podOf(id), e.namespace))
@@ -163,7 +163,7 @@ func (e *kubernetesEngine) stranger(t testing.TB, image string, labels map[strin
 		}}},
 	}
 	for k, v := range labels {
-		pod.Labels[k] = strings.NewReplacer(":", "-", "/", "-").Replace(v) // which labels here cannot hold
+		pod.Labels[k] = strings.NewReplacer(":", "-", "/", "-").Replace(v) // pod labels cannot contain these characters
 	}
 	pod, err := clustertest.Pods(e.config, e.namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 	must(t, err)
@@ -174,7 +174,7 @@ func (e *kubernetesEngine) stranger(t testing.TB, image string, labels map[strin
 	return stranger{[]string{pod.Name, string(pod.UID)}, func() bool { return running(pod.Name) }}
 }
 
-// proxy speaks plain HTTP, and to the server as the administrator.
+// proxy accepts plain HTTP and connects to the server as the administrator.
 func (e *kubernetesEngine) proxy(t testing.TB) *proxy {
 	t.Helper()
 	server, err := url.Parse(e.config.Host)
@@ -198,7 +198,7 @@ func (e *kubernetesEngine) streams() bool { return true }
 
 func (e *kubernetesEngine) unreachable(t testing.TB) map[string]string {
 	t.Helper()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are never accepted
 	must(t, err)
 	t.Cleanup(func() { must(t, silent.Close()) })
 	kubeconfig := func(name, server string) string {
@@ -212,7 +212,7 @@ func (e *kubernetesEngine) unreachable(t testing.TB) map[string]string {
 	}
 }
 
-// mounts: the file of a node in which a container may say why it ended is there whether one wants it or not.
+// mounts also allows the container's termination log, a file on the node that every container has.
 func (e *kubernetesEngine) mounts() *regexp.Regexp {
 	return regexp.MustCompile(containerMounts().String() + `|^/dev/termination-log$`)
 }
@@ -221,7 +221,7 @@ func (e *kubernetesEngine) close() error {
 	return errors.Join(e.containerdImages.close(), e.remove())
 }
 
-// inspect holds a pod to the restricted Pod Security Standard and to what we add, from the server's description.
+// inspect checks a pod's description against the restricted Pod Security Standard and our additional requirements.
 func (e *kubernetesEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	pod, err := clustertest.Pods(e.config, e.namespace).Get(t.Context(), podOf(b.s.Info().EngineID), metav1.GetOptions{})
@@ -264,7 +264,7 @@ func (e *kubernetesEngine) inspect(t *testing.T, b *testSandbox) {
 	}
 }
 
-// volumesOf names volumes and what they are.
+// volumesOf returns the names and types of volumes.
 func volumesOf(list []corev1.Volume) string {
 	var all []string
 	for _, v := range list {

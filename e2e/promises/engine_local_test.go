@@ -20,10 +20,10 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
-// localEngine is this machine itself.
+// localEngine is the host itself.
 type localEngine struct {
-	state string // the driver's directory
-	home  string // XDG_STATE_HOME of the command line of an ordinary user
+	state string // driver's state directory
+	home  string // XDG_STATE_HOME of the command line of an unprivileged user
 }
 
 func openLocal(dir string) engine {
@@ -47,7 +47,7 @@ func (e *localEngine) left(_ context.Context, prefix string) (list []string, err
 			return nil, err
 		}
 		for _, record := range records {
-			text, _ := os.ReadFile(record) // it may be being removed
+			text, _ := os.ReadFile(record) // it may be about to be removed
 			if dir := filepath.Dir(record); strings.Contains(string(text), prefix) && !slices.Contains(list, dir) {
 				list = append(list, dir)
 			}
@@ -86,7 +86,7 @@ func contentsBelow(dir string) (string, error) {
 	return all.String(), err
 }
 
-// stranger is a process. There are neither images nor labels here.
+// stranger starts a process. The local backend has no images or labels.
 func (e *localEngine) stranger(t testing.TB, _ string, _ map[string]string) stranger {
 	t.Helper()
 	cmd := exec.Command("sleep", "6000")
@@ -102,10 +102,10 @@ func (e *localEngine) stranger(t testing.TB, _ string, _ map[string]string) stra
 	}}
 }
 
-// unreachable: there is nothing to reach.
+// unreachable returns nil, because no engine can be unreachable.
 func (e *localEngine) unreachable(testing.TB) map[string]string { return nil }
 
-// mounts: the parts of the machine that a sandbox sees are mounted one by one.
+// mounts matches the mounts of the visible parts of the host too, because they are mounted one by one.
 func (e *localEngine) mounts() *regexp.Regexp {
 	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/fs/cgroup(/.*)?)?|/dev|/dev/(pts|shm|full|null|random|tty|urandom|zero)|/tmp|/workspace|/\.workcell` +
 		`|/usr|/bin|/sbin|/lib|/lib32|/lib64|/libx32` +
@@ -115,8 +115,8 @@ func (e *localEngine) mounts() *regexp.Regexp {
 
 func (e *localEngine) close() error { return nil }
 
-// inspect looks at every process of a sandbox from the machine, and holds the sandbox to what section 5 of the CIS
-// Docker Benchmark asks of a container, read from the kernel.
+// inspect examines every process of a sandbox from the host. It checks the requirements of section 5 of the CIS Docker
+// Benchmark for containers with data from the kernel.
 func (e *localEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	list, err := processes(t.Context(), b.s.Info().EngineID)
@@ -131,7 +131,7 @@ func (e *localEngine) inspect(t *testing.T, b *testSandbox) {
 		}
 		s, err := status(pid)
 		if err != nil || strings.HasPrefix(s["State"], "Z") {
-			continue // it has ended meanwhile
+			continue // it has exited in the meantime
 		}
 		unprivileged(t, fmt.Sprint("process ", pid), s)
 		if uid := strings.Fields(s["Uid"])[0]; uid == "0" || os.Geteuid() == 0 && len(uid) < 10 {
@@ -161,7 +161,7 @@ func (e *localEngine) inspect(t *testing.T, b *testSandbox) {
 			t.Errorf("5.18 limits: no %s in %s", pattern, limits)
 		}
 	}
-	// 5.31: of what it holds open, nothing leads to the machine but its own socket and log, and its own control group.
+	// 5.31: the only open files of the host may be the process's own socket, log, and control group.
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", main))
 	must(t, err)
 	own := regexp.MustCompile(`^([^/]|/dev/|/proc|/sys/fs/cgroup/|` + backend.Workdir + `)|/guest\.log$`)
@@ -179,8 +179,8 @@ func fileOf(t *testing.T, pid int, name string) string {
 	return string(text)
 }
 
-// inspectGroup reads the limits of a sandbox's control group, of either version. Where groups cannot be written,
-// Capabilities and doctor say so; see TestN10Limits for what holds instead.
+// inspectGroup checks the limits of a sandbox's control group, of either version. If control groups are not writable,
+// Capabilities and doctor report it. TestN10Limits checks the limits that apply in this case.
 func (e *localEngine) inspectGroup(t *testing.T, b *testSandbox) {
 	t.Helper()
 	caps := w.driver.Capabilities()
@@ -210,7 +210,7 @@ func (e *localEngine) inspectGroup(t *testing.T, b *testSandbox) {
 	}
 }
 
-// ownTmp reports whether an open file that the kernel calls /tmp is another directory than the machine's.
+// ownTmp reports whether an open file that the kernel calls /tmp is not the host's /tmp.
 func ownTmp(t *testing.T, fd, path string) bool {
 	t.Helper()
 	if path != "/tmp" {

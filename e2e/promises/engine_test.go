@@ -24,27 +24,28 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// backendVariable names the driver that the tests attack: docker, containerd, local or kubernetes.
+// backendVariable is the environment variable that selects the driver to attack: docker, containerd, local, or
+// kubernetes.
 const backendVariable = "WORKCELL_TEST_BACKEND"
 
-// engine is what the tests know of an engine apart from its driver: how to look at it from outside, and what to find
-// there.
+// engine examines an engine independently of its driver: how to look at it from outside, and what to expect there.
 type engine interface {
-	// connect opens a driver, as another process of the same user would.
+	// connect opens a driver, like another process of the same user would.
 	connect(ctx context.Context, opts connection) (backend.SandboxBackend, error)
-	// environ returns the variables that lead the command line to the same engine.
+	// environ returns the variables with which the command line finds the same engine.
 	environ() []string
-	// left lists everything with an instance that begins with prefix, or a name that contains it.
+	// left lists everything with an instance that begins with prefix, or with a name that contains it.
 	left(ctx context.Context, prefix string) ([]string, error)
-	// pid returns the main process of a sandbox, on this machine.
+	// pid returns the PID on the host of a sandbox's main process.
 	pid(ctx context.Context, id string) (int, error)
 	// describe returns the engine's description of a sandbox.
 	describe(ctx context.Context, id string) (string, error)
-	// stranger starts something that is not Workcell's, until the test ends, with the labels of a sandbox or none.
+	// stranger starts a container or process that does not belong to Workcell, until the test ends. It has the labels of a
+	// sandbox or none.
 	stranger(t testing.TB, image string, labels map[string]string) stranger
-	// unreachable returns environments in which the command line finds no engine, by what is wrong.
+	// unreachable returns environments in which the command line finds no engine, by the kind of problem.
 	unreachable(t testing.TB) map[string]string
-	// mounts matches the places where something is mounted in a sandbox.
+	// mounts matches the allowed mount points in a sandbox.
 	mounts() *regexp.Regexp
 	// inspect checks every field of a sandbox's description.
 	inspect(t *testing.T, b *testSandbox)
@@ -53,34 +54,34 @@ type engine interface {
 
 // imaged is implemented by engines that run sandboxes from images.
 type imaged interface {
-	// derive makes an image from the plain one, for as long as the test runs, and returns its reference.
+	// derive builds an image from the plain image, for the duration of the test, and returns its reference.
 	derive(t testing.TB, c change) string
-	// tag makes another reference to an image, or moves one.
+	// tag creates another reference to an image, or moves one.
 	tag(ctx context.Context, image, ref string) error
-	// forget removes a reference, and the image with its last one.
+	// forget removes a reference, and the image with its last reference.
 	forget(ctx context.Context, ref string) error
 }
 
-// served is implemented by engines that are programs of their own, behind a socket.
+// served is implemented by engines that are separate programs behind a socket.
 type served interface {
-	// proxy starts a proxy before the engine.
+	// proxy starts a proxy in front of the engine.
 	proxy(t testing.TB) *proxy
 	// creates reports whether a request creates a sandbox.
 	creates(r *http.Request) bool
-	// streams reports whether a session's commands go through the engine's socket, and so end with it.
+	// streams reports whether a session's commands use the engine's socket, and so end with it.
 	streams() bool
 }
 
-// clustered is implemented by engines of many machines. The driver knows none of them, and nobody's sandbox is root:
-// whoever rules the cluster has said so.
+// clustered is implemented by engines with several hosts. The driver knows none of the hosts. No sandbox runs as root,
+// because the cluster's administrator forbids it.
 type clustered interface {
-	// cannot returns the tests of what is promised elsewhere and cannot hold there.
+	// cannot returns the tests of guarantees that do not apply to the cluster.
 	cannot() []string
 }
 
-// connection is how a driver is opened. Zero fields are the driver's defaults.
+// connection configures how a driver is opened. Zero fields use the driver's defaults.
 type connection struct {
-	address     string // of a proxy
+	address     string // address of a proxy
 	allowNets   []netip.Prefix
 	patience    time.Duration
 	pullTimeout time.Duration
@@ -88,32 +89,32 @@ type connection struct {
 	tracer      trace.TracerProvider
 }
 
-// change is how a derived image differs.
+// change describes the differences of a derived image.
 type change struct {
 	env, labels map[string]string
 	file        *file
 }
 
-// file is one that belongs to root.
+// file is a file that belongs to root.
 type file struct {
 	path string // without a leading slash
 	mode int64
 	data []byte
 }
 
-// stranger is something on the engine that is not Workcell's.
+// stranger is a container or process on the engine that does not belong to Workcell.
 type stranger struct {
-	names []string // by which the engine knows it
+	names []string // names that the engine accepts
 	runs  func() bool
 }
 
-// onCluster reports whether the engine is one of many machines.
+// onCluster reports whether the engine has several hosts.
 func onCluster() bool {
 	_, ok := w.engine.(clustered)
 	return ok
 }
 
-// openEngine finds the engine that the environment names.
+// openEngine opens the engine selected in the environment.
 func openEngine(dir string) (name string, e engine, err error) {
 	switch name = os.Getenv(backendVariable); name {
 	case "", "docker":
@@ -131,7 +132,7 @@ func openEngine(dir string) (name string, e engine, err error) {
 	return name, e, err
 }
 
-// running reports whether the main process of a sandbox, or of a stranger, runs.
+// running reports whether the main process of a sandbox or a stranger is running.
 func running(id string) bool {
 	pid, err := w.engine.pid(context.Background(), id)
 	if err != nil || pid <= 0 {
@@ -141,7 +142,7 @@ func running(id string) bool {
 	return err == nil && !strings.HasPrefix(s["State"], "Z")
 }
 
-// processes returns the processes of a sandbox, as the machine sees them.
+// processes returns the PIDs on the host of a sandbox's processes.
 func processes(ctx context.Context, id string) ([]int, error) {
 	main, err := w.engine.pid(ctx, id)
 	if err != nil {
@@ -176,7 +177,7 @@ func status(pid int) (map[string]string, error) {
 	return fields, err
 }
 
-// containerMounts matches the places where something is mounted in a container.
+// containerMounts matches the allowed mount points in a container.
 func containerMounts() *regexp.Regexp {
 	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/.*)?|/dev(/(pts|mqueue|shm))?|/tmp|/workspace|/\.workcell|/etc/(resolv\.conf|hostname|hosts|passwd|group))$`)
 }
@@ -184,14 +185,15 @@ func containerMounts() *regexp.Regexp {
 // newReference returns a reference that no engine knows.
 func newReference() string { return "workcell-promises/" + strings.ToLower(record.NewID()) + ":1" }
 
-// strangerName returns a name by which what a test makes besides sandboxes counts as left if it stays.
+// strangerName returns a name for objects that tests create in addition to sandboxes. If such an object stays, it
+// counts as left.
 func strangerName() string { return "other-" + w.instance + "-" + record.NewID() }
 
-// silentSocket takes connections and answers nothing.
+// silentSocket returns a socket that accepts connections and never answers.
 func silentSocket(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "silent.sock")
-	l, err := net.Listen("unix", path) // nobody accepts
+	l, err := net.Listen("unix", path) // connections are never accepted
 	must(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {

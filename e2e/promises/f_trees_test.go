@@ -19,13 +19,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// beats reads how far each child of family.py has counted.
+// beats returns the count of each child of family.py.
 func beats(t *testing.T, b *testSandbox, dir string) string {
 	t.Helper()
 	return b.sh(t, "cd "+dir+" && for f in *; do case $f in *.new) ;; *) echo $f $(cat $f) ;; esac; done")
 }
 
-// allDead waits until no child counts any more and none is to be found in /proc.
+// allDead waits until no child counts and /proc contains none of them.
 func allDead(t *testing.T, b *testSandbox, dir, mark string) {
 	t.Helper()
 	before := beats(t, b, dir)
@@ -45,7 +45,7 @@ func allDead(t *testing.T, b *testSandbox, dir, mark string) {
 	})
 }
 
-// TestF2Tree ends a command with children of every kind at its timeout.
+// TestF2Tree verifies that a command with child processes of every kind is killed at its timeout.
 func TestF2Tree(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -58,7 +58,8 @@ func TestF2Tree(t *testing.T) {
 	})
 }
 
-// TestF5Cancel: a caller that goes away takes the command with it, and what the command would have done later.
+// TestF5Cancel verifies that canceling a call kills the command, including actions that the command scheduled for
+// later.
 func TestF5Cancel(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestG1Flood lets a command print as fast as it can. It is not parallel to other tests, because it watches the memory
-// of this process.
+// TestG1Flood runs a command that prints as fast as possible. It is not parallel, because it measures the memory of
+// this process.
 func TestG1Flood(t *testing.T) {
 	b := newSandbox(t, pythonSandbox())
 	runtime.GC()
@@ -52,13 +52,13 @@ func TestG1Flood(t *testing.T) {
 	if must(t, err); kept > 64<<20 {
 		t.Errorf("%d bytes of output were kept", kept)
 	}
-	// The program that had its output cut is gone, and so is its load.
+	// The program with truncated output has exited, and its load has ended.
 	if got := b.sh(t, "cat /proc/[0-9]*/comm | grep -c '^yes$'; true"); got != "0\n" {
 		t.Errorf("%s floods go on", strings.TrimSpace(got))
 	}
 }
 
-// guestIsSmall checks that the sandbox's main process never had more than 64 MiB.
+// guestIsSmall verifies that the sandbox's main process never used more than 64 MiB.
 func guestIsSmall(t *testing.T, b *testSandbox) {
 	t.Helper()
 	if kib, err := strconv.Atoi(strings.Fields(b.sh(t, "grep VmHWM /proc/1/status"))[1]); err != nil || kib > 64<<10 {
@@ -66,7 +66,7 @@ func guestIsSmall(t *testing.T, b *testSandbox) {
 	}
 }
 
-// capped checks that a stream of an answer is short and has the number of missing bytes.
+// capped verifies that a stream in a result is short and contains the number of missing bytes.
 func capped(t *testing.T, out obj, stream string) {
 	t.Helper()
 	text := out[stream].(string)
@@ -83,12 +83,12 @@ func capped(t *testing.T, out obj, stream string) {
 	}
 	end := strings.Index(notice, "]\n")
 	shown := int64(len(text)-len("[workcell: ")-len(notice)) + int64(len(notice)-end-2)
-	if extra := shown - (total - left); extra < 0 || extra > 300 { // other notices, such as that of a timeout, come on top
+	if extra := shown - (total - left); extra < 0 || extra > 300 { // other notices, for example for a timeout, are added
 		t.Errorf("%s: %d bytes shown, %d missing, %d in all", stream, shown, left, total)
 	}
 }
 
-// TestG5Lookalikes: what a command prints is data, also when it looks like a protocol's or a log's.
+// TestG5Lookalikes verifies that a command's output is only data, even if it looks like a protocol or a log.
 func TestG5Lookalikes(t *testing.T) {
 	t.Parallel()
 	b := w.user
@@ -106,7 +106,7 @@ func TestG5Lookalikes(t *testing.T) {
 	}
 }
 
-// stuck is a caller that takes no output until it is released, and counts it then.
+// stuck is a caller that reads no output until it is released, and then counts it.
 type stuck struct {
 	n       int
 	release chan struct{}
@@ -118,8 +118,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestG6Stream: a caller that takes no output holds the command up, and nothing else. When it does take it, it gets all
-// of it.
+// TestG6Stream verifies that a caller that reads no output blocks only its command. When it reads the output, it gets
+// all of it.
 func TestG6Stream(t *testing.T) {
 	t.Parallel()
 	const blocks, most = 64, 32
@@ -144,7 +144,7 @@ for i in range(64):
 		must(t, err)
 		return n
 	}
-	// A busy machine may look like a command that is held up, which does no harm here.
+	// On a busy host, a slow command may look blocked, which is harmless here.
 	for before, same := -1, 0; same < 4 && before <= most; time.Sleep(200 * time.Millisecond) {
 		now := written()
 		if same++; now != before {

@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// eachLimited runs a test in small sandboxes of an ordinary user and of root.
+// eachLimited runs a test in small sandboxes of an unprivileged user and of root.
 func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	for name, cfg := range users() {
@@ -38,8 +38,8 @@ func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b
 	}
 }
 
-// TestH1Memory: a command that takes too much memory is killed and told why, and so is none that dies of another
-// signal.
+// TestH1Memory verifies that a command that uses too much memory is killed and that its result reports this. The result
+// of a command killed by another signal must not.
 func TestH1Memory(t *testing.T) {
 	t.Parallel()
 	const hog = "b = []\nwhile True: b.append(b'x' * (1 << 20))"
@@ -53,7 +53,7 @@ func TestH1Memory(t *testing.T) {
 			}
 			b.alive(t)
 		}
-		// Files in memory count as well. Even all of them leave enough to continue with.
+		// Files in memory count too. Even if all of them are full, enough memory remains to continue.
 		for _, dir := range []string{"/dev/shm", "/tmp"} {
 			out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=" + dir + "/fill", "bs=1M", "count=200"}})
 			if out["exit_code"] != 1.0 || !strings.Contains(out["stderr"].(string), "No space left") {
@@ -61,15 +61,14 @@ func TestH1Memory(t *testing.T) {
 			}
 		}
 		b.sh(t, "rm /dev/shm/fill /tmp/fill")
-		// Dying of a signal of one's own is something else.
+		// A command that kills itself with a signal is different.
 		if out := b.ok(t, toolspec.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
 			t.Errorf("kill -9: %v", out)
 		}
 	})
 }
 
-// TestH8Capacity opens more sandboxes than there may be at a time: those beyond it are refused, with nothing left of
-// them.
+// TestH8Capacity opens more sandboxes than the limit. The opens above the limit are refused and leave nothing behind.
 func TestH8Capacity(t *testing.T) {
 	t.Parallel()
 	const most, asked = 3, 30
@@ -106,7 +105,7 @@ func TestH8Capacity(t *testing.T) {
 	if must(t, err); len(list) != most {
 		t.Errorf("%d sandboxes on the engine", len(list))
 	}
-	// A place that was given back can be taken again.
+	// A freed place can be used again.
 	must(t, m.CloseScope(context.Background(), open[0].run.Scope()))
 	if _, _, err := m.Open(t.Context(), session.UserKey("next"), request()); err != nil {
 		t.Error(err)
@@ -116,8 +115,8 @@ func TestH8Capacity(t *testing.T) {
 	}
 }
 
-// TestH5Descriptors: while processes of a sandbox hold all the descriptors that a command may open, and all that their
-// user can, commands and file tools work, and so do other sandboxes.
+// TestH5Descriptors verifies that commands and file tools work while processes of a sandbox hold the maximum number of
+// descriptors per command and per user. Other sandboxes work too.
 func TestH5Descriptors(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -137,7 +136,8 @@ func TestH5Descriptors(t *testing.T) {
 	newSandbox(t, pythonSandbox()).python(t, "counters.py", "files", "0")
 }
 
-// takeAll has a sandbox hold as much of a kind as it can, and returns how many that are and why no more.
+// takeAll makes a sandbox allocate the maximum of a resource. It returns the allocated number and the reason for the
+// limit.
 func takeAll(t *testing.T, b *testSandbox, kind string) (had int, why string) {
 	t.Helper()
 	n, why, _ := strings.Cut(strings.TrimSpace(b.background(t, "counters.py", kind)), " ")
@@ -146,8 +146,9 @@ func takeAll(t *testing.T, b *testSandbox, kind string) (had int, why string) {
 	return had, why
 }
 
-// TestH9Counters: while a sandbox holds all it can of a resource that the kernel counts for the machine, a user, or a
-// namespace, another sandbox gets some. Sandboxes of one user share a few counters: then the other one works without.
+// TestH9Counters verifies that a sandbox gets its share while another sandbox allocates the maximum of a resource that
+// the kernel counts per host, user, or namespace. Sandboxes of one user share a few counters. For these counters, the
+// second sandbox must work without the resource.
 func TestH9Counters(t *testing.T) {
 	t.Parallel()
 	const many = 1 << 20
@@ -183,7 +184,8 @@ func TestH9Counters(t *testing.T) {
 	}
 }
 
-// TestH6Spin keeps every processor busy from several sandboxes. Others are made, used and removed nevertheless.
+// TestH6Spin keeps every processor busy from several sandboxes. It must still be possible to create, use, and remove
+// other sandboxes.
 func TestH6Spin(t *testing.T) {
 	t.Parallel()
 	var spinning []*testSandbox
@@ -208,9 +210,9 @@ func TestH6Spin(t *testing.T) {
 	}
 }
 
-// TestH7Flood: while a sandbox's commands flood the socket of its main process, other sandboxes are made, used and
-// removed, and the flooded one is not lost: whoever has it works in it, and so does another process that connects to
-// it.
+// TestH7Flood verifies that while a sandbox's commands flood the socket of its main process, other sandboxes can be
+// created, used, and removed. The flooded sandbox must not be lost: its owner and another process that connects to it
+// can still use it.
 func TestH7Flood(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()
@@ -239,11 +241,12 @@ func TestH7Flood(t *testing.T) {
 	}
 }
 
-// workspaceMB is the limit of these tests' workspaces.
+// workspaceMB is the workspace limit of these tests.
 const workspaceMB = 4
 
-// TestH3DiskFull fills the workspace from commands and through the file tools, with one file, many large ones and their
-// output. Both are told so, nothing that was there suffers, others work on, and deleting makes room.
+// TestH3DiskFull fills the workspace from commands and with the file tools, with one file, many large files, and
+// command output. The errors must report the limit, existing files must not be damaged, other sandboxes must work, and
+// deleting files must free space.
 func TestH3DiskFull(t *testing.T) {
 	t.Parallel()
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *testSandbox) {
@@ -255,7 +258,7 @@ func TestH3DiskFull(t *testing.T) {
 			t.Errorf("one file: %v", out)
 		}
 		b.sh(t, "rm one")
-		// The pace leaves the watch half a minute until far too much is written.
+		// At this rate, the monitor has half a minute until far too much is written.
 		out = refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > here/$i || exit 3; i=$((i+1)); sleep 0.05; done")
 		if want := map[bool]string{true: "quota_killed", false: "completed"}[watched]; out["status"] != want {
 			t.Errorf("many files: %v, want %s", out, want)
@@ -277,7 +280,8 @@ func TestH3DiskFull(t *testing.T) {
 	})
 }
 
-// TestH3Allocate: where the workspace's limit is watched, no call takes space faster than it can be written.
+// TestH3Allocate verifies that if the workspace limit is monitored, no system call can allocate space faster than
+// writing it.
 func TestH3Allocate(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -294,8 +298,9 @@ func TestH3Allocate(t *testing.T) {
 	}
 }
 
-// TestH3Root fills the root outside of the workspace, where all of it can be written to: with one file, with many, and
-// with copies of the image's own. It is told what happened, others work on, and deleting makes room.
+// TestH3Root fills a writable root file system outside of the workspace: with one file, with many files, and with
+// copies of the image's files. The result must report the limit, other sandboxes must work, and deleting files must
+// free space.
 func TestH3Root(t *testing.T) {
 	t.Parallel()
 	cfg := rootSandbox()
@@ -330,7 +335,7 @@ func TestH3Root(t *testing.T) {
 	}
 }
 
-// fillWatchedRoot writes many files, until the watch ends the command. Afterwards nothing can be written.
+// fillWatchedRoot writes many files until the monitor kills the command. Afterwards, writes must fail.
 func fillWatchedRoot(t *testing.T, b *testSandbox) {
 	t.Helper()
 	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
@@ -349,7 +354,7 @@ func fillWatchedRoot(t *testing.T, b *testSandbox) {
 	w.root.alive(t)
 }
 
-// refusedFor runs a command that must fail because the workspace is full, and must be told so.
+// refusedFor runs a command that must fail because the workspace is full. The result must report this.
 func refusedFor(t *testing.T, b *testSandbox, line string) obj {
 	t.Helper()
 	out := b.ok(t, toolspec.ToolExec, obj{"command": line, "yield_ms": 600_000})
@@ -359,7 +364,7 @@ func refusedFor(t *testing.T, b *testSandbox, line string) obj {
 	return out
 }
 
-// whileFull checks what holds in a sandbox whose workspace is full.
+// whileFull verifies the behavior of a sandbox with a full workspace.
 func whileFull(t *testing.T, b *testSandbox) {
 	t.Helper()
 	big := strings.Repeat("x", 192<<10)
@@ -381,15 +386,15 @@ func whileFull(t *testing.T, b *testSandbox) {
 		t.Errorf("the old file holds %.100q", got)
 	}
 	b.ok(t, toolspec.ToolFSList, obj{"recursive": true})
-	// Output that has no room comes cut, and ends nothing.
+	// Output that does not fit is truncated, and no command is killed.
 	if out := b.ok(t, toolspec.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
 		t.Errorf("output: %v, %v", out["status"], out["exit_code"])
 	}
 	w.user.alive(t)
 }
 
-// TestH3Places: nothing can be written to but what has a size of its own, also by a user to whom directories belong
-// that are closed. In a pod there are files of the node: one can be written, and gets no larger than others.
+// TestH3Places verifies that all writable places have a size limit, even for a user that owns directories without
+// access permissions. A pod has files of the node. One of them is writable, and its size is limited like other files.
 func TestH3Places(t *testing.T) {
 	t.Parallel()
 	for name, of := range users() {
@@ -398,7 +403,7 @@ func TestH3Places(t *testing.T) {
 			cfg := pythonSandbox()
 			cfg.User, cfg.Limits = of.User, frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 256}
 			b := newSandbox(t, cfg)
-			seen := map[string]string{} // what was mounted last over a place
+			seen := map[string]string{} // last mount at a place
 			for line := range strings.Lines(b.sh(t, "cat /proc/self/mountinfo")) {
 				seen[strings.Fields(line)[4]] = line
 			}
@@ -428,7 +433,7 @@ func TestH3Places(t *testing.T) {
 	}
 }
 
-// TestH3FileSize: no file of a command gets larger than it may, which the command is told.
+// TestH3FileSize verifies that the size of a command's files is limited, and that the command gets an error.
 func TestH3FileSize(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, w.driver, session.Options{})

@@ -31,7 +31,7 @@ var must, eventually = rig.Must, rig.Eventually
 
 type obj = map[string]any
 
-// programs are what runs inside sandboxes.
+// programs are the programs that run in sandboxes.
 //
 //go:embed testdata/*.py
 var programs embed.FS
@@ -43,17 +43,17 @@ func program(t testing.TB, name string) string {
 	return string(src)
 }
 
-// pythonSandbox is the sandbox of an agent that asks for nothing special.
+// pythonSandbox returns the configuration of an agent's default sandbox.
 func pythonSandbox() tools.Sandbox {
 	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage}
 }
 
-// rootSandbox is the most that an attacker can ask for.
+// rootSandbox returns the configuration with the most privileges that an attacker can request.
 func rootSandbox() tools.Sandbox {
 	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage, User: "0:0", Root: frontmatter.RootWritable}
 }
 
-// sandbox is a sandbox and the tools of an agent that works in it.
+// testSandbox is a sandbox with the tools of an agent that uses it.
 type testSandbox struct {
 	s     *session.Session
 	run   session.Run
@@ -66,7 +66,7 @@ type testSandbox struct {
 	}
 }
 
-// openSandbox opens the sandbox of a run of its own through sandbox_open.
+// openSandbox opens the sandbox of a new run with sandbox_open.
 func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*testSandbox, error) {
 	b, err := agentOf(ctx, p, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	if err != nil {
@@ -80,7 +80,7 @@ func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg t
 	return b, err
 }
 
-// agentOf returns the tools of an agent of a run; its sandbox is not opened yet.
+// agentOf returns the tools of a run's agent. Its sandbox is not open yet.
 func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*testSandbox, error) {
 	list, err := p.Tools(session.WithRun(ctx, run), cfg)
 	if err != nil {
@@ -106,7 +106,7 @@ func newSandbox(t testing.TB, cfg tools.Sandbox) *testSandbox {
 	return b
 }
 
-// raw calls a tool as Genkit does, JSON in and JSON out.
+// raw calls a tool like Genkit, with JSON input and output.
 func (b *testSandbox) raw(ctx context.Context, tool string, input any) (obj, error) {
 	out, err := b.tools[tool].RunRaw(session.WithRun(ctx, b.run), input)
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *testSandbox) raw(ctx context.Context, tool string, input any) (obj, err
 	return m, json.Unmarshal(text, &m)
 }
 
-// call calls a tool; a Go error, which would end an agent's run, fails the test.
+// call calls a tool. A Go error, which would end an agent's run, fails the test.
 func (b *testSandbox) call(t testing.TB, tool string, input any) obj {
 	t.Helper()
 	out, err := b.raw(t.Context(), tool, input)
@@ -130,7 +130,7 @@ func (b *testSandbox) call(t testing.TB, tool string, input any) obj {
 	return out
 }
 
-// ok is call for what must succeed.
+// ok is like call, but the call must succeed.
 func (b *testSandbox) ok(t testing.TB, tool string, input any) obj {
 	t.Helper()
 	out := b.call(t, tool, input)
@@ -140,7 +140,7 @@ func (b *testSandbox) ok(t testing.TB, tool string, input any) obj {
 	return out
 }
 
-// code returns the code of an output's error, empty without one.
+// code returns the error code of an output, or an empty string.
 func code(out obj) toolspec.Code {
 	e, _ := out["error"].(obj)
 	c, _ := e["code"].(string)
@@ -153,7 +153,7 @@ func message(out obj) string {
 	return m
 }
 
-// fails checks that an output is an error of one of the classes.
+// fails verifies that an output is an error of one of the classes.
 func fails(t testing.TB, what string, out obj, want ...toolspec.Code) {
 	t.Helper()
 	for _, c := range want {
@@ -164,13 +164,13 @@ func fails(t testing.TB, what string, out obj, want ...toolspec.Code) {
 	t.Errorf("%s: %.300v, want an error of class %v", what, out, want)
 }
 
-// sh runs a line of shell and returns its standard output; it must end well.
+// sh runs a shell line, which must succeed, and returns its standard output.
 func (b *testSandbox) sh(t testing.TB, line string) string {
 	t.Helper()
 	return b.exec(t, sandbox.ExecRequest{Command: line})
 }
 
-// python runs a program of testdata and returns its standard output; it must end well.
+// python runs a program of testdata, which must succeed, and returns its standard output.
 func (b *testSandbox) python(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	return b.exec(t, sandbox.ExecRequest{Argv: append([]string{"python3", "-c", program(t, name)}, args...)})
@@ -215,7 +215,7 @@ func (b *testSandbox) background(t testing.TB, name string, args ...string) (sai
 	return said
 }
 
-// alive checks that the sandbox still works.
+// alive verifies that the sandbox still works.
 func (b *testSandbox) alive(t testing.TB) {
 	t.Helper()
 	if got := b.sh(t, "echo alive"); got != "alive\n" {
@@ -223,7 +223,7 @@ func (b *testSandbox) alive(t testing.TB) {
 	}
 }
 
-// dir makes a directory of the test's own below the work directory, and returns its name there.
+// dir creates a directory for the test in the workspace, and returns its name.
 func (b *testSandbox) dir(t testing.TB) string {
 	t.Helper()
 	name := "test-" + record.NewID()
@@ -232,13 +232,13 @@ func (b *testSandbox) dir(t testing.TB) string {
 	return name
 }
 
-// each runs a test in the shared sandbox of an ordinary user and in that of root.
+// each runs a test in the shared sandboxes of an unprivileged user and of root.
 func each(t *testing.T, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	eachOf(t, map[string]*testSandbox{"user": w.user, "root": w.root}, f)
 }
 
-// eachOf runs a test in shared sandboxes, but for those that the engine has not.
+// eachOf runs a test in shared sandboxes. It skips sandboxes that the engine does not support.
 func eachOf(t *testing.T, sandboxes map[string]*testSandbox, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	for name, b := range sandboxes {
@@ -253,8 +253,8 @@ func eachOf(t *testing.T, sandboxes map[string]*testSandbox, f func(t *testing.T
 	}
 }
 
-// users returns what tests with sandboxes of their own open: that of an ordinary user and, where the engine has such
-// users, that of root.
+// users returns the configurations for tests that open sandboxes: for an unprivileged user and, if the engine supports
+// it, for root.
 func users() map[string]tools.Sandbox {
 	all := map[string]tools.Sandbox{"user": pythonSandbox()}
 	if w.root != nil {
@@ -263,10 +263,10 @@ func users() map[string]tools.Sandbox {
 	return all
 }
 
-// request is the plain sandbox of tests of the session API.
+// request returns the plain sandbox request for tests of the session API.
 func request() session.Request { return session.Request{Image: debianImage} }
 
-// newManager makes a manager with an instance of its own, and checks at its end that it left nothing.
+// newManager returns a manager with a new instance, and verifies at the end that it left nothing.
 func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
@@ -281,7 +281,7 @@ func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *s
 	return m
 }
 
-// nothingLeft waits until the engine has nothing of an instance any more.
+// nothingLeft waits until the engine has no objects of an instance.
 func nothingLeft(t testing.TB, instance string) {
 	t.Helper()
 	var left []string
@@ -303,8 +303,8 @@ func newDriver(t testing.TB, c connection) backend.SandboxBackend {
 	return b
 }
 
-// refuses checks that a sandbox is not to be had on an engine that is made without what it asks for, or does not let
-// this user have it.
+// refuses verifies that an engine rejects a sandbox with unsupported features, or with features that this user may not
+// use.
 func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 	t.Helper()
 	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)
@@ -315,12 +315,12 @@ func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 	}
 }
 
-// patience is how long a test waits for what must happen. The machine of the tests may be very busy; what hangs still
-// fails, because whatever a test holds up on purpose lasts for ten minutes.
+// patience is the maximum wait for an expected event. The test host may be very busy. A hang still fails the test,
+// because everything that a test blocks on purpose lasts for ten minutes.
 const patience = 3 * time.Minute
 
-// timedOut runs a command that does not end by itself through sandbox_exec, with a time limit that lets it get as far
-// as ready requires. On a busy machine that may need a longer one.
+// timedOut runs a command that never exits with sandbox_exec. The timeout must be long enough to reach the state that
+// ready requires. On a busy host, timedOut increases the timeout.
 func (b *testSandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
 	t.Helper()
 	for {
@@ -338,7 +338,7 @@ func (b *testSandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out
 
 func b64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 
-// contents returns what sandbox_fs_read read.
+// contents returns the contents read by sandbox_fs_read.
 func contents(t testing.TB, out obj) []byte {
 	t.Helper()
 	if text, ok := out["contents"].(string); ok {
@@ -353,7 +353,7 @@ func contents(t testing.TB, out obj) []byte {
 	return data
 }
 
-// command prepares a run of the command line, with an environment of its own.
+// command prepares a run of the command line with additional environment variables.
 func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, err := w.cli()
@@ -365,7 +365,7 @@ func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd
 	return cmd
 }
 
-// workcell runs the command line to its end.
+// workcell runs the command line until it exits.
 func workcell(t testing.TB, state string, env []string, args ...string) rig.Result {
 	t.Helper()
 	return rig.Run(t, command(t, state, env, args...))

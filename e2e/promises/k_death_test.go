@@ -29,7 +29,7 @@ type mcpServer struct {
 	cmd *exec.Cmd
 }
 
-// startMCP starts one, which must be closed before the test ends.
+// startMCP starts an MCP server. The test must close it before its end.
 func startMCP(t *testing.T, cmd *exec.Cmd) *mcpServer {
 	t.Helper()
 	var stderr buffertest.Buffer
@@ -39,7 +39,7 @@ func startMCP(t *testing.T, cmd *exec.Cmd) *mcpServer {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
-	t.Cleanup(func() { _ = cs.Close() }) // when the test has failed; by then it was killed
+	t.Cleanup(func() { _ = cs.Close() }) // after a failed test; otherwise already killed
 	return &mcpServer{cs, cmd}
 }
 
@@ -57,9 +57,9 @@ func (f *mcpServer) ok(t *testing.T, tool string, in obj) obj {
 	return out
 }
 
-// TestF12Clock sets the clock of the command while it has sandboxes: by an hour, back to an hour before the true time,
-// and by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it,
-// whichever process looks, with the true clock or another.
+// TestF12Clock changes the clock of the command while it has sandboxes: by an hour, back to an hour before the true
+// time, and by a day. Commands end when their own timeout has passed. No sandbox is removed before or long after its
+// timeout, whichever process runs the cleanup, with the true clock or another.
 func TestF12Clock(t *testing.T) {
 	t.Parallel()
 	bin, err := w.cli()
@@ -104,8 +104,7 @@ func TestF12Clock(t *testing.T) {
 	gone()
 }
 
-// garbage returns the ids of the sandboxes that a garbage collection took. Guests of other versions may lie on the
-// engine.
+// garbage returns the ids of the sandboxes that gc removed. It ignores guest agents of other versions on the engine.
 func garbage(gc *exec.Cmd) ([]string, error) {
 	var list []struct{ ID, Key string }
 	out, err := gc.Output()
@@ -121,9 +120,8 @@ func garbage(gc *exec.Cmd) ([]string, error) {
 	return ids, err
 }
 
-// leaveIdle leaves a sandbox that its own server takes to be made long after its last use, because the clock was set
-// back between the two. The returned function waits until the sandbox is gone: nothing may stay beyond its time for
-// that.
+// leaveIdle leaves a sandbox whose creation time is long after its last use according to its own server, because the
+// clock was set back in between. gone waits until the sandbox is removed. The wrong times must not delay the removal.
 func leaveIdle(t *testing.T, bin string) (gone func()) {
 	t.Helper()
 	clock := clocktest.New(t, bin)
@@ -139,7 +137,7 @@ func leaveIdle(t *testing.T, bin string) (gone func()) {
 	}
 }
 
-// host is a state directory of the command's, and what its sandboxes are marked with.
+// host is a state directory of the command, and the instance id of its sandboxes.
 type host struct{ state, instance string }
 
 func newHost(t *testing.T) *host {
@@ -155,7 +153,7 @@ func (h *host) command(t *testing.T, args ...string) *exec.Cmd {
 	return command(t, h.state, nil, args...)
 }
 
-// has checks that there are so many sandboxes, which run, and that one was made by a clock that is ahead.
+// has verifies the number of running sandboxes, and that one of them was created with a clock that is ahead.
 func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 	t.Helper()
 	var list []struct {
@@ -176,8 +174,9 @@ func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 	}
 }
 
-// orphan leaves a sandbox that nobody has, and waits until a process with a clock of tomorrow has looked: it removes
-// that one, and would remove others, too, if it thought that it may. By the true clock it is not time yet.
+// orphan leaves a sandbox without a process, and waits until a process with tomorrow's clock has run the cleanup. It
+// removes this sandbox, and it would remove others if it considered them expired. By the true clock, the sandbox has
+// not expired yet.
 func (h *host) orphan(t *testing.T) {
 	t.Helper()
 	before := h.sandboxes(t)
@@ -188,7 +187,7 @@ func (h *host) orphan(t *testing.T) {
 	h.comesTo(t, before)
 }
 
-// comesTo waits until reapers have left so many sandboxes. They look once in a minute.
+// comesTo waits until the reapers have left n sandboxes. They check once a minute.
 func (h *host) comesTo(t *testing.T, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(3*session.DefaultReapEvery + patience); h.sandboxes(t) != n; time.Sleep(100 * time.Millisecond) {
@@ -205,8 +204,8 @@ func (h *host) sandboxes(t *testing.T) int {
 	return len(list)
 }
 
-// TestK8InterruptedRunEnds kills a run's process. Its sandbox stays as long as the run's command runs, even after the
-// idle time. The resumed run has the sandbox again, and then nothing is left.
+// TestK8InterruptedRunEnds kills a run's process. Its sandbox stays as long as the run's command is running, even after
+// the idle timeout. The resumed run uses the sandbox again, and then nothing is left.
 func TestK8InterruptedRunEnds(t *testing.T) {
 	t.Parallel()
 	bin, err := w.cli()
@@ -246,7 +245,7 @@ steps:
 	}
 }
 
-// awaitRun waits until the only run has made a file, and returns its id; empty when that does not come.
+// awaitRun waits until the only run has created a file, and returns its id. If this does not happen, the id is empty.
 func (h *host) awaitRun(t *testing.T, file string) string {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {

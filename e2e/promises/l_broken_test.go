@@ -24,7 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// typed reports whether an error is of one of the classes that callers can tell apart.
+// typed reports whether an error has one of the classes that callers can distinguish.
 func typed(err error) bool {
 	for _, class := range []error{
 		backend.ErrQuota, backend.ErrUnavailable, backend.ErrLost, backend.ErrUnsupported, backend.ErrCapacity, backend.ErrImage, backend.ErrClosed,
@@ -36,7 +36,7 @@ func typed(err error) bool {
 	return false
 }
 
-// check runs a command in a session that must be well.
+// check runs a command in a session that must work.
 func check(t *testing.T, s *session.Session, line, want string) {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: line})
@@ -45,9 +45,9 @@ func check(t *testing.T, s *session.Session, line, want string) {
 	}
 }
 
-// TestL3Restart ends the engine under a session, and starts it again; its sandboxes live on meanwhile. The session
-// continues with them, and so does what runs in them. Where there is no engine that could end, the process that made a
-// sandbox can, and the next one finds it.
+// TestL3Restart stops and restarts the engine during a session, while its sandboxes continue. The session and its
+// commands must continue. If no engine can be stopped, the test ends the process that created a sandbox, and the next
+// process must find it.
 func TestL3Restart(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "600M", true)
@@ -103,7 +103,7 @@ func TestL3Restart(t *testing.T) {
 	must(t, m.Remove(t.Context(), s.ID(), true))
 }
 
-// count reads the number that a command in the sandbox counts up.
+// count returns the number to which a command in the sandbox has counted.
 func count(t *testing.T, s *session.Session) (n int) {
 	t.Helper()
 	eventually(t, "the file holds a number", func() bool { // it may be empty for a moment
@@ -115,8 +115,8 @@ func count(t *testing.T, s *session.Session) (n int) {
 	return n
 }
 
-// TestL4DiskFull: an engine without room on its disk is a typed error, nothing half made stays, and what was there is
-// whole.
+// TestL4DiskFull verifies that an engine with a full disk causes a typed error, leaves no incomplete objects, and keeps
+// existing data.
 func TestL4DiskFull(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "400M", true)
@@ -125,7 +125,7 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 	check(t, s, "echo kept > f", "")
 	x.Fill(t)
-	// Writing.
+	// Write a file.
 	data := noise(4, 8<<20)
 	if _, err := s.WriteFile(t.Context(), "big", bytes.NewReader(data), sandbox.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
 		t.Errorf("writing: %v, want %v", err, backend.ErrQuota)
@@ -140,7 +140,7 @@ func TestL4DiskFull(t *testing.T) {
 		t.Errorf("a command that writes: %+v %s, %v", res.ExecStatus, res.Stderr.Bytes(), err)
 	}
 	check(t, s, "rm -f big; cat f", "kept\n")
-	// At creation: either there was room enough after all, or all of it is taken back.
+	// Create a sandbox: either there is enough space, or everything is removed again.
 	x.Fill(t)
 	for i := range 3 {
 		other := x.open(t)
@@ -162,11 +162,11 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 }
 
-// TestL4Reserved verifies that a workspace with a separate file system has its space reserved. On a full disk it can be
-// written to, up to its limit, and the data stays. If the disk has no room for a workspace, it is not created.
+// TestL4Reserved verifies that a workspace with a separate file system has its space reserved. On a full disk, it is
+// writable up to its limit, and the data stays. If the disk is too full for a workspace, it is not created.
 func TestL4Reserved(t *testing.T) {
 	t.Parallel()
-	if w.name == "docker" { // which monitors the size
+	if w.name == "docker" { // monitors the size instead
 		return
 	}
 	x := newBroken(t, "400M", false)
@@ -212,7 +212,8 @@ func TestL4Reserved(t *testing.T) {
 	x.nothingLeft(t, other)
 }
 
-// TestL7Runtime: a killed shim is a lost sandbox, a runtime that is gone a typed error, and nothing is left of either.
+// TestL7Runtime verifies that a killed shim means a lost sandbox, that a missing runtime is a typed error, and that
+// nothing is left in either case.
 func TestL7Runtime(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "600M", true)
@@ -228,7 +229,7 @@ func TestL7Runtime(t *testing.T) {
 	other := x.open(t)
 	putBack := x.takeRuntime(t)
 	_, _, err = other.Open(t.Context(), session.UserKey("second"), req)
-	// What can be put back may be. An engine may take a runtime that it does not find for a mistake of the request.
+	// The error may be temporary. An engine may consider a missing runtime an error of the request.
 	if err != nil && (!typed(err) && !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), x.Dir)) {
 		t.Errorf("without a runtime: %v", err)
 	}
@@ -238,7 +239,7 @@ func TestL7Runtime(t *testing.T) {
 	must(t, other.Close(t.Context()))
 	x.nothingLeft(t, other)
 	eventually(t, "no FIFO of what never ran is left", func() bool { return len(x.pipes(t)) <= len(pipes) })
-	// What runs needs neither.
+	// Running sandboxes need neither.
 	check(t, s, "cat f", "kept\n")
 	putBack()
 	x.killShim(t, s.Info().EngineID)
@@ -257,15 +258,15 @@ func TestL7Runtime(t *testing.T) {
 	eventually(t, "no FIFO is left", func() bool { return len(x.pipes(t)) == 0 })
 }
 
-// pipes lists the FIFOs of the engine and of the driver, without the FIFOs of shims whose clean-up containerd has given
-// up. It gives up after five seconds, which are too short on a busy machine.
+// pipes returns the FIFOs of the engine and of the driver, without the FIFOs of shims whose cleanup containerd has
+// given up. It gives up after five seconds, which is too short on a busy host.
 func (x *broken) pipes(t *testing.T) []string {
 	t.Helper()
 	out := x.Run(t, "find "+x.Dir+" -type p -not -path '*/io.containerd.runtime.v2.task/*' 2>/dev/null; true")
 	return strings.Fields(out)
 }
 
-// takeRuntime removes the program that makes sandboxes, and returns what puts it back.
+// takeRuntime removes the program that creates sandboxes. putBack restores it.
 func (x *broken) takeRuntime(t *testing.T) (putBack func()) {
 	t.Helper()
 	if x.runtime != "" {
@@ -278,7 +279,7 @@ func (x *broken) takeRuntime(t *testing.T) (putBack func()) {
 	}
 }
 
-// killShim kills what stands between the engine and a sandbox, or its main process where nothing does.
+// killShim kills the shim between the engine and a sandbox. If there is no shim, it kills the main process.
 func (x *broken) killShim(t *testing.T, id string) {
 	t.Helper()
 	if w.name != "local" {
@@ -290,14 +291,15 @@ func (x *broken) killShim(t *testing.T, id string) {
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
-// broken is an engine of a test's own, of the kind that is attacked.
+// broken is a private engine of a test, of the kind under attack.
 type broken struct {
 	*machinetest.Machine
 	engine  engine
-	runtime string // one of its own, by path; empty where there is no such thing
+	runtime string // path of a private runtime; empty if the engine has no runtimes
 }
 
-// newBroken starts one, with the plain image in it. With liveRestore, what runs on a Docker Engine outlives it.
+// newBroken starts a private engine with the plain image. With liveRestore, the containers of a Docker Engine outlive
+// it.
 func newBroken(t *testing.T, disk string, liveRestore bool) *broken {
 	t.Helper()
 	m := machinetest.New(t, disk)
@@ -324,7 +326,7 @@ func newBroken(t *testing.T, disk string, liveRestore bool) *broken {
 	return x
 }
 
-// open connects to it and returns a manager, which must leave nothing.
+// open connects to the engine and returns a manager. It verifies at the end that the manager left nothing.
 func (x *broken) open(t *testing.T) *session.Manager {
 	t.Helper()
 	driver, err := x.engine.connect(t.Context(), connection{})
@@ -338,7 +340,7 @@ func (x *broken) open(t *testing.T) *session.Manager {
 	return m
 }
 
-// nothingLeft waits until nothing of a manager is there any more.
+// nothingLeft waits until nothing of a manager is left.
 func (x *broken) nothingLeft(t testing.TB, m *session.Manager) {
 	t.Helper()
 	eventually(t, "nothing is left of "+m.Instance(), func() bool {

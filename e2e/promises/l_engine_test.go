@@ -39,7 +39,7 @@ import (
 // registryServer is a real registry on loopback, from which the engine pulls.
 type registryServer struct {
 	host  string
-	stall atomic.Bool // answer no more requests for contents
+	stall atomic.Bool // stop answering requests for contents
 }
 
 func newRegistry(t testing.TB) *registryServer {
@@ -66,8 +66,8 @@ func newRegistry(t testing.TB) *registryServer {
 	return r
 }
 
-// push stores an image that no engine has, and returns its reference. What the engine fetches of it is removed when the
-// test ends.
+// push stores an image that no engine has, and returns its reference. At the end of the test, the image is removed from
+// the engine.
 func (r *registryServer) push(t testing.TB, repo string) string {
 	t.Helper()
 	unique := (&file{"unique", 0o644, []byte(record.NewID())}).archive(t)
@@ -88,12 +88,12 @@ func (r *registryServer) push(t testing.TB, repo string) string {
 	must(t, err)
 	must(t, remote.Write(tag, img))
 	if e, ok := w.engine.(imaged); ok {
-		t.Cleanup(func() { _ = e.forget(context.Background(), ref) }) // it may never have been fetched
+		t.Cleanup(func() { _ = e.forget(context.Background(), ref) }) // it may never have been pulled
 	}
 	return ref
 }
 
-// TestL1DownAtStart: the command line exits with 5 where there is no engine, or one that does not answer.
+// TestL1DownAtStart verifies that the command line exits with code 5 if the engine is missing or does not answer.
 func TestL1DownAtStart(t *testing.T) {
 	t.Parallel()
 	for name, environ := range w.engine.unreachable(t) {
@@ -109,12 +109,12 @@ func TestL1DownAtStart(t *testing.T) {
 	}
 }
 
-// TestL1DownMeanwhile: while the engine is cut off, calls are typed errors. A running command continues when it is
-// back.
+// TestL1DownMeanwhile verifies that calls return typed errors while the engine is cut off. A running command continues
+// when the engine is back.
 func TestL1DownMeanwhile(t *testing.T) {
 	t.Parallel()
 	e, ok := w.engine.(served)
-	if !ok { // nothing that could be away: see TestL3Restart and TestL7Runtime for what else can happen
+	if !ok { // no engine can be cut off; TestL3Restart and TestL7Runtime cover other failures
 		unusableState(t)
 		return
 	}
@@ -136,7 +136,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 		toolspec.ToolExec: {"cmd": []string{"true"}}, toolspec.ToolFSRead: {"path": "f"}, toolspec.ToolFSList: {}, toolspec.ToolOpen: {"session_key": "another"},
 	} {
 		out := b.call(t, tool, in)
-		if !e.streams() && tool != toolspec.ToolOpen { // the sandbox lives without the engine, and so does its session
+		if !e.streams() && tool != toolspec.ToolOpen { // the sandbox and its session work without the engine
 			if code(out) != "" {
 				t.Errorf("%s: %v", tool, out)
 			}
@@ -166,18 +166,18 @@ func TestL1DownMeanwhile(t *testing.T) {
 	}
 }
 
-// TestL5PullTimeout: a registry that falls silent in the middle holds an open up no longer than its timeout.
+// TestL5PullTimeout verifies that a registry that stops answering blocks an open at most for its timeout.
 func TestL5PullTimeout(t *testing.T) {
 	t.Parallel()
 	if _, ok := w.engine.(imaged); !ok {
-		return // nothing is pulled
+		return // no images are pulled
 	}
 	reg := newRegistry(t)
 	ref := reg.push(t, "acme/slow:1")
 	reg.stall.Store(true)
 	timeout, want := time.Second, backend.ErrImage
 	if onCluster() {
-		timeout, want = 5*time.Second, backend.ErrUnavailable // the node begins late, and how far it is nobody says
+		timeout, want = 5*time.Second, backend.ErrUnavailable // the node starts late, and no progress is reported
 	}
 	m := newManager(t, newDriver(t, connection{pullTimeout: timeout}), session.Options{})
 	_, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: ref})
@@ -192,7 +192,8 @@ func TestL5PullTimeout(t *testing.T) {
 	nothingLeft(t, m.Instance())
 }
 
-// TestL5TagSwapped: a tag that is moved between the check of the image and its use does not get another image in.
+// TestL5TagSwapped verifies that a tag that is moved between the check of the image and its use does not lead to the
+// other image.
 func TestL5TagSwapped(t *testing.T) {
 	t.Parallel()
 	images, ok := w.engine.(imaged)
@@ -215,7 +216,7 @@ func TestL5TagSwapped(t *testing.T) {
 	if !swapped.Load() {
 		t.Error("the tag was never moved")
 	}
-	if err == nil { // an engine may make the sandbox of what was checked
+	if err == nil { // an engine may create the sandbox from the checked image
 		var launch *sandbox.LaunchError
 		if res, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "--version"}}); !errors.As(err, &launch) {
 			t.Errorf("the sandbox holds the other image: %+v, %v", res, err)
@@ -227,7 +228,7 @@ func TestL5TagSwapped(t *testing.T) {
 	nothingLeft(t, m.Instance())
 }
 
-// unusableState: a state directory that cannot be used is refused, without its path.
+// unusableState verifies that an unusable state directory is an error without its path.
 func unusableState(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret-place")
@@ -245,8 +246,8 @@ func unusableState(t *testing.T) {
 	}
 }
 
-// TestL8Features checks the description of the engine and its machine. The drivers' conformance suite checks that the
-// capabilities hold.
+// TestL8Features verifies the description of the engine and its host. The drivers' conformance suite verifies the
+// capabilities.
 func TestL8Features(t *testing.T) {
 	t.Parallel()
 	caps := w.driver.Capabilities()
@@ -256,7 +257,7 @@ func TestL8Features(t *testing.T) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		version = "2"
 	}
-	if onCluster() { // whose machines are of all kinds
+	if onCluster() { // its hosts may be of any kind
 		if info.Name != w.name || info.Version == "" || info.Cgroup+info.Arch+info.Kernel != "" {
 			t.Errorf("the cluster is described as %+v", info)
 		}
@@ -268,7 +269,7 @@ func TestL8Features(t *testing.T) {
 	}
 }
 
-// oldEngine: an engine that is too old to do what is promised is refused for its version.
+// oldEngine verifies that an engine that is too old for the guarantees is rejected because of its version.
 func oldEngine(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "old.sock")
@@ -277,7 +278,7 @@ func oldEngine(t *testing.T) {
 	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Api-Version", "1.40")
 		rw.Header().Set("Ostype", "linux")
-		_, _ = rw.Write([]byte("OK")) // a failure shows as a wrong class
+		_, _ = rw.Write([]byte("OK")) // a failure shows as a wrong error class
 	})}
 	served := make(chan struct{})
 	go func() {

@@ -27,7 +27,7 @@ func bridged(cfg tools.Sandbox) tools.Sandbox {
 	return cfg
 }
 
-// eachNetwork runs a test in sandboxes without and with a network, of an ordinary user and of root.
+// eachNetwork runs a test in sandboxes without and with a network, of an unprivileged user and of root.
 func eachNetwork(t *testing.T, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	each(t, f)
@@ -38,7 +38,7 @@ func eachNetwork(t *testing.T, f func(t *testing.T, b *testSandbox)) {
 	eachOf(t, map[string]*testSandbox{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot}, f)
 }
 
-// target is something to reach, and what came of trying.
+// target is a network target and the result of a connection attempt.
 type target struct {
 	Kind    string  `json:"kind"`
 	Host    string  `json:"host"`
@@ -57,12 +57,12 @@ func probe(t *testing.T, b *testSandbox, targets []target) []target {
 	return out
 }
 
-// refused checks that nothing can be reached, and that each is refused at once and does not just happen to be absent:
-// what is absent is found so after three seconds, every time.
+// refused verifies that no target can be reached, and that each target is refused immediately. A target that is only
+// missing would time out after three seconds each time.
 func refused(t *testing.T, b *testSandbox, targets []target) {
 	t.Helper()
 	at := []string{"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "EPERM", "EADDRNOTAVAIL", "EAFNOSUPPORT"}
-	if onCluster() { // where policies let packets vanish
+	if onCluster() { // network policies drop packets silently
 		at = append(at, "timeout")
 	}
 	for try := 0; len(targets) > 0; try++ {
@@ -79,18 +79,18 @@ func refused(t *testing.T, b *testSandbox, targets []target) {
 	}
 }
 
-// hostServices listens on the machine of the engine in every way that a sandbox could try.
+// hostServices listens on the engine's host in every way that a sandbox could try.
 type hostServices struct {
 	tcp, loopback, udp int
 	abstract           string
-	got                buffertest.Buffer // what was heard
+	got                buffertest.Buffer // received data
 }
 
 func newHostServices(t *testing.T) *hostServices {
 	t.Helper()
 	h := &hostServices{abstract: "promises-" + record.NewID()}
 	var wg sync.WaitGroup
-	t.Cleanup(wg.Wait) // after what follows has closed
+	t.Cleanup(wg.Wait) // after the closes below
 	accept := func(network, address string) net.Addr {
 		l, err := net.Listen(network, address)
 		must(t, err)
@@ -101,7 +101,7 @@ func newHostServices(t *testing.T) *hostServices {
 					return
 				}
 				fmt.Fprintln(&h.got, address, "from", c.RemoteAddr())
-				_ = c.Close() // it was only to be heard
+				_ = c.Close() // only the connection attempt matters
 			}
 		})
 		t.Cleanup(func() { _ = l.Close() })
@@ -122,7 +122,7 @@ func newHostServices(t *testing.T) *hostServices {
 	return h
 }
 
-// targets lists the services by every address of the machine, and the addresses themselves for pings.
+// targets returns the services at every address of the host, and the addresses themselves for pings.
 func (h *hostServices) targets(t *testing.T) (list []target) {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -139,7 +139,7 @@ func (h *hostServices) targets(t *testing.T) (list []target) {
 	return list
 }
 
-// addressOf returns the address of a bridged sandbox and of its network's gateway.
+// addressOf returns the address of a bridged sandbox and the address of its network's gateway.
 func addressOf(t *testing.T, b *testSandbox) (own, gateway string) {
 	t.Helper()
 	f := strings.Fields(b.exec(t, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
@@ -152,7 +152,8 @@ print(s.getsockname()[0], [socket.inet_ntoa(struct.pack("<L", int(r[2], 16))) fo
 	return f[0], f[1]
 }
 
-// TestM2Closed: what is private to the machine, its cloud or other sandboxes is refused with a network as without one.
+// TestM2Closed verifies that private targets of the host, its cloud, and other sandboxes are refused with and without a
+// network.
 func TestM2Closed(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
@@ -168,7 +169,7 @@ func TestM2Closed(t *testing.T) {
 	}
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		list := h.targets(t)
-		if onCluster() && b == w.bridgedUser { // which may reach public addresses, also those of nodes
+		if onCluster() && b == w.bridgedUser { // may connect to public addresses, including addresses of nodes
 			list = slices.DeleteFunc(list, func(p target) bool {
 				a, err := netip.ParseAddr(p.Host)
 				return err == nil && a.IsGlobalUnicast() && !a.IsPrivate()
@@ -184,34 +185,35 @@ func TestM2Closed(t *testing.T) {
 		list = append(list, target{Kind: "tcp", Host: other, Port: 9000}, target{Kind: "udp", Host: other, Port: 9001}, target{Kind: "icmp", Host: other})
 		refused(t, b, list)
 	})
-	t.Cleanup(func() { // after the parallel ones
+	t.Cleanup(func() { // after the parallel tests
 		if calls := h.got.String(); calls != "" {
 			t.Errorf("the host was reached: %s", calls)
 		}
 	})
 }
 
-// control checks that the same probe does reach a host that is let through, and then only that.
+// control verifies that the same probe reaches an allowed host, and only this host.
 func control(t *testing.T, gateway string, neighbour target) {
 	t.Helper()
 	h := newHostServices(t)
 	m := newManager(t, newDriver(t, connection{allowNets: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(gateway), 32)}}), session.Options{})
 	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, bridged(pythonSandbox()))
 	must(t, err)
-	eventually(t, "the gateway, which is let through, is reached", func() bool { // a cluster's network hears of a pod after its start
+	eventually(t, "the gateway, which is let through, is reached", func() bool {
+		// A cluster's network learns of a pod after its start.
 		return probe(t, b, []target{{Kind: "tcp", Host: gateway, Port: h.tcp}})[0].Result == "reached"
 	})
 	eventually(t, "the host heard the call that was let through", func() bool { return h.got.String() != "" })
 	refused(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: h.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, neighbour})
 }
 
-// TestM3AbstractSockets: the host's sockets without a file are in another network.
+// TestM3AbstractSockets verifies that the host's abstract sockets are in another network namespace.
 func TestM3AbstractSockets(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
 	c, err := net.DialTimeout("unix", "@"+h.abstract, patience)
 	must(t, err)
-	_, _ = io.ReadAll(c) // until it was heard
+	_, _ = io.ReadAll(c) // until the host received it
 	must(t, c.Close())
 	heard := h.got.String()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -227,7 +229,8 @@ func TestM3AbstractSockets(t *testing.T) {
 	})
 }
 
-// TestM4SocketKinds: no socket that could see or forge packets, leave the network, or change it.
+// TestM4SocketKinds verifies that no socket can be created that could read or forge packets, leave the network, or
+// change it.
 func TestM4SocketKinds(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -237,7 +240,8 @@ func TestM4SocketKinds(t *testing.T) {
 			t.Errorf("only %d attempts: %v", len(got), got)
 		}
 		for what, outcome := range got {
-			if strings.HasPrefix(what, "socketcall") && outcome != "EPERM" && outcome != "ENOSYS" { // from the filter, not the kernel
+			if strings.HasPrefix(what, "socketcall") && outcome != "EPERM" && outcome != "ENOSYS" {
+				// The result comes from the filter, not from the kernel.
 				t.Errorf("%s: %s", what, outcome)
 			}
 			switch outcome {

@@ -1,11 +1,10 @@
 //go:build linux
 
-// Package promises attacks the product the way an agent, a user or the code that they run could, on a real engine:
-// through the tools, the session API and the command line. Each test is named after the row of docs/guarantees.md that
-// it holds the product to.
+// Package promises attacks the product like an agent, a user, or their code could, on a real engine: through the tools,
+// the session API, and the command line. Each test has the name of the row in docs/guarantees.md that it verifies.
 //
-// WORKCELL_TEST_BACKEND names the engine: docker (the default), containerd, local or kubernetes. Where one is made
-// without what a test is about, such as images, the test asserts that asking for it is refused.
+// WORKCELL_TEST_BACKEND selects the engine: docker (the default), containerd, local, or kubernetes. If an engine does
+// not support the feature of a test, for example images, the test verifies that requests for the feature are rejected.
 package promises
 
 import (
@@ -39,30 +38,30 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// Images that `make images` builds.
+// Images built by `make images`.
 const (
 	pythonImage = "workcell/python:3.11"
 	debianImage = "workcell/debian:12"
 )
 
-// hostCanary is a variable of this process that no sandbox may ever see.
+// hostCanary is a variable of this process that no sandbox must ever see.
 const hostCanary = "PROMISES_HOST_CANARY"
 
-// world is what all tests share. It is made before the first test and never changed.
+// world is the state that all tests share. It is created before the first test and never changed.
 type world struct {
-	instance string // begins the instance of everything that the tests make
-	name     string // of the engine
+	instance string // prefix of the instances of everything that the tests create
+	name     string // engine name
 	engine   engine
 	driver   backend.SandboxBackend
 	manager  *session.Manager
 	plugin   *tools.Plugin
-	log      *buffertest.Buffer // of manager and plugin
-	dir      string             // for the command line's binary and state
+	log      *buffertest.Buffer // log of manager and plugin
+	dir      string             // directory for the command line's binary and state
 	cli      func() (string, error)
 
-	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
-	// and whose whole file system can be written to, where the engine has such users. The others are the same with a
-	// network, where the engine has one.
+	// user and root are shared sandboxes for tests that do not change them. user is the default sandbox. root runs as root
+	// with a writable root file system, if the engine supports it. The others are the same with a network, if the engine
+	// supports networks.
 	user, root, bridgedUser, bridgedRoot *testSandbox
 }
 
@@ -70,7 +69,7 @@ var w *world
 
 func TestMain(m *testing.M) {
 	clocktest.Main()
-	// Genkit sets a global provider of its own at the first span unless there is one.
+	// Without a global provider, Genkit sets one at the first span.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
 	code, err := runTests(m)
 	if err != nil {
@@ -84,8 +83,8 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.Setenv(hostCanary, "seen"); err != nil {
 		return 1, err
 	}
-	// Background jobs of a shell and nohup have signals ignored, which children inherit: the command line would not
-	// get those that tests send. What is caught here is not ignored there.
+	// Background jobs of a shell and nohup ignore signals. Child processes would inherit this, and the command line would
+	// not receive the signals of the tests. Child processes do not ignore signals that are caught here.
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -156,7 +155,7 @@ func (v *world) open(ctx context.Context) error {
 	return g.Wait()
 }
 
-// leaveOut has tests not run.
+// leaveOut skips tests.
 func leaveOut(names []string) error {
 	skip := flag.Lookup("test.skip").Value
 	pattern := "^(" + strings.Join(names, "|") + ")$"
@@ -166,7 +165,7 @@ func leaveOut(names []string) error {
 	return skip.Set(pattern)
 }
 
-// end closes everything and looks for what is left of it.
+// end closes everything and checks for leftovers.
 func (v *world) end(ctx context.Context) error {
 	err := errors.Join(v.manager.Close(ctx), v.driver.Close())
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
@@ -174,7 +173,7 @@ func (v *world) end(ctx context.Context) error {
 		if lerr == nil && len(left) > 0 {
 			lerr = fmt.Errorf("left on the engine:\n%s", strings.Join(left, "\n"))
 		}
-		if lerr == nil || time.Now().After(deadline) { // the last clean-up runs beside the call that asked for it
+		if lerr == nil || time.Now().After(deadline) { // the last cleanup runs concurrently with the call that requested it
 			err = errors.Join(err, lerr)
 			break
 		}
@@ -182,7 +181,7 @@ func (v *world) end(ctx context.Context) error {
 	return errors.Join(err, v.engine.close(), os.RemoveAll(v.dir))
 }
 
-// stateDir makes a state directory for the command line, whose sandboxes then carry the given instance.
+// stateDir returns a new state directory for the command line, with the given instance.
 func (v *world) stateDir(t testing.TB, instance string) string {
 	t.Helper()
 	dir := t.TempDir()

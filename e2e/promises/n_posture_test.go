@@ -25,7 +25,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// posture is what posture.py prints.
+// posture is the output of posture.py.
 type posture struct {
 	Self, Init map[string]string
 	Mounts     []struct {
@@ -43,7 +43,7 @@ type posture struct {
 	Setuid     []string
 }
 
-// postureOf looks once per sandbox: it is a long look, and nothing of it may change.
+// postureOf examines each sandbox once, because it takes long and the result must not change.
 func postureOf(t *testing.T, b *testSandbox) posture {
 	t.Helper()
 	b.posture.mu.Lock()
@@ -55,7 +55,8 @@ func postureOf(t *testing.T, b *testSandbox) posture {
 	return b.posture.posture
 }
 
-// TestN1Privileges: no capability in any set, also for root; no new ones; system calls are filtered.
+// TestN1Privileges verifies that a process has no capabilities in any set, even as root, cannot gain any, and has a
+// system call filter.
 func TestN1Privileges(t *testing.T) {
 	t.Parallel()
 	if w.root == nil {
@@ -78,7 +79,7 @@ func TestN1Privileges(t *testing.T) {
 	})
 }
 
-// unprivileged checks that a process has no capabilities, can have none, and has a filter of system calls.
+// unprivileged verifies that a process has no capabilities, cannot gain any, and has a system call filter.
 func unprivileged(t *testing.T, who string, status map[string]string) {
 	t.Helper()
 	for field, want := range map[string]string{
@@ -91,7 +92,7 @@ func unprivileged(t *testing.T, who string, status map[string]string) {
 	}
 }
 
-// TestN3Setuid: the default user is not root, and a setuid program of root's gains nothing.
+// TestN3Setuid verifies that the default user is not root, and that root's setuid programs gain nothing.
 func TestN3Setuid(t *testing.T) {
 	t.Parallel()
 	var boxes []*testSandbox
@@ -107,13 +108,13 @@ func TestN3Setuid(t *testing.T) {
 			}
 			boxes = append(boxes, b)
 		}
-	} else { // the machine's own programs of the kind are visible: nothing comes of them where they are mounted
+	} else { // the host's setuid programs are visible, but their mounts must make them ineffective
 		boxes = []*testSandbox{w.user, newSandbox(t, tools.Sandbox{Mode: "code", Image: pythonImage, Root: "writable"})}
 		for _, b := range boxes {
 			p := postureOf(t, b)
 			for _, program := range p.Setuid {
 				at, options := "", ""
-				for _, m := range p.Mounts { // the last one at the deepest place is what one sees
+				for _, m := range p.Mounts { // the last mount at the deepest path is the visible mount
 					if (m.At == "/" || strings.HasPrefix(program, m.At+"/")) && len(m.At) >= len(at) {
 						at, options = m.At, m.Options
 					}
@@ -128,19 +129,19 @@ func TestN3Setuid(t *testing.T) {
 		}
 	}
 	for _, b := range boxes {
-		// Nor can one be made where files can be written.
+		// Setuid programs cannot be created in writable places either.
 		b.sh(t, "for d in /workspace /tmp /dev/shm; do cp /usr/bin/id $d/id && chmod 6755 $d/id || exit 1; test $($d/id -u 2>/dev/null || echo 1000) = 1000 || exit 2; rm $d/id; done")
 	}
 }
 
-// TestN4Namespaces: nothing is shared with the machine.
+// TestN4Namespaces verifies that no namespace is shared with the host.
 func TestN4Namespaces(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		p := postureOf(t, b)
 		for _, ns := range []string{"mnt", "pid", "net", "ipc", "uts", "cgroup"} {
 			if ns == "cgroup" && onCluster() {
-				continue // as its node says
+				continue // depends on its node
 			}
 			host, err := os.Readlink("/proc/self/ns/" + ns)
 			must(t, err)
@@ -158,14 +159,14 @@ func TestN4Namespaces(t *testing.T) {
 		if first := b.sh(t, "cat /proc/1/comm"); p.Self["NSpid"] == "" || first != "workcell-guest\n" {
 			t.Errorf("the first process is %q", first)
 		}
-		// The processes of this test are the machine's.
+		// The processes of this test are on the host.
 		if got := b.sh(t, "cat /proc/[0-9]*/comm 2>/dev/null | grep -cE '^(promises.test|dockerd|containerd|kthreadd)'; true"); got != "0\n" {
 			t.Errorf("processes of others are visible: %s", b.sh(t, "cat /proc/[0-9]*/comm"))
 		}
 	})
 }
 
-// TestN5NoSockets: nothing of the engine, its sockets or our own state is visible.
+// TestN5NoSockets verifies that the engine, its sockets, and Workcell's own state are not visible.
 func TestN5NoSockets(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -183,13 +184,13 @@ func TestN5NoSockets(t *testing.T) {
 	})
 }
 
-// TestN6Mounts: only the mounts that are documented, and none that leads to the machine or from which to gain anything.
-// On local all but devices are nosuid and nodev, and what of the machine is mounted is read-only.
+// TestN6Mounts verifies that there are only documented mounts, and that none of them leads to the host or gives
+// privileges. On local, all mounts except devices are nosuid and nodev, and mounts of the host are read-only.
 func TestN6Mounts(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
 		known := w.engine.mounts()
-		ours := map[string]bool{"/tmp": false, "/workspace": false, "/.workcell": true, "/dev/shm": false} // whether read-only
+		ours := map[string]bool{"/tmp": false, "/workspace": false, "/.workcell": true, "/dev/shm": false} // value: read-only
 		for _, m := range postureOf(t, b).Mounts {
 			options := strings.Split(m.Options, ",")
 			if !known.MatchString(m.At) {
@@ -201,7 +202,8 @@ func TestN6Mounts(t *testing.T) {
 			if readonly, ok := ours[m.At]; ok {
 				delete(ours, m.At)
 				safe := slices.Contains(options, "nosuid") && slices.Contains(options, "nodev")
-				loose := readonly || m.At == "/workspace" && w.name == "docker" || onCluster() // which have no such option for volumes
+				// A cluster has no such option for volumes.
+				loose := readonly || m.At == "/workspace" && w.name == "docker" || onCluster()
 				if !safe && !loose || readonly != slices.Contains(options, "ro") {
 					t.Errorf("%s is mounted %s", m.At, m.Options)
 				}
@@ -213,7 +215,8 @@ func TestN6Mounts(t *testing.T) {
 				t.Errorf("%s is mounted %s", m.At, m.Options)
 			}
 			if w.name == "local" {
-				special := strings.HasPrefix(m.At, "/dev") || strings.HasPrefix(m.At, "/proc/") // what hides a file of /proc is a null device
+				// A hidden file in /proc is a null device.
+				special := strings.HasPrefix(m.At, "/dev") || strings.HasPrefix(m.At, "/proc/")
 				own := slices.Contains([]string{"tmpfs", "proc", "devpts", "mqueue", "overlay"}, m.Type) || strings.HasPrefix(m.At, "/dev/") ||
 					strings.Contains(m.Root, "/workspaces/"+b.s.ID()+"/")
 				if !slices.Contains(options, "nosuid") || !special && !slices.Contains(options, "nodev") || !own && !slices.Contains(options, "ro") {
@@ -230,8 +233,8 @@ func TestN6Mounts(t *testing.T) {
 	})
 }
 
-// TestN7KernelFiles: files that describe the machine are empty, and no setting of the kernel can be changed, by root
-// neither.
+// TestN7KernelFiles verifies that files that describe the host are empty, and that kernel settings cannot be changed,
+// even by root.
 func TestN7KernelFiles(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -247,7 +250,7 @@ func TestN7KernelFiles(t *testing.T) {
 	})
 }
 
-// TestN9SystemCalls: what could change the container or attack the kernel is refused.
+// TestN9SystemCalls verifies that system calls that could change the container or attack the kernel are refused.
 func TestN9SystemCalls(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -266,7 +269,7 @@ func TestN9SystemCalls(t *testing.T) {
 	})
 }
 
-// TestN9Guest attacks the main process of the sandbox, which serves us, from its commands.
+// TestN9Guest attacks the guest agent, the main process of the sandbox, from its commands.
 func TestN9Guest(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range users() {
@@ -274,7 +277,7 @@ func TestN9Guest(t *testing.T) {
 			t.Parallel()
 			b := newSandbox(t, cfg)
 			b.sh(t, "echo kept > f")
-			// Several at once: it takes signals while it handles others.
+			// Use several floods at once, because the process gets signals while it handles others.
 			b.sh(t, `flood() { for i in $(seq 100); do for s in $*; do kill -$s 1; done; done; }
 				all=$(seq 1 64)
 				for s in 10 "TERM SEGV 33" "TSTP TTIN TTOU CONT" 64 "$all"; do flood $s & flood $s & flood $all; wait; done`)
@@ -296,17 +299,17 @@ func TestN9Guest(t *testing.T) {
 				t.Errorf("of the main process is visible: %v", out)
 			}
 			if name == "user" {
-				// While it starts a command the main process itself raises the value for it.
+				// While it starts a command, the main process itself raises the value for the command.
 				b.ok(t, toolspec.ToolExec, obj{"command": "echo 1000 > /proc/1/oom_score_adj"})
 				eventually(t, "the main process is not the first to be killed", func() bool {
 					score := b.sh(t, "cat /proc/1/oom_score_adj")
-					return score == "0\n" || onCluster() && score != "1000\n" // which has a score for each pod
+					return score == "0\n" || onCluster() && score != "1000\n" // a cluster has a score for each pod
 				})
 			}
 			if out := b.ok(t, toolspec.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
 				t.Error("the guest's program can be changed")
 			}
-			// Whatever is said to its sockets, or by another guest that a command starts, changes nothing.
+			// Data sent to its sockets, or by another guest agent started by a command, must change nothing.
 			b.python(t, "pester.py")
 			b.python(t, "faults.py")
 			b.alive(t)
@@ -332,7 +335,7 @@ func TestN10Limits(t *testing.T) {
 			"memory": {"memory/memory.limit_in_bytes", "memory.max"}, "processes": {"pids/pids.max", "pids.max"},
 		} {
 			if what == "processes" && onCluster() {
-				continue // its node's
+				continue // limit of its node
 			}
 			got := b.sh(t, fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", files[0], files[1]))
 			if n := strings.TrimSpace(got); n == "max" || len(n) > 12 {
@@ -342,7 +345,7 @@ func TestN10Limits(t *testing.T) {
 	})
 }
 
-// TestN11Descriptors: commands get their three streams and nothing else, also when many start at once.
+// TestN11Descriptors verifies that commands get only their three streams, even if many start at once.
 func TestN11Descriptors(t *testing.T) {
 	t.Parallel()
 	const list = "import os, sys\nfor f in sorted(os.listdir('/proc/self/fd'), key=int):\n  try: w = os.readlink('/proc/self/fd/' + f)\n  except OSError: continue\n  if not w.startswith('/proc/'): print(f)"
@@ -373,15 +376,15 @@ func TestN11Descriptors(t *testing.T) {
 	})
 }
 
-// TestN12Benchmark reads the posture from outside: every field of the engine's own description of a sandbox, or what
-// the kernel shows of its processes.
+// TestN12Benchmark examines the isolation from outside: every field of the engine's description of a sandbox, or the
+// kernel's data on its processes.
 func TestN12Benchmark(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, w.engine.inspect)
 }
 
-// guestArguments returns the arguments of a container's guest: when to end alone (some minutes after the sandbox's idle
-// time), and the limits of the workspace and the root, where nobody asked for one.
+// guestArguments returns the arguments of a container's guest agent: its timeout without a host, which is some minutes
+// longer than the sandbox's idle timeout, and the default limits of the workspace and the root.
 func guestArguments(b *testSandbox) []string {
 	alone := max(b.s.Info().IdleTimeout, 2*time.Minute) + 2*time.Minute
 	args := []string{fmt.Sprintf("--orphan-timeout=%v", alone), "--ephemeral=false", "--workspace-bytes=524288000",
@@ -392,7 +395,7 @@ func guestArguments(b *testSandbox) []string {
 	return append(args, "--root-bytes=4294967296", "--root-files=1048576")
 }
 
-// fileLimit returns the largest file that a process of such a container may make, in MiB.
+// fileLimit returns the maximum file size of a process in such a container, in MiB.
 func fileLimit(b *testSandbox) int64 {
 	if b.s.Info().Root == backend.RootReadonly {
 		return 500

@@ -20,10 +20,11 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// canary is a secret that must turn up nowhere. Each use of it has an ending of its own, which shows the way of a leak.
+// canary is a secret that must not appear anywhere. Each use appends a different suffix, which identifies the source of
+// a leak.
 const canary = "c4n4ry-s3cret"
 
-// leak looks for the canary, also as other programs would write it.
+// leak searches for the canary, including encodings that other programs use.
 func leak(t *testing.T, where, text string) {
 	t.Helper()
 	for _, form := range []string{canary, strings.ReplaceAll(canary, "-", "%2D"), b64([]byte(canary))[:16]} {
@@ -33,7 +34,7 @@ func leak(t *testing.T, where, text string) {
 	}
 }
 
-// newCollector starts an OpenTelemetry collector and returns its address and what it gets.
+// newCollector starts an OpenTelemetry collector and returns its address and its received data.
 func newCollector(t *testing.T) (url string, traces *buffertest.Buffer) {
 	t.Helper()
 	traces = &buffertest.Buffer{}
@@ -47,13 +48,13 @@ func newCollector(t *testing.T) (url string, traces *buffertest.Buffer) {
 			}
 			body = z
 		}
-		_, _ = io.Copy(traces, body) // what is missing fails the test's own checks
+		_, _ = io.Copy(traces, body) // missing data fails the test's own checks
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, traces
 }
 
-// inspectAll notes the engine's descriptions of an instance's sandboxes until stop is called.
+// inspectAll records the engine's descriptions of an instance's sandboxes until stop is called.
 func inspectAll(t *testing.T, instance string) (stop func() string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +78,7 @@ func inspectAll(t *testing.T, instance string) (stop func() string) {
 	return func() string { cancel(); return <-done }
 }
 
-// secretFiles writes a workflow, an agent and a script with secrets wherever there can be one.
+// secretFiles writes a workflow, an agent, and a script with secrets in all possible places.
 func secretFiles(t *testing.T) (workflow, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -125,8 +126,8 @@ steps:
 	return workflow, script
 }
 
-// TestO1Run runs a workflow with a scripted agent as a user would. Neither the traces that the command sends, Genkit's
-// spans among them, nor what it prints, nor the engine's descriptions hold what went through.
+// TestO1Run runs a workflow with a scripted agent like a user. The secrets must not appear in the command's traces,
+// including Genkit's spans, in its output, or in the engine's descriptions.
 func TestO1Run(t *testing.T) {
 	t.Parallel()
 	workflow, script := secretFiles(t)
@@ -134,7 +135,7 @@ func TestO1Run(t *testing.T) {
 	instance := w.instance + record.NewID()
 	var res rig.Result
 	var described string
-	for range 5 { // a busy engine may not describe the sandbox while it is there
+	for range 5 { // a busy engine may not describe the sandbox during its lifetime
 		stop := inspectAll(t, instance)
 		res = workcell(t, w.stateDir(t, instance), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector, "WORKCELL_DEBUG=1", "OTEL_BSP_SCHEDULE_DELAY=100"},
 			"run", workflow, "--model", "scripted/"+script, "--input", "secret="+canary+"-input")
@@ -162,7 +163,7 @@ func TestO1Run(t *testing.T) {
 	nothingLeft(t, instance)
 }
 
-// TestO1CommandLine: the same for sandboxes that are opened and used by hand, and for addresses with passwords in them.
+// TestO1CommandLine verifies the same for sandboxes of the command line, and for addresses with passwords.
 func TestO1CommandLine(t *testing.T) {
 	t.Parallel()
 	instance := w.instance + record.NewID()

@@ -18,18 +18,18 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// proxy stands before the real engine, so that a test can act at a chosen moment of a call, or cut the engine off. It
-// changes nothing of what goes through. What reached it is done on the engine even when the caller hangs up.
+// proxy is a proxy in front of the real engine. A test can act at a selected moment of a call, or cut the engine off.
+// It does not change the data. Requests that it received are executed on the engine, even if the caller hangs up.
 type proxy struct {
-	address string                              // of its socket
+	address string                              // address of its socket
 	hook    atomic.Pointer[func(*http.Request)] // called with every request before it is forwarded
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	cut   bool
 	conns []net.Conn
 }
 
-// on sets what is called with every request, on goroutines of the proxy.
+// on sets the function that is called with every request, in goroutines of the proxy.
 func (p *proxy) on(f func(*http.Request)) { p.hook.Store(&f) }
 
 func (p *proxy) met(r *http.Request) {
@@ -38,19 +38,19 @@ func (p *proxy) met(r *http.Request) {
 	}
 }
 
-// setCut breaks all connections and takes no more, or takes them again.
+// setCut closes all connections and rejects new connections, or accepts them again.
 func (p *proxy) setCut(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cut = cut; cut {
 		for _, c := range p.conns {
-			_ = c.Close() // it may be closed
+			_ = c.Close() // it may already be closed
 		}
 		p.conns = nil
 	}
 }
 
-// admit notes the two ends of a connection, unless the engine is cut off.
+// admit registers the two ends of a connection. It returns false if the engine is cut off.
 func (p *proxy) admit(ends ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,8 +60,8 @@ func (p *proxy) admit(ends ...net.Conn) bool {
 	return !p.cut
 }
 
-// newProxy starts a proxy before the engine that dial connects to. forward copies what a client sends, and closes the
-// engine's end if it may know that the client is gone.
+// newProxy starts a proxy in front of the engine to which dial connects. forward copies the client's data, and closes
+// the engine's end if the engine may learn that the client is gone.
 func newProxy(t testing.TB, l net.Listener, dial func() (net.Conn, error), forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
 	t.Helper()
 	p := &proxy{address: l.Addr().String()}
@@ -74,17 +74,17 @@ func newProxy(t testing.TB, l net.Listener, dial func() (net.Conn, error), forwa
 			}
 			server, err := dial()
 			if err != nil || !p.admit(client, server) {
-				_ = client.Close() // as if nobody listened
+				_ = client.Close() // like a missing listener
 				if err == nil {
 					_ = server.Close() // nothing was sent
 				}
 				continue
 			}
 			wg.Go(func() {
-				_, _ = io.Copy(client, server) // ends with either
+				_, _ = io.Copy(client, server) // ends when either end closes
 				_ = client.Close()
 			})
-			wg.Go(func() { _ = forward(p, server, client) }) // likewise
+			wg.Go(func() { _ = forward(p, server, client) }) // ends when either end closes
 		}
 	})
 	t.Cleanup(func() {
@@ -119,7 +119,7 @@ func forwardHTTP(p *proxy, server net.Conn, client io.Reader) error {
 	}
 }
 
-// forwardGRPC copies frame by frame and reads along for the names of the methods.
+// forwardGRPC copies frames and reads the method names in them.
 func forwardGRPC(p *proxy, server net.Conn, client io.Reader) error {
 	defer server.Close()
 	if _, err := io.CopyN(server, client, int64(len(http2.ClientPreface))); err != nil {
@@ -153,7 +153,7 @@ func forwardGRPC(p *proxy, server net.Conn, client io.Reader) error {
 	}
 }
 
-// readHeaders decodes a frame of headers, which gRPC's are short enough for.
+// readHeaders decodes a headers frame. gRPC's headers fit in one frame.
 func readHeaders(d *hpack.Decoder, flags http2.Flags, block []byte) error {
 	if !flags.Has(http2.FlagHeadersEndHeaders) {
 		return errors.New("headers of more than one frame")

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Environ returns the variables that find programs and engines.
+// Environ returns the variables that are needed to find programs and engines.
 func Environ() []string {
 	env := []string{"PATH=" + os.Getenv("PATH")}
 	for _, v := range os.Environ() {
@@ -25,7 +25,7 @@ func Environ() []string {
 	return env
 }
 
-// Result is the end of a command.
+// Result is the result of a command.
 type Result struct {
 	Code           int
 	Stdout, Stderr string
@@ -43,7 +43,7 @@ func Run(t testing.TB, cmd *exec.Cmd) Result {
 	return Result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// Output runs a command that must succeed, and returns its standard output.
+// Output runs a command, which must succeed, and returns its standard output.
 func Output(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -59,12 +59,12 @@ type Process struct {
 	Cmd   *exec.Cmd
 	Ended chan struct{} // closed at the end of its standard error
 
-	seen int        // lines that Await has read
+	seen int        // number of lines that Await has read
 	mu   sync.Mutex // guards log
 	log  []string
 }
 
-// Start starts a command. The end of the test kills it.
+// Start starts a command. It is killed at the end of the test.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
@@ -86,7 +86,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Await waits for a line with these words in this order. The next call reads after this line.
+// Await waits for a line that contains these words in this order. The next call continues after this line.
 func (p *Process) Await(t testing.TB, words ...string) {
 	t.Helper()
 	want := " " + strings.Join(words, " ") + " "
@@ -105,7 +105,7 @@ func (p *Process) Await(t testing.TB, words ...string) {
 	}
 }
 
-// Exited reports whether the process closed its standard error.
+// Exited reports whether the process has closed its standard error.
 func (p *Process) Exited() bool {
 	select {
 	case <-p.Ended:
@@ -124,7 +124,7 @@ func (p *Process) lines() []string {
 // Text returns the standard error of the process.
 func (p *Process) Text() string { return strings.Join(p.lines(), "\n") }
 
-// Kill ends the process with SIGKILL if it still runs.
+// Kill kills the process with SIGKILL if it is still running.
 func (p *Process) Kill() {
 	_ = p.Cmd.Process.Kill()
 	_ = p.Cmd.Wait()
@@ -132,7 +132,7 @@ func (p *Process) Kill() {
 
 // Wait waits until the process exits, and returns its exit code.
 func (p *Process) Wait() int {
-	<-p.Ended // Cmd.Wait closes the pipe
+	<-p.Ended // required because Cmd.Wait closes the pipe
 	_ = p.Cmd.Wait()
 	return p.Cmd.ProcessState.ExitCode()
 }

@@ -1,4 +1,4 @@
-// Package rig has helpers of the tests below e2e.
+// Package rig contains helpers for the tests below e2e.
 package rig
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// patience is longer than a busy machine needs for any step of a test.
+// patience is longer than any test step takes on a busy host.
 const patience = 4 * time.Minute
 
 // Must ends the test if err is not nil.

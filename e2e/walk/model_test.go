@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// agent is what an agent's model does: it calls one tool, and answers with what came of that.
+// agent describes an agent's model. It calls one tool, and answers with the result of the call.
 type agent struct {
 	tool   string
 	args   map[string]any
-	answer string // PASSED is whether the exit code was 0, STDOUT what was written
+	answer string // PASSED is replaced by whether the exit code was 0, and STDOUT by the output
 }
 
 // agents returns the agents by words of their instructions.
@@ -32,23 +32,24 @@ func agents() map[string]agent {
 	}
 }
 
-// mend removes both bugs of the calculator.
+// mend is a sed script that fixes both bugs of the calculator.
 const mend = `s/if self.peek() in ("+", "-")/while self.peek() in ("+", "-")/
 s/return value + self.expression()/value = value + self.term()/
 s/^            return value - self.expression()/            else:\n                value = value - self.term()/
 s|value / self.factor()|value / (self.factor() or no_divisor())|
 $a def no_divisor(): raise CalculatorError("division by zero")`
 
-// gemini is a server in the vendor's place: model, plugin and key are those that the agents name.
+// gemini is a server that replaces the vendor's server. Model, plugin, and key are those in the agents' files.
 type gemini struct {
 	t *testing.T
 
-	mu    sync.Mutex    // guards what follows
-	held  string        // words of the instructions of an agent that gets no answer; empty for none
-	asked chan struct{} // closed when that agent asks
+	mu    sync.Mutex    // guards the fields below
+	held  string        // words in the instructions of the agent that gets no answer; empty for none
+	asked chan struct{} // closed when this agent sends a request
 }
 
-// hold has an agent wait for its answer from now on, and returns what is closed when it asks; empty is no agent.
+// hold makes an agent wait for its answers. The returned channel is closed when the agent sends a request. If words is
+// empty, no agent waits.
 func (g *gemini) hold(words string) <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +57,7 @@ func (g *gemini) hold(words string) <-chan struct{} {
 	return g.asked
 }
 
-// request is what matters of a request of the Gemini API.
+// request contains the relevant fields of a Gemini API request.
 type request struct {
 	SystemInstruction struct{ Parts []part }
 	Contents          []struct{ Parts []part }
@@ -72,7 +73,7 @@ type part struct {
 	}
 }
 
-// ServeHTTP answers a request, or waits for the end of it.
+// ServeHTTP answers a request, or waits until the client disconnects.
 func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var req request
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || len(req.Contents) == 0 {
@@ -98,7 +99,7 @@ func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			part = map[string]any{"text": values.Replace(a.answer)}
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"candidates": []any{map[string]any{ // who was killed reads nothing
+		_ = json.NewEncoder(w).Encode(map[string]any{"candidates": []any{map[string]any{ // a killed client reads nothing
 			"content": map[string]any{"role": "model", "parts": []any{part}}, "finishReason": "STOP",
 		}}})
 		return

@@ -1,5 +1,5 @@
-// Package walk goes the way of a newcomer: a clean copy of the repository, a home directory with nothing in it, and the
-// pages that say what to do from top to bottom, each command as it is written.
+// Package walk follows the documentation like a new user: with a clean copy of the repository, an empty home directory,
+// and the commands on the pages from top to bottom, exactly as written.
 package walk
 
 import (
@@ -19,15 +19,15 @@ import (
 	"time"
 )
 
-// step is how a command of a page is walked. run_… in it is the latest run.
+// step describes how to test a command on a page. run_… in the command is the latest run.
 type step struct {
-	says         string // pattern of what shows that it did what the page says
-	why, instead string // why it cannot be run as written, and what is; empty for nothing
-	first, then  string // commands that make what the page takes for granted, and that look at what came of it
+	says         string // pattern of the output that shows that the command works as documented
+	why, instead string // reason why the command cannot run as written, and the replacement; empty if it can
+	first, then  string // commands that create the preconditions, and commands that check the result
 	killed       bool   // run_… is a run whose process was killed
 }
 
-// pages returns the pages in the order of the walk, with every command of theirs.
+// pages returns the pages in order, with all of their commands.
 func pages() (names []string, steps map[string]map[string]step) {
 	const fix = "workcell run examples/workflows/debug-and-fix.yaml"
 	return []string{"README.md", "examples/README.md"}, map[string]map[string]step{
@@ -65,7 +65,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 	}
 }
 
-// TestNewcomer walks the pages, and the first Go programs of two of them.
+// TestNewcomer tests the pages, and the first Go program of two of them.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	w := newWalker(t)
@@ -91,7 +91,7 @@ func TestNewcomer(t *testing.T) {
 	program(t, w, "docs/go.md", `^42\n$`)
 }
 
-// commands returns the lines of the blocks of a page that are for a shell, without comments.
+// commands returns the lines of a page's shell blocks, without comments.
 func commands(page string) []string {
 	var out []string
 	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(page, -1) {
@@ -104,20 +104,20 @@ func commands(page string) []string {
 	return out
 }
 
-// walker is a newcomer: a shell in a clean copy of the repository.
+// walker is a shell in a clean copy of the repository.
 type walker struct {
 	dir   string
 	env   []string
 	model *gemini
-	run   string // the latest run
+	run   string // latest run
 
 	stdin  io.Writer      // of the shell
-	codes  *bufio.Scanner // exit codes of its commands
-	output string         // file with what a command wrote
+	codes  *bufio.Scanner // exit codes of the shell's commands
+	output string         // file with the output of a command
 }
 
 func newWalker(t *testing.T) *walker {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // a command that hangs
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // for commands that hang
 	t.Cleanup(cancel)
 	home := t.TempDir()
 	w := &walker{dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"), model: &gemini{t: t}}
@@ -125,16 +125,16 @@ func newWalker(t *testing.T) *walker {
 	t.Cleanup(server.Close)
 	w.env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return regexp.MustCompile(`^(XDG|WORKCELL|OTEL|GEMINI|GOOGLE)_`).MatchString(v) ||
-			strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") // of the make that runs the tests
+			strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") // set by the make that runs the tests
 	})
-	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOENV"} { // what is compiled and fetched already, but for this tree
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOENV"} { // reuse the caches, except for this tree
 		w.env = append(w.env, name+"="+strings.TrimSpace(output(t, "go", "env", name)))
 	}
-	// What a newcomer brings along: a key, and official images.
+	// A new user has a key and official images.
 	w.env = append(w.env, "HOME="+home, "PATH="+w.dir+"/bin:"+os.Getenv("PATH"), "GEMINI_API_KEY=key", "GOOGLE_GEMINI_BASE_URL="+server.URL,
 		"WORKCELL_IMAGE_MAP=python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12",
-		"WORKCELL_REAPER=off") // it would outlive the test
-	// What a clone would have, and what is not committed yet.
+		"WORKCELL_REAPER=off") // a reaper would outlive the test
+	// Copy the files of a clone, and uncommitted new files.
 	output(t, "bash", "-c", `mkdir "$1" && cd ../.. && git -c safe.directory='*' ls-files -z --cached --others --exclude-standard |
 		xargs -0 ls -d 2>/dev/null | tar -c -T - | tar -x -C "$1"`, "copy", w.dir)
 	shell := exec.CommandContext(ctx, "bash", "--norc")
@@ -146,9 +146,9 @@ func newWalker(t *testing.T) *walker {
 	}
 	w.stdin, w.codes = stdin, bufio.NewScanner(codes)
 	t.Cleanup(func() {
-		w.say(t, `workcell sandbox rm --force "$id"`) // after a command that failed
+		w.say(t, `workcell sandbox rm --force "$id"`) // cleanup after a failed command
 		stdin.Close()
-		_ = shell.Wait() // its commands' exit codes are what counts
+		_ = shell.Wait() // only the exit codes of its commands matter
 	})
 	return w
 }
@@ -162,7 +162,7 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// say has the shell run a command and returns what it wrote and its exit code.
+// say runs a command in the shell and returns its output and exit code.
 func (w *walker) say(t *testing.T, command string) (out, code string) {
 	t.Helper()
 	fmt.Fprintf(w.stdin, "{ %s\n} >%q 2>&1 </dev/null\necho $?\n", command, w.output)
@@ -172,7 +172,7 @@ func (w *walker) say(t *testing.T, command string) (out, code string) {
 	return output(t, "cat", w.output), w.codes.Text()
 }
 
-// take walks one command.
+// take tests one command.
 func (w *walker) take(t *testing.T, command string, s step) {
 	t.Helper()
 	if s.first != "" {
@@ -203,7 +203,7 @@ func (w *walker) take(t *testing.T, command string, s step) {
 
 func runID(text string) string { return regexp.MustCompile(`\brun_[0-9a-z]+`).FindString(text) }
 
-// kill begins a run and kills its process while the second agent asks its model.
+// kill starts a run and kills its process while the second agent sends a request to its model.
 func (w *walker) kill(t *testing.T) {
 	asked := w.model.hold("You fix")
 	defer w.model.hold("")
@@ -217,19 +217,19 @@ func (w *walker) kill(t *testing.T) {
 	case <-time.After(3 * time.Minute):
 		t.Error("the second agent asks nothing")
 	}
-	_, _ = cmd.Process.Kill(), cmd.Wait() // which says that it was killed
+	_, _ = cmd.Process.Kill(), cmd.Wait() // reports that it was killed
 	out, _ := w.say(t, "workcell runs ls | grep interrupted")
 	w.run = runID(out)
 }
 
-// program runs the first Go program of a page inside the module.
+// program runs the first Go program on a page as part of the module.
 func program(t *testing.T, w *walker, page, says string) {
 	t.Helper()
 	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(output(t, "cat", w.dir+"/"+page))
 	if block == nil {
 		t.Fatalf("%s has no Go program", page)
 	}
-	source := strings.ReplaceAll(block[1], "python:3.11-slim", "workcell/python:3.11") // a program maps no images
+	source := strings.ReplaceAll(block[1], "python:3.11-slim", "workcell/python:3.11") // programs cannot map images
 	dir := w.dir + "/newcomer"
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/main.go", []byte(source), 0o600)); err != nil {
 		t.Fatal(err)

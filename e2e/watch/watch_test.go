@@ -1,4 +1,4 @@
-// Package watch watches sandboxes on real engines.
+// Package watch tests watches of sandboxes on real engines.
 package watch
 
 import (
@@ -20,9 +20,9 @@ import (
 
 var must = rig.Must
 
-const image = "workcell/debian:12" // that `make images` builds
+const image = "workcell/debian:12" // built by `make images`
 
-// watcher is a watch whose events are taken one by one.
+// watcher is a watch whose events are consumed one by one.
 type watcher struct {
 	t      *testing.T
 	events chan admin.Event
@@ -53,8 +53,8 @@ func watch(t *testing.T, m *session.Manager, filter admin.WatchFilter) *watcher 
 	return w
 }
 
-// next waits for the next event of a type, and returns it. Others of the same sandbox may come before: a sandbox that
-// is being made, or that is ended, has states in between.
+// next waits for the next event of a type and returns it. Other events of the same sandbox may come first, because a
+// sandbox passes intermediate states while it is created or removed.
 func (w *watcher) next(what admin.EventType, id string) admin.Event {
 	w.t.Helper()
 	for {
@@ -80,7 +80,7 @@ func (w *watcher) take() admin.Event {
 	}
 }
 
-// ready waits until a sandbox takes commands.
+// ready waits until a sandbox is ready for commands.
 func (w *watcher) ready(what admin.EventType, id string) {
 	w.t.Helper()
 	for e := w.next(what, id); e.Info.State != session.StateReady; {
@@ -95,8 +95,8 @@ func open(t *testing.T, m *session.Manager, user string) *session.Session {
 	return s
 }
 
-// TestWatch: a manager hears of the sandboxes of another one with the same instance: those that are there, those that
-// come, go, and are ended behind everybody's back.
+// TestWatch verifies that a manager gets events for the sandboxes of another manager with the same instance: existing,
+// new, and removed sandboxes, and sandboxes ended from outside.
 func TestWatch(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
@@ -119,7 +119,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchEnds: a loop that breaks, a manager that closes and an engine that is not there end a watch.
+// TestWatchEnds verifies that leaving the loop, closing the manager, and an unavailable engine end a watch.
 func TestWatchEnds(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
@@ -143,7 +143,7 @@ func TestWatchEnds(t *testing.T) {
 	})
 }
 
-// TestWatchGap verifies that a watch continues after a failed look, and reports that it could not see changes.
+// TestWatchGap verifies that a watch continues after a failed check, and reports that it may have missed changes.
 func TestWatchGap(t *testing.T) {
 	t.Parallel()
 	b, err := memory.New(nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// long is a run whose second step waits until the test lets it go on, or kills what waits.
+// long is a run whose second step waits until the test continues it or kills the waiting command.
 const long = `id: long
 sandbox: {runtime: bash}
 outputs: [log]
@@ -29,7 +29,7 @@ steps:
   - {id: three, type: exec, command: "echo three >> log; cat log"}
 `
 
-// pair returns two machines that share a database.
+// pair returns two hosts that share a database.
 func pair(t *testing.T) (here, there *machine) {
 	t.Helper()
 	url := pgtest.Database(t)
@@ -48,8 +48,8 @@ func (m *machine) gone(t *testing.T, id string) {
 	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sandbox", "ls"), id[:12]) })
 }
 
-// TestElsewhere: a run that is detached here is carried out there, with all that it needs although that is gone here;
-// its log, its patch and its outputs are had here.
+// TestElsewhere verifies that a run detached on one host is executed on another host, with all of its files, even after
+// they are deleted on the first host. Its log, its patch, and its outputs are available on the first host.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -106,7 +106,7 @@ input: {type: object, properties: {name: {type: string}}}
 	}
 }
 
-// TestFailedRun: who follows the log of a run that fails exits as the run does.
+// TestFailedRun verifies that following the log of a failed run exits with the run's exit code.
 func TestFailedRun(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -118,8 +118,8 @@ func TestFailedRun(t *testing.T) {
 	}
 }
 
-// TestGracefulEnd: a worker that is told to end hands its runs over at once, in the same sandbox; with --grace they may
-// end.
+// TestGracefulEnd verifies that a worker that is stopped hands over its runs immediately, with their sandboxes. With
+// --grace, the runs get time to end.
 func TestGracefulEnd(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -149,8 +149,8 @@ func TestGracefulEnd(t *testing.T) {
 	}
 }
 
-// TestCancelled: a run is cancelled from elsewhere while it is in the queue, while a worker has it, and when its worker
-// was killed.
+// TestCancelled verifies that a run can be canceled from another host while it is queued, while a worker runs it, and
+// after its worker was killed.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -176,17 +176,18 @@ func TestCancelled(t *testing.T) {
 			t.Errorf("its log: exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 		}
 	}
-	if r := here.show(t, queued); len(r.Entries) != 2 { // its beginning and its end
+	if r := here.show(t, queued); len(r.Entries) != 2 { // its start and its end
 		t.Errorf("the run that was cancelled in the queue did something: %v", r.Entries)
 	}
 }
 
-// TestCancelledElsewhere: a run's sandbox is on an engine that only another machine reaches, whose worker was killed.
-// Who cancels the run is told what is missing, and it is ended by the next worker there.
+// TestCancelledElsewhere verifies a run whose sandbox is on an engine that only another host can access, and whose
+// worker was killed. Canceling the run on the first host reports what is missing, and the next worker on the other host
+// cancels it.
 func TestCancelledElsewhere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
-	// By its id a machine is told from others.
+	// The machine id distinguishes hosts.
 	id := file(t, "machine-id", "0123456789abcdef0123456789abcdef\n")
 	here.within = []string{"unshare", "--mount", "sh", "-c", "mount --bind " + id + ` /etc/machine-id && exec "$@"`, "sh"}
 	w := there.worker(t)
@@ -212,7 +213,8 @@ func TestCancelledElsewhere(t *testing.T) {
 	there.gone(t, run)
 }
 
-// TestFilesGone: a run whose sandbox was removed while nobody had the run has failed, and says so.
+// TestFilesGone verifies that a run fails with an appropriate error if its sandbox was removed while no process had the
+// run.
 func TestFilesGone(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -232,8 +234,8 @@ func TestFilesGone(t *testing.T) {
 	}
 }
 
-// TestOutOfTheQueue: a run that failed and kept its checkpoints is tried once; somebody goes back to before a step of
-// it.
+// TestOutOfTheQueue verifies that a failed run with checkpoints is tried only once, and that a user can restart it from
+// an earlier step.
 func TestOutOfTheQueue(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -247,7 +249,7 @@ steps:
 `))
 	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "removed from the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
-	tampered(t, here, id, "host_tools", `"/none"`) // which is nothing to this machine
+	tampered(t, here, id, "host_tools", `"/none"`) // must not affect this host
 	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.Code != 1 {
 		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)
 	}
@@ -255,7 +257,7 @@ steps:
 	here.gone(t, id)
 }
 
-// noteOf is a statement that sets the note of a run to an expression, and returns it.
+// noteOf returns an SQL statement that sets the note of a run to an expression and returns the note.
 func noteOf(id, to string) string {
 	return fmt.Sprintf(`UPDATE workcell.run SET note = %s WHERE id = '%s' RETURNING note`, to, id)
 }
@@ -266,8 +268,8 @@ func tampered(t *testing.T, m *machine, id, key, value string) {
 	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '%s')::text`, key, value)))
 }
 
-// TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in
-// a worker with the workspace as it began.
+// TestHandedToWorkers verifies that a run that was not detached, and whose process was killed, can be added to the
+// queue. A worker continues it with its original workspace.
 func TestHandedToWorkers(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -283,7 +285,7 @@ func TestHandedToWorkers(t *testing.T) {
 	p.Kill()
 	must(t, os.WriteFile(filepath.Join(project, "given"), []byte("changed meanwhile\n"), 0o600))
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
-	// Only the machine that started the run resumes it, and only as it was started.
+	// Only the host that started the run can resume it, and only with its original settings.
 	note := query(t, here.url, noteOf(id, "note"))
 	if res := there.run(t, "runs", "resume", id); res.Code != 1 || !strings.Contains(res.Stderr, "was not started with this state") {
 		t.Errorf("on another machine: exit code %d\n%s", res.Code, res.Stderr)
@@ -311,7 +313,7 @@ func TestHandedToWorkers(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeItBegan: a worker that is killed when it takes a run loses nothing of it.
+// TestKilledBeforeItBegan verifies that a run is not lost if a worker is killed while it takes the run.
 func TestKilledBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -321,7 +323,8 @@ func TestKilledBeforeItBegan(t *testing.T) {
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is under way in it
 	tx, err := conn.Begin(t.Context())
 	must(t, err)
-	_, err = tx.Exec(t.Context(), `SELECT FROM workcell.run WHERE id = $1 FOR UPDATE`, id) // nobody can take it
+	// Prevents workers from taking it.
+	_, err = tx.Exec(t.Context(), `SELECT FROM workcell.run WHERE id = $1 FOR UPDATE`, id)
 	must(t, err)
 	w := here.worker(t)
 	eventually(t, "the worker waits to take the run", func() bool {
@@ -329,14 +332,14 @@ func TestKilledBeforeItBegan(t *testing.T) {
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%taken%'))::text`) == "true"
 	})
 	w.Kill()
-	must(t, tx.Rollback(t.Context())) // now the dead one has it, or nobody
+	must(t, tx.Rollback(t.Context())) // now the dead worker has the run, or no worker
 	there.worker(t)
 	there.ok(t, "runs", "logs", id, "--follow")
 	checkRun(t, there, id)
 }
 
-// TestDatabaseRestarts: runs go on when the server of the database was killed and started again, and those that are
-// detached then are carried out.
+// TestDatabaseRestarts verifies that runs continue after the database server was killed and restarted, and that runs
+// detached afterwards are executed.
 func TestDatabaseRestarts(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -346,7 +349,7 @@ func TestDatabaseRestarts(t *testing.T) {
 	})
 }
 
-// TestDatabaseFailsOver: the same when its standby takes its place.
+// TestDatabaseFailsOver verifies the same for a failover to the standby.
 func TestDatabaseFailsOver(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -357,7 +360,7 @@ func TestDatabaseFailsOver(t *testing.T) {
 	})
 }
 
-// goesOn carries out a run during which the database is away, and one afterwards.
+// goesOn executes a run during which the database is unavailable, and another run afterwards.
 func goesOn(t *testing.T, url string, away func()) {
 	t.Helper()
 	here, there := newMachine(t, "here", url), newMachine(t, "there", url)
@@ -374,7 +377,8 @@ func goesOn(t *testing.T, url string, away func()) {
 	checkRun(t, here, id)
 }
 
-// outages are how long the database is away: longer than a lease, and than calls and interrupted runs wait.
+// outages returns the durations of database outages. They are longer than a lease, and longer than calls and
+// interrupted runs wait.
 func outages() []time.Duration {
 	if os.Getenv(soakVariable) != "" {
 		return []time.Duration{15 * time.Second, 45 * time.Second, 75 * time.Second, 120 * time.Second}
@@ -383,7 +387,7 @@ func outages() []time.Duration {
 }
 
 // TestDatabaseAway verifies that runs outlive an outage of the database, whether the server was stopped or did not
-// answer: one worker or two resume all of them in their sandboxes.
+// answer. One or two workers resume all of them in their sandboxes.
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 	for way, away := range map[string]func(*pgtest.Server) (back func()){
@@ -428,7 +432,8 @@ func TestDatabaseAway(t *testing.T) {
 	}
 }
 
-// TestCannotHere: a worker that cannot carry out a run says why in the log, and one that can does.
+// TestCannotHere verifies that a worker that cannot execute a run writes the reason to the log, and that another worker
+// executes the run.
 func TestCannotHere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -450,8 +455,8 @@ func TestCannotHere(t *testing.T) {
 	}
 }
 
-// TestHostileDatabase: a writer of the database gets no file of a worker's machine, and no choice of its backend or
-// script.
+// TestHostileDatabase verifies that a writer of the database cannot access files on a worker's host, and cannot choose
+// its backend or script.
 func TestHostileDatabase(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -475,7 +480,7 @@ func TestHostileDatabase(t *testing.T) {
 	}
 }
 
-// TestTooLarge: what does not fit is refused before there is a run.
+// TestTooLarge verifies that files above the size limit are rejected before the run is created.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	here, _ := pair(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
 )
 
-// steps are short enough for hundreds of runs, and long enough to be killed in. What each did is in the sandbox, and
-// comes home with the last.
+// steps is a workflow that is short enough for hundreds of runs, and long enough to be killed. Each step writes to a
+// log in the sandbox, which is collected at the end.
 const steps = `id: short
 sandbox: {runtime: bash}
 outputs: [log]
@@ -30,13 +30,13 @@ steps:
   - {id: three, type: exec, command: "echo three >> log; cat log"}
 `
 
-// plan is how much a test of workers does: soakVariable names a time, in which a worker is killed every ten seconds and
-// a hundred runs are begun each minute. Without it is short.
+// soakVariable sets the duration of the long form, in which a worker is killed every ten seconds and a hundred runs are
+// started each minute. Without it, the test is short.
 const soakVariable = "WORKERS_SOAK"
 
 type plan struct {
 	runs  int
-	every time.Duration // between two kills
+	every time.Duration // interval of kills
 	kills int
 }
 
@@ -51,8 +51,8 @@ func planned(t *testing.T) plan {
 	return plan{runs: int(d.Minutes() * 100), every: 10 * time.Second, kills: int(d / (10 * time.Second))}
 }
 
-// TestKilledWorkers: whichever worker is killed whenever, on machines that share nothing but a database and an engine,
-// each run ends once, no step that has finished is done again, and nothing is left.
+// TestKilledWorkers kills workers at any time, on hosts that share only a database and an engine. Each run must end
+// exactly once, no finished step may be repeated, and nothing may be left.
 func TestKilledWorkers(t *testing.T) {
 	p, n, continued := planned(t), newNetwork(t, 3), 0
 	workers := make([]*rig.Process, len(n.machines))
@@ -62,7 +62,7 @@ func TestKilledWorkers(t *testing.T) {
 	var submitting sync.WaitGroup
 	path := file(t, "short.yaml", steps)
 	ids := make([]string, p.runs)
-	pause := p.every * time.Duration(p.kills*len(n.machines)) / time.Duration(p.runs) // between two runs of a machine
+	pause := p.every * time.Duration(p.kills*len(n.machines)) / time.Duration(p.runs) // between two runs of a host
 	for first, m := range n.machines {
 		submitting.Go(func() {
 			for i := first; i < len(ids); i += len(n.machines) {
@@ -71,7 +71,7 @@ func TestKilledWorkers(t *testing.T) {
 					t.Errorf("run --detach on %s: exit code %d\n%s", m.name, res.Code, res.Stderr)
 				}
 				ids[i] = strings.TrimSpace(res.Stdout)
-				time.Sleep(max(pause-500*time.Millisecond, 0)) // about what the command takes
+				time.Sleep(max(pause-500*time.Millisecond, 0)) // minus the approximate duration of the command
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func (n *network) awaitEnd(t *testing.T) {
 		if left == "0" {
 			return
 		}
-		if left != last { // as long as there is progress there is time
+		if left != last { // extend the deadline while there is progress
 			last, deadline = left, time.Now().Add(patience)
 		}
 		if time.Now().After(deadline) {
@@ -127,7 +127,7 @@ func (n *network) awaitEnd(t *testing.T) {
 	}
 }
 
-// query returns what a statement returns, one text, in a connection of its own.
+// query runs a statement in a new connection and returns its result, a single text.
 func query(t *testing.T, address, statement string) (text string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
@@ -137,14 +137,14 @@ func query(t *testing.T, address, statement string) (text string) {
 	return text
 }
 
-// checkRun checks the entries of a run that has ended.
+// checkRun checks the entries of a finished run.
 func checkRun(t *testing.T, m *machine, id string) (continued bool) {
 	t.Helper()
 	return checkEntries(t, id, m.show(t, id).Entries)
 }
 
-// checkEntries checks that a run ended well, once, and did each step once but for those that were under way when its
-// worker was killed. It reports whether the run went on in another worker.
+// checkEntries verifies that a run ended successfully, exactly once, and that each step ran once, except steps that
+// were running when their worker was killed. It reports whether another worker continued the run.
 func checkEntries(t *testing.T, id string, entries []workflow.Entry) (continued bool) {
 	t.Helper()
 	began, ended, takes, ends, log := map[string]int{}, map[string]int{}, 0, 0, ""
@@ -159,7 +159,7 @@ func checkEntries(t *testing.T, id string, entries []workflow.Entry) (continued 
 		case workflow.EventStepFinished:
 			ended[e.Path]++
 			if out, ok := e.Output.(map[string]any); ok {
-				log, _ = out["stdout"].(string) // that of the last step counts
+				log, _ = out["stdout"].(string) // the output of the last step is used
 			}
 		case workflow.EventRunFinished:
 			if ends++; e.Outcome != workflow.Succeeded {
@@ -178,18 +178,19 @@ func checkEntries(t *testing.T, id string, entries []workflow.Entry) (continued 
 	return takes > 1
 }
 
-// nothingLeft waits until neither the database nor the engine has anything of the runs.
+// nothingLeft waits until nothing of the runs is left in the database and on the engine.
 func (n *network) nothingLeft(t *testing.T) {
 	t.Helper()
 	instance := query(t, n.server.URL, `SELECT id FROM workcell.instance`)
 	left := ""
 	eventually(t, "nothing is left", func() bool {
-		n.machines[0].ok(t, "sandbox", "ls") // which sweeps
+		n.machines[0].ok(t, "sandbox", "ls") // runs the cleanup sweep
 		left = query(t, n.server.URL, `SELECT concat_ws(', ',
 (SELECT 'queued: ' || count(*) FROM workcell.queued HAVING count(*) > 0),
 (SELECT 'sandboxes: ' || count(*) FROM workcell.session WHERE state NOT IN ('closed', 'lost') HAVING count(*) > 0),
 (SELECT 'parcels: ' || count(*) FROM workcell.run_file WHERE name = 'needed' HAVING count(*) > 0))`)
-		out, _ := exec.Command("grep", "--recursive", "--files-with-matches", "--no-messages", "--exclude-dir=workspace", instance, "/var/lib/workcell/local").Output() // it fails when it finds nothing
+		// grep fails if it finds nothing.
+		out, _ := exec.Command("grep", "--recursive", "--files-with-matches", "--no-messages", "--exclude-dir=workspace", instance, "/var/lib/workcell/local").Output()
 		left += string(out)
 		return left == ""
 	})

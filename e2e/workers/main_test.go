@@ -1,7 +1,6 @@
 //go:build linux
 
-// Package workers has workers carry out runs that were detached, as processes of machines that share nothing but a
-// database, and kills them.
+// Package workers runs workers for detached runs, as processes on hosts that share only a database, and kills them.
 package workers
 
 import (
@@ -23,10 +22,10 @@ import (
 
 var must, eventually = rig.Must, rig.Eventually
 
-// patience is how long a test waits for what must happen.
+// patience is the maximum wait for an expected event.
 const patience = 4 * time.Minute
 
-// binary is the command, built once before the first test.
+// binary is the path of the command, built once before the first test.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -54,10 +53,10 @@ func runTests(m *testing.M) (int, error) {
 	return code, err
 }
 
-// machine is where commands run: a state directory of its own, and the database of all.
+// machine is a host for commands, with a separate state directory and the common database.
 type machine struct {
 	name, state, url string
-	within           []string // what a command of it begins with
+	within           []string // prefix of its commands
 }
 
 // newMachine returns a machine in the test's own network.
@@ -94,13 +93,13 @@ func (m *machine) ok(t *testing.T, args ...string) string {
 	return strings.TrimSuffix(out, "\n")
 }
 
-// read runs a command with -o json and decodes what it prints.
+// read runs a command with -o json and decodes its output.
 func (m *machine) read(t *testing.T, v any, args ...string) {
 	t.Helper()
 	must(t, json.Unmarshal([]byte(m.ok(t, append(args, "-o", "json")...)), v))
 }
 
-// shown is a run as `runs show` prints it.
+// shown is a run in the output of `runs show`.
 type shown struct {
 	ID, State string
 	Entries   []workflow.Entry
@@ -112,7 +111,7 @@ func (m *machine) show(t *testing.T, id string) (s shown) {
 	return s
 }
 
-// worker starts a worker and waits until it works.
+// worker starts a worker and waits until it is working.
 func (m *machine) worker(t *testing.T, args ...string) *rig.Process {
 	t.Helper()
 	p := m.start(t, append([]string{"worker"}, args...)...)
@@ -120,7 +119,7 @@ func (m *machine) worker(t *testing.T, args ...string) *rig.Process {
 	return p
 }
 
-// file writes a file of the test's own and returns its path.
+// file writes a file to a new directory and returns its path.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -16,15 +16,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// network is machines that reach each other by nothing but a network: namespaces with an address each, on a bridge in
-// one more, where the database is.
+// network consists of hosts that are connected only by a network: namespaces with an address each, on a bridge in
+// another namespace, which has the database.
 type network struct {
 	server   *pgtest.Server
 	machines []*machine
 }
 
-// newNetwork makes namespaces for machines, and a database that they reach at an address of its own. All of it is gone
-// at the end of the test.
+// newNetwork creates namespaces for machines, and a database with its own address. Everything is removed at the end of
+// the test.
 func newNetwork(t *testing.T, machines int) *network {
 	t.Helper()
 	n := &network{server: pgtest.NewServer(t, "max_connections = 400")}
@@ -48,7 +48,7 @@ func newNetwork(t *testing.T, machines int) *network {
 	return n
 }
 
-// addNamespace makes a network namespace, with an interface to itself.
+// addNamespace creates a network namespace with a loopback interface.
 func addNamespace(t *testing.T, name string) string {
 	t.Helper()
 	ip(t, "netns", "add", name)
@@ -64,7 +64,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// listenIn listens at an address of a namespace, which a thread that is not used again goes into.
+// listenIn listens on an address in a namespace. It switches a thread to the namespace, and the thread is not used
+// again.
 func listenIn(t *testing.T, namespace, address string) net.Listener {
 	t.Helper()
 	var l net.Listener

@@ -52,13 +52,13 @@ import (
 )
 
 const (
-	// idle is how long a conversation may pause before its sandbox is removed.
+	// idle is the idle time after which a conversation's sandbox is removed.
 	idle = 24 * time.Hour
-	// maxBody is the largest request that is taken.
+	// maxBody is the maximum size of a request in bytes.
 	maxBody = 1 << 20
-	// bodyTimeout is how long the body of a request may take to come.
+	// bodyTimeout is the maximum time to receive a request body.
 	bodyTimeout = 30 * time.Second
-	// cancelTimeout is how long cancelled turns may take to end.
+	// cancelTimeout is the maximum time for canceled turns to end.
 	cancelTimeout = 5 * time.Second
 )
 
@@ -107,15 +107,15 @@ func run(ctx context.Context, args []string) (err error) {
 	return serve(ctx, listener, authenticated(users, handler), *grace)
 }
 
-// serve serves until ctx ends. Turns under way then have a time to end, after which they are cancelled. None runs any
-// more when it returns without an error.
+// serve serves until ctx is done. Running turns then get the time grace to end, and are canceled afterwards. If serve
+// returns without an error, no turn is running.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler, grace time.Duration) error {
 	turns, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	server := &http.Server{
 		Handler:           bounded(handler),
 		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute, // and none for an answer, which takes as long as its turn
+		IdleTimeout:       2 * time.Minute, // no timeout for answers, because a turn may take any time
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return turns },
 	}
@@ -125,7 +125,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, gra
 	case err := <-served:
 		return err
 	case <-ctx.Done():
-		signal.Reset(os.Interrupt, syscall.SIGTERM) // of Genkit's handlers, too: a second signal ends the program at once
+		// Includes Genkit's handlers; a second signal ends the program immediately.
+		signal.Reset(os.Interrupt, syscall.SIGTERM)
 	}
 	shutdown := func(wait time.Duration) error {
 		limit, done := context.WithTimeout(context.WithoutCancel(ctx), wait)
@@ -142,8 +143,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, gra
 	return nil
 }
 
-// readUsers reads the names of users, by the hash of their tokens, so that looking one up takes no longer the more of
-// it is right. Without a file there are none.
+// readUsers reads the names of users by the hash of their tokens. The hash keeps the lookup time independent of the
+// number of correct characters. Without a file, it returns no users.
 func readUsers(file string) (map[[sha256.Size]byte]string, error) {
 	if file == "" {
 		return nil, nil
@@ -163,10 +164,10 @@ func readUsers(file string) (map[[sha256.Size]byte]string, error) {
 	return users, nil
 }
 
-// onlyUser is who is served when nobody has to say who it is.
+// onlyUser is the user of all requests if no tokens are configured.
 const onlyUser = "local"
 
-// authenticated serves requests as the users whose tokens they bring, and no others.
+// authenticated serves only requests with a valid token, as the user of the token.
 func authenticated(users map[[sha256.Size]byte]string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user := onlyUser
@@ -179,7 +180,7 @@ func authenticated(users map[[sha256.Size]byte]string, next http.Handler) http.H
 				return
 			}
 		}
-		next.ServeHTTP(w, r.WithContext(session.WithUser(r.Context(), user))) // whose the sandbox is
+		next.ServeHTTP(w, r.WithContext(session.WithUser(r.Context(), user))) // the sandbox belongs to this user
 	})
 }
 
@@ -188,7 +189,7 @@ func directoryOf(ctx context.Context) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(session.UserFromContext(ctx))))
 }
 
-// bounded reads each request before it is handled, within bounds of size and time.
+// bounded reads each request, with limits of size and time, before it is handled.
 func bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
@@ -198,7 +199,7 @@ func bounded(next http.Handler) http.Handler {
 			body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		}
 		if err == nil {
-			err = control.SetReadDeadline(time.Time{}) // the connection is still watched while the turn runs
+			err = control.SetReadDeadline(time.Time{}) // the connection is still monitored while the turn runs
 		}
 		switch tooLarge := (*http.MaxBytesError)(nil); {
 		case errors.As(err, &tooLarge):
@@ -252,7 +253,7 @@ func openManager(ctx context.Context, state, engine, image string) (_ *session.M
 	}, nil
 }
 
-// instanceOf returns the id that marks the sandboxes of these records on the engine, the same after a restart.
+// instanceOf returns the instance id for these records. It stays the same after a restart.
 func instanceOf(ctx context.Context, store *sqlite.Store) (string, error) {
 	id, err := store.Instance(ctx)
 	if id != "" || err != nil {
@@ -261,7 +262,7 @@ func instanceOf(ctx context.Context, store *sqlite.Store) (string, error) {
 	if err := store.SetInstance(ctx, record.NewID()); err != nil {
 		return "", err
 	}
-	return store.Instance(ctx) // another process may have been faster
+	return store.Instance(ctx) // another process may have stored its id first
 }
 
 // newHandler defines the agent and serves it.

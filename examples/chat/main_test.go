@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// serving makes this test binary the program.
+// serving makes the test binary run as the program.
 const serving = "WORKCELL_TEST_CHAT"
 
 func TestMain(m *testing.M) {
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// provider is a server that speaks OpenAI's wire format. Its model runs the command that a user's message is, and
-// answers with what the command returned. asked gets the commands, where it has room.
+// provider is a server with OpenAI's wire format. Its model runs the user's message as a command, and answers with the
+// command's result. asked receives the commands, if it has capacity.
 func provider(t *testing.T, asked chan<- string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func provider(t *testing.T, asked chan<- string) string {
 				"id": "call_1", "index": 0, "type": "function", "function": map[string]any{"name": "sandbox_exec", "arguments": string(args)},
 			}}}
 		}
-		// Genkit streams what an agent answers.
+		// Genkit streams the agent's answers.
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, choice := range []map[string]any{{"index": 0, "delta": message}, {"index": 0, "delta": map[string]any{}, "finish_reason": "stop"}} {
 			chunk, _ := json.Marshal(map[string]any{"id": "x", "object": "chat.completion.chunk", "model": "m", "choices": []any{choice}})
@@ -87,7 +87,7 @@ func start(t *testing.T, state, model string, args ...string) (*exec.Cmd, string
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // when the test did not end it
+	t.Cleanup(func() { // if the test did not stop it
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -100,13 +100,13 @@ func start(t *testing.T, state, model string, args ...string) (*exec.Cmd, string
 	return cmd, strings.TrimSpace(strings.TrimPrefix(line, "serving "))
 }
 
-// say sends a turn and returns the answer; without the id of a conversation it begins one.
+// say sends a turn and returns the answer. If id is empty, it starts a conversation.
 func say(t *testing.T, url, text, id string) (answer, conversation string) {
 	t.Helper()
 	return sayAs(t, "", url, text, id)
 }
 
-// sayAs is say with a token.
+// sayAs is like say, with a token.
 func sayAs(t *testing.T, token, url, text, id string) (answer, conversation string) {
 	t.Helper()
 	resp, err := post(t, token, url, text, id)
@@ -131,7 +131,7 @@ func sayAs(t *testing.T, token, url, text, id string) (answer, conversation stri
 	return answer, out.Result.SessionID
 }
 
-// post sends a turn, with a token unless that is empty.
+// post sends a turn. If token is not empty, it sends the token too.
 func post(t *testing.T, token, url, text, id string) (*http.Response, error) {
 	t.Helper()
 	turn := map[string]any{"data": map[string]any{"message": map[string]any{"role": "user", "content": []any{map[string]any{"text": text}}}}}
@@ -153,8 +153,8 @@ func post(t *testing.T, token, url, text, id string) (*http.Response, error) {
 	return http.DefaultClient.Do(req)
 }
 
-// TestChat: a conversation finds the file of its first turn in the second, when the program was ended in between, and
-// when it was killed; another conversation does not.
+// TestChat verifies that a conversation finds the file of its first turn in the second turn, even if the program was
+// stopped or killed in between. Another conversation does not find it.
 func TestChat(t *testing.T) {
 	state, model := filepath.Join(t.TempDir(), "state"), provider(t, nil)
 	t.Cleanup(func() { removeAll(t, state, 2) })
@@ -184,8 +184,8 @@ func TestChat(t *testing.T) {
 	finds("after the program was killed")
 }
 
-// TestUsers: who brings no token of a user is not served, and a user who sends the id of another's conversation, be it
-// Genkit's or one that the other chose, has neither that nor its files.
+// TestUsers verifies that requests without a user's token are refused. A user who sends the id of another user's
+// conversation gets neither the conversation nor its files, whether Genkit or the other user chose the id.
 func TestUsers(t *testing.T) {
 	dir := t.TempDir()
 	state, model, tokens := filepath.Join(dir, "state"), provider(t, nil), filepath.Join(dir, "tokens")
@@ -221,15 +221,15 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestEnd: after a signal nobody else is served, and a turn under way is answered when it ends in time, else cancelled;
-// a second signal ends the program at once. The conversation's files are there in each case.
+// TestEnd verifies that after a signal, new requests are refused. A running turn is answered if it ends in time, and
+// canceled otherwise. A second signal ends the program immediately. The conversation's files are kept in all cases.
 func TestEnd(t *testing.T) {
 	asked := make(chan string, 16)
 	state, model := filepath.Join(t.TempDir(), "state"), provider(t, asked)
 	t.Cleanup(func() { removeAll(t, state, 1) })
 	cmd, url := start(t, state, model)
 	_, id := say(t, url, "echo kept > note", "")
-	// turn sends a turn, and returns when it is under way.
+	// turn sends a turn, and returns when it is running.
 	turn := func(url, command string) (answered chan error) {
 		t.Helper()
 		answered = make(chan error, 1)
@@ -245,7 +245,7 @@ func TestEnd(t *testing.T) {
 			}
 			answered <- err
 		}()
-		for of := range asked { // also of the turns before
+		for of := range asked { // includes commands of earlier turns
 			if of == command {
 				break
 			}
@@ -258,7 +258,7 @@ func TestEnd(t *testing.T) {
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			for { // until it has taken the signal
+			for { // until it has received the signal
 				conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/agents/chat"))
 				if err != nil {
 					break
@@ -295,7 +295,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestTooLarge: a request beyond the bound is refused.
+// TestTooLarge verifies that a request above the size limit is refused.
 func TestTooLarge(t *testing.T) {
 	server := httptest.NewServer(bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
@@ -314,7 +314,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// removeAll removes the sandboxes of the test, whose program has ended.
+// removeAll removes the sandboxes of the test after its program has ended.
 func removeAll(t *testing.T, state string, want int) {
 	t.Helper()
 	ctx := context.Background()

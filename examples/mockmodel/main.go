@@ -27,7 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// mockScript has an answer for each turn of a conversation.
+// mockScript contains an answer for each turn of a conversation.
 type mockScript struct {
 	Answers []struct {
 		Text  string `yaml:"text"`

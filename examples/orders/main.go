@@ -15,7 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// lookupInput names an order.
+// lookupInput selects an order.
 type lookupInput struct {
 	ID string `json:"id" jsonschema:"number of the order, 1 to 60"`
 }
@@ -28,13 +28,13 @@ type order struct {
 	Refunded float64 `json:"refunded" jsonschema:"refunded amount"`
 }
 
-// refundInput is what to pay back of an order.
+// refundInput is the input of a refund.
 type refundInput struct {
 	ID     string  `json:"id" jsonschema:"number of the order"`
 	Amount float64 `json:"amount" jsonschema:"in euros"`
 }
 
-// shop has the orders. It forgets refunds when it ends.
+// shop stores the refunds in memory until the program ends.
 type shop struct {
 	mu       sync.Mutex // guards refunded
 	refunded map[string]float64
@@ -78,7 +78,7 @@ func (s *shop) order(id string) (order, error) {
 	return o, err
 }
 
-// find returns an order as it was made.
+// find returns the original order.
 func find(id string) (order, error) {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > 60 {

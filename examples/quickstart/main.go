@@ -1,4 +1,5 @@
-// Command quickstart lets a model run code in a sandbox: Gemini if GEMINI_API_KEY is set, else a recorded model.
+// Command quickstart lets a model run code in a sandbox. It uses Gemini if GEMINI_API_KEY is set, or else a recorded
+// model.
 package main
 
 import (
