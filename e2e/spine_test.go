@@ -288,8 +288,8 @@ func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	}
 }
 
-// checkNothingLeft verifies that nothing of the run is left on any engine, and that the local backend has no leftover
-// files or processes of the run.
+// checkNothingLeft verifies that the run left nothing on any engine, and that the local backend has no leftover files
+// or processes of the run.
 func checkNothingLeft(t *testing.T, runID string) {
 	t.Helper()
 	label := "dev.workcell.run=" + runID

@@ -282,7 +282,7 @@ func (h *history) check(t *testing.T, f *fault) {
 	f.lose(t, "the history is not linearizable: %v; see %s, %v", result, path, porcupine.VisualizePath(keyModel(), info, path))
 }
 
-// closesDuring reports whether somebody closed the key during an act.
+// closesDuring reports whether a client closed the key during an operation.
 func (h *history) closesDuring(act porcupine.Operation) bool {
 	for _, op := range h.ops {
 		in := op.Input.(asked)

@@ -348,7 +348,7 @@ func listContainers(t *testing.T, instance string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// cli runs another command on the same state.
+// cli runs another command with the same state.
 func cli(t *testing.T, state string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(os.Getenv(binaryEnv), append(args, "--state-dir", state)...).CombinedOutput()

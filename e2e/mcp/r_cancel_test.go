@@ -49,7 +49,7 @@ func (p *pending) wait(t *testing.T) {
 	}
 }
 
-// waitsForGo is a shell line that signals its start, and succeeds when it is told to.
+// waitsForGo is a shell line that signals its start, and succeeds when the file go exists.
 const waitsForGo = "touch on; until [ -e go ]; do sleep 0.05; done; touch well"
 
 func toolCall(id int, meta, name string, args map[string]any) string {

@@ -31,7 +31,7 @@ func TestR1DuplicateID(t *testing.T) {
 	}
 }
 
-// TestR2Oversized verifies R2: size, depth, and number of parts are limited, and so is the server's memory.
+// TestR2Oversized verifies R2: size, depth, and number of parts are limited, and the server's memory is limited too.
 func TestR2Oversized(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)

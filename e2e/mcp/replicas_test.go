@@ -35,7 +35,7 @@ type replicas struct {
 	turn    int
 }
 
-// startReplicas starts n servers. At the end of the test, nothing of them may be left.
+// startReplicas starts n servers. At the end of the test, they must have left nothing.
 func startReplicas(t *testing.T, n int, args ...string) *replicas {
 	t.Helper()
 	r := &replicas{t: t, database: pgtest.Database(t), args: args}

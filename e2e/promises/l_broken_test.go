@@ -340,7 +340,7 @@ func (x *broken) open(t *testing.T) *session.Manager {
 	return m
 }
 
-// nothingLeft waits until nothing of a manager is left.
+// nothingLeft waits until all objects of a manager are gone.
 func (x *broken) nothingLeft(t testing.TB, m *session.Manager) {
 	t.Helper()
 	eventually(t, "nothing is left of "+m.Instance(), func() bool {

@@ -32,14 +32,14 @@ func agents() map[string]agent {
 	}
 }
 
-// mend is a sed script that fixes both bugs of the calculator.
+// The sed script mend that fixes both bugs of the calculator.
 const mend = `s/if self.peek() in ("+", "-")/while self.peek() in ("+", "-")/
 s/return value + self.expression()/value = value + self.term()/
 s/^            return value - self.expression()/            else:\n                value = value - self.term()/
 s|value / self.factor()|value / (self.factor() or no_divisor())|
 $a def no_divisor(): raise CalculatorError("division by zero")`
 
-// gemini is a server that replaces the vendor's server. Model, plugin, and key are those in the agents' files.
+// gemini is a server that replaces the vendor's server. Model, plugin, and key come from the agents' files.
 type gemini struct {
 	t *testing.T
 

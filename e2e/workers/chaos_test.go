@@ -178,7 +178,7 @@ func checkEntries(t *testing.T, id string, entries []workflow.Entry) (continued 
 	return takes > 1
 }
 
-// nothingLeft waits until nothing of the runs is left in the database and on the engine.
+// nothingLeft waits until the database and the engine have no objects of the runs.
 func (n *network) nothingLeft(t *testing.T) {
 	t.Helper()
 	instance := query(t, n.server.URL, `SELECT id FROM workcell.instance`)
