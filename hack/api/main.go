@@ -1,7 +1,7 @@
 // Api prints the exported API of the module's public packages, sorted, with one line for each constant, variable,
-// function, type, field, and method. The file api.txt contains the current list. Api reads the sources of all
-// platforms. It prints the path of internal packages: "internal/" in the list shows a signature that other modules
-// cannot write.
+// function, type, field, and method. The file api.txt contains the current list. Api reads the sources for all
+// platforms. It prints the paths of internal packages, so "internal/" in the list indicates a signature that other
+// modules cannot use.
 package main
 
 import (
@@ -19,9 +19,10 @@ import (
 	"strings"
 )
 
-var noPackages = regexp.MustCompile(`^(\..+|internal|testdata|cmd|deploy|docs|e2e|examples|hack)$`) // folders
+// Folders without public packages.
+var noPackages = regexp.MustCompile(`^(\..+|internal|testdata|cmd|deploy|docs|e2e|examples|hack)$`)
 
-var unexported = regexp.MustCompile(`: func \((\w+ )?\*?[a-z]\w*[)\[]`) // types of methods
+var unexported = regexp.MustCompile(`: func \((\w+ )?\*?[a-z]\w*[)\[]`) // methods of unexported types
 
 func main() {
 	var list []string
@@ -44,12 +45,12 @@ func main() {
 		log.Fatal("api: ", err)
 	}
 	list = slices.DeleteFunc(slices.Sorted(slices.Values(list)), unexported.MatchString)
-	fmt.Println(strings.Join(slices.Compact(list), "\n")) // several platforms may have a declaration
+	fmt.Println(strings.Join(slices.Compact(list), "\n")) // several platforms can have the same declaration
 }
 
-// lines returns the lines of one file, which has only exported declarations.
+// lines returns the lines for one file. The file has only exported declarations.
 func lines(f *ast.File, dir string) (list []string) {
-	internal := map[string]string{} // paths of internal packages by name
+	internal := map[string]string{} // the paths of internal packages, by package name
 	for _, i := range f.Imports {
 		if _, rel, _ := strings.Cut(strings.Trim(i.Path.Value, `"`), "/workcell/"); strings.Contains(rel, "internal/") {
 			internal[path.Base(rel)] = rel
@@ -58,7 +59,7 @@ func lines(f *ast.File, dir string) (list []string) {
 	add := func(words ...ast.Node) {
 		var line strings.Builder
 		for _, w := range words {
-			_ = printer.Fprint(&line, token.NewFileSet(), w) // a builder takes everything
+			_ = printer.Fprint(&line, token.NewFileSet(), w) // writing to a strings.Builder cannot fail
 			line.WriteString(" ")
 		}
 		list = append(list, dir+": "+strings.Join(strings.Fields(line.String()), " "))
@@ -93,7 +94,7 @@ func lines(f *ast.File, dir string) (list []string) {
 // word returns text as a node.
 func word(text string) *ast.Ident { return ast.NewIdent(text) }
 
-// members adds a type with its fields or methods.
+// members adds a type together with its fields or methods.
 func members(add func(...ast.Node), s *ast.TypeSpec) {
 	fields, kind := &ast.FieldList{}, ast.Node(s.Type)
 	switch t := s.Type.(type) {

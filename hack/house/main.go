@@ -1,6 +1,5 @@
-// House prints how many lines of code each package has beside the bounds that the repository keeps, and fails if a
-// package is larger than its own. Comments and blank lines are not counted: nobody should leave out a reason to stay
-// below a bound.
+// House prints the number of lines of code in each package, and the limits in the bounds file. It fails if a package
+// exceeds one of its limits. Comments and blank lines do not count, so there is no reason to omit comments.
 package main
 
 import (
@@ -53,21 +52,21 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // The columns of the table, in the order of the bounds file.
 const (
-	product = iota // lines of Go that are shipped or build what is
-	tests          // lines of _test.go
+	product = iota // lines of Go that are shipped or that build what is shipped
+	tests          // lines of _test.go files
 	files          // product files
 	names          // exported constants, variables, functions, methods, types
-	rigs           // lines of other Go that only tests use
+	rigs           // lines of other Go code that only tests use
 	nColumns
 )
 
-// columns names the columns as a breach of a bound does.
+// columns contains the names of the columns for error messages.
 var columns = [nColumns]string{"lines of product", "lines of tests", "files", "exported names", "lines of rigs"}
 
-// size is what a package, or everything together, has or may have.
+// size contains the numbers or the limits of one package, or of all packages together.
 type size [nColumns]int
 
-// measure returns the size of each package below root by its folder.
+// measure returns the size of each package below root, by folder.
 func measure(root fs.FS) (map[string]size, error) {
 	packages := map[string]size{}
 	err := fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
@@ -105,7 +104,7 @@ func measure(root fs.FS) (map[string]size, error) {
 	return packages, err
 }
 
-// codeLines returns how many lines of a file have code.
+// codeLines returns how many lines of a file contain code.
 func codeLines(src []byte) (lines int) {
 	file := token.NewFileSet().AddFile("", -1, len(src))
 	var s scanner.Scanner
@@ -119,14 +118,14 @@ func codeLines(src []byte) (lines int) {
 			continue
 		}
 		first := file.Line(pos)
-		end := first + strings.Count(text, "\n") // of a raw string
+		end := first + strings.Count(text, "\n") // more than one line only for raw strings
 		lines += end - max(first-1, last)
 		last = max(last, end)
 	}
 }
 
-// isRig reports whether a folder's code serves tests and development only: e2e, hack, examples, and packages that tests
-// share.
+// isRig reports whether a folder contains only code for tests and development: e2e, hack, examples, and packages that
+// tests share.
 func isRig(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
 	return top == "e2e" || top == "hack" || top == "examples" || strings.HasSuffix(dir, "test")
@@ -165,7 +164,7 @@ func exported(name string, src []byte) (int, error) {
 	return n, nil
 }
 
-// receiver returns the name of a method's type.
+// receiver returns the name of a receiver's type.
 func receiver(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:
@@ -178,9 +177,8 @@ func receiver(t ast.Expr) string {
 	return ""
 }
 
-// readBounds reads lines of a folder and the bounds of its columns; "#" begins
-// a comment. A bound of "-" is that of the line "default", and rigs that have
-// no bound may be as large as tests.
+// readBounds reads the bounds file. Each line contains a folder and the limits for its columns, and "#" starts a
+// comment. "-" means the limit in the line "default". If a line has no limit for rigs, the limit for tests applies.
 func readBounds(file string) (map[string]size, error) {
 	f, err := os.Open(filepath.Clean(file))
 	if err != nil {
@@ -215,7 +213,7 @@ func readBounds(file string) (map[string]size, error) {
 	return bounds, lines.Err()
 }
 
-// report prints the table and returns what is out of bounds.
+// report prints the table and returns the exceeded limits.
 func report(w io.Writer, packages, bounds map[string]size) (bad []string) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	shown := []int{product, tests, rigs, files, names}
@@ -241,7 +239,7 @@ func report(w io.Writer, packages, bounds map[string]size) (bad []string) {
 		line(dir, packages[dir], b)
 	}
 	line("all", all, bounds["all"])
-	table.Flush() // the writer's error would be of our own output
+	table.Flush() // an error could only come from writing to standard output
 	for dir := range bounds {
 		if _, ok := packages[dir]; !ok && dir != "default" && dir != "all" {
 			bad = append(bad, dir+" has bounds but no files")

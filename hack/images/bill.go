@@ -22,7 +22,7 @@ const billType = types.MediaType("application/spdx+json")
 
 type object = map[string]any
 
-// bill returns what a binary is made of, as the binary itself says: the modules, and the Go that compiled it.
+// bill returns the bill of materials of a binary: the modules and the Go version that the binary itself lists.
 func (o options) bill(binary string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -70,7 +70,8 @@ func module(number int, path, version string) object {
 	}
 }
 
-// referrer returns a bill as a manifest whose subject is the image, which registries list for it.
+// referrer returns a bill of materials as a manifest whose subject is the image. Registries list it as a referrer of
+// the image.
 func referrer(img v1.Image, bill []byte) (v1.Image, error) {
 	subject, err := partial.Descriptor(img)
 	if err != nil {

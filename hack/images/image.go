@@ -17,10 +17,10 @@ import (
 
 const (
 	user = "65532:65532"
-	home = "/var/lib/workcell" // the user's own; state and caches are below it
+	home = "/var/lib/workcell" // belongs to the user, and contains the state and the caches
 )
 
-// image returns the image of a binary: the command, authorities to trust, a home and /tmp, and no shell.
+// image returns the image of a binary: the command, CA certificates, a home directory, and /tmp, but no shell.
 func (o options) image(binary, arch string) (v1.Image, error) {
 	data, err := os.ReadFile(binary)
 	if err != nil {
@@ -55,7 +55,7 @@ func (o options) image(binary, arch string) (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// layer returns the image's files as an archive, in which nothing is of this machine.
+// layer returns the image's files as an archive. The archive contains nothing from the host that builds it.
 func (o options) layer(binary []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -93,12 +93,13 @@ func (o options) layer(binary []byte) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-// authorities returns Mozilla's, but for those that it trusts in part only: a file cannot say so.
+// authorities returns the CA certificates that Mozilla trusts without constraints, because a PEM file cannot express
+// constraints.
 func authorities() []byte {
 	var buf bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			_ = pem.Encode(&buf, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // into memory
+			_ = pem.Encode(&buf, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // writing to a buffer cannot fail
 		}
 	}
 	return buf.Bytes()

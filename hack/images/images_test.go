@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// TestImages makes the images once, puts them into a registry, and looks at all of it as users do: the layout, the
-// bills of materials, the registry's list of referrers, and a container of the real Docker.
+// TestImages builds the images once, pushes them to a registry, and checks the results in the same way as users would:
+// the layout, the bills of materials, the registry's list of referrers, and a container in Docker.
 func TestImages(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	host := httptest.NewServer(registry.New(registry.WithReferrersSupport(true)))
@@ -83,7 +83,8 @@ func TestImages(t *testing.T) {
 	runOnDocker(t, filepath.Join(dir, "workcell-linux-"+runtime.GOARCH+".tar"), tag)
 }
 
-// TestUsualTag verifies that the chart, the manifests, and the Compose files name the image that hack/images builds.
+// TestUsualTag verifies that the chart, the manifests, and the Compose files use the image name that hack/images uses
+// by default.
 func TestUsualTag(t *testing.T) {
 	t.Parallel()
 	repository, tag, _ := strings.Cut(usualTag, ":")
@@ -113,7 +114,7 @@ func manifest(t *testing.T, index v1.ImageIndex) *v1.IndexManifest {
 	return m
 }
 
-// checkBill holds a bill against what go itself says of the binary.
+// checkBill compares a bill of materials with the output of the go command for the binary.
 func checkBill(t *testing.T, binary string) {
 	t.Helper()
 	raw, err := os.ReadFile(binary + ".spdx.json")
@@ -149,7 +150,7 @@ func checkBill(t *testing.T, binary string) {
 	}
 }
 
-// runOnDocker runs the command in a container that may do nothing.
+// runOnDocker runs the command in a container without privileges.
 func runOnDocker(t *testing.T, archive, tag string) {
 	t.Helper()
 	docker := func(args ...string) string {

@@ -1,6 +1,6 @@
-// Images makes the image of the workcell command from its module, without an engine: an index for linux/amd64 and
-// linux/arm64 with a bill of materials (SPDX) for each, as an OCI layout, as archives for docker load, or in a
-// registry.
+// Images builds the image of the workcell command from its module, without a container engine. The result is an index
+// for linux/amd64 and linux/arm64 with a bill of materials (SPDX) for each. Images writes an OCI layout and archives
+// for docker load, and can push to a registry.
 //
 // usage: images [-version v1.2.3] [-tag ghcr.io/workcell-dev/workcell:dev] [-arch amd64,arm64] [-push REFERENCE] DIR
 package main
@@ -27,16 +27,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// architectures are those of the index unless a flag names others, all of them Linux.
+// architectures are the default architectures of the index. The operating system is always Linux.
 const architectures = "amd64,arm64"
 
-// usualTag is the image that the chart, the manifests, and the Compose files name.
+// usualTag is the image name in the chart, the manifests, and the Compose files.
 const usualTag = "ghcr.io/workcell-dev/workcell:dev"
 
 type options struct {
 	version, tag, push string
 	arch               []string
-	created            time.Time // of the files and of the bills: that of the commit, so that the same tree gives the same bytes
+	// The commit time, which the files and bills get, so that the same tree produces the same bytes.
+	created time.Time
 }
 
 func main() {
@@ -62,14 +63,14 @@ func main() {
 	}
 }
 
-// built is the image of one architecture with its bill of materials.
+// built is the image for one architecture with its bill of materials.
 type built struct {
 	arch  string
 	image v1.Image
 	bill  []byte
 }
 
-// write fills a directory: layout/ is the OCI layout, and for each architecture there are an archive and a bill.
+// write fills a directory. layout/ is the OCI layout, and each architecture has an archive and a bill of materials.
 func (o options) write(ctx context.Context, dir string) error {
 	var all []built
 	for _, arch := range o.arch {
@@ -102,7 +103,7 @@ func (o options) write(ctx context.Context, dir string) error {
 	return err
 }
 
-// build compiles the command for an architecture and wraps it.
+// build compiles the command for an architecture and creates its image.
 func (o options) build(ctx context.Context, dir, arch string) (built, error) {
 	binary := filepath.Join(dir, "workcell-linux-"+arch)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -121,7 +122,7 @@ func (o options) build(ctx context.Context, dir, arch string) (built, error) {
 	return built{arch: arch, image: image, bill: bill}, err
 }
 
-// files writes what of an architecture is there beside the layout.
+// files writes the files of one architecture that are not part of the layout.
 func (o options) files(dir string, b built) error {
 	tag, err := name.NewTag(o.tag)
 	if err != nil {
@@ -133,7 +134,7 @@ func (o options) files(dir string, b built) error {
 	return tarball.WriteToFile(filepath.Join(dir, "workcell-linux-"+b.arch+".tar"), tag, b.image)
 }
 
-// assemble returns the index, and the bills as images that refer to those that they describe.
+// assemble returns the index, and the bills of materials as images that refer to the images that they describe.
 func assemble(all []built) (v1.ImageIndex, []v1.Image, error) {
 	index, bills := mutate.IndexMediaType(empty.Index, types.OCIImageIndex), []v1.Image{}
 	for _, b := range all {
@@ -169,7 +170,7 @@ func writeLayout(dir, tag string, index v1.ImageIndex, bills []v1.Image) error {
 	return nil
 }
 
-// push puts the index and then the bills into a registry, which lists these as its referrers.
+// push pushes the index and then the bills of materials to a registry. The registry lists the bills as referrers.
 func push(ctx context.Context, ref string, index v1.ImageIndex, bills []v1.Image) error {
 	to, err := name.ParseReference(ref)
 	if err != nil {

@@ -28,8 +28,8 @@ const (
 	docsFile = "docs/guarantees.md"
 )
 
-// places are `make test` and the areas, in the order in which the documentation names them. none is for tests that a
-// backend adds nothing to, or that cannot hold on it.
+// places are `make test` and the areas, in the order in which the documentation lists them. "none" is for tests that a
+// backend adds nothing to, and for tests that cannot pass on a backend.
 var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "network", "systems", "newcomer", "none"}
 
 func main() {
@@ -62,8 +62,7 @@ func run(command string) error {
 	return nil
 }
 
-// row is a line of the plan. Of the rows for a package and a backend, a test belongs to the first whose pattern matches
-// it.
+// row is a line of the plan. For a package and a backend, a test belongs to the first row whose pattern matches it.
 type row struct {
 	place, mode, pkg string
 	backends         []string
@@ -71,7 +70,7 @@ type row struct {
 	line             int
 }
 
-// plan is all rows, and the tests that the sources have.
+// plan contains all rows and the tests in the sources.
 type plan struct {
 	rows  []row
 	tests map[string][]string // by folder
@@ -83,7 +82,7 @@ func read(root string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // it is only read
+	defer f.Close() // opened only for reading
 	lines := bufio.NewScanner(f)
 	for n := 1; lines.Scan(); n++ {
 		fields := strings.Fields(lines.Text())
@@ -109,8 +108,8 @@ func read(root string) (*plan, error) {
 	return p, nil
 }
 
-// tests returns the names of the tests, fuzz tests and examples below root by folder. It leaves out nested modules
-// other than e2e.
+// tests returns the names of the tests, fuzz tests, and examples below root, by folder. It omits nested modules other
+// than e2e.
 func tests(root string) (map[string][]string, error) {
 	found := map[string][]string{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
@@ -146,7 +145,8 @@ func tests(root string) (map[string][]string, error) {
 
 var isTest = regexp.MustCompile(`^(Test|Fuzz|Example)([^a-z]|$)`)
 
-// lanes prints the rows of a place as lanes. A lane leaves out what earlier rows of its package and backend took.
+// lanes prints the rows of a place as lanes. A lane omits the tests that belong to earlier rows for its package and
+// backend.
 func (p *plan) lanes(place string) []string {
 	var lanes []string
 	for i, r := range p.rows {
@@ -175,8 +175,8 @@ func (p *plan) taken(i int, backend string) []string {
 	return patterns
 }
 
-// matches reports whether a row's pattern takes a test, at least in part: what follows a slash chooses among its
-// subtests.
+// matches reports whether a row's pattern matches the whole test, and whether it matches at least a part of it. The
+// part of a pattern after a slash selects subtests.
 func (r row) matches(test string) (whole, part bool) {
 	if r.pattern == "." {
 		return true, true
@@ -191,7 +191,8 @@ func (r row) matches(test string) (whole, part bool) {
 	return whole, part
 }
 
-// alternatives splits a pattern at the bars that are not in parentheses or brackets, as the flags -run and -skip do.
+// alternatives splits a pattern at the bars that are not in parentheses or brackets, in the same way as the flags -run
+// and -skip.
 func alternatives(pattern string) []string {
 	var list []string
 	depth, begin := 0, 0
@@ -209,7 +210,7 @@ func alternatives(pattern string) []string {
 	return append(list, pattern[begin:])
 }
 
-// check reports rows that take no test, packages without tests, and tests that no row takes on some backend.
+// check reports rows that match no test, packages without tests, and tests that no row matches on some backend.
 func (p *plan) check() error {
 	var errs []error
 	for i, r := range p.rows {
@@ -254,14 +255,15 @@ func (p *plan) check() error {
 	return errors.Join(errs...)
 }
 
-// bulk reports whether `make test` runs what it has of a package with all others that need no engine.
+// bulk reports whether `make test` runs a package's tests in the same go test command as all other packages that need
+// no engine.
 func (p *plan) bulk(dir string) bool {
 	return slices.ContainsFunc(p.rows, func(r row) bool {
 		return r.pkg == dir && r.place == "test" && r.mode == "race" && r.backends[0] == "-" && r.pattern == "."
 	})
 }
 
-// whole reports whether a row before i takes all of a test on a backend.
+// whole reports whether a row before i matches the whole test on a backend.
 func (p *plan) whole(i int, backend, test string) bool {
 	return slices.ContainsFunc(p.rows[:i], func(r row) bool {
 		whole, _ := r.matches(test)
@@ -269,7 +271,7 @@ func (p *plan) whole(i int, backend, test string) bool {
 	})
 }
 
-// placesOf returns where a test runs, in the order of places.
+// placesOf returns the places where a test runs, in the order of places.
 func (p *plan) placesOf(dir, test string) []string {
 	set := map[string]bool{}
 	for i, r := range p.rows {
@@ -290,8 +292,8 @@ var (
 	packaged = regexp.MustCompile("`([a-z0-9]+(?:/[a-z0-9]+)*)`")
 )
 
-// docs updates the last column of the tables of guarantees, or reports that it is out of date. A row whose tests have no names
-// in it keeps what it says.
+// docs updates the last column of the tables in docs/guarantees.md, or reports that it is out of date. Rows that name
+// no test remain unchanged.
 func (p *plan) docs(write bool) error {
 	text, err := os.ReadFile(docsFile)
 	if err != nil {
@@ -335,7 +337,8 @@ func (p *plan) docs(write bool) error {
 	return errors.Join(errs...)
 }
 
-// dirsOf returns the folders that have a test. If several have one of that name, those that the cell names count.
+// dirsOf returns the folders that have a test with this name. If there are several, and the cell names some of them,
+// dirsOf returns only those.
 func (p *plan) dirsOf(test, cell string) []string {
 	var dirs, mentioned []string
 	for dir, tests := range p.tests {

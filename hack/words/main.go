@@ -134,7 +134,7 @@ func readBans(file string) (bans []ban, err error) {
 	return bans, nil
 }
 
-// literals returns strings of which every match contains at least one, or nil if it finds none.
+// literals returns strings such that every match contains at least one of them, or nil if it finds none.
 func literals(re *syntax.Regexp) (best []string) {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -179,7 +179,7 @@ func (p *prose) search(bans []ban) {
 	}
 }
 
-// readBudget returns the counts of budget.txt by name, and the lines that excuse commits.
+// readBudget returns the counts in budget.txt, by name, and the lines that excuse commits.
 func readBudget(file string) (counts map[string]int, commits []string, err error) {
 	data, err := os.ReadFile(filepath.Clean(file))
 	counts = map[string]int{}
@@ -211,7 +211,7 @@ func writeBudget(file string, counts map[string]int, commits []string) error {
 	return os.WriteFile(file, []byte(out+strings.Join(append(commits, ""), "\n")), 0o644)
 }
 
-// compare returns which counts differ from the budget, and which rates are worse.
+// compare returns the counts that differ from the budget, and the rates that got worse.
 func compare(today, allowed map[string]int) (problems []string) {
 	keys := maps.Clone(allowed)
 	maps.Copy(keys, today)
@@ -236,7 +236,7 @@ func compare(today, allowed map[string]int) (problems []string) {
 
 var form = regexp.MustCompile(`^[\w./*-]+(, [\w./*-]+)*: [a-z][^;]*[^.;]$`)
 
-// checkSubject returns the problem of a commit's subject, or an empty string.
+// checkSubject returns the problem with the subject of a commit, or an empty string.
 func checkSubject(line string, bans []ban) string {
 	p := prose{texts: []text{{body: line}}}
 	p.search(bans)
@@ -254,7 +254,7 @@ func checkSubject(line string, bans []ban) string {
 // checkCommits checks the subjects of commits that follow the commit that added this program.
 func checkCommits(root string, bans []ban, excused []string) (problems []string, err error) {
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
-		return nil, nil // not a checkout
+		return nil, nil // not a Git checkout
 	}
 	git := func(args ...string) []string {
 		args = append([]string{"-C", root, "-c", "safe.directory=*", "log", "--no-merges"}, args...)

@@ -14,14 +14,14 @@ import (
 	"unicode/utf8"
 )
 
-// The kinds of texts. Only the first two have a profile.
+// Kinds of texts. Only the first two have a profile.
 const (
 	docs     = "docs"
 	comments = "comments"
 	literal  = "strings"
 )
 
-const long = "long" // the id of a hit
+const long = "long" // the id of a long line
 
 // A text is a paragraph, a table row, a heading, a comment, or a string literal, joined to one line.
 type text struct {
@@ -38,16 +38,16 @@ type hit struct {
 	id, phrase string
 }
 
-// prose is the content of files.
+// prose contains the findings in all files.
 type prose struct {
 	texts    []text
 	hits     []hit
 	excused  int      // exceptions
 	problems []string // exceptions without a reason
 
-	path  string // of the file that is being read
+	path  string // the file that is being read
 	ok    map[int]bool
-	open  []string // lines of the text that is being read
+	open  []string // the lines of the text that is being read
 	first int
 }
 
@@ -184,7 +184,8 @@ func (p *prose) source(src []byte) {
 	}
 }
 
-// A measure is how often terms appear per 100,000 words or sentences: words, pairs of words, or special counts.
+// A measure is how often terms appear per 100,000 words or sentences. The terms are words, pairs of words, or special
+// counts.
 type measure struct {
 	terms  string // separated by commas
 	most   bool   // target is an upper bound
@@ -193,7 +194,7 @@ type measure struct {
 
 var profile = map[string]measure{
 	"docs you":            {"you,your", false, 300},
-	"docs long sentences": {"long", true, 12000}, // more than 25 words
+	"docs long sentences": {"long", true, 12000}, // sentences with more than 25 words
 }
 
 func init() {

@@ -1,5 +1,6 @@
-// Moduleproxy writes what a Go module proxy serves of a tree under a version, as files: GOPROXY=file://DIR. The zip
-// follows the rules of published modules, so that a tree that could not be published is refused.
+// Moduleproxy writes the files that a Go module proxy serves for one version of a source tree. To use them, set
+// GOPROXY=file://DIR. The zip file follows the rules for published modules, so Moduleproxy refuses a tree that could
+// not be published.
 //
 // usage: moduleproxy -version v1.2.3 TREE DIR
 package main
@@ -31,7 +32,7 @@ func main() {
 	}
 }
 
-// serve writes the files of one version: list, info, mod and zip.
+// serve writes the files for one version: list, info, mod, and zip.
 func serve(tree, dir, version string) (err error) {
 	raw, err := os.ReadFile(filepath.Join(tree, "go.mod"))
 	if err != nil {
