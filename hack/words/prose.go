@@ -38,7 +38,7 @@ type hit struct {
 	id, phrase string
 }
 
-// prose contains the findings in all files.
+// prose contains the texts of all files and the findings in them.
 type prose struct {
 	texts    []text
 	hits     []hit

@@ -1,8 +1,8 @@
-// Package audit writes what was decided and run to a file: one line of JSON for each tool call, sandbox, command and
-// its end. The file is only appended to; logrotate or a similar program rotates it.
+// Package audit writes decisions and commands to a file, with one line of JSON for each sandbox, tool call, command,
+// end of a command, and connection. The package only appends to the file. A program such as logrotate can rotate it.
 //
-// A record that cannot be written is an error of what it is about: a command is not started, a tool not run. So nothing
-// is done that is not on record, but for the end of what was under way.
+// If a record cannot be written, the operation that it describes fails: a command does not start, and a tool does not
+// run. Therefore, nothing happens without a record, except that operations that have already started can end.
 package audit
 
 import (
@@ -34,16 +34,16 @@ const (
 	Refused = "refused"
 )
 
-// Record is a line. What is not known of an event is left out.
+// Record is a line of the file. Fields that do not apply to an event are omitted.
 type Record struct {
 	Time       time.Time `json:"time"`
 	Event      string    `json:"event"`
 	Run        string    `json:"run,omitempty"`
-	Step       string    `json:"step,omitempty"` // its path
+	Step       string    `json:"step,omitempty"` // the step's path
 	Agent      string    `json:"agent,omitempty"`
 	Tool       string    `json:"tool,omitempty"`
 	Sandbox    string    `json:"sandbox,omitempty"`
-	Key        string    `json:"key,omitempty"` // of the sandbox
+	Key        string    `json:"key,omitempty"` // the key of the sandbox
 	Image      string    `json:"image,omitempty"`
 	Exec       string    `json:"exec,omitempty"`
 	Argv       []string  `json:"argv,omitempty"`
@@ -65,7 +65,7 @@ type Record struct {
 	Settings json.RawMessage `json:"settings,omitempty"`
 }
 
-// Log is an audit file. It is safe for concurrent use; several processes may have one file.
+// Log is an audit file. It is safe for concurrent use, and several processes can share a file.
 type Log struct {
 	o Options
 
@@ -75,13 +75,13 @@ type Log struct {
 	known map[string]bool // policies whose settings were written
 }
 
-// Options refine Open.
+// Options are optional settings for Open.
 type Options struct {
-	Hash      bool        // replaces the arguments of commands, which may hold secrets, by their hash
-	OnFailure func(error) // is called with the first failure to write; may be nil
+	Hash      bool        // replaces the arguments of commands by their hash, because they can contain secrets
+	OnFailure func(error) // called with the first failure to write; may be nil
 }
 
-// ErrWrite: a record could not be written.
+// ErrWrite means that a record could not be written.
 var ErrWrite = errors.New("cannot write the audit file")
 
 // Open opens the file at path for appending. If it does not exist, Open creates it with mode 0600.
@@ -93,7 +93,7 @@ func Open(path string, o Options) (*Log, error) {
 	return &Log{o: o, file: file, known: map[string]bool{}}, nil
 }
 
-// Close ends the log. The error is the first failure of all that was written.
+// Close closes the log. It returns the first error of all writes.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +108,8 @@ func (l *Log) Close() error {
 	return l.err
 }
 
-// Write appends a record. When it returns nil the line is the system's, which writes it also when this process is
-// killed.
+// Write appends a record. If Write returns nil, the operating system has the line, which is therefore not lost if this
+// process is killed.
 func (l *Log) Write(r Record) error {
 	if r.Time.IsZero() {
 		r.Time = time.Now().UTC()
@@ -131,7 +131,7 @@ func (l *Log) Write(r Record) error {
 	if err == nil && l.file == nil {
 		err = os.ErrClosed
 	}
-	if err == nil { // in one call, so that lines of several processes do not mix
+	if err == nil { // one write, so that the lines of several processes do not mix
 		_, err = l.file.Write(append(line, '\n'))
 	}
 	if err != nil {
@@ -145,15 +145,15 @@ func (l *Log) Write(r Record) error {
 
 type (
 	logKey    struct{} // holds the *Log of a context
-	recordKey struct{} // holds a Record, what is known of all that is done under a context
+	recordKey struct{} // holds a Record with the fields for everything that is done under a context
 )
 
-// NewContext returns a context whose calls are recorded in l.
+// NewContext returns a context under which Note writes to l.
 func NewContext(ctx context.Context, l *Log) context.Context {
 	return context.WithValue(ctx, logKey{}, l)
 }
 
-// With returns a context under which set was called on every record.
+// With returns a context whose records start with the fields that set sets.
 func With(ctx context.Context, set func(*Record)) context.Context {
 	if _, ok := ctx.Value(logKey{}).(*Log); !ok {
 		return ctx
@@ -163,7 +163,7 @@ func With(ctx context.Context, set func(*Record)) context.Context {
 	return context.WithValue(ctx, recordKey{}, r)
 }
 
-// Note writes a record, with what With set, to the log that ctx has. It does nothing where there is none.
+// Note writes a record to the log in ctx, with the fields that With has set. If ctx has no log, Note does nothing.
 func Note(ctx context.Context, set func(*Record)) error {
 	l, ok := ctx.Value(logKey{}).(*Log)
 	if !ok {

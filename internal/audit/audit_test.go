@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// records reads every line of a file.
+// records reads all lines of a file.
 func records(t *testing.T, path string) (list []Record) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -45,7 +45,7 @@ func TestRecordHasWhatItsContextKnows(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	note(t.Context()) // nothing is recorded without a log
+	note(t.Context()) // without a log, this records nothing
 	ctx := With(NewContext(t.Context(), l), func(r *Record) { r.Run, r.Step = "run_1", "s" })
 	note(With(ctx, func(r *Record) { r.Tool = "t" }))
 	note(ctx)
@@ -137,7 +137,8 @@ func TestSharedFile(t *testing.T) {
 	}
 }
 
-// TestFailureStays: after a record that could not be written none is, and somebody is told.
+// TestFailureStays verifies that, after a record could not be written, no more records are written, and that OnFailure
+// is called once.
 func TestFailureStays(t *testing.T) {
 	t.Parallel()
 	told := 0
@@ -145,7 +146,7 @@ func TestFailureStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.file.Close(); err != nil { // behind its back
+	if err := l.file.Close(); err != nil { // the log does not notice this
 		t.Fatal(err)
 	}
 	for range 2 {

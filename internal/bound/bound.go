@@ -1,4 +1,4 @@
-// Package bound holds the bounds that packages have in common which do not import each other.
+// Package bound contains limits and helpers that are shared by packages that do not import each other.
 package bound
 
 import (
@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ExecTimeout is the longest time that a command may take.
+// ExecTimeout is the longest timeout that a command can have.
 const ExecTimeout = time.Hour
 
-// Pause waits for d and reports whether ctx lasted that long.
+// Pause waits for d, and reports whether ctx was still active at the end.
 func Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -23,7 +23,8 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Each calls fn for every element of list, limit of them at a time, and returns the errors in the list's order.
+// Each calls fn for every element of list, with at most limit calls at a time, and returns the errors in the order of
+// the list.
 func Each[T any](limit int, list []T, fn func(T) error) []error {
 	errs := make([]error, len(list))
 	var group errgroup.Group
@@ -34,6 +35,6 @@ func Each[T any](limit int, list []T, fn func(T) error) []error {
 			return nil
 		})
 	}
-	_ = group.Wait() // all are tried, whatever became of the others
+	_ = group.Wait() // fn is called for all elements, even if some calls fail
 	return errs
 }

@@ -1,4 +1,5 @@
-// Package buffertest has a buffer for what programs and loggers write while a test reads it.
+// Package buffertest provides a buffer for the output of programs and loggers. A test can read the buffer while it is
+// being written.
 package buffertest
 
 import (
@@ -6,7 +7,7 @@ import (
 	"sync"
 )
 
-// Buffer is a bytes.Buffer for concurrent use. The zero value is empty.
+// Buffer is a bytes.Buffer that is safe for concurrent use. The zero value is empty.
 type Buffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -19,7 +20,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns all that was written.
+// String returns everything that was written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

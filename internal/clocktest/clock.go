@@ -1,12 +1,13 @@
 //go:build linux
 
-// Package clocktest sets the clock of a test's programs, and nobody else's: theirs is wrong by as much as the test
-// wants, at any moment, while the machine's stays right and time passes for both as it does.
+// Package clocktest sets the clock for the programs of a test, but not for other programs. Their clock can differ from
+// the host's clock by any offset, and the test can change the offset at any time. Time passes at the same rate for
+// both.
 //
-// Go programs ask the kernel for the time without a system call, which nobody could answer in its place. In a copy of
-// the program the names of what they look for are spoiled, so that they make one, and a seccomp filter has the test
-// answer it. Only questions for the time of day are answered so. What measures time is as it is where somebody sets a
-// machine's clock.
+// Go programs read the time without a system call, which cannot be intercepted. Therefore, the package copies the
+// program and changes the names of the vDSO functions in the copy. The copy does not find these functions and makes
+// system calls. A seccomp filter lets the test answer these calls. Only calls for the time of day are intercepted.
+// Clocks that measure durations remain correct, as they do if the clock of a host is set.
 package clocktest
 
 import (
@@ -25,20 +26,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programVariable makes the test binary become a program with a clock of the test. It has the program's path.
+// programVariable makes the test binary become a program with a clock that the test sets. Its value is the program's
+// path.
 const programVariable = "CLOCKTEST_PROGRAM"
 
-// listenerFD is where such a process has the socket for its filter's listener.
+// listenerFD is the file descriptor of the socket through which such a process sends its filter's listener.
 const listenerFD = 3
 
-// Clock is what the programs of a test have for one. Its methods may be called concurrently.
+// Clock is the clock for the programs of a test. Its methods are safe for concurrent use.
 type Clock struct {
 	t       testing.TB
-	program string       // the copy
-	offset  atomic.Int64 // nanoseconds
+	program string       // path of the copy
+	offset  atomic.Int64 // in nanoseconds
 }
 
-// New copies a Go program that is to have a clock of its own.
+// New copies a Go program, so that the copy can have its own clock.
 func New(t testing.TB, program string) *Clock {
 	t.Helper()
 	text, err := os.ReadFile(program)
@@ -49,8 +51,8 @@ func New(t testing.TB, program string) *Clock {
 		text = bytes.ReplaceAll(text, []byte(name), []byte(strings.Replace(name, "clock", "klock", 1)))
 	}
 	c := &Clock{t: t, program: filepath.Join(t.TempDir(), filepath.Base(program))}
-	// A process that is forked meanwhile would have the program open for writing, and until it becomes another nobody can
-	// run it.
+	// Otherwise, a process that is forked during the write would inherit the open file. Until that process calls exec, the
+	// program cannot run.
 	syscall.ForkLock.RLock()
 	err = os.WriteFile(c.program, text, 0o700)
 	syscall.ForkLock.RUnlock()
@@ -60,11 +62,11 @@ func New(t testing.TB, program string) *Clock {
 	return c
 }
 
-// Set makes the clock differ from the machine's.
+// Set sets the offset between this clock and the host's clock.
 func (c *Clock) Set(offset time.Duration) { c.offset.Store(int64(offset)) }
 
-// Under changes a command that was not started yet, so that it runs the copy, and it and its children have this clock
-// until the end of the test. The test binary's TestMain must call Main first.
+// Under changes a command that has not been started. The command then runs the copy, and the command and its children
+// have this clock until the end of the test. The test binary's TestMain must call Main first.
 func (c *Clock) Under(cmd *exec.Cmd) *exec.Cmd {
 	c.t.Helper()
 	if len(cmd.ExtraFiles) > 0 {
@@ -96,7 +98,7 @@ func (c *Clock) Under(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// serve answers one process and its children until they or the test are over.
+// serve answers the calls of one process and its children, until these processes or the test end.
 func (c *Clock) serve(conn *net.UnixConn, stop *os.File) error {
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
@@ -105,7 +107,7 @@ func (c *Clock) serve(conn *net.UnixConn, stop *os.File) error {
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil || len(messages) != 1 {
-		return errors.Join(errors.New("the process has no filter"), err) // it was never started, or it said why
+		return errors.Join(errors.New("the process has no filter"), err) // it was not started, or it has printed the reason
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
@@ -123,13 +125,13 @@ func (c *Clock) serve(conn *net.UnixConn, stop *os.File) error {
 			if err := l.answer(c.now); err != nil {
 				return err
 			}
-		case polled[0].Revents != 0 || polled[1].Revents != 0: // nobody has the filter any more, or nobody cares
+		case polled[0].Revents != 0 || polled[1].Revents != 0: // all processes with the filter have ended, or the test has
 			return nil
 		}
 	}
 }
 
-// now returns the time of a clock of the kernel's, changed by the offset.
+// now returns the time of one of the kernel's clocks, changed by the offset.
 func (c *Clock) now(id int32) (unix.Timespec, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(id, &ts); err != nil {

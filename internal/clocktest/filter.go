@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main becomes the program when this process was started for one, and returns when it was not.
+// Main becomes the program if this process was started for one. Otherwise, it returns.
 func Main() {
 	program := os.Getenv(programVariable)
 	if program == "" {
@@ -27,10 +27,10 @@ func Main() {
 	os.Exit(1)
 }
 
-// become puts this thread, and what it becomes, under the filter. It only returns what went wrong.
+// become installs the filter for this thread and runs the program in it. become returns only if it fails.
 func become(program string, environ []string) error {
 	runtime.LockOSThread()
-	if os.Geteuid() != 0 { // the kernel wants one or the other
+	if os.Geteuid() != 0 { // the kernel requires root or no_new_privs
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func become(program string, environ []string) error {
 	return syscall.Exec(program, os.Args, environ) //nolint:gosec // a test's own program
 }
 
-// install makes a filter that asks its listener what time it is.
+// install installs a filter that sends calls for the time to a listener.
 func install() (listener, error) {
 	insns, err := bpf.Assemble(question())
 	if err != nil {
@@ -58,8 +58,8 @@ func install() (listener, error) {
 		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// A question that is being answered must not be given up for a signal: the answer would be written to where
-	// something else may be by then. Kernels before 5.19 cannot promise that.
+	// A signal must not interrupt a call that is being answered. Otherwise, the answer could overwrite memory that is used
+	// for something else by then. Kernels before 5.19 do not support this flag.
 	for _, flags := range []uintptr{unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, 0} {
 		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
 			flags|unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&program)))
@@ -74,7 +74,7 @@ func install() (listener, error) {
 	return 0, err
 }
 
-// question is the filter. The offsets are those of struct seccomp_data; both architectures have the low half of a
+// question returns the filter. The offsets are those of struct seccomp_data. Both architectures store the low half of a
 // number first.
 func question() []bpf.Instruction {
 	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
@@ -91,7 +91,7 @@ func question() []bpf.Instruction {
 	}
 }
 
-// listener is the descriptor of a filter's.
+// listener is the file descriptor of the listener of a filter.
 type listener int
 
 func (l listener) close() { _ = unix.Close(int(l)) } // nothing was written to it
@@ -114,7 +114,7 @@ type answered struct {
 	flags uint32
 }
 
-// answer takes one question and answers it. Who asked may be gone at any moment, which is no error.
+// answer receives and answers one call. The process that made the call can end at any time, which is not an error.
 func (l listener) answer(now func(clock int32) (unix.Timespec, error)) error {
 	var q asked
 	if err := l.control(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); err != nil {
@@ -128,14 +128,15 @@ func (l listener) answer(now func(clock int32) (unix.Timespec, error)) error {
 	const size = int(unsafe.Sizeof(ts))
 	local := []unix.Iovec{{Base: (*byte)(unsafe.Pointer(&ts)), Len: uint64(size)}}
 	remote := []unix.RemoteIovec{{Base: uintptr(q.args[1]), Len: size}}
-	if err := l.control(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&q.id)); err != nil { // another may have its number
+	if err := l.control(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&q.id)); err != nil {
+		// If the process has ended, another process can have the same PID.
 		return gone(err)
 	}
 	if n, err := unix.ProcessVMWritev(int(q.pid), local, remote, 0); err != nil || n != size {
 		if gone(err) != nil {
 			return fmt.Errorf("writing the answer: %w", err)
 		}
-		a.errno = -int32(unix.EFAULT) // where the answer should go there is nothing
+		a.errno = -int32(unix.EFAULT) // the address for the answer is not mapped
 	}
 	return gone(l.control(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a)))
 }
@@ -153,7 +154,7 @@ func (l listener) control(request uintptr, arg unsafe.Pointer) error {
 	}
 }
 
-// gone leaves out the errors of a process that is not there any more.
+// gone returns nil for the errors that occur if a process has ended, and err for other errors.
 func gone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EFAULT) {
 		return nil

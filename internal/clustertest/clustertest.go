@@ -1,4 +1,4 @@
-// Package clustertest leads tests to the cluster that `make cluster` starts, and makes namespaces of their own in it.
+// Package clustertest connects tests to the cluster that `make cluster` starts, and creates namespaces for tests.
 package clustertest
 
 import (
@@ -27,29 +27,30 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// StorageClass is that of the cluster's volumes.
+// StorageClass is the storage class for volumes in the cluster.
 const StorageClass = "workcell-test"
 
-// Node is the cluster's only one.
+// Node is the name of the cluster's only node.
 const Node = "127.0.0.1"
 
-// Service is the address of the API server for pods, which the node has.
+// Service is the address of the API server for pods. It is an address of the node.
 const Service = "10.214.0.1"
 
-// Containerd is the socket of the node.
+// Containerd is the socket of the node's containerd.
 const Containerd = "/run/workcell/cluster/containerd.sock"
 
-// NamespaceVariable names the namespace that Namespace made to the tests, and to the processes that they start.
+// NamespaceVariable is set to the name of the namespace that Namespace created, for the tests and the processes that
+// they start.
 const NamespaceVariable = "WORKCELL_TEST_NAMESPACE"
 
-// Leaks are goroutines that client-go leaves when a stream to a pod is given up in the moment in which it is opened:
-// the connection is closed, but its end waits for a stream that was added to it afterwards.
+// Leaks returns options that ignore certain goroutines of client-go. If a stream to a pod is canceled while it is being
+// opened, client-go closes the connection but keeps waiting for a stream that was added afterwards.
 func Leaks() []goleak.Option {
 	const shutdown = "github.com/moby/spdystream.(*Connection).shutdown"
 	return []goleak.Option{goleak.IgnoreAnyFunction(shutdown), goleak.IgnoreAnyFunction(shutdown + ".func1")}
 }
 
-// Kubeconfig returns the file that leads to the cluster.
+// Kubeconfig returns the path of the kubeconfig file for the cluster.
 func Kubeconfig() string {
 	if file := os.Getenv("WORKCELL_TEST_KUBECONFIG"); file != "" {
 		return file
@@ -57,7 +58,7 @@ func Kubeconfig() string {
 	return "/var/lib/workcell/cluster/kubeconfig"
 }
 
-// Config returns the configuration of an administrator's client.
+// Config returns the configuration for a client with administrator permissions.
 func Config() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig())
 	if err != nil {
@@ -67,8 +68,8 @@ func Config() (*rest.Config, error) {
 	return config, rest.LoadTLSFiles(config)
 }
 
-// Kind returns a function that returns a client of a kind. The namespace of the client is empty if objects of the kind
-// have none. The clientset of client-go would link every kind into every test.
+// Kind returns a function that returns a client for one kind of object. If the kind is not namespaced, the namespace
+// argument of the client is empty. The clientset of client-go would link every kind into every test.
 func Kind[T, L any, O interface {
 	*T
 	runtime.Object
@@ -89,13 +90,13 @@ func Kind[T, L any, O interface {
 		config.GroupVersion, config.NegotiatedSerializer = &group, codecs
 		api, err := rest.RESTClientFor(config)
 		if err != nil {
-			panic(err) // the configuration is that of Config
+			panic(err) // the configuration comes from Config
 		}
 		return gentype.NewClientWithList(resource, api, parameters, namespace, func() O { return new(T) }, func() OL { return new(L) }, gentype.PrefersProtobuf[O]())
 	}
 }
 
-// The kinds that tests use most.
+// Kinds that tests use most.
 var (
 	Namespaces             = Kind[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
 	PersistentVolumeClaims = Kind[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
@@ -104,8 +105,8 @@ var (
 	ServiceAccounts        = Kind[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
 )
 
-// Namespace makes a namespace that enforces the restricted Pod Security Standard, and returns what removes it. In a
-// process that a test started it is that of the test.
+// Namespace creates a namespace that enforces the restricted Pod Security Standard, and returns a function that removes
+// it. In a process that a test started, it returns the namespace of the test.
 func Namespace(ctx context.Context) (name string, remove func() error, err error) {
 	if name := os.Getenv(NamespaceVariable); name != "" {
 		return name, func() error { return nil }, nil
@@ -120,7 +121,7 @@ func Namespace(ctx context.Context) (name string, remove func() error, err error
 	}}}
 	namespaces := Namespaces(api, "")
 	remove = func() error {
-		// A connection that idles for 90 s would hold checks for leaks up.
+		// An idle connection stays open for 90 s, and leak checks would wait for it.
 		defer utilnet.CloseIdleConnectionsFor(namespaces.GetClient().(*rest.RESTClient).Client.Transport)
 		return namespaces.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 	}
@@ -145,7 +146,7 @@ func Make(ctx context.Context, api *rest.Config, ns *corev1.Namespace) error {
 	return err
 }
 
-// Main runs the tests of a package in a namespace of their own, and returns the exit code.
+// Main runs the tests of a package in a new namespace, and returns the exit code.
 func Main(m interface{ Run() int }) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -162,12 +163,13 @@ func Main(m interface{ Run() int }) int {
 	return m.Run()
 }
 
-// Options returns the options of a driver on a namespace of the cluster.
+// Options returns options for a driver that uses a namespace of the cluster.
 func Options(namespace string) *kubernetes.Options {
 	return &kubernetes.Options{
 		Kubeconfig: Kubeconfig(), Namespace: namespace, GuestImage: guestimage.Reference(), StorageClass: StorageClass,
-		Limits: backend.Limits{CPUMillis: 500}, // so that the node has room for all that run at a time
+		// So that the node has enough CPUs for all sandboxes that run at the same time.
+		Limits: backend.Limits{CPUMillis: 500},
 
-		NetworkPolicyEnforced: true, // e2e/cluster/addons enforces them
+		NetworkPolicyEnforced: true, // by e2e/cluster/addons
 	}
 }

@@ -1,4 +1,4 @@
-// Package commandtest builds the command for tests that run it as a user does.
+// Package commandtest builds the workcell command for tests that run it in the same way as a user does.
 package commandtest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"runtime"
 )
 
-// Variable names a command that is already built. `make test` sets it, because linking the command takes several
-// seconds.
+// Variable contains the path of a command that is already built. `make test` sets it, because linking the command takes
+// several seconds.
 const Variable = "WORKCELL_TEST_COMMAND"
 
 // Build returns the path of the built command. If Variable is not set, Build compiles the command into dir.

@@ -1,4 +1,5 @@
-// Package guestimage makes the image that brings the guest to where no engine copies files into containers: to pods.
+// Package guestimage builds the image with the guest agent. Pods need the image, because no engine copies files into
+// their containers.
 package guestimage
 
 import (
@@ -19,11 +20,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// Reference is the image's usual name.
+// Reference returns the usual name of the image.
 func Reference() string { return "workcell/guest:" + embed.Version() }
 
-// Image returns the image for an architecture: the guest and what belongs to it in [embed.Dir], and nothing else. The
-// same version is the same image on every machine.
+// Image returns the image for an architecture. It contains only the guest agent and its other files in [embed.Dir]. The
+// same version produces the same image on every host.
 func Image(arch string) (v1.Image, error) {
 	guest, err := embed.Binary(arch)
 	if err != nil {
@@ -44,10 +45,10 @@ func Image(arch string) (v1.Image, error) {
 	return mutate.ConfigFile(img, withConfig(img, arch))
 }
 
-// withConfig returns what the image says of itself.
+// withConfig returns the configuration of the image.
 func withConfig(img v1.Image, arch string) *v1.ConfigFile {
 	c, err := img.ConfigFile()
-	if err != nil { // it was made here
+	if err != nil { // the image was just created
 		c = &v1.ConfigFile{}
 	}
 	c = c.DeepCopy()
@@ -58,7 +59,8 @@ func withConfig(img v1.Image, arch string) *v1.ConfigFile {
 	return c
 }
 
-// archive returns the files as a layer. Whoever starts the guest here must be able to copy it, so that it can be read.
+// archive returns the files as a layer. All users can read the guest agent, because the user that starts it here must
+// be able to copy it.
 func archive(guest []byte) ([]byte, error) {
 	files, err := embed.Files(guest)
 	if err != nil {
@@ -87,7 +89,7 @@ func archive(guest []byte) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-// directories writes the entries of a directory and of those above it, each once.
+// directories writes entries for a directory and its parents, except those that were already written.
 func directories(w *tar.Writer, dir string, made map[string]bool) error {
 	if dir == "." || made[dir] {
 		return nil
@@ -99,7 +101,8 @@ func directories(w *tar.Writer, dir string, made map[string]bool) error {
 	return w.WriteHeader(&tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir})
 }
 
-// Write writes the image as `docker save` does, under this reference: for docker load, ctr images import or kind load.
+// Write writes the image in the format of `docker save`, under the name ref. `docker load`, `ctr images import`, and
+// `kind load` can read it.
 func Write(w io.Writer, ref, arch string) error {
 	tag, err := name.NewTag(ref)
 	if err != nil {

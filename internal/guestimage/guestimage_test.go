@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// TestWrite reads the archive back as an engine does: it has every file of the guest, byte for byte, and is the same
-// each time.
+// TestWrite reads the archive in the same way as an engine. It verifies that the archive contains the exact content of
+// every file of the guest agent, and that it is the same each time.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	var one, two bytes.Buffer

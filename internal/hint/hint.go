@@ -1,4 +1,4 @@
-// Package hint has errors that say what the user can do about them.
+// Package hint provides errors that include a hint about what the user can do.
 package hint
 
 import (
@@ -9,9 +9,9 @@ import (
 // Kind is the exit code of a command.
 type Kind int
 
-// Kinds of errors outside of the command.
+// Kinds of errors that packages other than the command use.
 const (
-	Failed      Kind = 0 // the class of the error determines the code
+	Failed      Kind = 0 // the class of the error determines the exit code
 	Usage       Kind = 2 // wrong flags or arguments
 	Model       Kind = 4 // the model cannot be used
 	Unavailable Kind = 5 // the engine cannot be used
@@ -20,14 +20,14 @@ const (
 // Error is an error with a hint.
 type Error struct {
 	Kind Kind
-	Err  error  // nil: the output has said it, nothing is printed
+	Err  error  // if nil, nothing is printed, because the output already contains the problem
 	Hint string // may be empty
 }
 
 // New returns an error with a hint.
 func New(kind Kind, err error, hint string) error { return &Error{kind, err, hint} }
 
-// Error returns the text without the hint.
+// Error returns the message without the hint.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("exit code %d", e.Kind)
@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 // Unwrap returns the error that the hint is for.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Of returns the outermost hint of an error, nil for none.
+// Of returns the outermost hint in an error, or nil if the error contains no hint.
 func Of(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {

@@ -8,13 +8,13 @@ import (
 
 // Problem is a mistake in a file, or in a value of a file.
 type Problem struct {
-	File    string // empty for a value
-	Line    int    // from 1; 0 when the problem is the whole file
-	Column  int    // from 1; 0 when only the line is known
-	Field   string // path of a value, "limits.memory_mb"; may be empty
-	Message string // what is wrong
-	Hint    string // what to do about it; may be empty
-	Err     error  // class of the problem; may be nil
+	File    string // empty for a problem in a value
+	Line    int    // starts at 1; 0 if the problem concerns the whole file
+	Column  int    // starts at 1; 0 if only the line is known
+	Field   string // path of a value, such as "limits.memory_mb"; may be empty
+	Message string // describes the problem
+	Hint    string // tells the user what to do; may be empty
+	Err     error  // the class of the problem; may be nil
 }
 
 // Error returns "file:line:column: message; hint".
@@ -38,7 +38,7 @@ func (p *Problem) Error() string {
 // Unwrap returns the class of the problem.
 func (p *Problem) Unwrap() error { return p.Err }
 
-// Problems are all problems of a file or a value. errors.As finds the first [*Problem].
+// Problems contains all problems in a file or a value. errors.As finds the first [*Problem].
 type Problems []*Problem
 
 // Add adds a problem with a field.
@@ -46,14 +46,14 @@ func (ps *Problems) Add(field, hint, format string, args ...any) {
 	*ps = append(*ps, &Problem{Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// AddBelow adds the problems of a value whose fields have a prefix here.
+// AddBelow adds the problems of a nested value, and puts prefix before their fields.
 func (ps *Problems) AddBelow(prefix string, more Problems) {
 	for _, p := range more {
 		ps.Add(prefix+p.Field, p.Hint, "%s", p.Message)
 	}
 }
 
-// Error returns one line per problem.
+// Error returns one line for each problem.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {
@@ -62,7 +62,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap returns the problems one by one.
+// Unwrap returns the individual problems.
 func (ps Problems) Unwrap() []error {
 	errs := make([]error, len(ps))
 	for i, p := range ps {
@@ -71,7 +71,8 @@ func (ps Problems) Unwrap() []error {
 	return errs
 }
 
-// Sort sorts the problems of a file by line and column. Problems of the whole file follow, then those of other files.
+// Sort sorts the problems of a file by line and column. They are followed by the problems of the whole file, and then
+// by those of other files.
 func (ps Problems) Sort(file string) {
 	rank := func(p *Problem) []int {
 		switch {

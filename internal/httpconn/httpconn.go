@@ -1,4 +1,4 @@
-// Package httpconn serves HTTP on a connection that is there already, such as one from inside a sandbox.
+// Package httpconn serves HTTP on an existing connection, such as a connection from a sandbox.
 package httpconn
 
 import (
@@ -10,28 +10,29 @@ import (
 	"time"
 )
 
-// Bounds of a connection.
+// Limits for a connection.
 const (
 	idleTime  = 2 * time.Minute
 	maxHeader = 64 << 10
 )
 
-// Serve answers the requests on a connection under ctx, and returns when the connection has been closed: by the server,
-// or by the handler that hijacked it. The header of a request must come within headerTime.
+// Serve handles the requests on a connection under ctx. It returns when the server, or a handler that hijacked the
+// connection, has closed it. The header of a request must arrive within headerTime.
 func Serve(ctx context.Context, c net.Conn, h http.Handler, headerTime time.Duration) {
 	closed, end := context.WithCancel(context.Background())
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // what code inside sends wrongly is its own business
+		// Invalid requests from a sandbox are not logged.
+		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 
 		DisableGeneralOptionsHandler: true,
 	}
-	_ = srv.Serve(&listener{conn: &closing{c, end}}) // ends when the one connection was taken
+	_ = srv.Serve(&listener{conn: &closing{c, end}}) // returns after it has accepted the only connection
 	<-closed.Done()
 }
 
-// closing calls a function when it is closed.
+// closing is a connection that calls a function when it is closed.
 type closing struct {
 	net.Conn
 	end func()
@@ -42,7 +43,7 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-// listener is what one connection comes from.
+// listener is a net.Listener that returns a single connection.
 type listener struct {
 	conn net.Conn
 	done bool

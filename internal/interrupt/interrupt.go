@@ -1,6 +1,6 @@
-// Package interrupt is for callers that cannot be asked for approvals while a call of theirs is under way: the call is
-// answered with the questions, and its work, such as a command in a sandbox, waits in the background. A later call
-// brings the answers, and waits on for the same work.
+// Package interrupt is for callers that cannot give approvals during a call. The call returns the questions, and its
+// work, such as a command in a sandbox, waits in the background. A later call contains the answers and continues to
+// wait for the same work.
 package interrupt
 
 import (
@@ -11,28 +11,29 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// Job is work that outlives the call that began it while somebody is asked for approvals. Its methods may be called
-// concurrently.
+// Job is work that can continue after the call that started it has returned to ask for approvals. Its methods are safe
+// for concurrent use.
 type Job[T any] struct {
 	hold      func() (release func())
 	cancel    context.CancelFunc
 	questions chan *Question
-	done      chan struct{} // closed when the work has ended: out and err are set
+	done      chan struct{} // closed when the work has ended; afterwards, out and err are set
 	out       T
 	err       error
 }
 
-// Question is a call of a host tool that waits for an answer.
+// Question is a call of a host tool that waits for approval.
 type Question struct {
 	hosttools.ApprovalRequest
-	answer chan hosttools.Decision // has room for one
+	answer chan hosttools.Decision // buffered, with space for one decision
 }
 
-// Answer decides about the call. It is called once.
+// Answer decides about the call. It must be called only once.
 func (q *Question) Answer(d hosttools.Decision) { q.answer <- d }
 
-// Start begins work, under a context with the values of ctx and without its end; approvals below it are questions to
-// the callers of Wait. hold, unless nil, is called before the work and before each question, release behind them.
+// Start starts work under a context that has the values of ctx, but is not canceled when ctx is. Approval requests in
+// the work become questions for the callers of Wait. If hold is not nil, it is called before the work and before each
+// question, and release is called afterwards.
 func Start[T any](ctx context.Context, hold func() (release func()), work func(context.Context) (T, error)) *Job[T] {
 	if hold == nil {
 		hold = func() func() { return func() {} }
@@ -40,7 +41,7 @@ func Start[T any](ctx context.Context, hold func() (release func()), work func(c
 	j := &Job[T]{hold: hold, questions: make(chan *Question), done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancel(hosttools.WithApprover(context.WithoutCancel(ctx), j))
 	release := hold()
-	go func() { // ends with the work, which an approval that nobody gives does not keep
+	go func() { // ends with the work, which does not wait for approvals forever
 		defer close(j.done)
 		defer release()
 		defer j.cancel()
@@ -68,8 +69,8 @@ func (j *Job[T]) Approve(ctx context.Context, r hosttools.ApprovalRequest) (host
 	}
 }
 
-// unanswered ends the work when nobody has come back for it in all the time there is for an answer: there may be many
-// more questions, and nobody who would get the result.
+// unanswered cancels the work if no answer arrived before the deadline. Otherwise, the work could ask many more
+// questions, although no caller waits for its result.
 func (j *Job[T]) unanswered(ctx context.Context) (hosttools.Decision, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		j.cancel()
@@ -77,7 +78,7 @@ func (j *Job[T]) unanswered(ctx context.Context) (hosttools.Decision, error) {
 	return hosttools.Decision{}, ctx.Err()
 }
 
-// Wait waits like Next, and cancels the work if ctx ends.
+// Wait is like Next, but cancels the work if ctx ends.
 func (j *Job[T]) Wait(ctx context.Context) (q *Question, out T, err error) {
 	if q, out, err = j.Next(ctx); q == nil && ctx.Err() != nil {
 		j.Cancel()
@@ -85,7 +86,7 @@ func (j *Job[T]) Wait(ctx context.Context) (q *Question, out T, err error) {
 	return q, out, err
 }
 
-// Next waits for a question, or for the end of the work. At the end q is nil, and out and err are the results of the
+// Next waits for a question or for the end of the work. At the end, q is nil, and out and err are the results of the
 // work. If ctx ends first, err is its cause, and the work continues.
 func (j *Job[T]) Next(ctx context.Context) (q *Question, out T, err error) {
 	select {
@@ -98,13 +99,13 @@ func (j *Job[T]) Next(ctx context.Context) (q *Question, out T, err error) {
 	}
 }
 
-// Cancel ends the work, and waits until it has ended.
+// Cancel cancels the work, and waits until it has ended.
 func (j *Job[T]) Cancel() {
 	j.cancel()
 	<-j.done
 }
 
-// Another returns a further question that waits already; nil when there is none.
+// Another returns another question if one is already waiting, or nil.
 func (j *Job[T]) Another() *Question {
 	select {
 	case q := <-j.questions:
@@ -117,16 +118,16 @@ func (j *Job[T]) Another() *Question {
 // Done returns a channel that is closed when the work has ended.
 func (j *Job[T]) Done() <-chan struct{} { return j.done }
 
-// Round is the questions of a job that its caller has and is to answer.
+// Round contains questions of a job that were sent to the caller and need answers.
 type Round[J Ender] struct {
 	Job       J
 	Questions []*Question
 }
 
-// Ender is a [Job], or has one.
+// Ender is implemented by [Job] and by types that contain one.
 type Ender interface{ Done() <-chan struct{} }
 
-// Rounds keeps rounds until they are answered. The zero value is empty. It is safe for concurrent use.
+// Rounds stores rounds until they are answered. The zero value is empty. It is safe for concurrent use.
 type Rounds[J Ender] struct {
 	mu   sync.Mutex // guards kept
 	kept map[string]owned[J]
@@ -137,7 +138,7 @@ type owned[J Ender] struct {
 	owner any
 }
 
-// Keep keeps a round for whoever comes with its id and is its owner, a comparable value.
+// Keep stores a round under an id. Only its owner, a comparable value, can take it.
 func (r *Rounds[J]) Keep(id string, owner any, round Round[J]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,14 +148,14 @@ func (r *Rounds[J]) Keep(id string, owner any, round Round[J]) {
 	for id, old := range r.kept {
 		select {
 		case <-old.Job.Done():
-			delete(r.kept, id) // nobody answered in time
+			delete(r.kept, id) // no answer arrived in time
 		default:
 		}
 	}
 	r.kept[id] = owned[J]{round, owner}
 }
 
-// Take returns a round, once and to its owner alone.
+// Take removes and returns a round if owner is its owner.
 func (r *Rounds[J]) Take(id string, owner any) (Round[J], bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/interrupt"
 )
 
-// asks is work that asks for ever, each time for a minute at most, and returns how often it got no answer.
+// asks keeps requesting approvals, each with a timeout of a minute, until one is granted. It returns the number of
+// requests without an approval.
 func asks(ctx context.Context) (int, error) {
 	for n := 0; ; n++ {
 		within, cancel := context.WithTimeout(ctx, time.Minute)
@@ -26,7 +27,8 @@ func asks(ctx context.Context) (int, error) {
 	}
 }
 
-// Work that nobody comes back for ends with its first question, however many more it has.
+// TestNobodyComesBack verifies that work ends with its first question if no answer arrives, regardless of how many
+// questions would follow.
 func TestNobodyComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +47,7 @@ func TestNobodyComesBack(t *testing.T) {
 	})
 }
 
-// The end of a call that waits is that of the work; an answer that comes too late blocks nobody.
+// TestWaitIsCancelled verifies that canceling a call that waits ends the work, and that a late answer does not block.
 func TestWaitIsCancelled(t *testing.T) {
 	t.Parallel()
 	held := 0
@@ -59,7 +61,8 @@ func TestWaitIsCancelled(t *testing.T) {
 	q.Answer(hosttools.Decision{Allow: true})
 }
 
-// A round is taken once, by its owner; one whose work has ended is forgotten.
+// TestRounds verifies that a round can be taken once and only by its owner, and that a round is removed after its work
+// has ended.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	type rounds = interrupt.Rounds[*interrupt.Job[int]]
@@ -76,7 +79,7 @@ func TestRounds(t *testing.T) {
 	ended := keep("1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, _ = ended.Wait(ctx) // which ends it
+	_, _, _ = ended.Wait(ctx) // ends the work
 	j := keep("2")
 	for _, tc := range []struct {
 		id, owner string

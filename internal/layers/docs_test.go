@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestGuaranteesNameTests: each test that docs/guarantees.md names exists.
+// TestGuaranteesNameTests verifies that each test named in docs/guarantees.md exists.
 func TestGuaranteesNameTests(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -40,8 +40,8 @@ func TestGuaranteesNameTests(t *testing.T) {
 	}
 }
 
-// TestArchitectureNamesPackages verifies that the map in ARCHITECTURE.md has every package, and no name without
-// packages. A package belongs to the longest name that fits; "x/..." is x and everything below it.
+// TestArchitectureNamesPackages verifies that the table in ARCHITECTURE.md contains every package, and no name without
+// packages. A package belongs to the longest name that matches. "x/..." means x and everything below it.
 func TestArchitectureNamesPackages(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -51,7 +51,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 	_, text, _ = bytes.Cut(text, []byte("\n## Packages\n"))
 	text, _, _ = bytes.Cut(text, []byte("\n## "))
-	count := map[string]int{} // packages of each name
+	count := map[string]int{} // number of packages for each name
 	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]+) \\| ").FindAllSubmatch(text, -1) {
 		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(m[1], -1) {
 			count[string(name[1])] = 0
@@ -81,7 +81,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 }
 
-// packages returns the directories of the module's packages, including packages that have only tests.
+// packages returns the directories of the module's packages, including packages that contain only tests.
 func packages(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}

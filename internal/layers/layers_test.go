@@ -1,5 +1,5 @@
-// Package layers holds the test that keeps imports pointing downwards. It
-// reads the sources, so it sees every platform's files and needs no build.
+// Package layers contains the test for the layers of packages: each package can import only packages of certain other
+// layers. The test reads the source files, so it covers the files for all platforms and needs no build.
 package layers
 
 import (
@@ -19,16 +19,15 @@ import (
 
 const module = "github.com/workcell-dev/workcell"
 
-// A layer is a folder and what the packages at and below it may import of this
-// module. The longest matching folder counts. Packages may always import what
-// lies in their own layer. In may, "x" is the layer x and "x/..." is it and
-// every layer below it.
+// A layer is a folder, and the packages of this module that packages in and below the folder can import. A package
+// belongs to the longest folder that matches. Packages can always import packages in their own layer. In may, "x" means
+// the layer x, and "x/..." means x and every layer below it.
 type layer struct {
 	dir    string
 	may    []string
-	genkit bool     // may import Genkit
-	sdk    bool     // may import the OpenTelemetry SDK and exporters
-	only   []string // if not nil: the only other modules it may import
+	genkit bool     // whether the layer can import Genkit
+	sdk    bool     // whether the layer can import the OpenTelemetry SDK and exporters
+	only   []string // if not nil, the only other modules that the layer can import
 }
 
 func layers() []layer {
@@ -41,48 +40,49 @@ func layers() []layer {
 	commands := append(slices.Clone(all), "cmd/workcell/internal/app", "cmd/workcell/internal/cli")
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
-		// The contract, light enough for anyone to implement.
+		// The driver contract has few dependencies, so that anyone can implement it.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
-		// Drivers know the contract and how to reach the guest.
+		// Drivers use the contract, and connect to the guest agent.
 		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "backend/internal/snapshots")},
 		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/kubernetes", may: above("backend", "backend/internal/kit", "internal/guest")},
 		{dir: "backend/memory", may: above("backend", "backend/internal/kit", "internal/guest")},
-		// What they owe, for drivers of others too: nothing above the contract and the guest.
+		// The tests for the contract are also for drivers outside this module, so they use only the contract and the guest
+		// agent.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
-		// What the drivers share.
+		// Packages that drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli", "github.com/docker/docker-credential-helpers"}},
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
-		// The rooms of the guest, lowest first.
+		// Parts of the guest agent, lowest layer first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
 		{dir: "internal/guest/disk", may: []string{"internal/guest", "internal/guest/proc"}},
 		{dir: "internal/guest/files", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
 		{dir: "internal/guest/output", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
 		{dir: "internal/guest/server", may: []string{"internal/guest/..."}},
-		// Reads streams that come in small steps.
+		// Reads streams that arrive in small parts.
 		{dir: "internal/telemetry", may: []string{"backend"}},
-		// File systems of a given size, for workspaces.
+		// File systems with a fixed size, for workspaces.
 		{dir: "backend/internal/snapshots", may: []string{"backend", "backend/internal/host", "backend/internal/sizedfs"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sync", "golang.org/x/sys"}},
 		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
-		// The system call filter of every engine.
+		// The system call filter for all engines.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{"golang.org/x/sync"}},
 		{dir: "internal/audit", only: []string{}},
-		// For any program with Genkit, which it knows by its spans alone.
+		// For every program that uses Genkit. It knows Genkit only by its spans.
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/yamlnode", may: []string{"internal/suggest", "internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
-		// What a tool is, whichever protocol offers it.
+		// The definition of a tool, independent of the protocol that offers it.
 		{dir: "internal/toolspec", may: above("backend", "sandbox", "session")},
-		// Conversations of agents, as a journal keeps them.
+		// Conversations of agents, in the form that a journal stores.
 		{dir: "internal/transcript", may: []string{"internal/toolspec"}, genkit: true},
-		// The sandbox of a file as a request.
+		// The sandbox settings of a file, converted to a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
-		// What files say of hosts, host tools, packages, outputs, command lines, and names.
+		// Settings in files for hosts, host tools, packages, outputs, command lines, and names.
 		{dir: "internal/rules", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
 		{dir: "environment", may: above("backend", "sandbox", "session", "session/admin", "internal/rules", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
@@ -93,7 +93,7 @@ func layers() []layer {
 		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "internal/rules", "internal/toolspec", "internal/yamlnode")},
-		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
+		// CLI coding agents and their skills. They are independent of the sources of their tools and models.
 		{dir: "executor", may: above("backend", "sandbox", "session", "session/record", "executor/skill", "gateway/model", "internal/rules", "internal/guest", "internal/sanitize")},
 		{dir: "executor/skill", may: []string{"internal/hint", "sandbox", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync"}},
 		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
@@ -106,7 +106,7 @@ func layers() []layer {
 		{dir: "internal/porttest", only: []string{}},
 		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 
-		// Durable state: one file, or one database, for all that keep some.
+		// Durable state in one file or one database, for all packages that store some.
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "internal/postgres", may: []string{"backend"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/record/postgres", may: above("backend", "sandbox", "session/record", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
@@ -117,10 +117,10 @@ func layers() []layer {
 		{dir: "session/record/sqlite", may: above("backend", "sandbox", "session/record", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "workflow/runstore", "internal/sqlitefile"), genkit: true},
 		{dir: "workflow/journaltest", may: []string{"backend", "session", "session/record", "workflow", "workflow/runstore"}, genkit: true},
-		// A handle to a running sandbox, which knows neither managers nor stores.
+		// The handle of a running sandbox. It depends on neither managers nor stores.
 		{dir: "sandbox", may: above("backend", "internal/rules", "internal/guest", "patch")},
 		{dir: "session", may: above("backend", "sandbox", "session/record", "internal/rules", "internal/guest", "internal/guest/server", "patch")},
-		// Files and directories between the host and a sandbox.
+		// Files and directories that are copied between the host and a sandbox, and other features of sessions.
 		{dir: "session/admin", may: []string{"internal/bound", "internal/sanitize", "backend", "session", "session/record"}, only: []string{}},
 		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/sanitize"}, only: []string{}},
@@ -131,11 +131,11 @@ func layers() []layer {
 		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/rules", "internal/sanitize", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/rules", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
 		{dir: "mcpserver", may: above("internal/yamlnode", "backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
-		// The difference of two directories, and globs of files; they know nothing of sandboxes.
+		// Differences between two directories, and glob patterns for files. They do not depend on sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar", "golang.org/x/sys"}},
 		{dir: "cmd/workcell/internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
 		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
-		// What the command is made of. Commands alone read the environment.
+		// Parts of the command. Only commands read environment variables.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "cmd/workcell/internal/environ", may: []string{"internal/hint"}, only: []string{}},
 		{dir: "cmd/workcell/internal/config", may: []string{"internal/hint", "backend", "frontmatter", "gateway/services", "cmd/workcell/internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
@@ -146,10 +146,10 @@ func layers() []layer {
 		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/state", "backend", "session", "session/admin", "session/record", "session/record/sqlite"}},
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest", "tools"}, genkit: true},
-		// Plays recorded turns as a model; knows nothing of sandboxes.
+		// Plays recorded turns as a model. It does not depend on sandboxes.
 		{dir: "cmd/workcell/internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
-		// PID 1 of every sandbox: small, static, little to attack.
+		// PID 1 of every sandbox. It is small and static, so its attack surface is small.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
 		{dir: "cmd/workcell/internal/app", may: all, genkit: true},
 		{dir: "cmd/workcell/internal/cli", may: commands},
@@ -179,7 +179,8 @@ func TestImportsPointDownwards(t *testing.T) {
 	}
 }
 
-// A rule that lets everything through would pass the test above.
+// TestVerdict verifies that the rules refuse imports. Otherwise, a rule that allows everything would pass the test
+// above.
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 	rules := layers()
@@ -231,7 +232,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Every direct dependency is explained.
+// TestDependenciesAreExplained verifies that RATIONALE.md explains every direct dependency.
 func TestDependenciesAreExplained(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -246,7 +247,7 @@ func TestDependenciesAreExplained(t *testing.T) {
 	for line := range strings.Lines(string(mod)) {
 		f := strings.Fields(line)
 		if len(f) != 2 || !strings.HasPrefix(line, "\t") {
-			continue // indirect ones end in a comment
+			continue // the lines of indirect dependencies end in a comment
 		}
 		if !explained(string(rationale), f[0]) {
 			t.Errorf("RATIONALE.md has no line on %s", f[0])
@@ -254,8 +255,8 @@ func TestDependenciesAreExplained(t *testing.T) {
 	}
 }
 
-// The lint configuration states the same rules for editors; it must at least
-// be well-formed, because `make lint` is not part of the tests.
+// TestLintConfigIsYAML verifies that the lint configuration is valid YAML, because `make lint` is not part of the
+// tests. The configuration contains the same rules for editors.
 func TestLintConfigIsYAML(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "..", ".golangci.yml"))
@@ -270,8 +271,8 @@ func TestLintConfigIsYAML(t *testing.T) {
 	}
 }
 
-// explained accepts the module's own path, that of the repository it is part
-// of, and the short form of Go's own modules.
+// explained reports whether a text contains a module's path, the path of the module's repository, or the short form for
+// a Go project module.
 func explained(text, mod string) bool {
 	if strings.Contains(text, "`"+strings.TrimPrefix(mod, "golang.org/")+"`") {
 		return true
@@ -284,7 +285,7 @@ func explained(text, mod string) bool {
 	return false
 }
 
-// verdict returns why a package of layer l may not import imp, or nothing if it may.
+// verdict returns the reason why a package in layer l cannot import imp, or an empty string if it can.
 func verdict(l layer, rules []layer, imp string) string {
 	if rel, ours := strings.CutPrefix(imp, module+"/"); ours {
 		if to, ok := layerOf(rules, rel); ok && l.mayImport(to) {
@@ -330,8 +331,8 @@ func layerOf(rules []layer, dir string) (layer, bool) {
 	return layer{}, false
 }
 
-// sources maps every folder with Go sources to its imports, tests left out,
-// and those to the first file that has them.
+// sources returns the imports of every folder with Go sources, without tests. The value for each import is the first
+// file that contains it.
 func sources(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -379,7 +380,7 @@ func sources(t *testing.T) map[string]map[string]string {
 	return out
 }
 
-// skipDir leaves out what is not part of the module.
+// skipDir skips folders that are not part of the module.
 func skipDir(root, p string, d fs.DirEntry) error {
 	if p == root {
 		return nil

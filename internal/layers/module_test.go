@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestModuleCanBePublished: no proxy would refuse a version of this tree, nor `go install` one that it got. The whole
-// of it is tried by `hack/release.sh install`.
+// TestModuleCanBePublished verifies that module proxies and `go install` accept a version of this tree.
+// `hack/release.sh install` tries the complete process.
 func TestModuleCanBePublished(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -24,7 +24,7 @@ func TestModuleCanBePublished(t *testing.T) {
 	}
 	folded := map[string]string{}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // what a test beside this one made and removed
+		if errors.Is(err, fs.ErrNotExist) { // a file that another test created and removed
 			return nil
 		}
 		if err != nil {
@@ -53,8 +53,8 @@ func TestModuleCanBePublished(t *testing.T) {
 	}
 }
 
-// unpublishable returns why no file of a module may have a name, by the rules of golang.org/x/mod/module.CheckFilePath;
-// empty when it may.
+// unpublishable returns the reason why a file of a module cannot have this name, or an empty string if it can. It
+// follows the rules of golang.org/x/mod/module.CheckFilePath.
 func unpublishable(name string) string {
 	stem, _, _ := strings.Cut(strings.ToLower(name), ".")
 	switch {

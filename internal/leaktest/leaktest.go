@@ -1,5 +1,5 @@
-// Package leaktest fails the tests of a package that leave goroutines behind. goleak by itself waits less than half a
-// second for those that are about to end, which on a machine that runs other tests beside may be too short.
+// Package leaktest fails the tests of a package if they leave goroutines behind. goleak alone waits less than half a
+// second for goroutines to end, which can be too short on a host that runs other tests at the same time.
 package leaktest
 
 import (
@@ -11,13 +11,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long goroutines may take to end.
+// patience is how long Find waits for goroutines to end.
 const patience = 2 * time.Minute
 
-// Main runs the tests and ends the process.
+// Main runs the tests and exits.
 func Main(m *testing.M) { os.Exit(Tests{m}.Run()) }
 
-// Tests are those of a package, which fail when goroutines are left.
+// Tests are the tests of a package. They fail if goroutines remain afterwards.
 type Tests struct{ M interface{ Run() int } }
 
 // Run runs the tests and returns the exit code.
@@ -32,7 +32,7 @@ func (t Tests) Run() int {
 	return code
 }
 
-// Find waits for the end of all goroutines but the caller's, and returns those that go on.
+// Find waits until all goroutines except the caller's have ended, and returns an error with those that remain.
 func Find(ignored ...goleak.Option) error {
 	err := goleak.Find(ignored...)
 	for late := time.Now().Add(patience); err != nil && time.Now().Before(late); err = goleak.Find(ignored...) {

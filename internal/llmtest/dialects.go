@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// answers are the ways to write an answer.
+// answers returns the functions that write an answer, by dialect.
 func answers() map[string]func(*writer, Answer, Usage) {
 	return map[string]func(*writer, Answer, Usage){
 		"anthropic": anthropic, "openai-responses": responses, "openai-chat": chat, "gemini": gemini, "ollama": ollama,
@@ -18,10 +18,10 @@ type writer struct {
 	req  Request
 	gate func()
 	cut  bool
-	sent int // events
+	sent int // number of events
 }
 
-// whole writes an answer that is not streamed.
+// whole writes an answer without streaming.
 func (w *writer) whole(v any) {
 	if w.cut {
 		w.w.Header().Set("Content-Length", "1000000")
@@ -32,13 +32,13 @@ func (w *writer) whole(v any) {
 	writeJSON(w.w, http.StatusOK, v)
 }
 
-// event writes a part of a stream. What is before a gate has been sent; else a short answer comes in one piece, because
-// Genkit's plugin for Anthropic leaves a stream open that it cannot read.
+// event writes an event of a stream. The events before a gate are flushed. Without a gate, a short answer arrives in
+// one piece, because Genkit's plugin for Anthropic leaves a stream open if it cannot read it.
 func (w *writer) event(name string, v any) {
 	if w.sent == 0 {
 		w.w.Header().Set("Content-Type", "text/event-stream")
 	} else if w.gate != nil || w.cut {
-		_ = http.NewResponseController(w.w).Flush() // who reads may be gone
+		_ = http.NewResponseController(w.w).Flush() // the client may have disconnected
 	}
 	if w.sent > 0 && w.gate != nil {
 		w.gate()
@@ -53,7 +53,7 @@ func (w *writer) event(name string, v any) {
 	fmt.Fprintf(w.w, "data: %s\n\n", text(v))
 }
 
-// each makes one part of an answer of each call.
+// each returns one part of an answer for each call.
 func each(calls []Call, part func(i int, c Call) Object) []Object {
 	var parts []Object
 	for i, c := range calls {
@@ -62,8 +62,8 @@ func each(calls []Call, part func(i int, c Call) Object) []Object {
 	return parts
 }
 
-// callID returns an id for the ith call of an answer, which no other of the conversation has: clients take two of one
-// id for one.
+// callID returns an id for the ith call of an answer. The id is unique in the conversation, because clients treat two
+// calls with the same id as one.
 func (r Request) callID(prefix string, i int) string {
 	return fmt.Sprintf("%s_%d_%d", prefix, len(r.Results()), i)
 }
@@ -134,7 +134,7 @@ func chat(w *writer, a Answer, u Usage) {
 	chunk := func(choices []Object, used any) {
 		w.event("", Object{"id": "x", "object": "chat.completion.chunk", "created": 1, "model": w.req.Model, "choices": choices, "usage": used})
 	}
-	for i, c := range a.Calls { // the arguments in two pieces
+	for i, c := range a.Calls { // the arguments are sent in two pieces
 		args := text(c.Input)
 		f := Object{"index": i, "id": calls[i]["id"], "type": "function", "function": Object{"name": c.Name, "arguments": args[:len(args)/2]}}
 		rest := Object{"index": i, "function": Object{"arguments": args[len(args)/2:]}}
@@ -153,7 +153,7 @@ func chat(w *writer, a Answer, u Usage) {
 	fmt.Fprint(w.w, "data: [DONE]\n\n")
 }
 
-// namespaceOf returns the namespace that a request offers a tool in, as Codex does with those of MCP servers.
+// namespaceOf returns the namespace of a tool in a request. Codex puts the tools of MCP servers into namespaces.
 func namespaceOf(body Object, tool string) (space string) {
 	groups, _ := body["tools"].([]any)
 	for _, g := range groups {

@@ -1,6 +1,6 @@
-// Package llmtest is a model server that plays a script, for tests and demonstrations. It speaks the wire formats of
-// Anthropic, OpenAI (Responses and Chat Completions), Gemini and Ollama, the first four streamed or not, and counts the
-// tokens that it says were used.
+// Package llmtest provides a scripted model server for tests and demonstrations. It speaks the wire formats of
+// Anthropic, OpenAI (Responses and Chat Completions), Gemini, and Ollama, with and without streaming except for Ollama.
+// It counts the tokens that its answers report.
 package llmtest
 
 import (
@@ -17,25 +17,25 @@ import (
 // Object is a JSON object.
 type Object = map[string]any
 
-// Call is a call of a tool that the model makes.
+// Call is a tool call that the model makes.
 type Call struct {
 	Name  string
 	Input any
 }
 
-// Answer is what the model answers: calls, or else text.
+// Answer is an answer of the model. It contains either tool calls or text.
 type Answer struct {
 	Text   string
 	Calls  []Call
-	Status int         // of a refusal that Text explains; zero for an answer
-	Header http.Header // of the answer, besides its own
-	Gate   func()      // is called between the parts of a stream; may be nil
-	Cut    bool        // ends the connection in the middle of the answer
+	Status int         // the status of an error whose message is Text; zero for a normal answer
+	Header http.Header // additional headers for the response
+	Gate   func()      // called between the parts of a stream; may be nil
+	Cut    bool        // closes the connection in the middle of the answer
 }
 
 // Request is a request to the model.
 type Request struct {
-	Dialect string // anthropic, openai-responses, openai-chat, gemini or ollama
+	Dialect string // anthropic, openai-responses, openai-chat, gemini, or ollama
 	Path    string
 	Query   string
 	Header  http.Header
@@ -44,13 +44,14 @@ type Request struct {
 	Body    Object
 }
 
-// Usage is what answers used. Input includes what was read from and written to caches, output what was thought.
+// Usage is the token usage of answers. Input includes the tokens that were read from and written to caches. Output
+// includes reasoning tokens.
 type Usage struct {
 	Requests                                        int64
 	Input, Output, CacheRead, CacheWrite, Reasoning int64
 }
 
-// Server is an http.Handler. It is safe for concurrent use.
+// Server is an http.Handler that answers as a model. It is safe for concurrent use.
 type Server struct {
 	script func(n int, r Request) Answer
 
@@ -59,7 +60,7 @@ type Server struct {
 	used     Usage
 }
 
-// New returns a server whose nth request to the model, from 0, is answered by script.
+// New returns a server that answers the nth request to the model with script(n, …). The first n is 0.
 func New(script func(n int, r Request) Answer) *Server { return &Server{script: script} }
 
 // Requests returns the requests to the model so far.
@@ -69,14 +70,14 @@ func (s *Server) Requests() []Request {
 	return slices.Clone(s.requests)
 }
 
-// Used returns what all answers together said they used. Refusals use nothing.
+// Used returns the total usage that all answers reported. Errors use nothing.
 func (s *Server) Used() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
 }
 
-// dialects are the ends of the paths that ask the model.
+// dialects returns the dialect for each suffix of a path of a request to the model.
 func dialects() map[string]string {
 	return map[string]string{
 		"/messages": "anthropic", "/responses": "openai-responses", "/chat/completions": "openai-chat",
@@ -87,7 +88,7 @@ func dialects() map[string]string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // nobody waits for the answer
+		return // the client has disconnected
 	}
 	req := Request{Path: r.URL.Path, Query: r.URL.RawQuery, Header: r.Header.Clone()}
 	for suffix, dialect := range dialects() {
@@ -95,7 +96,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			req.Dialect = dialect
 		}
 	}
-	if req.Dialect == "" { // what clients ask beside the model: lists of models, capabilities, counts of tokens
+	if req.Dialect == "" { // other requests of clients: lists of models, capabilities, token counts
 		writeJSON(w, http.StatusOK, Object{"models": []Object{}, "capabilities": []string{"completion", "tools"}, "data": []Object{}, "input_tokens": len(raw), "totalTokens": len(raw)})
 		return
 	}
@@ -121,7 +122,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answers()[req.Dialect](&writer{w: w, req: req, gate: a.Gate, cut: a.Cut}, a, u)
 }
 
-// read reads model and stream, which Gemini has in the path.
+// read sets the model and whether the answer is streamed. For Gemini, both come from the path.
 func (r *Request) read() {
 	r.Model, _ = r.Body["model"].(string)
 	r.Stream, _ = r.Body["stream"].(bool)
@@ -132,8 +133,8 @@ func (r *Request) read() {
 	}
 }
 
-// count returns what an answer uses: numbers that differ from each other and from answer to answer. Anthropic alone
-// tells what was written to its cache, and alone does not tell what was thought.
+// count returns the usage of an answer. The numbers differ from each other and between answers. Only Anthropic reports
+// the tokens written to the cache, and only Anthropic does not report reasoning tokens.
 func count(dialect string, body []byte, a Answer) Usage {
 	u := Usage{Requests: 1, Input: int64(len(body))/4 + 7, Output: int64(len(pieces(a.Text))) + 11*int64(len(a.Calls)) + 1}
 	u.CacheRead = u.Input / 3
@@ -181,8 +182,8 @@ func (r Request) Results() []string {
 	return out
 }
 
-// split returns the JSON texts that stand one after the other in s. Genkit's plugin for Ollama puts the outputs of one
-// turn into one message.
+// split returns the consecutive JSON values in s. Genkit's plugin for Ollama puts the outputs of one turn into one
+// message.
 func split(s string) []string {
 	var out []string
 	for dec := json.NewDecoder(strings.NewReader(s)); dec.More(); {
@@ -195,7 +196,7 @@ func split(s string) []string {
 	return out
 }
 
-// objects calls visit for each object in v, outer ones first.
+// objects calls visit for each object in v, outer objects first.
 func objects(v any, visit func(Object)) {
 	switch v := v.(type) {
 	case []any:
@@ -210,7 +211,7 @@ func objects(v any, visit func(Object)) {
 	}
 }
 
-// text returns a string as it is and anything else as JSON.
+// text returns a string unchanged, and other values as JSON.
 func text(v any) string {
 	if s, ok := v.(string); ok {
 		return s
@@ -222,11 +223,11 @@ func text(v any) string {
 	return string(b)
 }
 
-// pieces are the parts that a text is streamed in.
+// pieces splits a text into the parts of a stream.
 func pieces(s string) []string { return strings.SplitAfter(s, " ") }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 }

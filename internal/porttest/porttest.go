@@ -1,4 +1,4 @@
-// Package porttest finds ports for programs of tests that have to be told theirs.
+// Package porttest finds free ports for test programs that cannot choose a port themselves.
 package porttest
 
 import (
@@ -8,7 +8,8 @@ import (
 	"strconv"
 )
 
-// Of these no system hands out any by itself, so that what else runs does not get one before the program listens.
+// No system assigns ports in this range automatically, so no other program gets one of them before the test program
+// listens.
 const first, count = 20_000, 10_000
 
 // Loopback returns n ports of 127.0.0.1 on which nothing listens.

@@ -22,14 +22,14 @@ const (
 	ArgHome     = "home"
 )
 
-// Bounds of a command line.
+// Limits for a command line.
 const (
 	maxArgs = 100
-	// maxArg is the longest argument, below what Linux takes, 128 KiB.
+	// maxArg is the maximum length of an argument. Linux accepts at most 128 KiB.
 	maxArg = 120 << 10
 )
 
-// errInvalidArgs is returned for a command line that cannot be run.
+// errInvalidArgs is returned for command lines that cannot be run.
 var errInvalidArgs = errors.New("invalid command line")
 
 // placeholders returns all placeholders.
@@ -37,10 +37,10 @@ func placeholders() []string {
 	return []string{ArgHome, ArgMaxTurns, ArgModel, ArgPrompt, ArgResume, ArgSchema, ArgSystem, ArgWorkdir}
 }
 
-// placeholder matches {name}, and {{name}}, which stands for {name} itself.
+// placeholder matches {name}, and the escaped form {{name}}, which stands for the text {name}.
 var placeholder = regexp.MustCompile(`\{\{[a-z_]+\}\}|\{[a-z_]+\}`)
 
-// CheckArgs returns the first problem of a command line with placeholders.
+// CheckArgs returns the first problem in a command line with placeholders.
 func CheckArgs(args []string) error {
 	switch {
 	case len(args) == 0 || args[0] == "":
@@ -65,15 +65,15 @@ func CheckArgs(args []string) error {
 	return nil
 }
 
-// HasArg reports whether a command line has a placeholder.
+// HasArg reports whether a command line contains a placeholder.
 func HasArg(args []string, name string) bool {
 	return slices.ContainsFunc(args, func(arg string) bool {
 		return slices.Contains(placeholder.FindAllString(arg, -1), "{"+name+"}")
 	})
 }
 
-// FillArgs returns a command line with its placeholders replaced. A placeholder without a value becomes an empty text,
-// and its argument stays.
+// FillArgs replaces the placeholders in a command line. A placeholder without a value becomes an empty string, and its
+// argument remains.
 func FillArgs(args []string, values map[string]string) ([]string, error) {
 	if err := CheckArgs(args); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@
 //     need them.
 //   - Globs: `outputs:`, the files below the work directory that a run collects.
 //   - Arguments: command lines of user-defined programs. A placeholder such as {model} becomes part of one argument,
-//     whatever its value contains, because there is no shell.
-//   - Names: reserved names of isolated sandboxes, which only one agent, step, branch, or item of a run can use and
-//     which are removed with it; and reserved names of the snapshots that a run creates.
+//     regardless of its value, because there is no shell.
+//   - Names: reserved names of isolated sandboxes and of snapshots. An isolated sandbox belongs to one agent, step,
+//     branch, or item of a run, and is removed with it. The reserved names of snapshots are for those that a run creates.
 package rules

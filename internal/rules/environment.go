@@ -8,19 +8,19 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// Bounds of Environment.Setup.
+// Limits for Environment.Setup.
 const (
 	maxSetupLines = 100
 	maxSetupBytes = 64 << 10
 )
 
-// Environment is what a sandbox finds installed: once for all that ask for the same with the same image and user. The
-// zero value is nothing.
+// Environment describes what is installed in a sandbox. It is installed once for all sandboxes that need the same
+// environment with the same image and user. The zero value installs nothing.
 type Environment struct {
-	Pip   []string `json:"pip,omitempty"`   // packages of Python's index, with or without versions
-	Npm   []string `json:"npm,omitempty"`   // packages of npm's registry, with or without versions
-	Setup []string `json:"setup,omitempty"` // lines of shell, which run before packages are installed
-	// Network are the hosts that Setup, pip and npm reach beside the registries of the packages.
+	Pip   []string `json:"pip,omitempty"`   // packages from the Python package index, with or without versions
+	Npm   []string `json:"npm,omitempty"`   // packages from the npm registry, with or without versions
+	Setup []string `json:"setup,omitempty"` // shell commands, which run before packages are installed
+	// Network contains the hosts that Setup, pip, and npm can connect to, in addition to the package registries.
 	Network Hosts `json:"network,omitzero"`
 }
 
@@ -32,7 +32,7 @@ func (e Environment) Equal(o Environment) bool {
 	return slices.Equal(e.Pip, o.Pip) && slices.Equal(e.Npm, o.Npm) && slices.Equal(e.Setup, o.Setup) && e.Network.Equal(o.Network)
 }
 
-// Clone returns a copy that shares nothing.
+// Clone returns a deep copy.
 func (e Environment) Clone() Environment {
 	return Environment{
 		Pip: slices.Clone(e.Pip), Npm: slices.Clone(e.Npm), Setup: slices.Clone(e.Setup),
@@ -40,7 +40,7 @@ func (e Environment) Clone() Environment {
 	}
 }
 
-// Problems returns the problems of the environment. Fields are as files name them.
+// Problems returns the problems with the environment. Their fields have the same names as in files.
 func (e Environment) Problems() (found hint.Problems) {
 	checkPackages(&found, "pip_packages", e.Pip, pipForm, "write a name with or without versions, for example requests>=2.31,<3")
 	checkPackages(&found, "npm_packages", e.Npm, npmForm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")

@@ -12,14 +12,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// maxGlobs bounds a list.
+// maxGlobs is the maximum length of a list.
 const maxGlobs = 100
 
-// Globs are patterns of paths below the work directory: `*`, `?`, `[…]` and `{…}` as in shells, `**` for any number of
-// directories. A question mark at the end of one says that it may be missing.
+// Globs are patterns for paths below the work directory. They can contain `*`, `?`, `[…]`, and `{…}` as in shells, and
+// `**` for any number of directories. A question mark at the end of a pattern means that the file can be missing.
 type Globs []string
 
-// Problems returns everything that is wrong with the patterns. Fields are outputs, and outputs[N] for a pattern.
+// Problems returns all problems with the patterns. Their fields are "outputs", or "outputs[N]" for a single pattern.
 func (g Globs) Problems() (list hint.Problems) {
 	if len(g) > maxGlobs {
 		list.Add("outputs", "", "outputs has %d entries, the limit is %d", len(g), maxGlobs)
@@ -42,12 +42,12 @@ func (g Globs) Problems() (list hint.Problems) {
 	return list
 }
 
-// splitGlob returns the pattern of an entry, and whether it may be missing.
+// splitGlob returns the pattern of an entry, and whether the file can be missing.
 func splitGlob(text string) (glob string, optional bool) {
 	return strings.CutSuffix(text, "?")
 }
 
-// Match reports whether a path is an output. A pattern that names a directory means all that is in it.
+// Match reports whether a path is an output. A pattern that matches a directory includes everything in it.
 func (g Globs) Match(name string) bool {
 	return slices.ContainsFunc(g, func(text string) bool { return matchGlob(text, name) })
 }
@@ -62,7 +62,7 @@ func matchGlob(text, name string) bool {
 	return false
 }
 
-// Enter reports whether there may be outputs in a directory.
+// Enter reports whether a directory can contain outputs.
 func (g Globs) Enter(dir string) bool {
 	return slices.ContainsFunc(g, func(text string) bool {
 		glob, _ := splitGlob(text)
@@ -70,10 +70,11 @@ func (g Globs) Enter(dir string) bool {
 	})
 }
 
-// enterGlob reports whether a pattern, by its parts, may match what lies in a directory.
+// enterGlob reports whether a pattern can match files in a directory. Both are split at slashes.
 func enterGlob(glob, dir []string) bool {
 	for i, name := range dir {
-		if i == len(glob) || glob[i] == "**" || strings.ContainsAny(glob[i], "{\\") { // braces and backslashes may reach over slashes
+		if i == len(glob) || glob[i] == "**" || strings.ContainsAny(glob[i], "{\\") {
+			// Braces and backslashes can span slashes.
 			return true
 		}
 		if !doublestar.MatchUnvalidated(glob[i], name) {
@@ -83,8 +84,8 @@ func enterGlob(glob, dir []string) bool {
 	return true
 }
 
-// Missing returns the indices of the patterns that none of the paths matches, those of patterns that may be missing
-// apart.
+// Missing returns the indices of the patterns that match none of the paths. The patterns for files that can be missing
+// are in optional.
 func (g Globs) Missing(names []string) (missing, optional []int) {
 	for i, text := range g {
 		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(text, name) }) {
@@ -99,7 +100,7 @@ func (g Globs) Missing(names []string) (missing, optional []int) {
 	return missing, optional
 }
 
-// Pick returns the patterns at some indices, without the mark of those that may be missing.
+// Pick returns the patterns at the given indices, without a question mark at the end.
 func (g Globs) Pick(at []int) (list []string) {
 	for _, i := range at {
 		glob, _ := splitGlob(g[i])
@@ -108,10 +109,11 @@ func (g Globs) Pick(at []int) (list []string) {
 	return list
 }
 
-// In returns the files of fsys that match, in order. A directory that cannot be read has none.
+// In returns the matching files of fsys, in order. It skips directories that cannot be read.
 func (g Globs) In(fsys fs.FS) []string {
 	var names []string
-	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error { // what fails is passed over
+	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		// Files and directories with errors are skipped.
 		switch {
 		case err != nil && d != nil && d.IsDir():
 			return fs.SkipDir

@@ -85,7 +85,8 @@ func TestGlobFiles(t *testing.T) {
 	}
 }
 
-// FuzzGlob: no pattern and no path is a reason to panic, and what matches is entered.
+// FuzzGlob verifies that patterns and paths never cause a panic, and that Enter accepts the parent directories of
+// matching paths.
 func FuzzGlob(f *testing.F) {
 	f.Add("dist/**", "dist/a/b")
 	f.Add("{a,b/c}/*?", "b/c/d")

@@ -14,10 +14,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// presetPrefix begins the name of a preset.
+// presetPrefix is the prefix of preset names.
 const presetPrefix = "registry:"
 
-// Bounds of lists.
+// Limits for lists.
 const (
 	maxHosts = 256
 	maxHost  = 253
@@ -27,8 +27,9 @@ const (
 //go:embed presets.txt
 var presetText string
 
-// Hosts lists hosts that can be reached. A host is an exact name, or *.name for all names below that; with :port it is
-// that port alone, else 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
+// Hosts lists the hosts that can be reached. A host is an exact name, or *.name for all subdomains of name. By default,
+// ports 80 and 443 can be reached. An entry with :port permits only that port. registry:NAME stands for the hosts of a
+// preset. Deny takes precedence over Allow.
 type Hosts struct {
 	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
@@ -39,14 +40,14 @@ type Hosts struct {
 // IsZero reports whether the list allows nothing.
 func (l Hosts) IsZero() bool { return len(l.Allow) == 0 && len(l.Services) == 0 }
 
-// Equal reports whether two lists say the same in the same order.
+// Equal reports whether two lists contain the same entries in the same order.
 func (l Hosts) Equal(o Hosts) bool {
 	same := func(a, b ServiceUse) bool { return a.Name == b.Name && slices.Equal(a.Allow, b.Allow) }
 	return slices.Equal(l.Allow, o.Allow) && slices.Equal(l.Deny, o.Deny) &&
 		slices.EqualFunc(l.Services, o.Services, same)
 }
 
-// Problems returns what is wrong with the list.
+// Problems returns the problems with the list.
 func (l Hosts) Problems() (found hint.Problems) {
 	for _, part := range []struct {
 		name  string
@@ -68,29 +69,29 @@ func (l Hosts) Problems() (found hint.Problems) {
 	return append(found, serviceProblems(l.Services)...)
 }
 
-// HostRule is one entry of a list.
+// HostRule is an entry of a list.
 type HostRule struct {
 	text  string
 	hosts []hostPattern
 }
 
-// String returns the rule as it was written.
+// String returns the rule as the user wrote it.
 func (r HostRule) String() string { return r.text }
 
 // hostPattern matches hosts.
 type hostPattern struct {
-	name string // without the leading "*." of a wildcard, lower case
+	name string // lower case, without the leading "*." of a wildcard
 	wild bool
-	port uint16 // zero is 80 and 443
+	port uint16 // zero means 80 and 443
 }
 
-// HostMatch is how a rule matches a host.
+// HostMatch describes how a rule matches a host.
 type HostMatch struct {
 	Rule  string
 	Named bool // the rule names the port
 }
 
-// HostPresets returns the names of the presets, as rules write them.
+// HostPresets returns the names of the presets, with their prefix.
 func HostPresets() []string {
 	var names []string
 	for name := range hostPresets() {
@@ -100,7 +101,7 @@ func HostPresets() []string {
 	return names
 }
 
-// hostPresets reads presets.txt.
+// hostPresets parses presets.txt.
 func hostPresets() map[string][]string {
 	out, name := map[string][]string{}, ""
 	for line := range strings.Lines(presetText) {
@@ -116,20 +117,20 @@ func hostPresets() map[string][]string {
 	return out
 }
 
-// ParseHost reads a rule.
+// ParseHost parses a rule.
 func ParseHost(text string) (HostRule, *hint.Problem) {
 	r := HostRule{text: text}
 	if name, ok := strings.CutPrefix(text, presetPrefix); ok {
 		hosts := hostPresets()[name]
 		if hosts == nil {
 			todo := "available: " + strings.Join(HostPresets(), ", ")
-			if near, ok := suggest.Closest(name, slices.Sorted(maps.Keys(hostPresets()))); ok { // without the prefix
+			if near, ok := suggest.Closest(name, slices.Sorted(maps.Keys(hostPresets()))); ok { // compared without the prefix
 				todo = fmt.Sprintf("did you mean %q?", presetPrefix+near)
 			}
 			return r, &hint.Problem{Message: fmt.Sprintf("unknown preset %q", sanitize.Clip(text)), Hint: todo}
 		}
 		for _, h := range hosts {
-			p, _ := parseHostPattern(h) // a test reads them all
+			p, _ := parseHostPattern(h) // a test parses all of them
 			r.hosts = append(r.hosts, p)
 		}
 		return r, nil
@@ -181,20 +182,20 @@ func parseHostPattern(text string) (p hostPattern, _ *hint.Problem) {
 	return p, nil
 }
 
-// cutPort cuts a port off the end. An address of IPv6 has one only when it is in brackets.
+// cutPort removes the port from the end of a host. A port after an IPv6 address requires brackets around the address.
 func cutPort(text string) (host, port string, ok bool) {
 	if !strings.HasPrefix(text, "[") && strings.Count(text, ":") != 1 {
 		return text, "", false
 	}
 	i := strings.LastIndex(text, ":")
-	if i <= strings.LastIndex(text, "]") { // also where there is neither
+	if i <= strings.LastIndex(text, "]") { // or if the text contains neither
 		return text, "", false
 	}
 	return text[:i], text[i+1:], true
 }
 
-// Host returns a name or address as rules compare it: lower case, without brackets and the dot at the end. It reports
-// whether it is one.
+// Host returns a name or address in the form that rules compare: in lower case, without brackets, and without a
+// trailing dot. It also reports whether the name or address is valid.
 func Host(text string) (string, bool) {
 	if inner, ok := strings.CutPrefix(text, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
@@ -214,7 +215,7 @@ func Host(text string) (string, bool) {
 			return name, false
 		}
 	}
-	// What resolvers might take for an address in one of its older notations is no name.
+	// A name is invalid if resolvers could treat it as an address in an old notation.
 	last := labels[len(labels)-1]
 	return name, !(last[0] >= '0' && last[0] <= '9')
 }
@@ -223,7 +224,7 @@ func labelRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_'
 }
 
-// match reports whether the rule is about a host, which is as Host returns it.
+// match reports whether the rule allows a port of a host. The host must have the form that Host returns.
 func (r HostRule) match(host string, port uint16) (named, ok bool) {
 	for _, p := range r.hosts {
 		switch {
@@ -237,7 +238,7 @@ func (r HostRule) match(host string, port uint16) (named, ok bool) {
 	return false, false
 }
 
-// about reports whether the rule names a host, whatever the port.
+// about reports whether the rule matches a host, regardless of the port.
 func (r HostRule) about(host string) bool {
 	return slices.ContainsFunc(r.hosts, func(p hostPattern) bool { return p.about(host) })
 }
@@ -249,17 +250,17 @@ func (p hostPattern) about(host string) bool {
 	return host == p.name
 }
 
-// denies reports whether a rule of deny is about a host and a port: one without a port is about all.
+// denies reports whether the rule denies a port of a host. A rule without a port denies all ports.
 func (r HostRule) denies(host string, port uint16) bool {
 	return slices.ContainsFunc(r.hosts, func(p hostPattern) bool {
 		return (p.port == 0 || p.port == port) && p.about(host)
 	})
 }
 
-// HostSet is a list that was read.
+// HostSet is a parsed list.
 type HostSet struct{ allow, deny []HostRule }
 
-// Compile reads a list; its first problem is the error.
+// Compile parses a list. If it has problems, the error is the first problem.
 func (l Hosts) Compile() (*HostSet, error) {
 	if problems := l.Problems(); problems != nil {
 		return nil, problems[0]
@@ -276,8 +277,8 @@ func (l Hosts) Compile() (*HostSet, error) {
 	return s, nil
 }
 
-// Match looks for the rule by which a host, as Host returns it, may be reached. Without one, why says which rule
-// refuses it; more are further rules that allow.
+// Match returns the rule that allows a connection to a host, which must have the form that Host returns. If there is no
+// such rule, why is the reason for the refusal. more contains additional rules that allow hosts.
 func (s *HostSet) Match(host string, port uint16, more ...HostRule) (m HostMatch, why string) {
 	for _, r := range s.deny {
 		if r.denies(host, port) {

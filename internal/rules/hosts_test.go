@@ -19,7 +19,7 @@ func TestHostMatch(t *testing.T) {
 	for _, tt := range []struct {
 		host string
 		port uint16
-		rule string // that allows; or
+		rule string // the rule that allows the host, or
 		why  string
 	}{
 		{"example.org", 443, "Example.org.", ""},
@@ -104,7 +104,7 @@ func TestHostProblems(t *testing.T) {
 	}
 }
 
-// FuzzParseHost: what is taken as a rule matches nothing but what its words say.
+// FuzzParseHost verifies that a valid rule matches only hosts that its text contains.
 func FuzzParseHost(f *testing.F) {
 	for _, seed := range []string{"a.org", "*.a.org:443", "[::1]:80", "::1", "registry:go", "1.2.3.4", "a.org.", "A.ORG:1", "["} {
 		f.Add(seed, "a.org")

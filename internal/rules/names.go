@@ -2,24 +2,24 @@ package rules
 
 import "strings"
 
-// isolatedPrefix begins the name of every isolated sandbox. The name of no other sandbox may begin with it.
+// isolatedPrefix is the prefix of the names of isolated sandboxes. Names of other sandboxes cannot start with it.
 const isolatedPrefix = "isolated."
 
-// IsolatedName returns the name of the sandbox that belongs to owner alone. It depends on owner only, so that a resumed
-// run finds its sandboxes again.
+// IsolatedName returns the name of the sandbox that belongs only to owner. The name depends only on owner, so that a
+// resumed run finds its sandboxes again.
 func IsolatedName(owner string) string { return isolatedPrefix + owner }
 
-// Prefixes of the names of snapshots that a run creates, not its agents.
+// Prefixes of the names of snapshots that a run creates itself.
 const (
-	Checkpoint = "cp."   // what its sandboxes were at the end of a step
-	ForkBase   = "fork." // what the items of a for_each begin with
-	ForkKept   = "kept." // what one of them came to
+	Checkpoint = "cp."   // the sandboxes at the end of a step
+	ForkBase   = "fork." // the common start for the items of a for_each
+	ForkKept   = "kept." // the result of one of the items
 )
 
-// IsRunSnapshot reports whether a run, not an agent, created the snapshot with this name.
+// IsRunSnapshot reports whether the snapshot with this name was created by a run, not by an agent.
 func IsRunSnapshot(name string) bool {
 	return strings.HasPrefix(name, Checkpoint) || strings.HasPrefix(name, ForkBase) || strings.HasPrefix(name, ForkKept)
 }
 
-// IsIsolated reports whether an isolated sandbox has this name.
+// IsIsolated reports whether the name belongs to an isolated sandbox.
 func IsIsolated(name string) bool { return strings.HasPrefix(name, isolatedPrefix) }

@@ -8,20 +8,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// Bounds of lists of packages.
+// Limits for lists of packages.
 const (
 	maxPackages    = 200
-	maxPackageName = 200 // of one
+	maxPackageName = 200 // length of a single entry
 )
 
 var (
-	// Names and versions of Python's packaging standards (PEP 508, PEP 440), without markers and URLs.
+	// Names and versions according to the Python packaging standards (PEP 508, PEP 440), without markers and URLs.
 	pipForm = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?` +
 		`(?:\[[A-Za-z0-9](?:[A-Za-z0-9._, -]*[A-Za-z0-9])?\])?` +
 		`(?: *` + pipVersion + `(?: *, *` + pipVersion + `)*)?$`)
-	// A name of npm's, in a scope or in none, and a range of versions or a tag.
+	// An npm package name with or without a scope, followed by a version range or a tag.
 	npmForm = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(?:@(?:` + npmRange + `(?: *\|\| *` + npmRange + `)*|[a-z][a-z0-9-]*))?$`)
-	// What pip and npm take for a file.
+	// Names that pip and npm treat as files.
 	archiveForm = regexp.MustCompile(`(?i)\.(?:whl|zip|egg|tgz|tar|gz|bz2|tbz|xz|txz|tlz|lz|lzma)$`)
 )
 
@@ -31,8 +31,8 @@ const (
 	npmRange   = npmVersion + `(?: +(?:- +)?` + npmVersion + `)*`
 )
 
-// checkPackages adds the problems of a list of packages. Only names of registries with versions are allowed, no other
-// forms of pip and npm, such as options, addresses, paths and archives.
+// checkPackages adds the problems with a list of packages. It allows only package names with versions. It refuses all
+// other arguments that pip and npm accept, such as options, URLs, paths, and archives.
 func checkPackages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
 	if len(list) > maxPackages {
 		const todo = "list only packages that are not dependencies of others"

@@ -5,11 +5,12 @@ import (
 	"testing"
 )
 
-// TestNames: what registries have passes, what pip and npm would take for something else does not.
+// TestNames verifies that package names in registries are allowed, and that names with another meaning for pip or npm
+// are refused.
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		list     func([]string) Environment
-		good     string // separated by |, but for ranges of npm
+		good     string // separated by |, except for npm ranges
 		bad      []string
 		unpacked []string
 	}{
@@ -38,7 +39,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzNames: whatever passes holds nothing that a shell, pip or npm would take for more than a name and versions.
+// FuzzNames verifies that shells, pip, and npm treat an allowed entry only as a name and versions.
 func FuzzNames(f *testing.F) {
 	f.Add("requests>=2.31,<3")
 	f.Add("@types/node@20")

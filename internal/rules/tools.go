@@ -12,15 +12,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Tools is the value of `host_tools:`. In a file a limit of zero is refused; in a value made by Go code a zero field
-// means the default.
+// Tools is the value of `host_tools:`. A limit of zero is invalid in a file. In a value that Go code creates, a zero
+// field means the default.
 type Tools struct {
 	Allow  []Tool     `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
 	Limits ToolLimits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`
 	Index  string     `json:"index,omitempty" jsonschema:"enum=auto,enum=full,enum=search" jsonschema_description:"how models see the tools: full lists all, search only describes how to find them; auto, the default, is full while it is short"`
 }
 
-// Tool lets tools be called. Of several rules that match a tool the exact one counts, else the first.
+// Tool allows calls of tools. If several rules match a tool, an exact rule takes precedence, and otherwise the first
+// rule.
 type Tool struct {
 	Tool     string `json:"tool" jsonschema_description:"server.tool; a * stands for any text on its side of the dot"`
 	When     string `json:"when,omitempty" jsonschema_description:"condition in CEL; a call for which it is false is refused"`
@@ -35,7 +36,7 @@ const (
 	IndexSearch = "search"
 )
 
-// ToolLimits bound the calls of a run. A zero field means the default.
+// ToolLimits are the limits for the calls of a run. A zero field means the default.
 type ToolLimits struct {
 	Calls      int64 `json:"calls,omitempty" jsonschema_description:"calls of a run"`
 	Concurrent int64 `json:"concurrent,omitempty" jsonschema_description:"calls at once"`
@@ -45,14 +46,14 @@ type ToolLimits struct {
 	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; larger results are files"`
 }
 
-// toolBound is a limit with its range and default.
+// toolBound is a limit with its valid range and its default.
 type toolBound struct {
 	Name                 string
 	Value                *int64
 	Least, Most, Default int64
 }
 
-// Bounds returns the limits as files name them.
+// Bounds returns the limits with the names that files use.
 func (l *ToolLimits) Bounds() []toolBound {
 	return []toolBound{
 		{"calls", &l.Calls, 1, 1_000_000, 1000},
@@ -72,7 +73,7 @@ func (l ToolLimits) WithDefaults() ToolLimits {
 	return l
 }
 
-// Under returns the limits, none above one that most sets.
+// Under returns the limits, lowered to the limits that most sets.
 func (l ToolLimits) Under(most ToolLimits) ToolLimits {
 	above := most.Bounds()
 	for i, b := range l.Bounds() {
@@ -83,10 +84,10 @@ func (l ToolLimits) Under(most ToolLimits) ToolLimits {
 	return l
 }
 
-// MaxTools is how many rules a file may have.
+// MaxTools is the maximum number of rules in a file.
 const MaxTools = 500
 
-// Problems lists the problems of r that need neither the tools nor compiled conditions.
+// Problems returns the problems that can be found without the tools and without compiling conditions.
 func (r Tools) Problems() (found hint.Problems) {
 	if len(r.Allow) == 0 {
 		found.Add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
@@ -113,7 +114,7 @@ func (r Tools) Problems() (found hint.Problems) {
 	return found
 }
 
-// Problems lists the limits that are out of bounds.
+// Problems returns the limits that are out of range.
 func (l ToolLimits) Problems() (found hint.Problems) {
 	for _, b := range l.Bounds() {
 		if v := *b.Value; v != 0 && (v < b.Least || v > b.Most) {
@@ -123,7 +124,7 @@ func (l ToolLimits) Problems() (found hint.Problems) {
 	return found
 }
 
-// ToolPattern names tools: "server.tool", where a * stands for any text on its side of the dot.
+// ToolPattern matches tools. It has the form "server.tool", and a * stands for any text on its side of the dot.
 type ToolPattern string
 
 var (
@@ -131,7 +132,7 @@ var (
 	patternPattern = regexp.MustCompile(`^[A-Za-z0-9_*-]{1,32}\.[A-Za-z0-9_*./-]{1,128}$`)
 )
 
-// ServerProblem returns what is wrong with the name of a server; empty when nothing is.
+// ServerProblem returns the problem with the name of a server, or an empty string.
 func ServerProblem(name string) string {
 	switch {
 	case !serverPattern.MatchString(name):
@@ -142,12 +143,13 @@ func ServerProblem(name string) string {
 	return ""
 }
 
-// ReservedTool reports whether a tool with this name is never offered: sandbox tools and agents would call themselves.
+// ReservedTool reports whether tools with this name are never offered, because sandbox tools and agents would then call
+// themselves.
 func ReservedTool(tool string) bool {
 	return strings.HasPrefix(tool, "sandbox_") || tool == "execute_task"
 }
 
-// Check returns the first problem of the pattern, or nil.
+// Check returns the first problem with the pattern, or nil.
 func (p ToolPattern) Check() *hint.Problem {
 	switch {
 	case p == "":
@@ -168,16 +170,16 @@ func (p ToolPattern) Server() string {
 	return server
 }
 
-// Tool returns the part behind the dot.
+// Tool returns the part after the dot.
 func (p ToolPattern) Tool() string {
 	_, tool, _ := strings.Cut(string(p), ".")
 	return tool
 }
 
-// Exact reports whether the pattern names one tool.
+// Exact reports whether the pattern matches only one tool.
 func (p ToolPattern) Exact() bool { return !strings.Contains(string(p), "*") }
 
-// OfServer reports whether the pattern may match tools of a server.
+// OfServer reports whether the pattern can match tools of a server.
 func (p ToolPattern) OfServer(server string) bool { return matchStars(p.Server(), server) }
 
 // Match reports whether the pattern matches a tool.
@@ -185,7 +187,8 @@ func (p ToolPattern) Match(server, tool string) bool {
 	return p.OfServer(server) && matchStars(p.Tool(), tool)
 }
 
-// matchStars matches text against a pattern in which each * stands for any text, in time linear to both for each star.
+// matchStars matches text against a pattern in which each * stands for any text. For each star, it takes time
+// proportional to the lengths of both.
 func matchStars(pattern, text string) bool {
 	head, rest, star := strings.Cut(pattern, "*")
 	if !star {

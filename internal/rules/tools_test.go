@@ -31,13 +31,13 @@ func TestToolPattern(t *testing.T) {
 	}
 }
 
-// A * is any text, as in a regular expression.
+// FuzzToolPattern verifies that a * matches any text, by comparison with a regular expression.
 func FuzzToolPattern(f *testing.F) {
 	f.Add("get_*_by*", "get_issue_by_id")
 	f.Add("*a*aa", "aaa")
 	f.Fuzz(func(t *testing.T, pattern, tool string) {
 		if !utf8.ValidString(pattern) || !utf8.ValidString(tool) || strings.Contains(pattern, ".") {
-			return // what a regular expression cannot say, and what is not the tool's part
+			return // not valid for a regular expression, or not only the tool part
 		}
 		like := regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$")
 		if got := rules.ToolPattern("s."+pattern).Match("s", tool); got != like.MatchString(tool) {

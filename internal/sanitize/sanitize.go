@@ -1,4 +1,4 @@
-// Package sanitize makes text that a stranger chose fit for terminals and messages.
+// Package sanitize makes untrusted text safe for terminals and messages.
 package sanitize
 
 import (
@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s safe for a terminal: control characters, escape sequences, invisible and direction-changing
-// characters and bytes that are not UTF-8 are shown as escapes. Line feeds and tabs stay.
+// Text returns s in a form that is safe for a terminal. It escapes control characters, escape sequences, invisible
+// characters, characters that change the text direction, and invalid UTF-8. Line feeds and tabs remain.
 func Text(s string) string {
 	if isPlain(s) {
 		return s
@@ -35,13 +35,13 @@ func Text(s string) string {
 	return b.String()
 }
 
-// Line is Text for table cells and status lines: line feeds and tabs are shown as escapes too.
+// Line is like Text, but also escapes line feeds and tabs. It is for table cells and status lines.
 func Line(s string) string {
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s))
 }
 
-// Strip returns s without control, invisible and direction-changing characters and bytes that are not UTF-8. Line feeds
-// stay; tabs and other separators become spaces.
+// Strip returns s without control characters, invisible characters, characters that change the text direction, and
+// invalid UTF-8. Line feeds remain. Tabs and other separators become spaces.
 func Strip(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -56,7 +56,7 @@ func Strip(s string) string {
 	}, s)
 }
 
-// Clip bounds what a message repeats of a stranger's words: 80 bytes, and a sign that there were more.
+// Clip shortens untrusted text for a message to 80 bytes, and adds a mark if it cuts the text.
 func Clip(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -65,7 +65,7 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Cut returns at most so many characters of s, the last of which is a sign that there were more.
+// Cut returns at most the given number of characters of s. If it cuts s, the last character is a mark.
 func Cut(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
@@ -73,10 +73,10 @@ func Cut(s string, most int) string {
 	return string([]rune(s)[:most-1]) + "…"
 }
 
-// OneLine returns s on one line, with single spaces, as Cut does.
+// OneLine returns s on one line with single spaces, and shortens it in the same way as Cut.
 func OneLine(s string, most int) string { return Cut(strings.Join(strings.Fields(s), " "), most) }
 
-// Error shows another text than the error that it wraps.
+// Error replaces the message of the error that it wraps.
 type Error struct {
 	Text string
 	Err  error
@@ -87,7 +87,7 @@ func (e *Error) Error() string { return e.Text }
 // Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// EngineError takes host paths and engine addresses out of the text of a driver's error.
+// EngineError removes host paths and engine addresses from the message of a driver's error.
 func EngineError(err error) error {
 	if err == nil {
 		return nil
@@ -100,14 +100,15 @@ func EngineError(err error) error {
 	return &Error{Text: clean, Err: err}
 }
 
-// hostPath matches engine addresses and paths of the host in a driver's error.
+// hostPath matches engine addresses and host paths in a driver's error.
 var hostPath = regexp.MustCompile(`(?:unix|npipe)://[^\s"',;]+|` +
 	`(?:/(?:var|run|home|root|tmp|Users|private|etc|opt|usr)/[^\s"',;:]+)`)
 
-// maxMessage bounds what a stranger may add to the text of an error, in bytes.
+// maxMessage is the maximum length of untrusted text in an error message, in bytes.
 const maxMessage = 1024
 
-// Message makes text from outside fit for one line of a log: valid UTF-8, no control characters, bounded.
+// Message makes untrusted text suitable for one line of a log: valid UTF-8, no control characters, and a limited
+// length.
 func Message(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	text = strings.Map(func(r rune) rune {
@@ -126,7 +127,7 @@ func Message(text string) string {
 	return text + "…"
 }
 
-// JSON returns v as JSON on one line, for people and models: the characters of HTML stay as they are.
+// JSON returns v as JSON on one line, for people and models. It does not escape HTML characters.
 func JSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -144,8 +145,8 @@ func isPlain(s string) bool {
 	return true
 }
 
-// Prompt returns a prompt for a coding agent that takes a leading slash for the name of a command, which a repository
-// may define.
+// Prompt returns a prompt for a coding agent that treats a leading slash as the start of a command. A repository can
+// define such commands.
 func Prompt(s string) string {
 	if strings.HasPrefix(strings.TrimLeftFunc(s, func(r rune) bool { return r == '\ufeff' || unicode.IsSpace(r) }), "/") {
 		return "The task:\n" + s

@@ -5,15 +5,15 @@ import (
 	"io"
 )
 
-// Secrets replaces secrets in text that passes: each byte of each occurrence, also where two overlap, and whichever of
-// two that begin alike is meant. The zero value replaces nothing.
+// Secrets replaces secrets in text or in a stream. It replaces each byte of each occurrence, even if occurrences
+// overlap or several secrets start with the same bytes. The zero value replaces nothing.
 type Secrets struct {
 	words [][]byte
 	begin [256]bool // bytes that a word begins with
 	with  []byte
 }
 
-// NewSecrets returns what replaces the words that are not empty.
+// NewSecrets returns a Secrets that replaces words by with. It ignores empty words.
 func NewSecrets(with string, words ...string) Secrets {
 	s := Secrets{with: []byte(with)}
 	for _, w := range words {
@@ -24,26 +24,27 @@ func NewSecrets(with string, words ...string) Secrets {
 	return s
 }
 
-// Replace returns text without the secrets.
+// Replace returns text with the secrets replaced.
 func (s Secrets) Replace(text string) string {
 	p := passing{s: s}
 	return string(p.push([]byte(text), true))
 }
 
-// Reader returns what reads from r without the secrets. It holds back only bytes that may begin one.
+// Reader returns a reader that reads from r and replaces the secrets. It only holds back bytes that could be the start
+// of a secret.
 func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 	return &secretsReader{ReadCloser: r, p: passing{s: s}}
 }
 
-// passing is text of which a part is still to come.
+// passing is the state of a text of which more parts can follow.
 type passing struct {
 	s      Secrets
-	rest   []byte // may begin a secret
-	hidden int    // bytes at the beginning of rest that are part of one
-	in     bool   // the last byte that passed was part of one
+	rest   []byte // may be the start of a secret
+	hidden int    // number of bytes at the start of rest that belong to a secret
+	in     bool   // whether the last byte belonged to a secret
 }
 
-// push takes the next part and returns what can pass.
+// push adds the next part and returns the text that is complete.
 func (p *passing) push(part []byte, last bool) []byte {
 	p.rest = append(p.rest, part...)
 	until := len(p.rest)
@@ -70,7 +71,7 @@ func (p *passing) push(part []byte, last bool) []byte {
 	return out
 }
 
-// mayBegin returns where the first secret may begin of which a part is still to come.
+// mayBegin returns the first position at which an incomplete secret could start.
 func (p *passing) mayBegin() int {
 	first := len(p.rest)
 	for _, w := range p.s.words {

@@ -32,7 +32,7 @@ func FuzzSecrets(f *testing.F) {
 	f.Add([]byte("an abcdefgh here"), "abc", "cde", 3)
 	f.Add([]byte("aaaaaaaa"), "aa", "aaa", 1)
 	f.Fuzz(func(t *testing.T, text []byte, one, two string, step int) {
-		if strings.Contains("#", one) || strings.Contains("#", two) { // else the replacement would be one
+		if strings.Contains("#", one) || strings.Contains("#", two) { // the replacement would contain a secret
 			return
 		}
 		s := sanitize.NewSecrets("#", one, two)

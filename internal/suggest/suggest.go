@@ -1,4 +1,4 @@
-// Package suggest finds the word that a misspelt one was probably meant to be.
+// Package suggest finds the known word that a misspelled word probably stands for.
 package suggest
 
 import (
@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It
-// reports false when none is close enough to be worth naming: about a third of the word may differ, or one may be the
-// other cut short. Ties go to the earlier known word.
+// Closest returns the known word that is closest to word. It ignores case, hyphens, underscores, and spaces. It returns
+// false if no word is close enough: about a third of the word can differ, or one word can be the start of the other. If
+// several words are equally close, it returns the first of them.
 func Closest(word string, known []string) (string, bool) {
 	folded := fold(word)
 	if folded == "" || len(folded) > 64 {
@@ -28,7 +28,8 @@ func Closest(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
-// Hint asks whether the closest known word was meant, or else lists the known words if they are few.
+// Hint returns a question whether the closest known word was meant. If no word is close, it lists the known words,
+// unless there are too many.
 func Hint(word string, known []string) string {
 	if near, ok := Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
@@ -39,7 +40,7 @@ func Hint(word string, known []string) string {
 	return "available: " + strings.Join(known, ", ")
 }
 
-// limit returns how far another word may be from one of this length.
+// limit returns the maximum distance between a word of this length and another word.
 func limit(word string) int {
 	switch n := len(word); {
 	case n < 4:
@@ -51,12 +52,12 @@ func limit(word string) int {
 	}
 }
 
-// fold drops case and separators.
+// fold removes differences in case and separators.
 func fold(s string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
 }
 
-// distance returns the number of inserted, deleted, changed or swapped neighbouring bytes between a and b.
+// distance returns the number of bytes that are inserted, deleted, changed, or swapped with a neighbor between a and b.
 func distance(a, b string) int {
 	before, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// inCode returns the names of spans, attributes, events and metrics, as docs/telemetry.md writes them: the constants of
-// this package and of semconv.
+// inCode returns the names of spans, attributes, events, and metrics in the form in which docs/telemetry.md contains
+// them. They come from the constants in this package and in semconv.
 func inCode(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -54,7 +54,7 @@ func inCode(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestDocumentation: docs/telemetry.md lists what there is, and nothing else.
+// TestDocumentation verifies that docs/telemetry.md lists the same names as the code.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	code := inCode(t)
@@ -80,7 +80,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	// Named by others: a method of MCP, a command.
+	// Names that are not defined here: an MCP method and a command.
 	for _, name := range []string{"tools/call", "workcell"} {
 		delete(documented, name)
 	}

@@ -9,24 +9,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// Metrics of Workcell's own; those of the conventions are in package semconv.
+// Workcell's own metrics. The metrics of the OpenTelemetry conventions are in package semconv.
 const (
-	MetricActive       = "workcell.sandbox.active"        // open in this process
-	MetricOpenDuration = "workcell.sandbox.open.duration" // of session.Open
-	MetricExecDuration = "workcell.sandbox.exec.duration" // of commands that were waited for
+	MetricActive       = "workcell.sandbox.active"        // sandboxes that are open in this process
+	MetricOpenDuration = "workcell.sandbox.open.duration" // duration of session.Open
+	MetricExecDuration = "workcell.sandbox.exec.duration" // duration of commands that a caller waited for
 	MetricRemoved      = "workcell.sandbox.removed"
-	MetricOOMKills     = "workcell.sandbox.oom_kills" // of commands, by the kernel
+	MetricOOMKills     = "workcell.sandbox.oom_kills" // commands that the kernel's OOM killer ended
 )
 
-// Reasons of MetricRemoved.
+// Reasons for MetricRemoved.
 const (
-	RemovedClosed = "closed" // by its owner or the end of its run
+	RemovedClosed = "closed" // by its owner or at the end of its run
 	RemovedIdle   = "idle"
-	RemovedOrphan = "orphan" // its process was gone, or its time over
-	RemovedLost   = "lost"   // what was left of one that died
+	RemovedOrphan = "orphan" // its process had ended, or its time had expired
+	RemovedLost   = "lost"   // the remains of a sandbox that was lost
 )
 
-// Histogram returns a histogram of durations in seconds of the global meter provider.
+// Histogram returns a histogram of durations in seconds, from the global meter provider.
 func Histogram(name string) metric.Float64Histogram {
 	h, err := otel.Meter(TracerName).Float64Histogram(name, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
 	return mustBe(h, err)
@@ -44,13 +44,13 @@ func Counter(name string) metric.Int64Counter {
 	return mustBe(c, err)
 }
 
-// UpDownCounter returns a counter that also goes down.
+// UpDownCounter returns a counter that can decrease.
 func UpDownCounter(name string) metric.Int64UpDownCounter {
 	c, err := otel.Meter(TracerName).Int64UpDownCounter(name)
 	return mustBe(c, err)
 }
 
-// mustBe panics for the one error that an instrument can have: that its name is not valid.
+// mustBe panics if the name of an instrument is invalid, which is the only possible error.
 func mustBe[T any](v T, err error) T {
 	if err != nil {
 		panic(errors.Join(errors.New("telemetry"), err))

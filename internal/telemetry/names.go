@@ -1,11 +1,12 @@
-// Package telemetry holds the names of Workcell's spans and attributes and the few helpers that keep spans uniform.
+// Package telemetry contains the names of Workcell's spans and attributes, and a few helpers that keep spans uniform.
 //
-// Attributes never carry a command line, an environment, contents or the text of an error: an error shows as its class.
+// Attributes never contain command lines, environment variables, contents, or the messages of errors. For an error,
+// they contain only its class.
 package telemetry
 
 import "go.opentelemetry.io/otel/attribute"
 
-// TracerName is the instrumentation scope of all of Workcell's spans.
+// TracerName is the instrumentation scope of all Workcell spans.
 const TracerName = "github.com/workcell-dev/workcell"
 
 // Spans of package session.
@@ -37,7 +38,7 @@ const (
 	SpanJoinTerminal = "session.JoinTerminal"
 )
 
-// Spans of drivers, behind the driver's name and a dot: "docker.Create".
+// Spans of drivers. The driver's name and a dot come first, as in "docker.Create".
 const (
 	SpanDriverCreate = "Create"
 	SpanDriverPull   = "Pull"
@@ -50,7 +51,7 @@ const (
 	SpanDriverRollback = "Rollback"
 )
 
-// SpanEgress is a connection of code inside a sandbox to a host of the network, by package gateway/egress.
+// SpanEgress covers a connection from code in a sandbox to a network host, in package gateway/egress.
 const SpanEgress = "egress.Connect"
 
 // SpanService is a request of code inside a sandbox to an HTTP service, by package gateway/services.
@@ -60,17 +61,17 @@ const SpanService = "services.Request"
 // operation and what it is done with: "invoke_workflow debug-and-fix".
 const SpanWorkflowStep = "workflow.step"
 
-// SpanExecutor is one call of a CLI coding agent.
+// SpanExecutor covers one call of a CLI coding agent.
 const SpanExecutor = "executor.Run"
 
-// Span events, which say what the end of a command or a call came of.
+// Span events, which explain how a command or a call ended.
 const (
 	EventPrefix  = "workcell."
-	EventOOM     = EventPrefix + "oom_kill" // the kernel ended processes of the sandbox for want of memory
+	EventOOM     = EventPrefix + "oom_kill" // the kernel ended processes of the sandbox because they ran out of memory
 	EventTimeout = EventPrefix + "timeout"  // the time limit of a command ended it
-	EventQuota   = EventPrefix + "quota"    // a bound of the workspace, of files or of output was reached
-	EventRefused = EventPrefix + "refused"  // a rule did not allow a call; KeyRule names it
-	EventRemoved = EventPrefix + "removed"  // a sandbox was removed; KeyReason says why
+	EventQuota   = EventPrefix + "quota"    // a limit of the workspace, for files or for output, was reached
+	EventRefused = EventPrefix + "refused"  // a rule did not allow a call; KeyRule contains the rule
+	EventRemoved = EventPrefix + "removed"  // a sandbox was removed; KeyReason contains the reason
 )
 
 // Attribute keys.
@@ -80,7 +81,7 @@ const (
 	KeyRunID       = attribute.Key("workcell.run.id")
 	KeySandboxID   = attribute.Key("workcell.sandbox.id")
 	KeySandboxKey  = attribute.Key("workcell.sandbox.key")
-	KeyCreated     = attribute.Key("workcell.sandbox.created") // bool: Open made it
+	KeyCreated     = attribute.Key("workcell.sandbox.created") // bool: whether Open created it
 	KeyBackend     = attribute.Key("workcell.backend")
 	KeyImage       = attribute.Key("workcell.image")
 	KeyExecID      = attribute.Key("workcell.exec.id")
@@ -94,24 +95,24 @@ const (
 	KeyEntries     = attribute.Key("workcell.file.entries")
 	KeyWorkflowID  = attribute.Key("workcell.workflow.id")
 	KeyStepID      = attribute.Key("workcell.step.id")
-	KeyStepPath    = attribute.Key("workcell.step.path") // with the branches and items the step is part of
+	KeyStepPath    = attribute.Key("workcell.step.path") // includes the branches and items that the step belongs to
 	KeyStepType    = attribute.Key("workcell.step.type")
-	KeyVisit       = attribute.Key("workcell.step.visit")   // from 1; more than 1 in a loop
-	KeyAttempt     = attribute.Key("workcell.step.attempt") // from 1; more than 1 after a failure
+	KeyVisit       = attribute.Key("workcell.step.visit")   // starts at 1; greater in a loop
+	KeyAttempt     = attribute.Key("workcell.step.attempt") // starts at 1; greater after a failure
 	KeyOutcome     = attribute.Key("workcell.outcome")
-	KeySteps       = attribute.Key("workcell.run.steps")        // attempts of steps of the whole run
-	KeyTurns       = attribute.Key("workcell.agent.turns")      // calls of the model
-	KeyToolCalls   = attribute.Key("workcell.agent.tool_calls") // of the model
-	KeyRule        = attribute.Key("workcell.rule")             // that refused a call
+	KeySteps       = attribute.Key("workcell.run.steps")        // attempts of all steps in the run
+	KeyTurns       = attribute.Key("workcell.agent.turns")      // calls to the model
+	KeyToolCalls   = attribute.Key("workcell.agent.tool_calls") // tool calls that the model made
+	KeyRule        = attribute.Key("workcell.rule")             // the rule that refused a call
 	KeyReason      = attribute.Key("workcell.reason")
-	KeyToolServer  = attribute.Key("workcell.tool.server")   // of a host tool
-	KeyToolSet     = attribute.Key("workcell.tool.set")      // digest of the host tools that the run may call
-	KeyDecision    = attribute.Key("workcell.tool.decision") // allowed, denied, approved or rejected
+	KeyToolServer  = attribute.Key("workcell.tool.server")   // the server of a host tool
+	KeyToolSet     = attribute.Key("workcell.tool.set")      // digest of the host tools that the run can call
+	KeyDecision    = attribute.Key("workcell.tool.decision") // allowed, denied, approved, or rejected
 	KeyArgsBytes   = attribute.Key("workcell.tool.args_bytes")
 	KeyResultBytes = attribute.Key("workcell.tool.result_bytes")
 	KeyCost        = attribute.Key("workcell.model.cost_usd")
-	KeyFirstByte   = attribute.Key("workcell.model.ttft_ms")     // from the request to the first byte of its answer
+	KeyFirstByte   = attribute.Key("workcell.model.ttft_ms")     // from the request to the first byte of the response
 	KeyExecutor    = attribute.Key("workcell.executor")          // the CLI: claude, codex, …
-	KeySent        = attribute.Key("workcell.egress.sent_bytes") // to the host
+	KeySent        = attribute.Key("workcell.egress.sent_bytes") // bytes sent to the host
 	KeyReceived    = attribute.Key("workcell.egress.received_bytes")
 )

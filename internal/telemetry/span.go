@@ -14,20 +14,21 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// maxAttribute is the longest text attribute in bytes: models put whole conversations into what they control.
+// maxAttribute is the maximum length of a text attribute, in bytes. It is needed because models can put whole
+// conversations into some attributes.
 const maxAttribute = 256
 
-// Start begins a span with the provider of the span that ctx carries, so that a driver needs no provider of its own.
+// Start starts a span with the provider of the span in ctx, so that drivers need no provider.
 func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	return StartWith(ctx, trace.SpanFromContext(ctx).TracerProvider(), name, attrs...)
 }
 
-// StartWith begins a span with the given provider.
+// StartWith starts a span with the given provider.
 func StartWith(ctx context.Context, tp trace.TracerProvider, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	return tp.Tracer(TracerName).Start(ctx, name, trace.WithAttributes(attrs...))
 }
 
-// SandboxAttributes returns the backend, key, and run of the sandbox that a span is about.
+// SandboxAttributes returns attributes for the backend, key, and run of a sandbox.
 func SandboxAttributes(backend, key, run string) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{KeyBackend.String(backend), Text(KeySandboxKey, key)}
 	if run != "" {
@@ -36,18 +37,20 @@ func SandboxAttributes(backend, key, run string) []attribute.KeyValue {
 	return attrs
 }
 
-// StartOperation begins the span of an operation of the conventions, named by what it is done with.
+// StartOperation starts the span of an operation in the OpenTelemetry conventions. The span's name contains the
+// operation and its subject.
 func StartOperation(ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	name = Text(with, name).Value.AsString()
 	return StartWith(ctx, tp, strings.TrimSpace(operation+" "+name), append(attrs, semconv.OperationName.String(operation), with.String(name))...)
 }
 
-// Around marks the span that ctx carries, Genkit's, as one whose operation another span, around it, shows.
+// Around marks the span in ctx, which Genkit created, as a duplicate: another span around it describes the same
+// operation.
 func Around(ctx context.Context) {
 	trace.SpanFromContext(ctx).SetAttributes(semconv.OperationName.String(""))
 }
 
-// End ends span and marks it failed, with the class of err, when err is not nil. Defer it on a named error:
+// End ends a span. If err is not nil, it marks the span as failed and sets the class of err. Defer it on a named error:
 //
 //	defer func() { telemetry.End(span, err) }()
 func End(span trace.Span, err error) {
@@ -57,18 +60,18 @@ func End(span trace.Span, err error) {
 	span.End()
 }
 
-// Fail marks span failed, with the class of what went wrong.
+// Fail marks a span as failed and sets the class of the error.
 func Fail(span trace.Span, class string) {
 	span.SetStatus(codes.Error, class)
 	span.SetAttributes(semconv.ErrorType.String(class))
 }
 
-// Text returns a text attribute, cut to a bounded length; what is not UTF-8 is left out, half a character too.
+// Text returns a text attribute with a limited length. Invalid UTF-8, including incomplete characters, is removed.
 func Text(key attribute.Key, value string) attribute.KeyValue {
 	return key.String(strings.ToValidUTF8(value[:min(len(value), maxAttribute)], ""))
 }
 
-// Texts returns the text attributes of values that are not empty.
+// Texts returns text attributes for the values that are not empty.
 func Texts(values map[attribute.Key]string) (attrs []attribute.KeyValue) {
 	for key, value := range values {
 		if value != "" {
@@ -78,20 +81,20 @@ func Texts(values map[attribute.Key]string) (attrs []attribute.KeyValue) {
 	return attrs
 }
 
-// ParseTraceParent returns the span that a W3C traceparent names; one that is not valid for text that is none.
+// ParseTraceParent returns the span in a W3C traceparent. If the text is not valid, neither is the span.
 func ParseTraceParent(text string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": text})
 	return trace.SpanContextFromContext(ctx)
 }
 
-// TraceParent returns the W3C traceparent of the span that ctx carries; empty when there is none.
+// TraceParent returns the W3C traceparent of the span in ctx, or an empty string if ctx has none.
 func TraceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier["traceparent"] // tracestate and baggage stay on the host
 }
 
-// Class returns the stable word for the class of err; "internal" when it is of none.
+// Class returns a stable word for the class of err, or "internal" if err has no known class.
 func Class(err error) string {
 	if err == nil {
 		return ""

@@ -35,7 +35,7 @@ const (
 	StatusCode       = attribute.Key("rpc.response.status_code")
 	NetworkTransport = attribute.Key("network.transport")
 
-	ProcessName     = attribute.Key("process.executable.name") // of an argv, without its directory
+	ProcessName     = attribute.Key("process.executable.name") // argv[0] without its directory
 	ProcessExitCode = attribute.Key("process.exit.code")
 
 	ContainerID      = attribute.Key("container.id")
@@ -112,5 +112,5 @@ func Provider(plugin string) string {
 	case "xai":
 		return "x_ai"
 	}
-	return plugin // openai, anthropic, deepseek, ollama and others have the same
+	return plugin // openai, anthropic, deepseek, ollama, and others have the same name
 }
