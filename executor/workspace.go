@@ -220,7 +220,8 @@ func (r *run) hook(ctx context.Context, command string) error {
 		var last tail
 		_, _ = last.Write(res.Stderr.Bytes()) // never fails
 		text := fmt.Sprintf("%q: exit code %d: %s", command, res.ExitCode, last.String())
-		return &sanitize.Error{Text: strings.TrimSuffix(text, ": "), Err: ErrFailed} // Text hides ErrFailed's message, because not the coding agent failed
+		// The error hides the message of ErrFailed, because a hook failed, not the coding agent.
+		return &sanitize.Error{Text: strings.TrimSuffix(text, ": "), Err: ErrFailed}
 	}
 	return nil
 }

@@ -9,6 +9,6 @@
 //   - Globs: `outputs:`, the files below the work directory that a run collects.
 //   - Arguments: command lines of user-defined programs. A placeholder such as {model} becomes part of one argument,
 //     regardless of its value, because there is no shell.
-//   - Names: reserved names of isolated sandboxes and of snapshots. An isolated sandbox belongs to one agent, step,
-//     branch, or item of a run, and is removed with it. The reserved names of snapshots are for those that a run creates.
+//   - Names: reserved names of isolated sandboxes and of snapshots that a run creates. An isolated sandbox belongs to
+//     one agent, step, branch, or item of a run, and is removed with it.
 package rules
