@@ -53,7 +53,7 @@ func serve(ctx context.Context, c *sandbox.ServiceConn) {
 }
 
 // Grant lets the command of req call the tools of set, and returns its access. Grant overrides no variables of req. It
-// adds to req.EnvBefore behind existing entries. An approver in ctx replaces the approver of the set.
+// appends its directories to the entries in req.EnvBefore. An approver in ctx replaces the approver of the set.
 func (a *Attachment) Grant(ctx context.Context, set *Set, req *sandbox.ExecRequest) *Access {
 	extend := func(ctx context.Context, id string, by time.Duration) error { return a.s.Command(id).Extend(ctx, by) }
 	settings := a.s.Settings()

@@ -38,7 +38,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestBoundedWithoutEnd verifies that reading of an endless message is given up.
+// TestBoundedWithoutEnd verifies that reading an endless message ends with an error.
 func TestBoundedWithoutEnd(t *testing.T) {
 	t.Parallel()
 	endless := io.MultiReader(strings.NewReader(`{"result":{"tools":[{"a":"`), zeros{})
