@@ -1,10 +1,11 @@
-// Package backend is the contract between Workcell and a container engine.
+// Package backend defines the interface between Workcell and a container engine.
 //
-// A driver (backend/docker, …) implements [SandboxBackend]: the life of a sandbox and one byte stream into it.
-// Running commands, files, limits on output, path rules, spans and error wrapping are written once, above the
-// contract, in package session, and speak to the guest (PID 1 of every sandbox) over that stream.
+// A driver, for example backend/docker, implements [SandboxBackend]. It manages the lifecycle of sandboxes and opens
+// byte streams to them. Package session uses these streams to talk to the guest agent, which is PID 1 of every sandbox.
+// Package session implements commands, file operations, output limits, path rules, spans, and error wrapping once for
+// all drivers.
 //
-// Most users want package session, or package tools, and only construct a driver.
+// Most programs use package session or package tools, and only construct a driver.
 package backend
 
 import (
@@ -15,70 +16,75 @@ import (
 
 // SandboxBackend runs sandboxes on one engine.
 //
-// A sandbox is created running, may be stopped and started again, and ends when it is removed. Its id is chosen by the
-// driver's engine and is opaque to callers. The main process of a sandbox is the Workcell guest; [SandboxBackend.Dial]
-// reaches it.
+// A sandbox is running when Create returns. It can be stopped, started again, and removed. The engine chooses the
+// sandbox ID, which is opaque to callers. The main process of a sandbox is the Workcell guest agent. Call
+// [SandboxBackend.Dial] to connect to it.
 //
 //	info, err := b.Create(ctx, spec)             // image present or pulled, hardened, started
 //	stream, err := b.Dial(ctx, info.ID)          // bytes to and from the guest
 //	err = b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true})
 //
-// A wrapper embeds the SandboxBackend that it wraps. A driver without some of the features embeds [Unsupported].
+// A wrapper embeds the SandboxBackend that it wraps. A driver that lacks some of the features embeds [Unsupported].
 //
-// All methods may be called concurrently. Every call must end when its context ends; a context error must stay
-// testable with errors.Is. Other errors must wrap one of the sentinels of this package where one fits, so that callers
-// never look at text.
+// All methods are safe for concurrent use. Every call must return when its context ends, with an error that errors.Is
+// can match to the context's error. Other errors must wrap one of this package's sentinel errors if one fits, so that
+// callers never need to parse error text.
 type SandboxBackend interface {
 	// Name returns the driver's name, such as "docker". It shows in errors and spans.
 	Name() string
 
-	// Ping describes the engine. It returns an error that wraps ErrUnavailable if the engine does not answer.
+	// Ping returns information about the engine. If the engine does not respond, Ping returns an error that wraps
+	// ErrUnavailable.
 	Ping(ctx context.Context) (EngineInfo, error)
 
-	// Create makes a sandbox from spec and starts it. The image is used from the engine or pulled as spec.Pull says.
-	// A failure, a cancelled context included, must leave nothing behind. A limit or mode that was asked for and that
-	// the engine cannot enforce must fail with ErrUnsupported.
+	// Create creates a sandbox from spec and starts it. It uses the engine's copy of the image or pulls the image,
+	// depending on spec.Pull. If Create fails or ctx is canceled, it must remove everything that it created. If the engine
+	// cannot enforce a requested limit or mode, Create must fail with ErrUnsupported.
 	Create(ctx context.Context, spec Spec) (Info, error)
 
-	// Get describes a sandbox; ErrNotFound when this driver does not know it or it is not a Workcell sandbox.
+	// Get describes a sandbox. If this driver does not know the ID, or the ID is not a Workcell sandbox, Get returns
+	// ErrNotFound.
 	Get(ctx context.Context, id string) (Info, error)
 
-	// List describes the sandboxes that match filter, running or not, sorted by creation time. It must never return a
-	// container that Workcell did not make.
+	// List describes the sandboxes that match filter, sorted by creation time. It includes stopped sandboxes. It must
+	// never return a container that Workcell did not create.
 	List(ctx context.Context, filter Filter) ([]Info, error)
 
-	// Start starts a stopped sandbox. Starting a running one is no error.
+	// Start starts a stopped sandbox. It does nothing if the sandbox is already running.
 	Start(ctx context.Context, id string) error
 
-	// Stop ends the processes of a sandbox and keeps its files. Stopping a stopped one is no error.
+	// Stop kills the processes of a sandbox and keeps its files. It does nothing if the sandbox is already stopped.
 	Stop(ctx context.Context, id string) error
 
-	// Remove ends a sandbox and deletes it. Removing an unknown one is no error.
+	// Remove stops a sandbox and deletes it. It does nothing if the ID is unknown.
 	Remove(ctx context.Context, id string, opts RemoveOptions) error
 
-	// Dial opens a new stream to the guest. Other streams, of this or another process, continue. ErrNotFound when
-	// the sandbox is gone, ErrLost when it is not running.
+	// Dial opens a new stream to the guest agent. Streams that this process or other processes already opened are not
+	// affected. If the sandbox no longer exists, Dial returns ErrNotFound. If the sandbox is not running, Dial returns
+	// ErrLost.
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 
-	// Capabilities returns what this engine can enforce. It must not block on the engine for longer than ctx of New did.
+	// Capabilities returns the features that this engine can enforce. It must not wait for the engine longer than the
+	// context of New allowed.
 	Capabilities() Capabilities
 
-	// ImageID returns the value that Info.ImageID of a sandbox created from ref now would have. It is empty if the engine
-	// does not have the image; nothing is pulled. A malformed reference returns ErrInvalid.
+	// ImageID returns the value that Info.ImageID would have if a sandbox were created from ref now. It never pulls the
+	// image: if the engine does not have it, ImageID returns an empty string. A malformed reference returns ErrInvalid.
 	ImageID(ctx context.Context, ref string) (id string, err error)
 
-	// HasWorkspace reports whether a new sandbox of the session would get an existing workspace: the sandbox was removed
-	// without its volumes, or a process died in between.
+	// HasWorkspace reports whether a new sandbox of the session would get an existing workspace. A workspace exists
+	// without a sandbox if the sandbox was removed without its volumes, or if a process crashed during removal.
 	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
 
-	// RemoveWorkspace deletes the workspace of a session that has no sandbox. An unknown workspace is not an error.
-	// The workspace of another instance, or of a sandbox, returns ErrExists and stays.
+	// RemoveWorkspace deletes the workspace of a session that has no sandbox. It does nothing if the workspace is unknown.
+	// If the workspace belongs to another instance or to an existing sandbox, RemoveWorkspace keeps it and returns
+	// ErrExists.
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
 
-	// CommitEnvironment stops a sandbox that was created with Spec.Building, and keeps EnvironmentDir for later
-	// sandboxes of the image with the same Spec.Environment. A driver may keep other files of the root, but not the
-	// workspace or /tmp. It must be crash-safe: an environment exists completely or not at all. An existing
-	// environment stays; this is not an error.
+	// CommitEnvironment stops a sandbox that was created with Spec.Building. It then keeps EnvironmentDir for later
+	// sandboxes that have the same image and the same Spec.Environment. A driver may keep other files of the root file
+	// system, but not the workspace or /tmp. CommitEnvironment must be crash-safe: an environment exists completely or not
+	// at all. If the environment already exists, CommitEnvironment keeps it and returns nil.
 	//
 	//	_, err := b.Create(ctx, spec)                // spec.Environment is set: ErrEnvironment
 	//	spec.Building = true
@@ -90,43 +96,44 @@ type SandboxBackend interface {
 	// Environments returns the environments of an instance.
 	Environments(ctx context.Context, instance string) ([]Environment, error)
 
-	// RemoveEnvironment removes an environment of the instance by its name. If a sandbox uses it, it stays and the call
-	// returns ErrExists. An unknown environment is not an error.
+	// RemoveEnvironment removes an environment of the instance by name. If a sandbox uses the environment,
+	// RemoveEnvironment keeps it and returns ErrExists. It does nothing if the environment is unknown.
 	RemoveEnvironment(ctx context.Context, instance, name string) error
 
-	// Snapshot copies the files of a running sandbox's workspace under a name that CheckSnapshotName accepts. Snapshots
-	// belong to their workspace and are removed with it. An existing name returns ErrExists, a workspace with MaxSnapshots
-	// returns ErrCapacity, and a full disk ErrNoRoom.
+	// Snapshot copies the workspace files of a running sandbox. The name must pass CheckSnapshotName. Snapshots belong to
+	// their workspace and are removed together with it. If the name exists, Snapshot returns ErrExists. If the workspace
+	// has MaxSnapshots snapshots, it returns ErrCapacity. If the disk is full, it returns ErrNoRoom.
 	//
-	// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. Both must be crash-safe:
-	// a snapshot exists completely or not at all, and an interrupted rollback leaves the workspace unchanged or is
-	// completed before the next access to the sandbox.
+	// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. Both must be crash-safe.
+	// A snapshot exists completely or not at all. An interrupted rollback leaves the workspace unchanged, or the driver
+	// completes it before the next access to the sandbox.
 	Snapshot(ctx context.Context, id, name string) (Snapshot, error)
 
-	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism of the next snapshot. The mechanism is
-	// empty if the commands cannot be frozen.
+	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism that the next snapshot would use. If
+	// the commands cannot be frozen, the mechanism is empty.
 	Snapshots(ctx context.Context, id string) ([]Snapshot, SnapshotMechanism, error)
 
-	// CopySnapshot copies a snapshot of another sandbox of the instance, under the same name, so that the sandbox can be
-	// rolled back to it. The errors are those of Snapshot and of Spec.Fork.
+	// CopySnapshot copies a snapshot from another sandbox of the instance and keeps the snapshot's name. The sandbox can
+	// then be rolled back to it. CopySnapshot returns the same errors as Snapshot and as Create with Spec.Fork.
 	CopySnapshot(ctx context.Context, id string, from ForkOf) error
 
-	// RemoveSnapshot deletes a snapshot. An unknown snapshot is not an error.
+	// RemoveSnapshot deletes a snapshot. It does nothing if the snapshot is unknown.
 	RemoveSnapshot(ctx context.Context, id, name string) error
 
-	// Rollback ends all processes of the sandbox except the guest, and restores the workspace. The snapshot stays.
+	// Rollback kills all processes of the sandbox except the guest agent, and restores the workspace from the snapshot. It
+	// keeps the snapshot.
 	Rollback(ctx context.Context, id, name string) error
 
-	// Close releases the driver's own resources. Sandboxes keep running. Idempotent.
+	// Close releases the driver's resources. Sandboxes keep running. Calling Close again has no effect.
 	Close() error
 }
 
-// Unsupported has the methods for images, workspaces, environments, and snapshots of a driver that supports none of
-// them. Embed it in a driver, and define the methods that the driver supports. Create of such a driver must return
-// ErrUnsupported for a Spec with Environment or Fork.
+// Unsupported implements the methods for images, workspaces, environments, and snapshots for drivers that do not
+// support them. Embed it in a driver, and define the methods that the driver supports. Create of such a driver must
+// return ErrUnsupported if Spec.Environment or Spec.Fork is set.
 type Unsupported struct{}
 
-// ErrNoSnapshots is the error of Unsupported for snapshots.
+// ErrNoSnapshots is returned by the snapshot methods of Unsupported. It wraps ErrUnsupported.
 var ErrNoSnapshots = fmt.Errorf("snapshots are not supported on this engine or host: %w", ErrUnsupported)
 
 // ImageID returns ErrUnsupported.
@@ -168,7 +175,7 @@ func (Unsupported) RemoveSnapshot(context.Context, string, string) error { retur
 // Rollback returns ErrNoSnapshots.
 func (Unsupported) Rollback(context.Context, string, string) error { return ErrNoSnapshots }
 
-// EngineInfo describes the engine behind a driver, for people.
+// EngineInfo describes the engine of a driver, for display.
 type EngineInfo struct {
 	Name        string            `json:"name"`                   // "docker", "containerd", …
 	Version     string            `json:"version"`                // engine version
@@ -177,26 +184,26 @@ type EngineInfo struct {
 	OS          string            `json:"os,omitempty"`           // operating system of the engine's machine
 	Arch        string            `json:"arch,omitempty"`         // architecture of the engine's machine
 	Cgroup      string            `json:"cgroup,omitempty"`       // "1" or "2"
-	OCIRuntimes []string          `json:"oci_runtimes,omitempty"` // programs that make containers: runc, crun, …
-	Details     map[string]string `json:"details,omitempty"`      // anything else worth showing
+	OCIRuntimes []string          `json:"oci_runtimes,omitempty"` // OCI runtimes, for example runc and crun
+	Details     map[string]string `json:"details,omitempty"`      // other details to display
 }
 
-// RemoveOptions refine Remove.
+// RemoveOptions are the options of Remove.
 type RemoveOptions struct {
-	// Volumes also deletes the sandbox's workspace. The zero value keeps it.
+	// Volumes also deletes the sandbox's workspace. By default, Remove keeps the workspace.
 	Volumes bool
 }
 
-// Capabilities are what an engine can enforce.
+// Capabilities lists the features that an engine can enforce.
 type Capabilities struct {
 	Memory          bool          // Limits.MemoryBytes, swap included
 	CPU             bool          // Limits.CPUMillis
 	PIDs            bool          // Limits.PIDs
-	Workspace       Enforcement   // what holds Limits.WorkspaceBytes, with the default OCI runtime; empty: nothing can
-	Networks        []NetworkMode // network modes that can be asked for
-	OCIRuntimes     []string      // OCI runtimes that can be asked for
+	Workspace       Enforcement   // enforcement of Limits.WorkspaceBytes by the default OCI runtime; may be empty
+	Networks        []NetworkMode // supported network modes
+	OCIRuntimes     []string      // available OCI runtimes
 	WritableRoot    bool          // RootWritable
-	RootEnforcement Enforcement   // what holds Info.RootBytes
+	RootEnforcement Enforcement   // how Info.RootBytes is enforced
 	Persistent      bool          // files survive Stop
 	// Isolation is the isolation of sandboxes by OCI runtime; the empty name is the default runtime.
 	Isolation map[string]Isolation
@@ -204,13 +211,13 @@ type Capabilities struct {
 	Forgeable bool
 }
 
-// Guest is the program that runs as the main process of every sandbox.
+// Guest is the guest agent, the program that runs as the main process of every sandbox.
 type Guest struct {
-	// Version names the program's content: two programs must never share a version.
+	// Version identifies the content of the program. Two different programs must never have the same version.
 	Version string
 	// Binary returns the static Linux executable for "amd64" or "arm64".
 	Binary func(arch string) ([]byte, error)
-	// Readable: its file may be read in sandboxes, not only executed, as kernels need that load programs with the rights
-	// of their user. Such a guest is a Version of its own.
+	// Readable makes the program file readable in sandboxes, not only executable. Kernels that load programs with the
+	// rights of the user need this. A readable guest agent needs a separate Version.
 	Readable bool
 }

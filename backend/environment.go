@@ -2,19 +2,19 @@ package backend
 
 import "time"
 
-// EnvironmentDir is the directory that belongs to the user of a sandbox with Spec.Building: what is installed for other
-// sandboxes goes there. NodeModulesLink leads into it, unless the image has something at that place: a module finds
-// others only in directories of that name above its own.
+// EnvironmentDir is the install directory of environments. In a sandbox with Spec.Building, it belongs to the sandbox's
+// user. NodeModulesLink is a symbolic link into EnvironmentDir, unless the image already has a file at this path. The
+// link is necessary because Node.js finds modules only in node_modules directories above the importing file.
 const (
 	EnvironmentDir  = "/opt/workcell"
 	NodeModulesLink = "/node_modules"
 )
 
-// Environment is what was installed for sandboxes of an image.
+// Environment describes packages that were installed once for all sandboxes of an image.
 type Environment struct {
-	Name    string // on the engine
+	Name    string // name on the engine
 	Recipe  string // Spec.Environment
-	Image   string // that it was installed over
-	Bytes   int64  // that it takes on the disk, beside the image; zero is unknown
+	Image   string // image on which the packages were installed
+	Bytes   int64  // disk space in addition to the image; zero means unknown
 	Created time.Time
 }

@@ -6,60 +6,60 @@ import (
 	"strings"
 )
 
-// Sentinels that drivers and sessions wrap. Test with errors.Is.
+// Drivers and sessions wrap these sentinel errors. Use errors.Is to test for them.
 var (
-	// ErrNotFound: there is no such sandbox, exec or file, or the caller may not know of it.
+	// ErrNotFound means that the sandbox, command, or file does not exist, or that the caller may not know about it.
 	ErrNotFound = errors.New("not found")
-	// ErrExists: the thing to make is there already.
+	// ErrExists means that the resource already exists.
 	ErrExists = errors.New("already exists")
-	// ErrInvalid: the request can never succeed as it stands.
+	// ErrInvalid means that the request is malformed and cannot succeed unless it changes.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrPermission: the sandbox's user may not do that, or a policy forbids it.
+	// ErrPermission means that a policy or the permissions of the sandbox's user forbid the operation.
 	ErrPermission = errors.New("permission denied")
-	// ErrTooLarge: a documented size limit was passed; the text names it.
+	// ErrTooLarge means that a documented size limit was exceeded. The error text names the limit.
 	ErrTooLarge = errors.New("too large")
-	// ErrClosed: the session, manager or driver was closed, by its owner or by the end of its run.
+	// ErrClosed means that the session, manager, or driver was closed, by its owner or because its run ended.
 	ErrClosed = errors.New("closed")
-	// ErrLost: the sandbox died or was removed behind our back; what it held is gone or unreachable.
+	// ErrLost means that the sandbox exited or was removed by another program. Its processes are lost; its files may be.
 	ErrLost = errors.New("sandbox lost")
-	// ErrUnsupported: this engine cannot enforce or do what was asked.
+	// ErrUnsupported means that this engine cannot enforce or perform the request.
 	ErrUnsupported = errors.New("unsupported")
-	// ErrUnavailable: the engine does not answer; trying again later may help.
+	// ErrUnavailable means that the engine does not respond. A later retry may succeed.
 	ErrUnavailable = errors.New("engine unavailable")
-	// ErrCapacity: a configured maximum is reached; closing something helps.
+	// ErrCapacity means that a configured maximum is reached. Close a resource to make room.
 	ErrCapacity = errors.New("at capacity")
-	// ErrQuota: the sandbox's disk or inode limit is reached.
+	// ErrQuota means that the disk or inode limit of the sandbox is reached.
 	ErrQuota = errors.New("quota exceeded")
-	// ErrNoRoom: the disk that the engine or the driver keeps sandboxes on is full, or has no room for a workspace of the
-	// size that was asked for. It is an ErrQuota.
+	// ErrNoRoom means that the disk on which the engine or the driver stores sandboxes is full, or too small for a
+	// workspace of the requested size. It wraps ErrQuota.
 	ErrNoRoom = fmt.Errorf("the host's disk is full: %w", ErrQuota)
-	// ErrBusy: a rollback or snapshot of the workspace is in progress, or a process has a lease on the file. Trying again
-	// later helps.
+	// ErrBusy means that a rollback or snapshot of the workspace is in progress, or that a process has a lease on the
+	// file. A later retry may succeed.
 	ErrBusy = errors.New("busy")
-	// ErrTimeout: a time limit of the request itself, not of the context, ran out.
+	// ErrTimeout means that a time limit of the request expired. The context's deadline does not cause this error.
 	ErrTimeout = errors.New("timed out")
-	// ErrImage: the image is missing, refused by the registry or does not match its digest.
+	// ErrImage means that the image is missing, that the registry refused it, or that it does not match its digest.
 	ErrImage = errors.New("image unavailable")
-	// ErrEnvironment: what the sandbox is to find installed is not there, and must be installed first.
+	// ErrEnvironment means that the packages for the sandbox must be installed first.
 	ErrEnvironment = errors.New("environment not built")
-	// ErrProtocol: host and guest did not understand each other.
+	// ErrProtocol means that host and guest agent could not understand each other.
 	ErrProtocol = errors.New("guest protocol error")
-	// ErrVersion: another version of Workcell made the sandbox, whose guest this version does not understand. It is an
-	// ErrProtocol.
+	// ErrVersion means that another version of Workcell created the sandbox, and that this version cannot talk to its
+	// guest agent. It wraps ErrProtocol.
 	ErrVersion = fmt.Errorf("the sandbox is of another version: %w", ErrProtocol)
 )
 
-// Error is a failed operation of a backend on a sandbox. Package session builds it; drivers return plain
-// errors that wrap a sentinel.
+// Error describes a failed operation of a backend on a sandbox. Package session creates these errors. Drivers return
+// plain errors that wrap a sentinel error.
 type Error struct {
-	Op      string // "Open", "Exec", "ReadFile", …
+	Op      string // operation, for example "Open", "Exec", or "ReadFile"
 	Backend string // name of the driver
 	ID      string // session id, may be empty
 	Err     error
 }
 
-// Error returns one line without host paths. It names the sandbox or else the driver, but not Op, which users do not
-// know.
+// Error returns one line without host paths. The line names the sandbox, or the driver if ID is empty. It omits Op
+// because users do not know the operation names.
 func (e *Error) Error() string {
 	about, text := e.Backend+": ", e.Err.Error()
 	if e.ID != "" {
@@ -68,5 +68,5 @@ func (e *Error) Error() string {
 	return about + strings.TrimPrefix(text, e.Backend+": ")
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }

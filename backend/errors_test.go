@@ -7,7 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestErrorNamesTheSandboxOrTheDriver verifies that an error begins with one of them, and with neither twice.
+// TestErrorNamesTheSandboxOrTheDriver verifies that the text of an error begins with the sandbox or the driver, and
+// repeats neither.
 func TestErrorNamesTheSandboxOrTheDriver(t *testing.T) {
 	t.Parallel()
 	for want, e := range map[string]backend.Error{

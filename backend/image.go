@@ -9,10 +9,10 @@ import (
 	"github.com/distribution/reference"
 )
 
-// NormalizeImage returns the full form of an image reference: "python" becomes "docker.io/library/python:latest". Two
-// references name the same thing exactly when their full forms are equal. A reference that carries a digest is named
-// by the digest alone, as engines do: its tag is dropped. A malformed reference, one with upper-case letters in its
-// repository included, is ErrInvalid.
+// NormalizeImage returns the full form of an image reference. For example, "python" becomes
+// "docker.io/library/python:latest". Two references name the same image exactly if their full forms are equal. If a
+// reference has a tag and a digest, NormalizeImage drops the tag, as engines do. A malformed reference returns
+// ErrInvalid, for example a repository with upper-case letters.
 func NormalizeImage(ref string) (string, error) {
 	named, err := parseImage(ref)
 	if err != nil {
@@ -23,7 +23,7 @@ func NormalizeImage(ref string) (string, error) {
 
 func parseImage(ref string) (reference.Named, error) {
 	if strings.Contains(ref, "://") {
-		// Not quoted: an address may hold a password.
+		// The error does not quote the reference because a URL may contain a password.
 		return nil, fmt.Errorf("an image reference is not a URL; remove the scheme before ://: %w", ErrInvalid)
 	}
 	named, err := reference.ParseDockerRef(ref)
@@ -33,7 +33,8 @@ func parseImage(ref string) (reference.Named, error) {
 	return named, nil
 }
 
-// quoteImage quotes a malformed reference for an error, unless what stands before an "@" may be a user and password.
+// quoteImage quotes a malformed reference for an error. If the text before an "@" may be a user name and a password,
+// quoteImage hides the reference.
 func quoteImage(ref string) string {
 	if name, _, ok := strings.Cut(ref, "@"); strings.Contains(ref, "://") || ok && strings.Contains(name, ":") {
 		return "(not shown)"
@@ -41,9 +42,9 @@ func quoteImage(ref string) string {
 	return fmt.Sprintf("%.200q", ref)
 }
 
-// ImagePolicy is which images may be used. References are compared in their full form (see [NormalizeImage]), so
-// that no spelling slips past a rule or misses one. The nil policy allows every image. A policy never changes and may
-// be used concurrently.
+// ImagePolicy defines the allowed images. It compares references in their full form (see [NormalizeImage]), so that
+// different spellings of a reference match the same rules. A nil policy allows every image. A policy is immutable and
+// safe for concurrent use.
 type ImagePolicy struct {
 	rules []imageRule
 }
@@ -51,13 +52,14 @@ type ImagePolicy struct {
 // imageRule is one allowed pattern in its full form.
 type imageRule struct {
 	domain string // exact
-	path   string // components separated by "/", each a glob; a last component "**" stands for one or more
-	tag    string // glob; empty when digest is set or anyTag holds
+	path   string // components separated by "/", each a glob; a final "**" matches one or more components
+	tag    string // glob; empty if digest or anyTag is set
 	digest string // exact
-	anyTag bool   // every tag and digest of the repository
+	anyTag bool   // allows every tag and digest of the repository
 }
 
-// NewImagePolicy makes a policy that allows what one of the patterns matches, and nothing without patterns.
+// NewImagePolicy returns a policy that allows the images that match at least one pattern. Without patterns, the policy
+// allows no images.
 //
 //	python                    docker.io/library/python:latest, nothing else
 //	python:3.11-slim          that tag
@@ -68,7 +70,7 @@ type imageRule struct {
 //	ghcr.io/acme/**           at any depth
 //	ghcr.io/acme/*:stable     with that tag
 //
-// A registry's name is never a pattern. A malformed pattern is ErrInvalid.
+// The registry name cannot contain wildcards. A malformed pattern returns ErrInvalid.
 func NewImagePolicy(patterns ...string) (*ImagePolicy, error) {
 	p := &ImagePolicy{rules: make([]imageRule, 0, len(patterns))}
 	for _, s := range patterns {
@@ -81,8 +83,8 @@ func NewImagePolicy(patterns ...string) (*ImagePolicy, error) {
 	return p, nil
 }
 
-// Check returns nil when ref is allowed and an error that wraps ErrPermission otherwise, for a malformed reference
-// too.
+// Check returns nil if ref is allowed. If ref is not allowed or is malformed, Check returns an error that wraps
+// ErrPermission.
 func (p *ImagePolicy) Check(ref string) error {
 	if p == nil {
 		return nil
@@ -137,7 +139,7 @@ func parseRule(s string) (imageRule, error) {
 			return imageRule{}, errors.New("empty tag")
 		}
 	}
-	// A repository that is valid with its wildcards spelled as a letter is a valid pattern.
+	// To validate a pattern, replace its wildcards with a letter and parse the result as a repository.
 	named, err := reference.ParseNormalizedNamed(strings.ReplaceAll(repo, "*", "x"))
 	if err != nil {
 		return imageRule{}, err
@@ -157,7 +159,8 @@ func parseRule(s string) (imageRule, error) {
 	return r, nil
 }
 
-// restoreWildcards puts the wildcards of the pattern back into its normalised path, which ends as the pattern ends.
+// restoreWildcards puts the wildcards of the pattern back into the normalized path. Both end with the same text, so it
+// compares them from the end.
 func restoreWildcards(repo, norm string) string {
 	b := []byte(norm)
 	for i, j := len(repo)-1, len(b)-1; i >= 0 && j >= 0; i, j = i-1, j-1 {
@@ -177,7 +180,7 @@ func matchPath(pattern, name string) bool {
 	return glob(pattern, name)
 }
 
-// glob matches with "*" for any run of characters but "/". Patterns were checked when they were parsed.
+// glob matches a pattern in which "*" matches any characters except "/". parseRule has already checked the pattern.
 func glob(pattern, s string) bool {
 	ok, err := path.Match(pattern, s)
 	return ok && err == nil

@@ -101,7 +101,7 @@ func TestImagePolicyEdges(t *testing.T) {
 	}
 }
 
-// TestImageErrorsHoldNoPassword: people paste addresses.
+// TestImageErrorsHoldNoPassword verifies that errors about references that are URLs contain no password.
 func TestImageErrorsHoldNoPassword(t *testing.T) {
 	t.Parallel()
 	p, err := backend.NewImagePolicy("python")

@@ -1,9 +1,9 @@
 package backend
 
-// LabelPrefix begins every label that Workcell writes. Users may not set labels below it.
+// LabelPrefix is the prefix of every label that Workcell sets. Users must not set labels with this prefix.
 const LabelPrefix = "dev.workcell."
 
-// Labels on every container and volume that Workcell makes.
+// Labels on every container and volume that Workcell creates.
 const (
 	LabelInstance = LabelPrefix + "instance" // owning installation
 	LabelID       = LabelPrefix + "id"       // session id
@@ -12,7 +12,7 @@ const (
 	LabelSpec     = LabelPrefix + "spec"     // Spec.Hash
 	LabelCreated  = LabelPrefix + "created"  // RFC 3339 with nanoseconds, UTC
 	LabelGuest    = LabelPrefix + "guest"    // version of the guest inside
-	LabelRole     = LabelPrefix + "role"     // what the object is for, see Role constants
+	LabelRole     = LabelPrefix + "role"     // purpose of the object, see the Role constants
 	LabelRecipe   = LabelPrefix + "recipe"   // Spec.Environment
 	LabelImage    = LabelPrefix + "image"    // reference of the image that an environment belongs to
 )
@@ -21,9 +21,9 @@ const (
 const (
 	RoleSandbox   = "sandbox"   // a sandbox's container
 	RoleWorkspace = "workspace" // a sandbox's workspace volume
-	RoleGuest     = "guest"     // holds the guest binary, shared by all sandboxes of one guest version
-	RoleInit      = "init"      // prepares a volume or a network and is removed at once
-	RoleNetwork   = "network"   // the network of bridged sandboxes, shared by all of an engine
+	RoleGuest     = "guest"     // volume with the guest agent, shared by all sandboxes with the same guest version
+	RoleInit      = "init"      // short-lived helper that prepares a volume or a network
+	RoleNetwork   = "network"   // network of bridged sandboxes, one per engine
 
-	RoleEnvironment = "environment" // what was installed for sandboxes
+	RoleEnvironment = "environment" // installed packages for sandboxes
 )

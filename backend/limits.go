@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Limits bound one sandbox. A zero field means the driver's default, see LimitTable.
+// Limits are the resource limits of one sandbox. A zero field means the driver's default, see LimitTable.
 type Limits struct {
 	CPUMillis      int64 `json:"cpu_millicores,omitempty"`
 	MemoryBytes    int64 `json:"memory_bytes,omitempty"`
@@ -19,24 +19,24 @@ type Limits struct {
 
 const mib = 1 << 20
 
-// Limit is a row of the table of limits. Min, Max and Default are values of the field of Limits.
+// Limit is a row of the table of limits. Min, Max, and Default use the unit of the field in Limits.
 type Limit struct {
-	Name              string // as files and schemas call it, in its unit: "memory_mb"
-	Unit              string // "MiB", or what is counted
-	Scale             int64  // of one unit in the field of Limits
-	Min, Max, Default int64  // a Default of zero: there is none
-	What              string // what it bounds, for people
+	Name              string // name in configuration files and schemas, for example "memory_mb"
+	Unit              string // "MiB", or the counted objects
+	Scale             int64  // size of one unit in the field of Limits
+	Min, Max, Default int64  // a zero Default means that no default limit applies
+	What              string // description for display
 
 	field func(*Limits) *int64
 }
 
-// LimitTable returns what is known of each limit: its name, unit, bounds and default. It is the only place where they
-// stand.
+// LimitTable returns the name, unit, bounds, and default of each limit. All code and documentation takes these values
+// from this table.
 func LimitTable() []Limit {
 	return []Limit{
 		{"cpu_millicores", "thousandths of a core", 1, 10, 1 << 20, 1000, "CPU time", func(l *Limits) *int64 { return &l.CPUMillis }},
 		{"memory_mb", "MiB", mib, 16 * mib, 4 << 20 * mib, 2048 * mib, "memory and swap together", func(l *Limits) *int64 { return &l.MemoryBytes }},
-		// With fewer a sandbox has no room for who connects to it.
+		// With fewer processes, a sandbox cannot accept connections.
 		{"pids", "processes and threads", 1, 16, 4 << 20, 256, "processes and threads, without the guest agent's", func(l *Limits) *int64 { return &l.PIDs }},
 		{"tmp_mb", "MiB", mib, 4096, 4 << 20 * mib, 256 * mib, "size of /tmp, which counts against memory", func(l *Limits) *int64 { return &l.TmpBytes }},
 		{"shm_mb", "MiB", mib, mib, 4 << 20 * mib, 0, "size of /dev/shm, part of the memory (default: a quarter)",
@@ -47,31 +47,31 @@ func LimitTable() []Limit {
 	}
 }
 
-// LimitNamed returns the row of a name, which must be in the table.
+// LimitNamed returns the row with this name. It panics if the table has no such row.
 func LimitNamed(name string) Limit {
 	for _, row := range LimitTable() {
 		if row.Name == name {
 			return row
 		}
 	}
-	panic("backend: unknown limit " + name) // a bug of the caller
+	panic("backend: unknown limit " + name) // a bug in the caller
 }
 
-// Of returns the limit's field of l.
+// Of returns a pointer to the field of l that the row describes.
 func (row Limit) Of(l *Limits) *int64 { return row.field(l) }
 
-// Bounds returns the least and the largest value in the limit's unit.
+// Bounds returns the smallest and the largest allowed value in the limit's unit.
 func (row Limit) Bounds() (least, most int64) {
 	return (row.Min + row.Scale - 1) / row.Scale, row.Max / row.Scale
 }
 
-// LimitError is a limit that is out of bounds. It wraps ErrInvalid.
+// LimitError describes a limit that is out of bounds. It wraps ErrInvalid.
 type LimitError struct {
 	Limit Limit
-	Value int64 // of the field
+	Value int64 // value of the field in Limits
 }
 
-// Error returns one line, in the limit's unit where the value has one.
+// Error returns one line. The line uses the limit's unit if the value is a multiple of the unit.
 func (e *LimitError) Error() string {
 	least, most := e.Limit.Bounds()
 	name, value := e.Limit.Name, e.Value/e.Limit.Scale
@@ -84,7 +84,7 @@ func (e *LimitError) Error() string {
 // Unwrap returns ErrInvalid.
 func (e *LimitError) Unwrap() error { return ErrInvalid }
 
-// Validate returns a LimitError for the first limit that is out of bounds. Zero fields are fine.
+// Validate returns a LimitError for the first limit that is out of bounds. Zero fields are valid.
 func (l Limits) Validate() error {
 	for _, row := range LimitTable() {
 		if v := *row.field(&l); v != 0 && (v < row.Min || v > row.Max) {
@@ -106,7 +106,7 @@ func (l Limits) Fit(asked Limits) Limits {
 	return l
 }
 
-// Merge returns l with its zero fields taken from base.
+// Merge returns a copy of l in which the values of base replace zero fields.
 func (l Limits) Merge(base Limits) Limits {
 	for _, row := range LimitTable() {
 		if v := row.field(&l); *v == 0 {
@@ -116,8 +116,8 @@ func (l Limits) Merge(base Limits) Limits {
 	return l
 }
 
-// Clamp returns l with no field above that of ceiling, where that is not zero. A zero field of l is anything, so it is
-// above too.
+// Clamp returns a copy of l in which no field exceeds the field of ceiling. A zero field of ceiling sets no maximum. A
+// zero field of l counts as unlimited, so Clamp replaces it with the maximum.
 func (l Limits) Clamp(ceiling Limits) Limits {
 	for _, row := range LimitTable() {
 		v, most := row.field(&l), *row.field(&ceiling)
@@ -128,8 +128,8 @@ func (l Limits) Clamp(ceiling Limits) Limits {
 	return l
 }
 
-// DefaultLimits returns the limits of a sandbox that neither the caller nor the driver's options limit. A
-// driver may hold its workspace by a weaker enforcement than one whose size was asked for.
+// DefaultLimits returns the limits of a sandbox if neither the caller nor the driver's options set any. For the default
+// workspace size, a driver may use a weaker enforcement than for a requested size.
 func DefaultLimits() Limits {
 	var l Limits
 	for _, row := range LimitTable() {

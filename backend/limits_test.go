@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestLimitTable: every field of Limits has one row, and every rule reads it.
+// TestLimitTable verifies that every field of Limits has one row, and that Merge, Clamp, and Validate use it.
 func TestLimitTable(t *testing.T) {
 	t.Parallel()
 	if rows, fields := len(backend.LimitTable()), reflect.TypeFor[backend.Limits]().NumField(); rows != fields {

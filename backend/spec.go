@@ -2,22 +2,22 @@ package backend
 
 import "time"
 
-// Workdir is where the workspace is mounted in every sandbox, and the root of the file tools.
+// Workdir is the mount point of the workspace in every sandbox. It is also the root directory of the file tools.
 const Workdir = "/workspace"
 
-// DefaultUser is the user that commands run as when a Spec names none.
+// DefaultUser is the user that runs commands if Spec.User is empty.
 const DefaultUser = "1000:1000"
 
-// RootMode is whether the image's file system can be written to. The zero value is RootReadonly.
+// RootMode defines whether the root file system of a sandbox is writable. The zero value is RootReadonly.
 type RootMode int
 
 // Root modes.
 const (
-	RootReadonly RootMode = iota // only the workspace and /tmp can be written
-	RootWritable                 // changes live in the sandbox's own layer
+	RootReadonly RootMode = iota // only the workspace and /tmp are writable
+	RootWritable                 // changes go to the sandbox's own layer
 )
 
-// NetworkMode is what a sandbox can reach. The zero value is NetworkNone.
+// NetworkMode defines the network access of a sandbox. The zero value means NetworkNone.
 type NetworkMode string
 
 // Network modes.
@@ -26,45 +26,46 @@ const (
 	NetworkBridge NetworkMode = "bridge" // outbound through the engine's bridge
 )
 
-// PullPolicy is when an image is fetched. The zero value is PullMissing.
+// PullPolicy defines when an image is pulled. The zero value means PullMissing.
 type PullPolicy string
 
 // Pull policies.
 const (
-	PullMissing PullPolicy = "missing" // use the engine's image, pull when there is none
+	PullMissing PullPolicy = "missing" // use the engine's image, or pull the image if it is missing
 	PullAlways  PullPolicy = "always"  // pull before every Create
-	PullNever   PullPolicy = "never"   // ErrImage when the engine has no such image
+	PullNever   PullPolicy = "never"   // fail with ErrImage if the engine does not have the image
 )
 
-// Enforcement is how a workspace is held to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has,
-// when the sandbox is created. Empty is no limit.
+// Enforcement is the mechanism that enforces Limits.WorkspaceBytes. When a driver creates a sandbox, it uses the
+// strongest mechanism that the host supports. An empty value means that no limit applies.
 type Enforcement string
 
-// Enforcements, the strongest first.
+// Enforcements, strongest first.
 const (
-	// WorkspaceSized: a separate file system of that size, with a matching number of files. Its space is reserved, so that
-	// other writes to the disk do not use it.
+	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. Its space is reserved, so
+	// that other writes to the disk cannot use it.
 	WorkspaceSized Enforcement = "filesystem"
-	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. Of this
-	// module's drivers only local has it, for a root that can be written to.
+	// WorkspaceMemory is a tmpfs. Its files count against the memory limit and are lost when the sandbox stops. Only the
+	// local driver uses it, for a writable root.
 	WorkspaceMemory Enforcement = "memory"
-	// WorkspaceWatched: the guest adds up the files and ends the commands when they are too large. No file gets larger
-	// than the limit, but together they can pass it by what is written between two looks.
+	// WorkspaceWatched means that the guest agent sums the file sizes and kills the commands if the sum exceeds the limit.
+	// No single file can exceed the limit. Together, the files can exceed it by the data that commands write between two
+	// checks.
 	WorkspaceWatched Enforcement = "watched"
 )
 
-// Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
+// Spec describes a sandbox to create. Drivers must not modify it or keep references to it after the call.
 type Spec struct {
-	ID       string // session id, unguessable; also names the container
-	Instance string // which Workcell installation owns the sandbox
+	ID       string // session ID, unguessable; also the name of the container
+	Instance string // Workcell installation that owns the sandbox
 	Key      string // text form of the session key
-	Run      string // run that owns the sandbox; empty for named sessions
-	Hash     string // hash of what the user asked for, to notice a changed request
+	Run      string // run that owns the sandbox; empty for named sandboxes
+	Hash     string // hash of the user's request, to detect a changed request
 
 	Image      string      // image reference
-	Pull       PullPolicy  // when to fetch it
-	Platform   string      // "linux/amd64"; empty is the engine's own
-	User       string      // "uid:gid" in numbers; empty is DefaultUser
+	Pull       PullPolicy  // when to pull the image
+	Platform   string      // for example "linux/amd64"; empty means the engine's platform
+	User       string      // numeric "uid:gid"; empty means DefaultUser
 	Root       RootMode    //
 	Env        []string    // "NAME=value", the base environment of every command
 	Limits     Limits      //
@@ -74,52 +75,52 @@ type Spec struct {
 	// Isolation is the least that the sandbox must have, or Create must return an IsolationError. Empty: any.
 	Isolation Isolation
 
-	// Environment identifies what the sandbox finds installed, in 32 to 64 hexadecimal digits: Create must fail with
-	// ErrEnvironment when the driver keeps none of that for the image (CommitEnvironment), and with ErrUnsupported when it
-	// keeps none at all.
+	// Environment identifies the installed packages that the sandbox uses, as 32 to 64 hexadecimal digits. If the driver
+	// has no committed environment for this value and the image, Create must fail with ErrEnvironment (see
+	// CommitEnvironment). If the driver does not support environments, Create must fail with ErrUnsupported.
 	Environment string
-	// Building makes the sandbox in which Environment is to be installed: EnvironmentDir belongs to its user.
+	// Building creates a sandbox to install Environment in. EnvironmentDir belongs to the sandbox's user.
 	Building bool
 
-	// Fork is the snapshot that a workspace begins as which is made for the sandbox; nil is none. ErrNotFound when it is
-	// not there, ErrInvalid when its workspace has a limit that is enforced in another way.
+	// Fork is the snapshot to copy into the new workspace. If nil, the workspace is empty. If the snapshot does not exist,
+	// Create returns ErrNotFound. If the snapshot's workspace enforces its limit in another way, Create returns
+	// ErrInvalid.
 	Fork *ForkOf
 
-	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends
-	// itself, and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its
-	// machine lost its power. Zero is for ever.
+	// OrphanTimeout is the time after which an unused guest agent exits, which stops the sandbox. The time starts when no
+	// host is connected and no command is running. It stops sandboxes that no host can stop, for example after the host
+	// process was killed or the host lost power. If zero, the guest agent keeps running.
 	OrphanTimeout time.Duration
-	// Ephemeral is true when only the creator will ever look for the sandbox: once it is stopped, any process may remove
-	// it with its workspace.
+	// Ephemeral means that only the creator uses the sandbox. Once the sandbox is stopped, any process may remove it and
+	// its workspace.
 	Ephemeral bool
 
-	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
-	OnPull  func(PullProgress) // called while an image is fetched, never concurrently; may be nil
-	Created time.Time          // creation time to record; zero is now
+	Labels  map[string]string  // the user's labels; names with LabelPrefix return ErrInvalid
+	OnPull  func(PullProgress) // called during a pull, never concurrently; may be nil
+	Created time.Time          // creation time to record; zero means now
 }
 
-// Mount is a directory of the engine's machine in a sandbox, without what is mounted below it. Drivers must refuse,
-// with ErrInvalid or ErrPermission, one that would hide what a sandbox consists of or show it what the engine's machine
-// is run with.
+// Mount is a host directory that is mounted in a sandbox, without the mounts below it. Drivers must return ErrInvalid
+// or ErrPermission if a mount would hide a part of the sandbox or expose system directories of the host.
 type Mount struct {
-	Source   string `json:"source"`             // absolute path of a directory on the engine's machine
+	Source   string `json:"source"`             // absolute path of a directory on the engine's host
 	Target   string `json:"target"`             // absolute path in the sandbox
-	Writable bool   `json:"writable,omitempty"` // else it is read-only
+	Writable bool   `json:"writable,omitempty"` // the default is read-only
 }
 
-// PullProgress is how far the fetch of an image is.
+// PullProgress describes the progress of an image pull.
 type PullProgress struct {
-	Image   string // reference that is fetched
-	Layer   string // layer id, empty for messages about the whole image
-	Status  string // the engine's word, "Downloading", "Extracting", …
-	Current int64  // bytes done, zero when unknown
-	Total   int64  // bytes to do, zero when unknown
+	Image   string // image reference
+	Layer   string // layer ID; empty for messages about the whole image
+	Status  string // status text of the engine, for example "Downloading" or "Extracting"
+	Current int64  // bytes done; zero if unknown
+	Total   int64  // total bytes; zero if unknown
 }
 
 // State is the state of a sandbox.
 type State string
 
-// States.
+// Sandbox states.
 const (
 	StateCreated State = "created"
 	StateRunning State = "running"
@@ -130,7 +131,7 @@ const (
 
 // Info describes an existing sandbox.
 type Info struct {
-	ID              string // the engine's id, what the other methods take
+	ID              string // ID on the engine, which the other methods take
 	SessionID       string
 	Instance        string
 	Key             string
@@ -138,24 +139,24 @@ type Info struct {
 	Hash            string
 	Image           string
 	ImageID         string
-	ImageEnv        []string // "NAME=value" as the image declares it, of Create and Get; List leaves it nil
+	ImageEnv        []string // "NAME=value" from the image; set by Create and Get, nil in List
 	User            string
 	Network         NetworkMode
 	Mounts          []Mount
 	Root            RootMode
 	Isolation       Isolation
 	Limits          Limits
-	Workspace       Enforcement // what holds Limits.WorkspaceBytes
-	RootBytes       int64       // how much may be written to a writable root, outside of the workspace; zero is unknown
-	RootEnforcement Enforcement // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
+	Workspace       Enforcement // how Limits.WorkspaceBytes is enforced
+	RootBytes       int64       // limit for writes to a writable root, without the workspace; zero means unknown
+	RootEnforcement Enforcement // how RootBytes is enforced: WorkspaceWatched or WorkspaceMemory
 	Ephemeral       bool        // Spec.Ephemeral
 	State           State
-	OOMKilled       bool // the main process was killed for lack of memory
+	OOMKilled       bool // the kernel killed the main process because memory ran out
 	Created         time.Time
-	Labels          map[string]string // the user's own
+	Labels          map[string]string // the user's labels
 }
 
-// Filter selects sandboxes; an empty field matches everything.
+// Filter selects sandboxes. An empty field matches every sandbox.
 type Filter struct {
 	Instance  string
 	SessionID string
