@@ -30,7 +30,7 @@ import (
 // can match to the context's error. Other errors must wrap one of this package's sentinel errors if one fits, so that
 // callers never need to parse error text.
 type SandboxBackend interface {
-	// Name returns the driver's name, such as "docker". It shows in errors and spans.
+	// Name returns the driver's name, for example "docker". Errors and spans contain this name.
 	Name() string
 
 	// Ping returns information about the engine. If the engine does not respond, Ping returns an error that wraps

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// CgroupMounts returns where the hierarchies of control groups are mounted, by controller; that of version 2 under "".
+// CgroupMounts returns the mount points of the control group hierarchies by controller. The key of version 2 is "".
 func CgroupMounts() map[string]string {
 	found := map[string]string{}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -24,7 +24,7 @@ func CgroupMounts() map[string]string {
 		var names []string
 		switch g[0] {
 		case "cgroup":
-			names = strings.Split(g[2], ",") // the mount's other options among them, which nobody asks for
+			names = strings.Split(g[2], ",") // also contains the other mount options, which no caller looks up
 		case "cgroup2":
 			names = []string{""}
 		}
@@ -37,7 +37,7 @@ func CgroupMounts() map[string]string {
 	return found
 }
 
-// Cgroups returns a process's control groups by controller, that of version 2 under "".
+// Cgroups returns the control groups of a process by controller. The key of version 2 is "".
 func Cgroups(pid int) map[string]string {
 	groups := map[string]string{}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -54,8 +54,8 @@ func Cgroups(pid int) map[string]string {
 	return groups
 }
 
-// OOMKills returns how often the kernel ended a process of a control group for lack of memory; 0 if nothing counts.
-// dir is the group's directory of the memory controller.
+// OOMKills returns the number of processes of a control group that the kernel killed because memory ran out. If the
+// kernel keeps no such count, OOMKills returns 0. dir is the group's directory of the memory controller.
 func OOMKills(dir string, v2 bool) int64 {
 	file := "memory.oom_control"
 	if v2 {
@@ -67,7 +67,7 @@ func OOMKills(dir string, v2 bool) int64 {
 	}
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
-			n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes numbers
+			n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel always writes numbers
 			return n
 		}
 	}

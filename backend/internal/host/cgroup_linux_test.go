@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestOOMKills reads files as the kernel writes them for either version of control groups.
+// TestOOMKills verifies that OOMKills reads the kernel's files for both versions of control groups.
 func TestOOMKills(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -1,4 +1,4 @@
 package host
 
-// InGroup returns the processes of a sandbox in a control group of version 2.
+// InGroup returns the Processes of a sandbox whose control group is dir, of version 2.
 func InGroup(pid int, dir string) Processes { return Processes{PID: pid, group: dir, v2: true} }

@@ -1,4 +1,5 @@
-// Package host has what drivers do with the machine that they run on: files that are whole, deep trees, threads.
+// Package host implements operations of drivers on the host: atomic file writes, removal of deep trees, and threads
+// with private namespaces.
 package host
 
 import (
@@ -16,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// WriteJSON replaces a file, which only this user can read, in one step. After a crash of the machine the file may be
-// empty, unless it is durable or Sync follows.
+// WriteJSON replaces a file atomically. Only the current user can read the file. If durable is false, the file may be
+// empty after a crash of the host, unless the caller calls Sync.
 func WriteJSON(path string, v any, durable bool) error {
 	tmp := path + ".new"
 	data, err := json.Marshal(v)
@@ -45,14 +46,14 @@ func ReadJSON(path string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// Current reports whether the locked file still has its path.
+// Current reports whether the path of the lock still names the locked file.
 func Current(l *flock.Flock) bool {
 	held, err1 := l.Stat()
 	named, err2 := os.Lstat(l.Path())
 	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }
 
-// Sync brings a file or a directory to the disk.
+// Sync flushes a file or a directory to the disk.
 func Sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -61,7 +62,8 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Public removes host paths from an error and keeps its class. A full disk is backend.ErrNoRoom.
+// Public removes host paths from an error and keeps the error's class. An error about a full disk wraps
+// backend.ErrNoRoom.
 func Public(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {
 		err = fmt.Errorf("%s: %w", e.Op, e.Err)
@@ -74,7 +76,7 @@ func Public(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
 }
 
-// stream is a connection to a guest.
+// stream is a connection to a guest agent.
 type stream struct {
 	io.Reader
 	io.Writer
@@ -83,7 +85,8 @@ type stream struct {
 
 func (s *stream) Close() error { return s.closing() }
 
-// NewStream joins two ends to the connection to a guest. Its second Close returns the same as the first.
+// NewStream joins a reader and a writer to a connection to a guest agent. Close calls closing once and returns the same
+// result every time.
 func NewStream(r io.Reader, w io.Writer, closing func() error) io.ReadWriteCloser {
 	return &stream{r, w, sync.OnceValue(closing)}
 }

@@ -18,24 +18,25 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// FreezerController is the controller that freezes processes on version 1.
+// FreezerController is the version 1 controller that freezes processes.
 const FreezerController = "freezer"
 
-// freezePatience is how long the processes of a group may take to stand still: one may be in a call to a slow disk.
+// freezePatience is the maximum time for the processes of a group to freeze. A process may be inside a system call to a
+// slow disk.
 const freezePatience = 5 * time.Second
 
-// Processes are those of a sandbox, by its main process.
+// Processes identifies the processes of a sandbox by its main process.
 type Processes struct {
 	PID int
-	// Seen: the main process is one of the group that it should be in. Where engine and caller have process namespaces of
-	// their own, it is another one or none.
+	// Seen reports whether the main process is in the expected control group. If the engine and the caller have different
+	// process namespaces, PID can name another process or no process.
 	Seen  bool
-	group string // directory of the group that can be frozen; empty for none
+	group string // directory of the control group that can be frozen; empty if no group can
 	v2    bool
 }
 
-// ProcessesOf finds the processes of a sandbox by its main process. Its control group must be one that own accepts by
-// the last part of its name: any other one may hold the processes of others.
+// ProcessesOf returns the processes of a sandbox, found by its main process. The function own must accept the last part
+// of the control group's name, because any other group may contain foreign processes.
 func ProcessesOf(pid int, own func(group string) bool) Processes {
 	p := Processes{PID: pid}
 	groups, mounts := Cgroups(pid), CgroupMounts()
@@ -55,12 +56,12 @@ func ProcessesOf(pid int, own func(group string) bool) Processes {
 	return p
 }
 
-// CanFreeze reports whether Freeze has a control group to freeze.
+// CanFreeze reports whether Freeze can freeze the processes.
 func (p Processes) CanFreeze() bool { return p.group != "" }
 
-// Freeze stops all processes of a running sandbox, the main one included. It fails with backend.ErrUnsupported if this
-// process may not do that, and with backend.ErrUnavailable if a process does not stop in time, because a copy of the
-// files would mix two states.
+// Freeze stops all processes of a running sandbox, including the main process. If this process may not freeze them,
+// Freeze returns backend.ErrUnsupported. If a process does not stop in time, Freeze returns backend.ErrUnavailable,
+// because a copy of the files would mix two states.
 func (p Processes) Freeze(ctx context.Context) error {
 	if p.PID == 0 {
 		return nil
@@ -86,7 +87,7 @@ func (p Processes) Freeze(ctx context.Context) error {
 
 var errExited = fmt.Errorf("the sandbox's main process exited: %w", backend.ErrLost)
 
-// Thaw lets them run again. Those that run already, or are gone, are no error.
+// Thaw resumes the processes. It does nothing if the processes are running or no longer exist.
 func (p Processes) Thaw() error {
 	if p.group == "" {
 		return nil
@@ -114,8 +115,8 @@ func (p Processes) frozen() bool {
 	return err == nil && strings.TrimSpace(string(b)) == "FROZEN"
 }
 
-// EndOthers kills all processes of the frozen sandbox except the main one and the engine's streams, which run the same
-// program and were started from outside. They end when they thaw.
+// EndOthers kills all processes of the frozen sandbox except the main process and the engine's streams. The streams run
+// the same program and were started from outside the sandbox. The killed processes exit when they thaw.
 func (p Processes) EndOthers() error {
 	var own unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &own); err != nil {
@@ -133,14 +134,15 @@ func (p Processes) EndOthers() error {
 	return nil
 }
 
-// runs reports whether a process runs a program. That alone says nothing of a process which a command started: its
-// memory is the command's to change.
+// runs reports whether a process runs a program. For a process that a command started, the result proves nothing,
+// because the command can change the process's memory.
 func runs(pid int, program *unix.Stat_t) bool {
 	var st unix.Stat_t
 	return unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &st) == nil && st.Ino == program.Ino && st.Dev == program.Dev
 }
 
-// ended reports whether a process is gone or a zombie. One whose first thread alone ended runs on.
+// ended reports whether a process has exited or is a zombie. If only the first thread exited, the process is still
+// running.
 func ended(pid int) bool {
 	f, err := ProcStat(pid)
 	if err != nil {
@@ -155,11 +157,11 @@ func parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.Atoi(f[1]) // the kernel writes numbers
+	n, _ := strconv.Atoi(f[1]) // the kernel always writes numbers
 	return n
 }
 
-// ProcStat returns the fields of a process's stat that follow the program's name: state, parent, … The name may contain
+// ProcStat returns the fields of /proc/PID/stat after the program name: state, parent, and so on. The name may contain
 // spaces and parentheses.
 func ProcStat(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -169,15 +171,15 @@ func ProcStat(pid int) ([]string, error) {
 	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])), nil
 }
 
-// mapsBound is how many mappings are looked at.
+// mapsBound is the maximum number of mappings to examine.
 const mapsBound = 1 << 20
 
-// SharedFiles returns the inode numbers of files that the sandbox's processes, which stand still, have mapped shared:
-// they write to them without that the times of the files show it. False when it cannot be known.
+// SharedFiles returns the inode numbers of the files that the frozen processes of the sandbox have mapped as shared.
+// Processes can write to such files without a change of the file times. known is false if the mappings cannot be read.
 func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, known bool) {
 	inodes = map[uint64]bool{}
 	lines, members := 0, p.members()
-	if len(members) == 0 { // the main one is there
+	if len(members) == 0 { // the group must contain at least the main process
 		return nil, false
 	}
 	for _, pid := range members {
@@ -188,12 +190,12 @@ func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, kno
 		if err != nil {
 			return nil, false
 		}
-		for _, thread := range threads { // one that has ended shows none, the first included
+		for _, thread := range threads { // a thread that has exited shows no mappings, even if it is the first
 			n, err := sharedFiles(fmt.Sprintf("/proc/%d/task/%s/maps", pid, thread.Name()), inodes)
 			if lines += n; err != nil || lines > mapsBound || ctx.Err() != nil {
 				return nil, false
 			}
-			if n > 0 { // the others have the same
+			if n > 0 { // all threads have the same mappings
 				break
 			}
 		}
@@ -201,10 +203,10 @@ func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, kno
 	return inodes, true
 }
 
-// sharedFiles adds those of one thread. It returns how many mappings it has.
+// sharedFiles adds the shared files of one thread to inodes. It returns the thread's number of mappings.
 func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 	f, err := os.Open(maps)
-	if errors.Is(err, unix.ESRCH) { // it has ended
+	if errors.Is(err, unix.ESRCH) { // the thread has exited
 		return 0, nil
 	}
 	if err != nil {
@@ -213,7 +215,7 @@ func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 	defer f.Close()
 	scan := bufio.NewScanner(f)
 	for ; scan.Scan() && n <= mapsBound; n++ {
-		// 7f2c4a000000-7f2c4a021000 rw-s 00000000 fe:00 1234 /workspace/f
+		// Example line: 7f2c4a000000-7f2c4a021000 rw-s 00000000 fe:00 1234 /workspace/f
 		if f := strings.Fields(scan.Text()); len(f) > 4 && strings.HasSuffix(f[1], "s") {
 			inode, err := strconv.ParseUint(f[4], 10, 64)
 			if err != nil {
@@ -225,10 +227,11 @@ func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 	return n, scan.Err()
 }
 
-// members returns the processes of the sandbox's group.
+// members returns the processes in the sandbox's control group.
 func (p Processes) members() []int { return Members(p.group) }
 
-// Members returns the processes of a control group by its directory; none when it is gone.
+// Members returns the processes of a control group by its directory. If the group no longer exists, Members returns
+// nil.
 func Members(group string) []int {
 	b, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
 	if err != nil {
@@ -236,7 +239,7 @@ func Members(group string) []int {
 	}
 	var pids []int
 	for line := range strings.FieldsSeq(string(b)) {
-		if pid, err := strconv.Atoi(line); err == nil && pid > 0 { // 0 is one of another namespace
+		if pid, err := strconv.Atoi(line); err == nil && pid > 0 { // 0 is a process of another namespace
 			pids = append(pids, pid)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestStrangers verifies that a process outside the expected group is not taken for a sandbox's main process.
+// TestStrangers verifies that a process outside the expected group is not accepted as a sandbox's main process.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {
@@ -23,7 +23,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestFreezeFails verifies the errors of processes that cannot be frozen, and that they run again.
+// TestFreezeFails verifies the errors for processes that cannot be frozen, and that Freeze thaws the processes after a
+// failure.
 func TestFreezeFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

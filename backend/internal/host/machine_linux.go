@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine returns what this machine's distribution calls itself, and the release of its kernel.
+// Machine returns the name of the host's distribution and its kernel release.
 func Machine() (system, kernel string) {
 	var u unix.Utsname
-	if unix.Uname(&u) == nil { // always
+	if unix.Uname(&u) == nil { // always succeeds
 		kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	b, err := os.ReadFile("/etc/os-release")
@@ -31,23 +31,24 @@ func Machine() (system, kernel string) {
 	return "linux", kernel
 }
 
-// OnThread runs f on a thread that ends with it, so that f may change what belongs to the thread. It is never the
-// process's first, which cannot end and whose namespaces count as the process's.
+// OnThread runs f on a thread that exits afterwards, so that f may change the thread's attributes, for example its
+// namespaces. OnThread never uses the first thread of the process, because that thread cannot exit and its namespaces
+// count as the namespaces of the process.
 func OnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
 			defer runtime.UnlockOSThread()
-			done <- OnThread(f) // on another thread, because this one is taken meanwhile
+			done <- OnThread(f) // runs on another thread because this goroutine occupies the first thread
 			return
 		}
-		done <- f() // never unlocked, so the thread is not used again
+		done <- f() // the thread stays locked, so the runtime does not reuse it
 	}()
 	return <-done
 }
 
-// InNetns runs f on a thread of its own in a network namespace.
+// InNetns runs f in a network namespace, on a separate thread.
 func InNetns(path string, f func() error) error {
 	return OnThread(func() error {
 		ns, err := os.Open(path)

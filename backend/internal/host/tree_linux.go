@@ -12,10 +12,11 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// RemoveTree removes a directory and all that is in it, whatever a sandbox made of it: a hundred thousand levels, modes
-// that forbid everything, names that are no text. It follows no link and stops where something is mounted. It takes one
-// level at a time, moving what lies deeper up to the top, so that neither paths nor open files grow. What is gone
-// already, because another process removes the tree too, is no error.
+// RemoveTree removes a directory with all its contents, even if a sandbox tried to make this difficult, for example
+// with 100,000 levels, modes that forbid all access, or names that are not valid text. RemoveTree does not follow
+// links, and it stops at mount points. It empties one level at a time and moves deeper directories up to the top, so
+// that the length of paths and the number of open files stay small. RemoveTree ignores files that another process
+// removes at the same time.
 func RemoveTree(ctx context.Context, dir string) error {
 	top, err := openDir(unix.AT_FDCWD, dir, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -34,7 +35,7 @@ func RemoveTree(ctx context.Context, dir string) error {
 				return nil
 			}
 		}
-		if err != nil && !errors.Is(err, unix.ENOTEMPTY) { // to which somebody else who removes it may have moved something
+		if err != nil && !errors.Is(err, unix.ENOTEMPTY) { // another remover may have moved a directory into it
 			return fmt.Errorf("removing a tree: %w", err)
 		}
 	}
@@ -43,14 +44,14 @@ func RemoveTree(ctx context.Context, dir string) error {
 type remover struct {
 	ctx   context.Context
 	top   int
-	moved int // names the next directory that is moved to the top
+	moved int // number for the name of the next directory that is moved to the top
 }
 
-// openDir opens a directory that is no link.
+// openDir opens a directory. It does not follow links.
 func openDir(dirfd int, name string, resolve uint64) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{Flags: flags, Resolve: resolve})
-	if errors.Is(err, unix.ENOSYS) { // before Linux 5.6, where the removal of what is mounted stops it
+	if errors.Is(err, unix.ENOSYS) { // before Linux 5.6; removal still stops at mount points
 		return unix.Openat(dirfd, name, flags, 0)
 	}
 	if errors.Is(err, unix.EXDEV) {
@@ -59,14 +60,15 @@ func openDir(dirfd int, name string, resolve uint64) (int, error) {
 	return fd, err
 }
 
-// ErrMounted: the removal of a tree stopped before what is mounted in it.
+// ErrMounted means that the removal of a tree stopped at a mount point.
 var ErrMounted = fmt.Errorf("the directory contains a foreign mount; unmount it first: %w", backend.ErrUnavailable)
 
-// batch is how many entries are looked at between two looks at the context.
+// batch is the number of entries to process between two checks of the context.
 const batch = 512
 
-// empty takes everything out of a directory. Directories of the top are emptied and removed; those of another one move
-// to the top. It reports whether there was anything, as there may be more by now.
+// empty removes all entries from a directory. It empties and removes subdirectories of the top directory. It moves
+// subdirectories of other directories to the top. It reports whether it found entries, because new entries may exist by
+// now.
 func (r *remover) empty(dirfd int) (left bool, err error) {
 	fd, err := openDir(dirfd, ".", unix.RESOLVE_NO_XDEV)
 	if err != nil {
@@ -85,7 +87,7 @@ func (r *remover) empty(dirfd int) (left bool, err error) {
 				return true, err
 			}
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) { // somebody else removed it
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) { // another process removed the directory
 			return left, nil
 		}
 		if err != nil {
@@ -94,7 +96,8 @@ func (r *remover) empty(dirfd int) (left bool, err error) {
 	}
 }
 
-// Chmod changes the mode of an entry of a directory, and of nothing that a link which took its place leads to.
+// Chmod changes the mode of a directory entry. If a link has replaced the entry, Chmod does not change the link's
+// target.
 func Chmod(dirfd int, name string, mode uint32) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -118,10 +121,10 @@ func (r *remover) remove(dirfd int, name string) error {
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	if errors.Is(err, unix.EBUSY) { // what is mounted there is somebody else's
+	if errors.Is(err, unix.EBUSY) { // never unmount a foreign mount
 		return ErrMounted
 	}
-	// An ordinary user needs the right to change a directory, also to move it.
+	// An unprivileged user needs write permission on a directory to change or move it.
 	if err := Chmod(dirfd, name, 0o700); err != nil {
 		return ignoreMissing(err)
 	}
@@ -138,7 +141,7 @@ func (r *remover) remove(dirfd int, name string) error {
 	}
 	err = unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		return nil // the next pass finds it
+		return nil // the next pass removes it
 	}
 	return ignoreMissing(err)
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestRemoveTree deletes trees as a hostile command may leave them, and nothing beside them.
+// TestRemoveTree verifies that RemoveTree deletes trees that a hostile command could create, and deletes no files
+// outside of them.
 func TestRemoveTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -27,7 +28,7 @@ func TestRemoveTree(t *testing.T) {
 	}
 	at, err := unix.Open(tree, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
-	for range 2000 { // deeper than a path can be
+	for range 2000 { // deeper than the maximum path length
 		must(t, unix.Mkdirat(at, "deep-deep", 0o700))
 		must(t, unix.Symlinkat(canary, at, "link2"))
 		next, err := unix.Openat(at, "deep-deep", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -38,7 +39,7 @@ func TestRemoveTree(t *testing.T) {
 	must(t, unix.Close(at))
 	for _, path := range []string{tree, filepath.Join(dir, "none")} {
 		var wg sync.WaitGroup
-		for range 3 { // at a time
+		for range 3 { // concurrently
 			wg.Go(func() {
 				if err := host.RemoveTree(t.Context(), path); err != nil {
 					t.Errorf("%s: %v", path, err)

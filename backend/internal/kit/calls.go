@@ -1,7 +1,8 @@
-// Package kit has what every driver does in the same way: it makes a [Driver] of what is an engine's own, admits calls
-// until the driver is closed, bounds, repeats and waits for calls of an engine, and maps their failures to errors that
-// are fit for agents. It has the rules of a Spec that no engine changes, the defaults of limits, what is taken from an
-// image's configuration, and pulls that callers share.
+// Package kit contains code that all drivers share. A [Driver] turns the methods of an engine into a
+// [backend.SandboxBackend]. [Calls] admits calls until the driver is closed. It bounds, retries, and waits for calls to
+// an engine, and maps their failures to errors that are safe to show to agents. The package also contains the
+// engine-independent rules for a Spec, the default limits, checks of image configurations, and image pulls that callers
+// share.
 package kit
 
 import (
@@ -19,55 +20,56 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// CleanupTimeout bounds what is done after a failure or beside a caller.
+// CleanupTimeout bounds cleanup after a failure and work in the background.
 const CleanupTimeout = 30 * time.Second
 
-// Pauses between two attempts.
+// Minimum and maximum pause between two attempts.
 const (
 	retryFirst = 5 * time.Millisecond
 	retryMax   = 200 * time.Millisecond
 )
 
-// ErrSilent is the cause of a call's end when the engine does not respond at all.
+// ErrSilent is the context's cause if a call ends because the engine does not respond.
 var ErrSilent = errors.New("the engine does not respond")
 
-// Options configure Calls. Only Name and Log are required of a driver without an engine.
+// Options configure Calls. Drivers without an engine only need Name and Log.
 type Options struct {
-	Name     string               // the driver's, which begins its errors
+	Name     string               // driver name, the prefix of errors
 	Log      *slog.Logger         //
-	Tracer   trace.TracerProvider // makes the spans; nil is that of the span in the caller's context
-	Limit    time.Duration        // of one call
-	Patience time.Duration        // how long the engine may answer nothing, not even Ping
-	// Ping asks the engine for a sign of life.
+	Tracer   trace.TracerProvider // creates the spans; nil means the provider of the span in the caller's context
+	Limit    time.Duration        // maximum time for one call
+	Patience time.Duration        // how long the engine may leave a call and all pings unanswered
+	// Ping sends a request to check that the engine responds.
 	Ping func(context.Context) error
-	// Context prepares the context of every call; nil leaves it.
+	// Context prepares the context of every call. If nil, the context is not changed.
 	Context func(context.Context) context.Context
-	// Native turns an error of the engine's client into one with a type; nil leaves it.
+	// Native converts an error of the engine's client to a typed error. If nil, errors are not converted.
 	Native func(error) error
-	// Classify returns the sentinel for an error that only this engine has, or nil; nil is none.
+	// Classify returns the sentinel error for an error that only this engine returns, or nil. A nil function returns nil
+	// for all errors.
 	Classify func(error) error
 }
 
-// Calls are the calls of one driver. Its methods may be called concurrently.
+// Calls manages the calls of one driver. It is safe for concurrent use.
 type Calls struct {
 	o       Options
-	life    context.Context // ends with Close, so that pending calls and background work end
+	life    context.Context // canceled by Close to end pending calls and background work
 	end     context.CancelCauseFunc
-	pending sync.WaitGroup // calls and background work under way
-	closing error          // what calls get after Close
+	pending sync.WaitGroup // active calls and background work
+	closing error          // the error of calls after Close
 
 	mu     sync.Mutex // guards closed
 	closed bool
 }
 
-// New returns Calls that admit until Close.
+// New returns a Calls that admits calls until Close.
 func New(o Options) *Calls {
 	c := &Calls{o: o, closing: fmt.Errorf("%s backend: %w", o.Name, backend.ErrClosed)}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	return c
 }
 
-// Span begins a span with the driver's name before its own: "docker.Create".
+// Span starts a span whose name starts with the driver's name, for example "docker.Create".
 func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	name, attrs = c.o.Name+"."+name, append(attrs, telemetry.KeyBackend.String(c.o.Name))
 	if c.o.Tracer != nil {
@@ -76,11 +78,11 @@ func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyVal
 	return telemetry.Start(ctx, name, attrs...)
 }
 
-// Life ends with Close.
+// Life returns a context that Close cancels.
 func (c *Calls) Life() context.Context { return c.life }
 
-// Begin admits a call: it fails once the driver is closed, and returns a context that ends with the driver. The caller
-// must call done.
+// Begin admits a call. It returns an error if the driver is closed. The returned context ends when the driver is
+// closed. The caller must call done.
 func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +102,9 @@ func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ er
 	}, nil
 }
 
-// Background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans
-// up, and that is bounded. Only a call that is under way itself may use it.
+// Background runs f in a goroutine, and Close waits for it. f performs cleanup, so Close does not cancel its context.
+// CleanupTimeout bounds the context. Only an admitted call may use Background, because Close could otherwise have
+// stopped waiting.
 func (c *Calls) Background(ctx context.Context, f func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanupTimeout)
 	c.pending.Go(func() {
@@ -110,8 +113,8 @@ func (c *Calls) Background(ctx context.Context, f func(context.Context)) {
 	})
 }
 
-// Close ends pending calls and waits, for a bounded time, for them and for the background. The first Close then calls
-// release, which frees what calls need, and returns its error.
+// Close ends pending calls and waits for them and for background work, for a bounded time. The first Close then calls
+// release, which frees resources that the calls need, and returns its error.
 func (c *Calls) Close(release func() error) error {
 	c.mu.Lock()
 	first := !c.closed
@@ -119,7 +122,7 @@ func (c *Calls) Close(release func() error) error {
 	c.mu.Unlock()
 	c.end(c.closing)
 	done := make(chan struct{})
-	go func() { // ends with the last call, each of which is bounded
+	go func() { // ends with the last call; each call is bounded
 		c.pending.Wait()
 		close(done)
 	}()
@@ -134,9 +137,9 @@ func (c *Calls) Close(release func() error) error {
 	return release()
 }
 
-// Bound limits one call of the engine: to the given time, and to the engine being alive. An engine under load may take
-// long over a call but answers pings; one that hangs answers nothing, and then the call ends with ErrSilent as its
-// context's cause.
+// Bound bounds one call to the engine by a time limit and by the engine's response to pings. An engine under load may
+// need a long time for a call but still answers pings. If the engine hangs and answers nothing, the context ends with
+// ErrSilent as its cause.
 func (c *Calls) Bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if c.o.Context != nil {
 		ctx = c.o.Context(ctx)
@@ -166,7 +169,7 @@ func (c *Calls) Bound(ctx context.Context, limit time.Duration) (context.Context
 	}
 }
 
-// Call runs one call of the engine within bounds and maps its error. what names the call in errors.
+// Call makes one bounded call to the engine and maps its error. what names the call in errors.
 func Call[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
 	cctx, cancel := c.Bound(ctx, c.o.Limit)
 	defer cancel()
@@ -174,13 +177,14 @@ func Call[T any](ctx context.Context, c *Calls, what string, f func(context.Cont
 	return v, c.Fail(ctx, what, err)
 }
 
-// With returns a client's method with its argument, for Call and Finish.
+// With binds an argument to a client's method, to pass the result to Call and Finish.
 func With[A, T any](method func(context.Context, A) (T, error), arg A) func(context.Context) (T, error) {
 	return func(ctx context.Context) (T, error) { return method(ctx, arg) }
 }
 
-// Finish is Call for something that, once asked for, happens on the engine even when the asking is given up: it waits
-// for the answer, so that what was made is known and can be removed. It returns what was made beside a context's error.
+// Finish is like Call, for a request that the engine completes even if the caller gives up. Finish waits for the
+// engine's response, so that the caller knows the created object and can remove it. If ctx ended, Finish returns the
+// created object together with the context's error.
 func Finish[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T
@@ -193,13 +197,13 @@ func Finish[T any](ctx context.Context, c *Calls, what string, f func(context.Co
 	return v, err
 }
 
-// Do is Call without a result.
+// Do is like Call, for functions without a result.
 func (c *Calls) Do(ctx context.Context, what string, f func(context.Context) error) error {
 	_, err := Call(ctx, c, what, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
 	return err
 }
 
-// Retry repeats f until it is done or ctx ends, and then returns the last error.
+// Retry calls f until f reports done or ctx ends. If ctx ends, Retry returns the last error.
 func (c *Calls) Retry(ctx context.Context, f func() (done bool, err error)) error {
 	for begin := time.Now(); ; {
 		done, err := f()
@@ -212,7 +216,7 @@ func (c *Calls) Retry(ctx context.Context, f func() (done bool, err error)) erro
 				err = c.Fail(ctx, "wait", ctx.Err())
 			}
 			return err
-		case <-time.After(min(max(retryFirst, time.Since(begin)/5), retryMax)): // the longer it takes, the less a moment counts
+		case <-time.After(min(max(retryFirst, time.Since(begin)/5), retryMax)): // pauses grow with the elapsed time
 		}
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// engine has a driver's own methods: those of [backend.SandboxBackend] as [Driver] calls them once they are
-// admitted. Environments and List may return their results in any order. List may also return sandboxes that the filter
-// does not select. ImageID gets a full reference.
+// engine has the methods that each driver implements. [Driver] calls them for the methods of [backend.SandboxBackend]
+// after it admits the call. Environments and List may return their results in any order. List may also return sandboxes
+// that the filter does not select. ImageID gets a full reference.
 type engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)
@@ -41,16 +41,16 @@ type engine interface {
 	CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error
 	RemoveSnapshot(ctx context.Context, id, name string) error
 	Rollback(ctx context.Context, id, name string) error
-	// Capabilities may leave Workspace out, and return slices of its own.
+	// Capabilities may omit Workspace. The caller owns the returned slices.
 	Capabilities() backend.Capabilities
-	// Enforcement returns what holds a workspace's limit under the default runtime.
+	// Enforcement returns how the default runtime enforces a workspace's limit.
 	Enforcement(ctx context.Context) (backend.Enforcement, error)
-	// Release frees what calls need, after the last of them.
+	// Release frees the resources that calls need. Driver calls it after the last call.
 	Release() error
 }
 
-// Driver is the [backend.SandboxBackend] of an engine. It admits calls until it is
-// closed, checks what is created, and makes the spans.
+// Driver implements [backend.SandboxBackend] for an engine. It admits calls until it is closed, checks the specs of new
+// sandboxes, and creates the spans.
 type Driver struct {
 	engine engine
 	calls  *Calls
@@ -58,14 +58,14 @@ type Driver struct {
 	limits backend.Limits
 }
 
-// NewDriver returns the driver of an engine. Sandboxes are of these images and have these limits where they ask for
-// none.
+// NewDriver returns a driver for an engine. images is the policy for sandbox images. limits are the limits of sandboxes
+// that request none.
 func NewDriver(e engine, c *Calls, images *backend.ImagePolicy, limits backend.Limits) *Driver {
 	return &Driver{e, c, images, limits}
 }
 
-// Admit runs f as a call of the driver: it fails once the driver is closed, and Close ends it and waits for it. A name
-// begins a span, whose error is that of f.
+// Admit runs f as a call of the driver. It fails if the driver is closed. Close cancels f and waits for it. If name is
+// not empty, Admit creates a span, and the error of f becomes the span's error.
 func Admit[T any](ctx context.Context, c *Calls, name string, f func(context.Context) (T, error), attrs ...attribute.KeyValue) (v T, err error) {
 	ctx, done, err := c.Begin(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func Admit[T any](ctx context.Context, c *Calls, name string, f func(context.Con
 	return v, classed(err)
 }
 
-// admit is Admit for what has no result.
+// admit is like Admit, for functions without a result.
 func (d *Driver) admit(ctx context.Context, name string, f func(context.Context) error) error {
 	_, err := Admit(ctx, d.calls, name, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
 	return err
@@ -90,14 +90,14 @@ func (d *Driver) admit(ctx context.Context, name string, f func(context.Context)
 // Name returns the driver's name.
 func (d *Driver) Name() string { return d.calls.o.Name }
 
-// Create makes a sandbox and starts it.
+// Create creates a sandbox and starts it.
 func (d *Driver) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
 	return Admit(ctx, d.calls, telemetry.SpanDriverCreate, func(ctx context.Context) (backend.Info, error) {
 		p, err := NewPlan(d.Name(), spec, d.images, d.limits)
 		if err != nil {
 			return backend.Info{}, err
 		}
-		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(telemetry.KeyImage, p.Image)) // what is no reference may be anything
+		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(telemetry.KeyImage, p.Image)) // only valid references
 		return d.engine.Create(ctx, p)
 	}, telemetry.Text(telemetry.KeyRunID, spec.Run))
 }
@@ -127,27 +127,28 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	return d.admit(ctx, telemetry.SpanDriverStart, func(ctx context.Context) error { return d.engine.Start(ctx, id) })
 }
 
-// Stop ends the processes of a sandbox at once: the guest has nothing to save.
+// Stop kills the processes of a sandbox immediately, because the guest agent has no state to save.
 func (d *Driver) Stop(ctx context.Context, id string) error {
 	return d.admit(ctx, telemetry.SpanDriverStop, func(ctx context.Context) error { return d.engine.Stop(ctx, id) })
 }
 
-// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
+// Remove stops a sandbox and deletes it. If the workspace is kept, a later Create for the same session uses it again.
 func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error { return d.engine.Remove(ctx, id, opts) })
 }
 
-// Dial opens a new stream to the guest.
+// Dial opens a new stream to the guest agent.
 func (d *Driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	return Admit(ctx, d.calls, telemetry.SpanDriverDial, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
 }
 
-// Ping asks the engine whether it is there, and what it is.
+// Ping checks that the engine responds and returns information about it.
 func (d *Driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return Admit(ctx, d.calls, "", d.engine.Ping)
 }
 
-// ImageID returns the id of the image that a reference names, empty when the engine does not have it.
+// ImageID returns the ID of the image with this reference. If the engine does not have the image, ImageID returns an
+// empty string.
 func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {
@@ -170,7 +171,7 @@ func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
 }
 
-// CommitEnvironment keeps the installed files of a sandbox.
+// CommitEnvironment saves the installed files of a sandbox as an environment.
 func (d *Driver) CommitEnvironment(ctx context.Context, id string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CommitEnvironment(ctx, id) })
 }
@@ -191,7 +192,7 @@ func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveEnvironment(ctx, instance, name) })
 }
 
-// Snapshot keeps the files of a workspace.
+// Snapshot saves the files of a workspace.
 func (d *Driver) Snapshot(ctx context.Context, id, name string) (backend.Snapshot, error) {
 	return Admit(ctx, d.calls, telemetry.SpanDriverSnapshot, func(ctx context.Context) (backend.Snapshot, error) { return d.engine.Snapshot(ctx, id, name) })
 }
@@ -205,7 +206,7 @@ func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snaps
 	return list, m, err
 }
 
-// CopySnapshot copies a snapshot of another sandbox to a sandbox.
+// CopySnapshot copies a snapshot from another sandbox.
 func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	if !IsSessionID(from.SessionID) {
 		return fmt.Errorf("%s: session ID %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
@@ -213,21 +214,21 @@ func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkO
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CopySnapshot(ctx, id, from) })
 }
 
-// RemoveSnapshot deletes one.
+// RemoveSnapshot deletes a snapshot.
 func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveSnapshot(ctx, id, name) })
 }
 
-// Rollback makes a workspace what it was.
+// Rollback restores a workspace from a snapshot.
 func (d *Driver) Rollback(ctx context.Context, id, name string) error {
 	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
 }
 
-// Capabilities returns what the engine can enforce, as found when the driver was made. What holds a workspace to its
-// limit is found out when it is first asked for.
+// Capabilities returns the features that the engine can enforce, as detected when the driver was created. The first
+// call detects how the engine enforces workspace limits.
 func (d *Driver) Capabilities() backend.Capabilities {
 	c := d.engine.Capabilities()
-	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
+	c.Workspace = backend.WorkspaceWatched // by the guest agent, which is always present
 	if e, err := Admit(context.Background(), d.calls, "", d.engine.Enforcement); err == nil {
 		c.Workspace = e
 	}
@@ -236,12 +237,12 @@ func (d *Driver) Capabilities() backend.Capabilities {
 	return c
 }
 
-// Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
-// background. Sandboxes keep running.
+// Close cancels pending calls. It waits for a bounded time for them and for background cleanup of earlier calls.
+// Sandboxes keep running.
 func (d *Driver) Close() error { return d.calls.Close(d.engine.Release) }
 
-// Defaults completes the options that all drivers have: limits are checked, the guest is the library's own unless
-// another one is set, and what is logged without a logger is dropped.
+// Defaults fills in the options that all drivers have. It validates the limits. If no guest agent is set, it uses the
+// embedded guest agent. If no logger is set, it discards log messages.
 func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logger **slog.Logger) error {
 	if err := limits.Validate(); err != nil {
 		return fmt.Errorf("%s: default limits: %w", driver, err)
@@ -255,16 +256,17 @@ func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logge
 	return nil
 }
 
-// Times completes the options that bound calls of an engine.
+// Times sets defaults for the options that bound calls to an engine: 2 minutes for call, 5 seconds for patience, and 30
+// minutes for pull.
 func Times(call, patience, pull *time.Duration) {
 	*call = cmp.Or(max(*call, 0), 2*time.Minute)
 	*patience = cmp.Or(max(*patience, 0), 5*time.Second)
 	*pull = cmp.Or(max(*pull, 0), 30*time.Minute)
 }
 
-// Undo takes back what a failed creation made, and returns its error. Where the engine does not answer, that is done
-// beside the caller, who need not wait for an engine that may come back, and repeated: an engine that lost one request
-// may answer the next. rollback may run after the caller's context ended.
+// Undo removes the objects of a failed creation and returns the creation's error. If the engine does not respond, Undo
+// retries in the background, so that the caller does not wait for an engine that may never recover. The retries help
+// because an engine that lost one request may answer the next. rollback may run after the caller's context ended.
 func (c *Calls) Undo(ctx context.Context, session string, err error, rollback func(context.Context) error) error {
 	try := func(ctx context.Context, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
@@ -279,7 +281,7 @@ func (c *Calls) Undo(ctx context.Context, session string, err error, rollback fu
 		return errors.Join(err, try(ctx, CleanupTimeout))
 	}
 	c.Background(ctx, func(ctx context.Context) {
-		_ = c.Retry(ctx, func() (bool, error) { // its failure is logged
+		_ = c.Retry(ctx, func() (bool, error) { // try logs the failure
 			left := try(ctx, CleanupTimeout/4)
 			return !errors.Is(left, backend.ErrUnavailable) && !errors.Is(left, context.DeadlineExceeded), left
 		})

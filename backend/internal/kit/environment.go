@@ -10,13 +10,13 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// EnvironmentName returns the name of what is installed for the plan's sandbox over an image of that digest.
+// EnvironmentName returns the name of the environment for the plan's sandbox on the image with this digest.
 func (p *Plan) EnvironmentName(image string) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{p.Spec.Instance, image, p.Spec.Environment, p.User.String()}, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
-// EnvironmentLabels returns the labels of what is installed in the sandbox with these.
+// EnvironmentLabels returns the labels of the environment that is installed in a sandbox with these labels.
 func EnvironmentLabels(r *Record, sandbox map[string]string, now time.Time) map[string]string {
 	return map[string]string{
 		backend.LabelRole: backend.RoleEnvironment, backend.LabelInstance: sandbox[backend.LabelInstance], backend.LabelRecipe: r.Recipe,
@@ -24,7 +24,8 @@ func EnvironmentLabels(r *Record, sandbox map[string]string, now time.Time) map[
 	}
 }
 
-// DescribeEnvironment returns the environment of an instance that has these labels; false for anything else.
+// DescribeEnvironment returns the environment with these labels. It returns false if the labels do not describe an
+// environment of the instance.
 func DescribeEnvironment(name, instance string, labels map[string]string) (backend.Environment, bool) {
 	e := backend.Environment{Name: name, Recipe: labels[backend.LabelRecipe], Image: labels[backend.LabelImage]}
 	var err error
@@ -32,10 +33,10 @@ func DescribeEnvironment(name, instance string, labels map[string]string) (backe
 	return e, err == nil && labels[backend.LabelRole] == backend.RoleEnvironment && labels[backend.LabelInstance] == instance
 }
 
-// NoEnvironment is the error of a sandbox whose environment is not there.
+// NoEnvironment returns the error for a sandbox whose environment does not exist.
 func (c *Calls) NoEnvironment(p *Plan) error {
 	return fmt.Errorf("%s: no installed packages for %s: %w", c.o.Name, p.Image, backend.ErrEnvironment)
 }
 
-// ErrNotBuilding is the error of a sandbox that cannot become an environment.
+// ErrNotBuilding is returned if a sandbox that was not created with Spec.Building is committed as an environment.
 var ErrNotBuilding = fmt.Errorf("the sandbox was not created to install packages: %w", backend.ErrInvalid)

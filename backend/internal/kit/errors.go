@@ -16,13 +16,13 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Error is a failure that an engine, or its machine, reported. Its text is fit for agents: it holds no path of the
-// machine.
+// Error describes a failure that an engine or its host reported. Its text is safe to show to agents because it contains
+// no host paths.
 type Error struct {
 	Driver string
-	What   string // was asked for
-	Kind   error  // sentinel, nil when none fits
-	Detail string // the engine's words, scrubbed; may be empty
+	What   string // the request that failed
+	Kind   error  // sentinel error; nil if none fits
+	Detail string // the engine's error text without paths; may be empty
 }
 
 // Error returns one line.
@@ -40,13 +40,14 @@ func (e *Error) Error() string {
 // Unwrap returns the sentinel.
 func (e *Error) Unwrap() error { return e.Kind }
 
-// Error returns a failure that the driver finds out, in the form of the engine's own.
+// Error returns an error for a failure that the driver detects, in the same form as failures that the engine reports.
 func (c *Calls) Error(what string, kind error, detail string) error {
 	return &Error{Driver: c.o.Name, What: what, Kind: kind, Detail: detail}
 }
 
-// Fail turns an error of the engine's client, or of the machine, into one of package backend. ctx is the caller's, not
-// that of the single call: when it ended, its error is what the caller gets to see. The full text goes to the log only.
+// Fail converts an error of the engine's client or of the host to an error of package backend. ctx is the caller's
+// context, not the context of the single call. If ctx has ended, Fail returns its error. Only the log gets the full
+// text.
 func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -65,14 +66,14 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	}
 	c.o.Log.Debug(c.o.Name+": call failed", "call", what, "error", users.ReplaceAllString(err.Error(), "://"))
 	e := &Error{Driver: c.o.Name, What: what, Kind: Classify(err, c.o.Classify)}
-	if !errors.Is(e.Kind, backend.ErrUnavailable) { // whose text names the socket and says nothing more
+	if !errors.Is(e.Kind, backend.ErrUnavailable) { // its text would only repeat the socket's name
 		e.Detail = Scrub(err.Error())
 	}
 	return e
 }
 
-// ended returns the reason for which ctx ended, nil when it has not. An engine and its client know the deadline and may
-// see it pass before this process does, and say so in words of their own.
+// ended returns the reason why ctx ended, or nil if ctx has not ended. It compares the deadline with the clock, because
+// an engine or its client may notice the deadline first and return a different error text.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
@@ -80,12 +81,12 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// IsAny reports whether an error is one of these kinds.
+// IsAny reports whether err matches at least one of these errors.
 func IsAny(err error, kinds ...error) bool {
 	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// Ignore returns nil for an error of one of these kinds.
+// Ignore returns nil if err matches one of these errors.
 func Ignore(err error, kinds ...error) error {
 	if IsAny(err, kinds...) {
 		return nil
@@ -93,14 +94,14 @@ func Ignore(err error, kinds ...error) error {
 	return err
 }
 
-// Unexplained reports whether an engine failed and said no class of failure.
+// Unexplained reports whether an engine failed without a known class of failure.
 func Unexplained(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Kind == nil
 }
 
-// classed adds a class to an engine's failure without one, such as a full disk or a missing runtime: the same request
-// may succeed later.
+// classed adds ErrUnavailable to an engine's failure that has no class, for example a full disk or a missing runtime.
+// The same request may succeed later.
 func classed(err error) error {
 	if !Unexplained(err) {
 		return err
@@ -108,8 +109,8 @@ func classed(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
-// Classify returns the sentinel for an error, by type alone; nil when none fits. What own returns goes first, unless it
-// is nil.
+// Classify returns the sentinel error for an error, based only on the error's type. If no sentinel fits, it returns
+// nil. If own returns a sentinel, Classify returns that sentinel.
 func Classify(err error, own func(error) error) error {
 	if own != nil {
 		if kind := own(err); kind != nil {
@@ -141,10 +142,10 @@ func isNetwork(err error) bool {
 	return ok || IsAny(err, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
 }
 
-// maxDetail is the longest text of an engine that goes into an error.
+// maxDetail is the maximum length of an engine's text in an error.
 const maxDetail = 300
 
-// Scrub takes paths and socket addresses of the engine's machine out of its words, and bounds them.
+// Scrub removes paths and socket addresses of the host from an engine's text, and truncates the text.
 func Scrub(s string) string {
 	s = strings.TrimPrefix(s, "Error response from daemon: ")
 	s = strings.TrimPrefix(s, "rpc error: code = Unknown desc = ")
@@ -164,10 +165,11 @@ func Scrub(s string) string {
 }
 
 var (
-	// sockets finds the address of an engine, also in the URL of a call.
+	// sockets matches the address of an engine, including an address in the URL of a call.
 	sockets = regexp.MustCompile(`\b(?:unix|npipe|fd)://[^\s"'):,]*|\bhttps?://[^\s"',]*/(?:v1\.[0-9]+/|_ping)[^\s"',]*`)
-	// users finds what stands before the host of an address, perhaps a password.
+	// users matches the part of a URL before the host, which may contain a password.
 	users = regexp.MustCompile(`://[^/@\s"']*@`)
-	// hostPaths finds absolute paths; the slash after a name, as in an image's, begins none, nor do those of an URL.
+	// hostPaths matches absolute paths. It does not match a slash after a name, for example in an image reference, or the
+	// path of a URL.
 	hostPaths = regexp.MustCompile(`(^|[\s"'(=\[,]|: ?)(?:/[A-Za-z0-9_.@+-]+)+/?`)
 )

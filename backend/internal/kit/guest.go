@@ -16,24 +16,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// ErrElsewhere means that a guest cannot be reached but through its engine.
+// ErrElsewhere means that only the engine can reach a guest agent.
 var ErrElsewhere = errors.New("cannot enter the guest agent's process from this host")
 
-// ErrNoProcess wraps ErrElsewhere. The process does not exist on this machine.
+// ErrNoProcess means that the process does not exist on this host. It wraps ErrElsewhere.
 var ErrNoProcess = fmt.Errorf("no such process: %w", ErrElsewhere)
 
-// defaultGuest returns the guest that the library carries.
+// defaultGuest returns the guest agent that is embedded in the library.
 func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}
 }
 
-// ReadableGuest returns g for sandboxes with a kernel of their own: gVisor loads programs with the rights of their
-// user.
+// ReadableGuest returns g with a readable program file, for sandboxes with gVisor. gVisor loads programs with the
+// permissions of their user.
 func ReadableGuest(g *backend.Guest) *backend.Guest {
 	return &backend.Guest{Version: g.Version + "-readable", Binary: g.Binary, Readable: true}
 }
 
-// guestMode is the mode of a guest's file.
+// guestMode returns the file mode of the guest agent.
 func guestMode(g *backend.Guest) fs.FileMode {
 	if g.Readable {
 		return embed.Mode | 0o444
@@ -41,7 +41,8 @@ func guestMode(g *backend.Guest) fs.FileMode {
 	return embed.Mode
 }
 
-// guestFiles returns what sandboxes of an architecture find in [embed.Dir], the guest itself last.
+// guestFiles returns the files that a sandbox of this architecture needs in [embed.Dir]. The guest agent is the last
+// file.
 func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 	bin, err := g.Binary(arch)
 	if err != nil {
@@ -54,9 +55,9 @@ func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 	return files, err
 }
 
-// InstallGuest puts the guest's files into dir, unless they are there: a directory that has the guest is whole, because
-// it comes last. Every file gets its name when it is whole; until then it lies at temp and some digits. Doing it twice
-// at a time does no harm.
+// InstallGuest installs the guest agent's files in dir, unless they are already installed. It installs the guest agent
+// last, so a directory that contains the guest agent is complete. It writes each file under a temporary name (temp and
+// some digits) and renames it when the file is complete. Concurrent calls are safe.
 func InstallGuest(dir, temp string, g *backend.Guest, arch string) error {
 	st, err := os.Lstat(filepath.Join(dir, filepath.Base(embed.Path)))
 	if err == nil && st.Mode() == guestMode(g) && st.Size() > 0 {
@@ -73,7 +74,7 @@ func InstallGuest(dir, temp string, g *backend.Guest, arch string) error {
 
 func installFile(root, temp string, f embed.File) error {
 	to := filepath.Join(root, filepath.FromSlash(f.Path))
-	// Whatever the umask, the sandbox's user must be able to read it.
+	// The sandbox's user must be able to read the directory, regardless of the umask.
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // sandboxes read it
 		return err
 	}
@@ -95,16 +96,16 @@ func installFile(root, temp string, f embed.File) error {
 	return err
 }
 
-// writeTemp writes a file under a name of its own.
+// writeTemp writes a file under a unique temporary name.
 func writeTemp(temp string, f embed.File) (name string, err error) {
 	if name, err = writeAlone(temp, f); err != nil || f.Mode.Type() == fs.ModeSymlink {
 		return name, err
 	}
-	return name, errors.Join(host.Sync(name), os.Chmod(name, f.Mode)) // a mode may forbid its owner to open the file
+	return name, errors.Join(host.Sync(name), os.Chmod(name, f.Mode)) // a mode may forbid the owner to open the file
 }
 
-// writeAlone is the part of writeTemp that has the file open for writing. A process that is forked meanwhile would have
-// it open too until it is another program, and so long nobody could run what was written (ETXTBSY).
+// writeAlone performs the part of writeTemp during which the file is open for writing. A child process that is forked
+// in this time would inherit the open file until it calls exec. Until then, executing the file would fail with ETXTBSY.
 func writeAlone(temp string, f embed.File) (name string, err error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -119,8 +120,8 @@ func writeAlone(temp string, f embed.File) (name string, err error) {
 	return t.Name(), errors.Join(err, t.Close())
 }
 
-// TarGuest writes the guest's files and then last as an archive for an engine that unpacks it in [embed.Dir], and
-// returns how large the guest is.
+// TarGuest writes the guest agent's files and then last as an archive, for an engine that unpacks it in [embed.Dir]. It
+// returns the size of the guest agent.
 func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size int, err error) {
 	files, err := guestFiles(g, arch)
 	if err != nil {
@@ -144,7 +145,7 @@ func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size
 	return size, tw.Close()
 }
 
-// headers returns those of a file and of its directories that are not in dirs yet.
+// headers returns the headers of a file and of its parent directories that are not yet in dirs.
 func headers(f embed.File, dirs map[string]bool) []tar.Header {
 	h := tar.Header{Name: f.Path, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data))}
 	if f.Mode.Type() == fs.ModeSymlink {

@@ -15,8 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// A guest that was installed can run at once, whatever the process forked meanwhile: what becomes another program
-// slowly, as one in namespaces of its own does, has all open files until then.
+// TestInstallGuestWhileForking verifies that an installed guest agent can be executed immediately, even if the process
+// forks during the installation. A child with new namespaces needs a long time to call exec, and it holds all open
+// files until then.
 func TestInstallGuestWhileForking(t *testing.T) {
 	t.Parallel()
 	guest := &backend.Guest{Version: "1", Binary: func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }, Readable: true}

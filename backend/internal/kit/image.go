@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	maxImageVolumes = 32         // an image that declares more is up to something
-	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
+	maxImageVolumes = 32         // no ordinary image declares more
+	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with a much larger environment
 )
 
-// JudgeImage checks what an image declares, and returns the paths of its volumes to mount over, clean and sorted. What
-// our own mounts cover anyway is left out; what would hide the system's or our own files is refused, with an error for
-// people that has no sentinel.
+// JudgeImage checks the configuration of an image and returns the mount points for the image's volumes, clean and
+// sorted. It omits volumes that Workcell's own mounts cover. If a volume would hide system files or Workcell files,
+// JudgeImage returns an error for display, without a sentinel.
 func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, err error) {
 	size := 0
 	for _, e := range env {
@@ -45,8 +45,8 @@ func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, e
 	return slices.Compact(volumes), nil
 }
 
-// dangerous reports whether nothing may be mounted at p: at or below what the runtime and we provide, and at what every
-// program needs.
+// dangerous reports whether a mount at p is forbidden. Forbidden paths are the paths that the runtime and Workcell
+// provide, all paths below them, and the directories that every program needs.
 func dangerous(p string) bool {
 	for _, d := range []string{backend.Workdir, embed.Dir, "/dev", "/proc", "/sys"} {
 		if p == d || strings.HasPrefix(p, d+"/") {
@@ -60,8 +60,8 @@ func dangerous(p string) bool {
 	return strings.HasPrefix(p, "/etc/")
 }
 
-// EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that
-// the engine does not have.
+// EnsureImage returns the plan's image and pulls it if the pull policy requires it. find returns ErrNotFound if the
+// engine does not have the image.
 func EnsureImage[T any](
 	ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get fetcher,
 ) (T, error) {

@@ -9,11 +9,11 @@ import (
 
 const (
 	mib = 1 << 20
-	// GuestMemory in bytes and GuestPIDs come on top of the user's limits, so that the guest's own needs take nothing of
-	// them.
+	// GuestMemory (in bytes) and GuestPIDs are added to the user's limits, so that the guest agent does not use the user's
+	// share.
 	GuestMemory = 10 * mib
 	GuestPIDs   = 20
-	// ImageVolumeBytes is the size of what is mounted where an image declares a volume.
+	// ImageVolumeBytes is the size of the mount for a volume that an image declares.
 	ImageVolumeBytes = 64 * mib
 
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
@@ -29,11 +29,11 @@ func SandboxLimits(asked, options backend.Limits) backend.Limits {
 	return asked.Merge(options).Merge(backend.DefaultLimits()).Fit(asked)
 }
 
-// Inodes returns how many files a file system of so many bytes may hold.
+// Inodes returns the maximum number of files in a file system of this size.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
-// MaskedPaths are the parts of the kernel's file systems that no sandbox may read, on a machine with so many
-// processors: those of the newest Docker Engine. What is not there is no error.
+// MaskedPaths returns the paths of the kernel's file systems that no sandbox may read, on a host with this number of
+// processors. The list is the list of the newest Docker Engine. Engines ignore missing paths.
 func MaskedPaths(cpus int) []string {
 	paths := []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -45,22 +45,25 @@ func MaskedPaths(cpus int) []string {
 	return paths
 }
 
-// ReadonlyPaths are the parts of the kernel's file systems that a container must not write to: Docker's, and what the
-// control groups of version 1 are mounted below, a tmpfs without a size that would be the sandbox's root's.
+// ReadonlyPaths returns the paths of the kernel's file systems that a container must not write to. The list is Docker's
+// list plus the mount point of the version 1 control groups. That mount point is a tmpfs without a size limit, which
+// the sandbox's root user could fill.
 func ReadonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"}
 }
 
-// MaxTerminals is how many pseudo-terminals a sandbox may have. The machine has kernel.pty.max, by default 4096.
+// MaxTerminals is the maximum number of pseudo-terminals in a sandbox. The limit of the host is kernel.pty.max, by
+// default 4096.
 const MaxTerminals = 64
 
-// OpenFiles returns how many files every process of a sandbox may have open; the guest sets the user's own limit for
-// commands, which may be smaller than the guest's needs.
+// OpenFiles returns the limit of open files for every process of a sandbox. The guest agent sets the user's limit for
+// commands, because that limit may be smaller than the guest agent needs.
 func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
 
-// FileBytes returns the largest size of a file that every process of a sandbox may make; the guest sets the user's own
-// limit for commands, which may be smaller than its own files. No single file can pass the limit of what the guest
-// watches by much; a workspace that is a file system of its own is full before.
+// FileBytes returns the maximum file size for every process of a sandbox. The guest agent sets the user's limit for
+// commands, because that limit may be smaller than the guest agent's own files. If the guest agent monitors the
+// workspace, FileBytes also keeps a single file from exceeding the workspace limit by much. A workspace with a separate
+// file system fills up before that.
 func FileBytes(l backend.Limits, workspace backend.Enforcement, root int64) int64 {
 	size := max(maxFileBytes, l.FileBytes)
 	switch {
@@ -73,9 +76,9 @@ func FileBytes(l backend.Limits, workspace backend.Enforcement, root int64) int6
 	return size
 }
 
-// rootBytesOf returns how much may be written outside of the workspace, and of what has a size of its own, in a
-// container: nothing where the root is read-only, else as much as was asked for the workspace, and 4 GiB where nothing
-// was.
+// rootBytesOf returns the maximum size of writes to a container's root, outside of the workspace and of mounts with
+// their own size limit. The result is zero for a read-only root. Otherwise it is the requested workspace size, or 4 GiB
+// if no size is requested.
 func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 	if root != backend.RootWritable {
 		return 0
@@ -83,8 +86,8 @@ func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 	return max(minRoot, cmp.Or(asked.Merge(options).WorkspaceBytes, rootBytes))
 }
 
-// GuestArgs returns the guest's arguments: when it ends without a host, the limits of the workspace, which the guest
-// enforces itself if they are watched, and the limit of the root.
+// GuestArgs returns the guest agent's arguments: the orphan timeout, the limits of a workspace that the guest agent
+// monitors, and the limit of the root.
 func (r Record) GuestArgs(root int64) []string {
 	args := []string{}
 	if r.OrphanTimeout > 0 {
@@ -101,14 +104,14 @@ func (r Record) GuestArgs(root int64) []string {
 	return args
 }
 
-// GuestEnv returns the environment of the guest itself, not of commands. What steers its runtime is set, because an
-// engine may add the variables of the image.
+// GuestEnv returns the environment of the guest agent. Commands do not get these variables. GuestEnv clears all
+// variables that affect the Go runtime, because an engine may add variables of the image.
 func GuestEnv() []string {
 	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
 }
 
-// Enforceable refuses limits that the user asked for and an engine would drop, and engines that cannot limit memory and
-// processes at all: no sandbox runs without. memory reports whether memory can be limited, swap perhaps not.
+// Enforceable returns an error if the engine would ignore a requested limit, or if it cannot limit memory and processes
+// at all. No sandbox runs without these two limits. memory reports whether memory can be limited, even if swap cannot.
 func (p *Plan) Enforceable(driver string, memory bool, caps backend.Capabilities) error {
 	switch asked := p.Asked; {
 	case !memory || !caps.PIDs:

@@ -14,31 +14,32 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// maxMounts bounds the directories of a sandbox.
+// maxMounts is the maximum number of mounted directories in a sandbox.
 const maxMounts = 32
 
-// heldTargets is what a sandbox consists of: nothing is mounted over it, in it, or over what it lies in.
+// heldTargets returns the paths that belong to the sandbox itself. A mount must not cover these paths, their contents,
+// or their parent directories.
 func heldTargets() []string {
 	return []string{backend.Workdir, embed.Dir, backend.EnvironmentDir, backend.NodeModulesLink, "/tmp", "/proc", "/sys", "/dev", "/run", "/var/run"}
 }
 
-// heldSources is what of a machine no sandbox sees: whoever can write to it, or connect to a socket in it, has the
-// machine.
+// heldSources returns the host paths that no sandbox may see. A process that can write to them or connect to a socket
+// in them controls the host.
 func heldSources() []string {
 	return []string{
 		"/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/etc", "/root/.ssh",
 		"/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd",
-		"/var/lib/workcell/local", "/var/lib/workcell/containerd", // not what else may be there: caches are mounted
+		"/var/lib/workcell/local", "/var/lib/workcell/containerd", // other subdirectories may be mounted: caches
 	}
 }
 
-// overlap reports whether one of two clean paths is, or lies in, the other.
+// overlap reports whether two clean paths are equal or one contains the other.
 func overlap(a, b string) bool {
 	in := func(x, y string) bool { return y == "/" || x == y || strings.HasPrefix(x, y+"/") }
 	return in(a, b) || in(b, a)
 }
 
-// checkMounts refuses what no driver mounts.
+// checkMounts returns an error for mounts that no driver supports.
 func checkMounts(list []backend.Mount) error {
 	if len(list) > maxMounts {
 		return fmt.Errorf("%d mounted directories, the limit is %d: %w", len(list), maxMounts, backend.ErrInvalid)
@@ -64,8 +65,8 @@ func checkMounts(list []backend.Mount) error {
 	return CheckSources(list)
 }
 
-// CheckSources refuses a directory that lies in one to which the sandbox may write: it would decide what the other one
-// is, when that is mounted the next time.
+// CheckSources returns an error if a source directory is inside a source that the sandbox can write to. Otherwise, the
+// sandbox could replace the inner directory before the next mount.
 func CheckSources(list []backend.Mount) error {
 	for _, m := range list {
 		for _, other := range list {
@@ -77,7 +78,8 @@ func CheckSources(list []backend.Mount) error {
 	return nil
 }
 
-// checkSource refuses a directory of the machine. Models read errors, so that none names it.
+// checkSource returns an error if a host directory may not be mounted. The error does not contain the directory,
+// because models read errors.
 func checkSource(m backend.Mount, dir string, held ...string) error {
 	if slices.ContainsFunc(append(held, heldSources()...), func(held string) bool { return overlap(dir, held) }) {
 		return fmt.Errorf("mount: the source of %s may not be mounted in a sandbox: %w", m.Target, backend.ErrPermission)
@@ -85,8 +87,8 @@ func checkSource(m backend.Mount, dir string, held ...string) error {
 	return nil
 }
 
-// ResolveMounts returns mounts of this machine's directories by what their sources are when links are followed, which
-// must pass as well. held are directories of the driver's own.
+// ResolveMounts resolves the symbolic links in the sources of the mounts, and checks the results. held lists
+// directories of the driver that may not be mounted.
 func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backend.Mount, error) {
 	list = slices.Clone(list)
 	keys, err := filepath.Glob("/home/*/.ssh")

@@ -11,26 +11,26 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Pulls shares a fetch among all callers that need its image. A fetch ends early when its last waiter leaves.
+// Pulls shares one pull among all callers that need the same image. A pull is canceled when its last waiter leaves.
 type Pulls struct {
 	calls *Calls
 	limit time.Duration
 
-	mu      sync.Mutex // guards running and the fetches' waiters; never held across a call
+	mu      sync.Mutex // guards running and the waiters of each fetch; never held during a call
 	running map[string]*fetch
 }
 
-// NewPulls returns Pulls whose fetches take at most limit. calls counts fetches, which may outlast their waiters for a
-// moment.
+// NewPulls returns a Pulls. Each pull takes at most limit. calls counts pulls as pending work, because a pull may
+// continue for a moment after its last waiter left.
 func NewPulls(calls *Calls, limit time.Duration) *Pulls {
 	return &Pulls{calls: calls, limit: limit, running: map[string]*fetch{}}
 }
 
-// fetcher gets the image of a plan. Its context ends with the limit, or when the last waiter leaves. It may call report
-// at any time, which never blocks: a slow waiter loses reports and delays no other.
+// fetcher pulls the image of a plan. Its context ends after the limit, or when the last waiter leaves. It may call
+// report at any time. report never blocks: a slow waiter loses reports and does not delay other waiters.
 type fetcher func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
 
-// fetch is a pull under way.
+// fetch is a running pull.
 type fetch struct {
 	ref     string
 	done    chan struct{} // closed at the end, after err is set
@@ -39,7 +39,7 @@ type fetch struct {
 	waiters map[chan backend.PullProgress]struct{}
 }
 
-// wait fetches the plan's image, or waits for a running fetch of the image.
+// wait pulls the plan's image, or waits for a running pull of the same image.
 func (ps *Pulls) wait(ctx context.Context, p *Plan, get fetcher) (err error) {
 	ctx, span := ps.calls.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Image))
 	defer func() { telemetry.End(span, err) }()
@@ -76,7 +76,7 @@ func (ps *Pulls) join(ctx context.Context, p *Plan, get fetcher) (*fetch, chan b
 	waiters := map[chan backend.PullProgress]struct{}{progress: {}}
 	f := &fetch{ref: p.Ref, done: make(chan struct{}), cancel: cancel, waiters: waiters}
 	ps.running[p.Ref] = f
-	ps.calls.pending.Go(func() { // ended by cancel, when the last waiter leaves, or by its limit
+	ps.calls.pending.Go(func() { // canceled when the last waiter leaves, or after the limit
 		err := get(ctx, p, func(pr backend.PullProgress) { ps.publish(f, pr) })
 		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = ps.calls.Error("pull "+p.Image, backend.ErrImage, fmt.Sprintf("not finished within %v", ps.limit))
@@ -91,7 +91,7 @@ func (ps *Pulls) join(ctx context.Context, p *Plan, get fetcher) (*fetch, chan b
 	return f, progress
 }
 
-// leave must be called once per join. Nobody joins a fetch that its last waiter gave up.
+// leave must be called once per join. After the last waiter leaves a fetch, later callers start a new fetch.
 func (ps *Pulls) leave(f *fetch, progress chan backend.PullProgress) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -102,7 +102,7 @@ func (ps *Pulls) leave(f *fetch, progress chan backend.PullProgress) {
 	}
 }
 
-// forget lets the next caller begin another fetch. The caller holds the mutex.
+// forget lets the next caller start a new fetch. The caller must hold the mutex.
 func (ps *Pulls) forget(f *fetch) {
 	if ps.running[f.ref] == f {
 		delete(ps.running, f.ref)
@@ -115,7 +115,7 @@ func (ps *Pulls) publish(f *fetch, pr backend.PullProgress) {
 	for w := range f.waiters {
 		select {
 		case w <- pr:
-		default: // the waiter is behind; the next report says as much
+		default: // the waiter is slow; the next report contains newer values
 		}
 	}
 }

@@ -22,20 +22,21 @@ import (
 )
 
 const (
-	// guestWait is how long a guest that was just started may take to listen.
+	// guestWait is the maximum time for a new guest agent to start listening.
 	guestWait = 30 * time.Second
-	// pollFirst and pollLongest are the pauses between two looks at a guest that was just started.
+	// pollFirst and pollLongest are the shortest and the longest pause between two attempts to reach a new guest agent.
 	pollFirst, pollLongest = time.Millisecond, 50 * time.Millisecond
 )
 
-// ReachGuest connects to the socket of a container's guest from this machine, through the network namespace of its
-// process pid, and waits for one that was just started. The process's control groups must name the container by group.
-// running returns the process's id anew, and fails when the container does not run any more.
+// ReachGuest connects to the socket of a container's guest agent directly from this host. It enters the network
+// namespace of the process pid, and waits if the guest agent was just started. The control groups of the process must
+// contain the container's group. running returns the current process ID, or an error if the container has stopped.
 //
-// The error is that of running, the context's, or backend.ErrLost when running returns another process. It is
-// ErrElsewhere where the process is not one of this machine or may not be entered, and also where its socket cannot be
-// had although the container runs: then its commands keep the socket busy, and only the engine has a way in that does
-// not lead through it.
+// If running fails or ctx ends, ReachGuest returns that error. If running returns another process ID, ReachGuest
+// returns backend.ErrLost. If the process does not exist on this host or this process may not enter it, ReachGuest
+// returns ErrElsewhere. It also returns ErrElsewhere if the container is running but its socket is not available. In
+// this case, the container's commands keep the socket busy, and only the engine can reach the guest agent without the
+// socket.
 func ReachGuest(ctx context.Context, group string, pid int, running func(context.Context) (int, error)) (io.ReadWriteCloser, error) {
 	began := time.Now()
 	for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
@@ -47,7 +48,8 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 			return nil, ctx.Err()
 		case errors.Is(err, ErrNoProcess):
 			return nil, ErrNoProcess
-		// These pass: the guest was just started, or has just ended and the engine does not know yet.
+		// These errors are temporary: the guest agent was just started, or it just exited and the engine does not know this
+		// yet.
 		case !IsAny(err, unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH) || time.Since(began) > guestWait:
 			return nil, ErrElsewhere
 		}
@@ -64,8 +66,8 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 	}
 }
 
-// dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or
-// the machine's reuse of process ids put in its place.
+// dialGuest connects to the guest agent's socket in the process pid. It refuses the socket of any other process, for
+// example after a command took over the address or the host reused the process ID.
 func dialGuest(pid int, group string) (net.Conn, error) {
 	g, err := findGuest(pid, group)
 	if err != nil {
@@ -79,15 +81,15 @@ func dialGuest(pid int, group string) (net.Conn, error) {
 	return conn, nil
 }
 
-// guestProcess is a guest as a process of this machine. Its open directory in /proc is that of one process: nothing is
-// found in it once that has ended, also when another got its id.
+// guestProcess is a guest agent as a process of this host. The open directory proc refers to one process. After that
+// process exits, reads from the directory fail, even if another process gets the same ID.
 type guestProcess struct {
 	pid   int
 	group string
 	proc  *os.File
 }
 
-// findGuest returns the guest that is the process pid. See check for its errors.
+// findGuest returns the guest agent that runs as the process pid. See check for the errors.
 func findGuest(pid int, group string) (*guestProcess, error) {
 	proc, err := os.Open(fmt.Sprintf("/proc/%d", pid))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +105,7 @@ func findGuest(pid int, group string) (*guestProcess, error) {
 	return g, nil
 }
 
-// path names a file of the process's directory.
+// path returns the path of a file in the process's /proc directory.
 func (g *guestProcess) path(name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", g.proc.Fd(), name)
 }
@@ -111,7 +113,7 @@ func (g *guestProcess) path(name string) string {
 // dial connects to the guest's socket.
 func (g *guestProcess) dial() (conn *net.UnixConn, err error) {
 	err = host.InNetns(g.path("ns/net"), func() (err error) {
-		conn, err = wire.DialSocket(wire.SocketName) // which makes the socket on this thread
+		conn, err = wire.DialSocket(wire.SocketName) // DialSocket creates the socket on this thread, in the network namespace
 		return err
 	})
 	switch {
@@ -126,8 +128,8 @@ func (g *guestProcess) dial() (conn *net.UnixConn, err error) {
 	return conn, nil
 }
 
-// answers returns nil when the other end of a connection is the guest's, and it still runs: the id that the kernel
-// knows the listener by was that of this process all the time.
+// answers returns nil if the guest agent is the other end of the connection and is still running. The kernel records
+// the process ID of the listener, and this ID belonged to the guest agent the whole time.
 func (g *guestProcess) answers(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -145,9 +147,9 @@ func (g *guestProcess) answers(conn *net.UnixConn) error {
 	return g.check()
 }
 
-// check returns nil when the process is the guest of the container, ESRCH when it still is the runtime that starts it,
-// and ErrElsewhere when it is another, or has ended: an engine that counts processes in a namespace of its own names
-// others.
+// check returns nil if the process is the container's guest agent. It returns ESRCH if the process is still the OCI
+// runtime that starts the guest agent. It returns ErrElsewhere if the process has exited or is a different process. An
+// engine in another process namespace reports IDs that belong to different processes on this host.
 func (g *guestProcess) check() error {
 	in, err := os.ReadFile(g.path("cgroup"))
 	args, argsErr := os.ReadFile(g.path("cmdline"))

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// part names what this test binary is started as.
+// part is the environment variable that selects the role of this test binary when a test starts it as a child process.
 const part = "WORKCELL_TEST_PART"
 
 func TestMain(m *testing.M) {
@@ -29,10 +29,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// queue is how many connections wait for a listener.
+// queue is the length of the listener's connection queue.
 const queue = 8
 
-// listen takes the address of a guest, and accepts nobody, until it is killed.
+// listen binds a guest agent's address and accepts no connections, until the process is killed.
 func listen() {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err == nil {
@@ -46,10 +46,11 @@ func listen() {
 	select {}
 }
 
-// TestReachReusedID: a process that got the id of a guest between the look at that and the connection is refused,
-// though it listens at the guest's address, and so is one that answers in the place of a guest which runs.
+// TestReachReusedID verifies that two kinds of foreign processes are refused, even though they listen at the guest
+// agent's address. One process gets the guest agent's process ID between the check and the connection. The other
+// process answers while the guest agent is running.
 func TestReachReusedID(t *testing.T) {
-	if os.Getenv(part) == "" { // nobody else takes ids in a namespace of its own
+	if os.Getenv(part) == "" { // in a separate process namespace, no other process can take the ID
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestReachReusedID$", "-test.v")
 		cmd.Env = append(os.Environ(), part+"=namespace")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
@@ -60,7 +61,7 @@ func TestReachReusedID(t *testing.T) {
 	}
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	must(t, unix.Mount("proc", "/proc", "proc", 0, ""))
-	const group = "/" // every process is in one
+	const group = "/" // every process is in the root group
 	guest := startListener(t, embed.Path)
 	pid := guest.Process.Pid
 	conn, err := dialGuest(pid, group)
@@ -77,7 +78,7 @@ func TestReachReusedID(t *testing.T) {
 	if _, err := g.dial(); err == nil {
 		t.Error("the process that got the id is taken for the guest")
 	}
-	// Here it ends while it is being connected to.
+	// The guest agent exits while the connection is being opened.
 	if err := g.answers(conn.(*net.UnixConn)); err == nil {
 		t.Error("a guest that ended is taken to answer")
 	}
@@ -97,7 +98,8 @@ func TestReachReusedID(t *testing.T) {
 	}
 }
 
-// TestReachBusy: a guest whose queue of connections is full is not lost, and only the engine can reach it.
+// TestReachBusy verifies that a guest agent with a full connection queue is not reported as lost, and that only the
+// engine can reach it.
 func TestReachBusy(t *testing.T) {
 	guest := startListener(t, embed.Path)
 	defer kill(guest)
@@ -108,14 +110,14 @@ func TestReachBusy(t *testing.T) {
 	for range queue + 1 {
 		conn, err := reach()
 		must(t, err)
-		defer conn.Close() //nolint:errcheck // of no interest
+		defer conn.Close() //nolint:errcheck // the error does not matter
 	}
 	if _, err := reach(); !errors.Is(err, ErrElsewhere) {
 		t.Errorf("a full queue: %v", err)
 	}
 }
 
-// startListener starts a process that listens at a guest's address, as the program of a name.
+// startListener starts a process with this program name that listens at a guest agent's address.
 func startListener(t *testing.T, name string) *exec.Cmd {
 	t.Helper()
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{name}, Env: []string{part + "=listener"},
@@ -133,7 +135,7 @@ func startListener(t *testing.T, name string) *exec.Cmd {
 
 func kill(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // with the signal
+	_ = cmd.Wait() // always fails because of the signal
 }
 
 func open(t *testing.T, name string) *os.File {

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// ReachGuest returns ErrElsewhere: containers are in a virtual machine.
+// ReachGuest returns ErrElsewhere because containers run in a virtual machine on this operating system.
 func ReachGuest(context.Context, string, int, func(context.Context) (int, error)) (io.ReadWriteCloser, error) {
 	return nil, ErrElsewhere
 }

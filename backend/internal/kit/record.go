@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Record is what a driver keeps of a sandbox beside its labels, as JSON.
+// Record is the data that a driver stores for a sandbox in addition to its labels, as JSON.
 type Record struct {
 	Image     string              `json:"image"`
 	User      string              `json:"user"`
@@ -16,9 +16,9 @@ type Record struct {
 	Network   backend.NetworkMode `json:"network"`
 	Limits    backend.Limits      `json:"limits"`
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest was told
+	RootBytes int64               `json:"root_bytes,omitempty"` // the limit that was passed to the guest agent
 	Ephemeral bool                `json:"ephemeral,omitempty"`
-	// OrphanTimeout is the Spec's.
+	// OrphanTimeout is Spec.OrphanTimeout.
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
 
 	// Isolation is missing in records of earlier versions.
@@ -28,7 +28,7 @@ type Record struct {
 	Mounts []backend.Mount `json:"mounts,omitempty"`
 }
 
-// Record returns the record of a planned sandbox whose workspace is enforced by e.
+// Record returns the record of a planned sandbox. e is the enforcement of the workspace limit.
 func (p *Plan) Record(e backend.Enforcement) Record {
 	return Record{
 		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits, Workspace: e,
@@ -37,7 +37,7 @@ func (p *Plan) Record(e backend.Enforcement) Record {
 	}
 }
 
-// Sized returns the size of the workspace's own file system, 0 if it has none.
+// Sized returns the size of the workspace's file system, or 0 if the workspace has no separate file system.
 func (r *Record) Sized() int64 {
 	if r.Workspace != backend.WorkspaceSized {
 		return 0
@@ -57,15 +57,16 @@ func (p *Plan) Labels(role string) map[string]string {
 	}
 }
 
-// SandboxLabels returns the labels of the sandbox's container. All are set, because an engine may fill in those that an
-// image declares.
+// SandboxLabels returns the labels of the sandbox's container. It sets all of them, because an engine may copy missing
+// labels from the image.
 func (p *Plan) SandboxLabels(guest string) map[string]string {
 	l := p.Labels(backend.RoleSandbox)
 	l[backend.LabelSpec], l[backend.LabelGuest] = p.Spec.Hash, guest
 	return l
 }
 
-// Info describes the sandbox with these labels, but for what only its engine knows. user are the user's own labels.
+// Info describes the sandbox with these labels, except for the fields that only its engine knows. user contains the
+// user's labels.
 func (r *Record) Info(labels, user map[string]string) backend.Info {
 	info := backend.Info{
 		SessionID: labels[backend.LabelID],
@@ -101,7 +102,7 @@ func Matches(f backend.Filter, i *backend.Info) bool {
 		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
 }
 
-// FilterLabels returns the labels that every sandbox of a filter has.
+// FilterLabels returns the labels that every sandbox matching a filter has.
 func FilterLabels(f backend.Filter) map[string]string {
 	l := map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelInstance: f.Instance, backend.LabelID: f.SessionID,

@@ -9,26 +9,25 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-const sizingBound = 2 * time.Minute // how long finding out may take
+const sizingBound = 2 * time.Minute // maximum time of the probe
 
-// Sizing finds out, when it first matters, whether workspaces can be file systems of their own. It may be asked by
-// several at once.
+// Sizing finds out on first use whether workspaces can be separate file systems. It is safe for concurrent use.
 type Sizing struct {
 	name  string
 	log   *slog.Logger
 	probe func(context.Context) error
-	lock  chan struct{} // holds one token, taken while what follows is used
+	lock  chan struct{} // holds one token while a caller uses the fields below
 	found backend.Enforcement
 }
 
-// NewSizing returns a Sizing for the driver of a name. probe makes one such workspace; an error is that there can be
-// none.
+// NewSizing returns a Sizing for the driver with this name. probe tries to create such a workspace. An error means that
+// the host does not support it.
 func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
 	return &Sizing{name: name, log: log, probe: probe, lock: make(chan struct{}, 1)}
 }
 
-// Enforcement returns what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass,
-// such as a full disk: it says nothing of the machine and is not remembered.
+// Enforcement returns how the host can enforce a workspace limit. It returns an error if ctx ends or if the probe has a
+// temporary failure, for example a full disk. Enforcement does not cache temporary failures.
 func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	select {
 	case s.lock <- struct{}{}:
@@ -45,7 +44,7 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	switch {
 	case err == nil:
 		s.found = backend.WorkspaceSized
-	// A shortage may pass.
+	// These shortages may be temporary.
 	case ctx.Err() != nil || IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
 		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR):
 		return "", err

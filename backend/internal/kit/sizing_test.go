@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// TestSizing verifies that the first result is kept, and that an error that may pass is not.
+// TestSizing verifies that the first result is cached, and that temporary errors are not.
 func TestSizing(t *testing.T) {
 	t.Parallel()
 	for want, result := range map[backend.Enforcement]error{
@@ -36,7 +36,7 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-// TestSizingWaits: who waits for another one's probe waits no longer than its own context.
+// TestSizingWaits verifies that a caller that waits for another caller's probe returns when its own context ends.
 func TestSizingWaits(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})

@@ -14,15 +14,15 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// maxLabels bounds the user's labels, in bytes.
+// maxLabels is the maximum total size of the user's labels, in bytes.
 const maxLabels = 64 * 1024
 
 // Plan is a checked Spec with its defaults filled in.
 type Plan struct {
-	Spec  backend.Spec   // with the limits that the sandbox has
-	Asked backend.Limits // those of the Spec itself
+	Spec  backend.Spec   // with the resolved limits of the sandbox
+	Asked backend.Limits // limits that the Spec requests
 	Ref   string         // full form of the image reference
-	Image string         // short form, as people read it in an engine's own listings
+	Image string         // short form for display in the engine's own listings
 	User  User           //
 	Root  int64          // see rootBytesOf
 	Sized bool           // a size was asked for the workspace; else the guest watches the default
@@ -30,7 +30,7 @@ type Plan struct {
 	Isolation backend.Isolation // set by Supports
 }
 
-// NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.
+// NewPlan checks all engine-independent fields of a Spec. options are the driver's limits.
 func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options backend.Limits) (*Plan, error) {
 	if err := checkSpec(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", driver, err)
@@ -67,7 +67,7 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	return p, nil
 }
 
-// shortName returns a full reference as people write it, unless engines would take that for an id.
+// shortName returns the short form of a full reference, unless engines would take the short form for an image ID.
 func shortName(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
@@ -79,8 +79,8 @@ func shortName(ref string) string {
 	return ref
 }
 
-// Supports refuses what an engine with these capabilities, on a machine of this architecture, cannot do. The limits are
-// Enforceable's.
+// Supports returns an error if an engine with these capabilities, on a host of this architecture, cannot run the plan.
+// It does not check limits, see Enforceable.
 func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) error {
 	s := p.Spec
 	p.Isolation = caps.Isolation[s.OCIRuntime]
@@ -99,11 +99,11 @@ var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
 var recipes = regexp.MustCompile(`^[0-9a-f]{32,64}$`)
 
-// IsSessionID reports whether s can be a session's id.
+// IsSessionID reports whether s has the form of a session ID.
 func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
 
-// checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does
-// not look at the image, the runtime and the platform, on which drivers differ.
+// checkSpec returns backend.ErrInvalid or ErrTooLarge if no driver can accept the Spec. It does not check the image,
+// runtime, and platform, because the rules for these differ between drivers.
 func checkSpec(s backend.Spec) error {
 	switch {
 	case !IsSessionID(s.ID):
@@ -147,11 +147,11 @@ func checkLabels(labels map[string]string) error {
 // User is a numeric user and group.
 type User struct{ UID, GID uint32 }
 
-// String returns the form that ParseUser takes.
+// String returns the user in the format that ParseUser accepts.
 func (u User) String() string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
 
-// ParseUser parses "uid:gid" or "uid" in numbers; the empty string is the default. A name would be looked up in the
-// image, which may say anything.
+// ParseUser parses a numeric "uid:gid" or "uid". The empty string means backend.DefaultUser. Names are not accepted,
+// because the image's user database is not trusted.
 func ParseUser(s string) (User, error) {
 	if s == "" {
 		s = backend.DefaultUser

@@ -52,8 +52,8 @@ func TestJudgeImage(t *testing.T) {
 	}
 }
 
-// TestRootBytes: what may be written to a root has a limit, which a file of its own can pass by no more than once. The
-// size that a workspace has by default is none for the root.
+// TestRootBytes verifies that a writable root has a limit, and that a single file can exceed this limit at most once.
+// The default workspace size does not limit the root.
 func TestRootBytes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -1,4 +1,4 @@
-// Package registryauth looks up credentials of registries in Docker's configuration.
+// Package registryauth reads registry credentials from Docker's configuration.
 package registryauth
 
 import (
@@ -17,16 +17,17 @@ import (
 )
 
 const (
-	hubKey    = "https://index.docker.io/v1/" // how Docker's configuration names its own registry
-	tokenUser = "<token>"                     // a user whose password is an identity token, in the protocol of credential helpers
+	hubKey    = "https://index.docker.io/v1/" // key of Docker Hub in Docker's configuration
+	tokenUser = "<token>"                     // user name that marks a credential helper's password as an identity token
 )
 
-// helperTime is how long a credential helper may take: a pull waits for it.
+// helperTime is the maximum time of a credential helper, because a pull waits for the helper.
 const helperTime = 5 * time.Second
 
-// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. If they
-// cannot be read, Lookup logs a warning and returns none, because public images need none. A credential helper ends
-// with ctx, and starts in dir: the working directory may be a hostile repository.
+// Lookup returns the credentials for a registry's host from the configuration in dir. If dir is empty, it returns none.
+// If it cannot read the credentials, Lookup logs a warning and returns none, because public images need no credentials.
+// Lookup kills a credential helper when ctx ends. It starts the helper in dir, because the working directory may be a
+// hostile repository.
 func Lookup(ctx context.Context, log *slog.Logger, dir, host string) types.AuthConfig {
 	if dir == "" {
 		return types.AuthConfig{}

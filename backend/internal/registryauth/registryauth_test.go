@@ -16,8 +16,8 @@ import (
 )
 
 // TestCredentialHelper verifies that a credential helper starts in the directory of the configuration and not in the
-// working directory. If a helper is missing, fails, or hangs, a warning names it and Lookup returns no credentials, so
-// that public images can be pulled.
+// working directory. It also verifies that Lookup logs a warning and returns no credentials if a helper is missing,
+// fails, or hangs, so that public images can still be pulled.
 func TestCredentialHelper(t *testing.T) {
 	programs, dir := t.TempDir(), t.TempDir()
 	const script = `#!/bin/sh

@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Mknumbers writes the tables of system call numbers that package seccomp embeds, from those of x/sys.
+// Mknumbers generates the tables of system call numbers that package seccomp embeds. It reads the numbers from x/sys.
 package main
 
 import (
@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// extra are calls that x/sys does not list: those of the ARM kernel alone.
+// extra lists system calls that exist only on ARM and that x/sys does not list.
 var extra = map[string]string{
 	"arm": "breakpoint 983041\ncacheflush 983042\nset_tls 983045\n",
 }
 
 var call = regexp.MustCompile(`(?m)^\s+SYS_([A-Z0-9_]+)\s+= (\d+)$`)
 
-// notCalls are constants among the numbers that name no call.
+// notCalls lists constants with the prefix SYS_ that are not system calls.
 var notCalls = map[string]bool{"SYSCALL_MASK": true, "ARCH_SPECIFIC_SYSCALL": true}
 
 func main() {

@@ -18,7 +18,7 @@ import (
 //go:embed numbers_*.txt
 var numbers embed.FS
 
-// Offsets in struct seccomp_data, and the size of its arguments.
+// Offsets of fields in struct seccomp_data, and the size of an argument.
 const (
 	offsetNumber = 0
 	offsetArch   = 4
@@ -36,11 +36,11 @@ const (
 	enosys = 38
 )
 
-// abi is one way to call the kernel of a machine.
+// abi is a system call interface of a host.
 type abi struct {
 	arch  specs.Arch
-	audit uint32 // AUDIT_ARCH_…
-	table string // of numbers
+	audit uint32 // an AUDIT_ARCH constant of the kernel
+	table string // name of the table of call numbers
 }
 
 func abis(arch specs.Arch) (abi, bool) {
@@ -57,10 +57,10 @@ func abis(arch specs.Arch) (abi, bool) {
 	return abi{}, false
 }
 
-// Program assembles the filter as the kernel takes it: struct sock_filter after struct sock_filter, in the machine's
-// byte order. It decides as what libseccomp makes of [OCI], with one exception: the x32 ABI, which hardly any kernel
-// has, is answered as by a kernel without it. Calls that are newer than every call the profile knows are answered with
-// ENOSYS, as runc does, so that programs fall back to older ones.
+// Program returns the filter in the kernel's format: an array of struct sock_filter in the host's byte order. The
+// filter makes the same decisions as the filter that libseccomp generates from [OCI], with one exception. For the x32
+// ABI, which hardly any kernel supports, it returns the same error as a kernel without x32. For calls newer than all
+// calls in the profile, the filter returns ENOSYS, as runc does, so that programs fall back to older calls.
 func Program(t Target) ([]byte, error) {
 	insns, err := Instructions(t)
 	if err != nil {
@@ -74,7 +74,7 @@ func Program(t Target) ([]byte, error) {
 		return nil, fmt.Errorf("seccomp: a filter of %d instructions, the kernel takes %d", len(raw), maxInstructions)
 	}
 	out := make([]byte, 0, 8*len(raw))
-	for _, r := range raw { // both architectures are little-endian
+	for _, r := range raw { // amd64 and arm64 are both little-endian
 		out = binary.LittleEndian.AppendUint16(out, r.Op)
 		out = append(out, r.Jt, r.Jf)
 		out = binary.LittleEndian.AppendUint32(out, r.K)
@@ -84,7 +84,7 @@ func Program(t Target) ([]byte, error) {
 
 const maxInstructions = 4096
 
-// Instructions returns the same filter as instructions.
+// Instructions returns the filter as a list of instructions.
 func Instructions(t Target) ([]bpf.Instruction, error) {
 	f, err := OCI(t)
 	if err != nil {
@@ -93,7 +93,7 @@ func Instructions(t Target) ([]bpf.Instruction, error) {
 	out := []bpf.Instruction{bpf.LoadAbsolute{Off: offsetArch, Size: 4}}
 	for _, arch := range f.Architectures {
 		a, ok := abis(arch)
-		if !ok { // x32, which has its place in the section of amd64
+		if !ok { // x32, which the section of amd64 handles
 			continue
 		}
 		section, err := assembleABI(f, a)
@@ -106,25 +106,25 @@ func Instructions(t Target) ([]bpf.Instruction, error) {
 	return append(out, bpf.RetConstant{Val: retKill}), nil
 }
 
-// verdict is what happens to a call.
+// verdict is the filter's decision for a call.
 type verdict struct {
 	ret   uint32
-	rules []rule // tried in order before ret
+	rules []rule // tried in order; if none matches, ret applies
 }
 
-// rule returns its value when all conditions hold.
+// rule returns ret if all conditions hold.
 type rule struct {
 	ret   uint32
 	conds []specs.LinuxSeccompArg
 }
 
-// span is a run of numbers with one verdict, from its first number to the next span's.
+// span is a range of call numbers with one verdict. The range starts at first and ends before the next span.
 type span struct {
 	first uint32
 	code  []bpf.Instruction
 }
 
-// assembleABI makes the part of the filter for one ABI, which always returns.
+// assembleABI generates the part of the filter for one ABI. This part always returns.
 func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
 	deny, err := retValue(f.DefaultAction, f.DefaultErrnoRet)
 	if err != nil {
@@ -146,7 +146,7 @@ func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
 		spans = append(spans, span{first, code})
 		return nil
 	}
-	next := uint32(0) // the first number without a span
+	next := uint32(0) // the first number that has no span yet
 	for _, nr := range slices.Sorted(maps.Keys(byNumber)) {
 		if nr > next {
 			err = add(next, verdict{ret: deny})
@@ -159,14 +159,14 @@ func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
 		}
 		next = nr + 1
 	}
-	// Beyond the newest, x32 included.
+	// Numbers above the newest call, including x32 calls, return ENOSYS.
 	if err := add(next, verdict{ret: retErrno | enosys}); err != nil {
 		return nil, err
 	}
 	return append([]bpf.Instruction{bpf.LoadAbsolute{Off: offsetNumber, Size: 4}}, search(spans)...), nil
 }
 
-// search makes a binary search over spans.
+// search generates a binary search over spans.
 func search(spans []span) []bpf.Instruction {
 	if len(spans) == 1 {
 		return spans[0].code
@@ -175,12 +175,12 @@ func search(spans []span) []bpf.Instruction {
 	left, right := search(spans[:mid]), search(spans[mid:])
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[mid].first, SkipFalse: 1},
-		bpf.Jump{Skip: uint32(len(left))}, // a conditional jump reaches 255 instructions only
+		bpf.Jump{Skip: uint32(len(left))}, // a conditional jump can skip at most 255 instructions
 	}
 	return append(append(out, left...), right...)
 }
 
-// verdicts finds the filter's verdict about each number of an ABI, and denies a call for which no rule holds.
+// verdicts returns the filter's verdict for each call number of an ABI. A call is denied if no rule matches.
 func verdicts(f *specs.LinuxSeccomp, a abi, deny uint32) (map[uint32]verdict, error) {
 	table, err := callNumbers(a.table)
 	if err != nil {
@@ -194,7 +194,7 @@ func verdicts(f *specs.LinuxSeccomp, a abi, deny uint32) (map[uint32]verdict, er
 		}
 		for _, name := range s.Names {
 			nr, ok := table[name]
-			if !ok { // another architecture's
+			if !ok { // a call of another architecture
 				continue
 			}
 			v, seen := out[nr]
@@ -213,7 +213,7 @@ func verdicts(f *specs.LinuxSeccomp, a abi, deny uint32) (map[uint32]verdict, er
 	return out, nil
 }
 
-// retValue returns a filter's return value for an action.
+// retValue returns the filter's return value for an action.
 func retValue(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	switch action {
 	case specs.ActAllow:
@@ -227,12 +227,12 @@ func retValue(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	return 0, fmt.Errorf("seccomp: unknown action %s", action)
 }
 
-// assembleVerdict makes the code for one call. It may use the accumulator.
+// assembleVerdict generates the code for one call. The code may overwrite the accumulator.
 func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 	var out []bpf.Instruction
 	for _, r := range v.rules {
 		code := []bpf.Instruction{bpf.RetConstant{Val: r.ret}}
-		// From the last condition to the first: each skips what follows when it does not hold.
+		// Assemble the conditions from last to first. A condition that fails skips the code after it.
 		for _, c := range slices.Backward(r.conds) {
 			cond, err := assembleCondition(c, len(code))
 			if err != nil {
@@ -245,8 +245,9 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 	return append(out, bpf.RetConstant{Val: v.ret}), nil
 }
 
-// assembleCondition continues behind itself when the condition holds and skips behind more instructions else. An
-// argument is compared as two words of 32 bits. Other comparisons than the profile's are errors.
+// assembleCondition generates code that continues after itself if the condition holds. If the condition fails, the code
+// skips behind more instructions. The code compares an argument as two 32-bit words. Operators that the profile does
+// not use return an error.
 func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, error) {
 	if c.Index > 5 || behind > 200 {
 		return nil, fmt.Errorf("seccomp: a condition on argument %d, %d instructions before its end", c.Index, behind)
@@ -263,7 +264,7 @@ func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, 
 			high, bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: hi, SkipTrue: skip + 3},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: 2},
 			low, bpf.JumpIf{Cond: bpf.JumpLessThan, Val: lo, SkipFalse: skip}}, nil
-	case specs.OpMaskedEqual: // Value is the mask, ValueTwo what is to be left
+	case specs.OpMaskedEqual: // Value is the mask, ValueTwo the expected result
 		return []bpf.Instruction{
 			high, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: hi}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo >> 32), SkipFalse: skip + 3},
 			low, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: lo}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo), SkipFalse: skip}}, nil
@@ -271,7 +272,7 @@ func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, 
 	return nil, fmt.Errorf("seccomp: unknown condition %s", c.Op)
 }
 
-// callNumbers reads a table of numbers.
+// callNumbers parses a table of system call numbers.
 func callNumbers(table string) (map[string]uint32, error) {
 	b, err := numbers.ReadFile("numbers_" + table + ".txt")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// Architectures as the kernel names them to a filter, and their tables.
+// Architecture constants that the kernel passes to a filter.
 const (
 	auditAMD64 = 0xc000003e
 	audit386   = 0x40000003
@@ -44,7 +44,8 @@ func simulate(t testing.TB, arch string) simulator {
 	t.Helper()
 	insns, err := seccomp.Instructions(target(arch))
 	must(t, err)
-	// The machine wants what it knows to come after what it loads: the raw form proves that all of it can be assembled.
+	// The virtual machine only accepts its own instruction types. Assembling the raw form proves that the kernel's form
+	// exists.
 	if _, err := bpf.Assemble(insns); err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +56,8 @@ func simulate(t testing.TB, arch string) simulator {
 	return simulator{vm, filter}
 }
 
-// run returns the filter's answer to a call. The virtual machine reads words as a network does, the kernel as the
-// machine.
+// run returns the filter's result for a call. The virtual machine reads words in network byte order, the kernel in the
+// host's byte order.
 func (s simulator) run(t testing.TB, audit, nr uint32, args [6]uint64) uint32 {
 	t.Helper()
 	b := make([]byte, 0, 64)
@@ -72,7 +73,7 @@ func (s simulator) run(t testing.TB, audit, nr uint32, args [6]uint64) uint32 {
 	return uint32(got)
 }
 
-// table reads the numbers of an architecture, and the largest that the filter knows.
+// table reads the call numbers of an architecture. It returns the newest call number that the filter knows.
 func table(t testing.TB, arch string, f *specs.LinuxSeccomp) (names map[uint32]string, newest uint32) {
 	t.Helper()
 	file, err := os.Open("numbers_" + arch + ".txt")
@@ -91,7 +92,7 @@ func table(t testing.TB, arch string, f *specs.LinuxSeccomp) (names map[uint32]s
 	return names, newest
 }
 
-// want decides a call by the profile itself.
+// want evaluates the profile directly and returns the expected result for a call.
 func want(f *specs.LinuxSeccomp, names map[uint32]string, newest, nr uint32, args [6]uint64) uint32 {
 	if nr > newest {
 		return errno | 38
@@ -121,7 +122,7 @@ func holds(conds []specs.LinuxSeccompArg, args [6]uint64) bool {
 	return true
 }
 
-// machines are the ways to call a kernel, by the machine's architecture.
+// machines lists the architectures of the host with their system call interfaces.
 func machines() []struct {
 	arch, table string
 	audit       uint32
@@ -134,7 +135,8 @@ func machines() []struct {
 	}
 }
 
-// Every number, with arguments that lie on the edges of all conditions, is decided as the profile says.
+// TestProgramFollowsTheProfile verifies that the filter makes the same decision as the profile for every call number,
+// with arguments at the boundaries of all conditions.
 func TestProgramFollowsTheProfile(t *testing.T) {
 	t.Parallel()
 	for _, m := range machines() {
@@ -167,7 +169,7 @@ func TestProgramFollowsTheProfile(t *testing.T) {
 	}
 }
 
-// What must never be let through, whatever the profile comes to say.
+// TestProgramDenies verifies that the filter denies dangerous calls, independent of the contents of the profile.
 func TestProgramDenies(t *testing.T) {
 	t.Parallel()
 	for _, m := range machines() {
@@ -208,7 +210,8 @@ func number(t testing.TB, names map[uint32]string, name string) uint32 {
 	return 0
 }
 
-// A call through an architecture that is not the machine's ends the process, x32 is answered as by a kernel without it.
+// TestProgramForeignArchitectures verifies that a call through a foreign architecture kills the process, and that x32
+// calls get the same result as on a kernel without x32.
 func TestProgramForeignArchitectures(t *testing.T) {
 	t.Parallel()
 	for arch, foreign := range map[string][]uint32{

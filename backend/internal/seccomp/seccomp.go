@@ -1,14 +1,15 @@
-// Package seccomp holds the one system call filter of all sandboxes, whatever engine runs them, in the form
-// that each kind of engine takes.
+// Package seccomp contains the system call filter of all sandboxes, in the format of each kind of engine. All engines
+// use the same filter.
 //
-// The profile is Moby's default (github.com/moby/profiles, v0.2.3), cut down to what applies to a container without
-// capabilities on amd64 and arm64. It refuses socketcall, which would let a 32-bit program past the rules for socket:
-// to leave it out is not enough, because libseccomp then lets it make every kind of socket that any rule for socket
-// names. Over the profile that older engines carry, it closes AF_VSOCK, a way to the machine's hypervisor that no
-// network namespace contains, and AF_ALG, and it makes all engines behave alike.
+// The profile is Moby's default (github.com/moby/profiles, v0.2.3), reduced to the rules for a container without
+// capabilities on amd64 and arm64. It denies socketcall, because a 32-bit program could use this call to bypass the
+// rules for socket. Leaving socketcall out of the profile is not enough: libseccomp would then allow all sockets that
+// any rule for socket names. Compared with the profiles of older engines, this profile also denies AF_ALG and AF_VSOCK.
+// AF_VSOCK is a path to the host's hypervisor that no network namespace contains. With one profile, all engines behave
+// alike.
 //
-// The families of socket are named one by one up to the last, not "above AF_VSOCK": a filter compares all 64 bits of an
-// argument of which the kernel takes 32, so that 1<<32 + AF_VSOCK would be above it.
+// The rules list the socket families one by one up to the last instead of using a rule "above AF_VSOCK". A filter
+// compares all 64 bits of an argument, but the kernel uses only 32, so 1<<32 + AF_VSOCK would match such a rule.
 package seccomp
 
 import (
@@ -26,7 +27,7 @@ import (
 //go:embed profile.json
 var profile []byte
 
-// JSON returns the profile as Docker takes it: one line of JSON, with conditions on architecture and kernel that the
+// JSON returns the profile in Docker's format: one line of JSON, with conditions on architecture and kernel that the
 // engine resolves.
 func JSON() (string, error) {
 	var out bytes.Buffer
@@ -36,13 +37,13 @@ func JSON() (string, error) {
 	return out.String(), nil
 }
 
-// Target is the machine that a filter is for.
+// Target describes the host of a filter.
 type Target struct {
-	Arch   string // Go's name: "amd64", "arm64"
-	Kernel string // release as uname gives it, "6.1.0-18-amd64"
+	Arch   string // GOARCH value, for example "amd64"
+	Kernel string // kernel release from uname, for example "6.1.0-18-amd64"
 }
 
-// source is the profile as it is written. It is an OCI filter but for the conditions.
+// source is the profile file. It has the format of an OCI filter plus conditions.
 type source struct {
 	DefaultAction   specs.LinuxSeccompAction `json:"defaultAction"`
 	DefaultErrnoRet *uint                    `json:"defaultErrnoRet"`
@@ -59,12 +60,12 @@ type source struct {
 	} `json:"syscalls"`
 }
 
-// OCI returns the filter for one machine, all conditions resolved, as an OCI runtime takes it. The value is the
-// caller's.
+// OCI returns the filter for one host in the format of OCI runtimes, with all conditions resolved. The caller owns the
+// returned value.
 func OCI(t Target) (*specs.LinuxSeccomp, error) {
 	var s source
 	dec := json.NewDecoder(bytes.NewReader(profile))
-	dec.DisallowUnknownFields() // a condition that is not understood must not be dropped
+	dec.DisallowUnknownFields() // an unknown condition must not be ignored
 	if err := dec.Decode(&s); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
@@ -100,8 +101,8 @@ func nativeArch(arch string) (specs.Arch, error) {
 	return "", fmt.Errorf("no seccomp profile for architecture %q", arch)
 }
 
-// atLeast compares releases by their first two numbers. What cannot be read counts as old: a rule that is left out
-// allows less.
+// atLeast compares kernel releases by their first two numbers. A release that cannot be parsed counts as old, because a
+// filter without the rule allows less.
 func atLeast(release, minimum string) bool {
 	if minimum == "" {
 		return true

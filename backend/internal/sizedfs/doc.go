@@ -1,24 +1,23 @@
-// Package sizedfs makes file systems of a given size in ordinary files, for directories that must not grow beyond it.
+// Package sizedfs creates file systems of a fixed size in ordinary files, to limit the size of directories.
 //
-// All that the file may take of its disk is set aside when it is made, so that what was written does not depend on what
-// others do to the disk later: a write into a hole of a full disk is lost after it succeeded. If the disk's file system
+// When it creates the file, it reserves all disk space that the file may use. Without the reservation, other programs
+// could fill the disk, and a write to a hole in the file would be lost after it succeeded. If the disk's file system
 // cannot reserve space, Format and Probe fail.
 //
-// It is mounted through a loop device that the kernel releases by itself when the last mount and the last descriptor of
-// it are gone, so that nothing is left to clean up when a process dies, however it dies. Only Linux has it, and only
-// root may use it.
+// The file is mounted through a loop device. The kernel releases the device when the last mount and the last descriptor
+// are closed. This requires no cleanup, even if the process is killed. The package requires Linux and root privileges.
 package sizedfs
 
 // Spec describes a file system.
 type Spec struct {
-	Bytes int64 // room for contents; less than 1 MiB becomes that
-	Files int64 // files and directories
+	Bytes int64 // capacity for file contents; at least 1 MiB
+	Files int64 // maximum number of files and directories
 	UID   int   // owner of the root directory
 	GID   int
 }
 
-// Options are those to mount it with, beside nosuid and nodev. A loop device makes holes in its file of what is
-// discarded and of what is filled with zeros, and a hole has no room set aside: so what is deleted is not discarded,
-// the tables are not zeroed, and neither are parts of files that were allocated and not written, which is how others
-// than dioread_nolock write beside them.
+// Options are the mount options, in addition to nosuid and nodev. Together they prevent holes in the file, because a
+// hole has no reserved space. A loop device punches holes for discarded blocks and for blocks that are filled with
+// zeros. nodiscard prevents discards of deleted data, and noinit_itable prevents zeroing of the inode tables.
+// dioread_nolock prevents zeroing of allocated but unwritten blocks next to a write.
 const Options = "nodiscard,noinit_itable,dioread_nolock"

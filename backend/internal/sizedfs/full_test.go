@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// newDisk mounts a small disk, with more options for its mkfs.ext4.
+// newDisk creates and mounts a small disk. options are additional options of mkfs.ext4.
 func newDisk(t *testing.T, bytes int64, options ...string) string {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
@@ -41,19 +41,19 @@ func mount(t *testing.T, image, options string) string {
 	return at
 }
 
-// unmount unmounts what is mounted, once no process started meanwhile holds its files.
+// unmount unmounts a directory. If a concurrently started process still holds its files, unmount retries.
 func unmount(t *testing.T, at string) {
 	t.Helper()
 	err := unix.Unmount(at, 0)
 	for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(at, 0) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not mounted any more
+	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: already unmounted
 		t.Error(err)
 	}
 }
 
-// fill leaves no block of a disk free.
+// fill uses all free blocks of a disk.
 func fill(t *testing.T, disk string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(disk, "filler"))
@@ -68,22 +68,22 @@ func fill(t *testing.T, disk string) {
 			t.Fatal(err)
 		}
 	}
-	_ = f.Close() // it was flushed as far as there is room
+	_ = f.Close() // the successful writes were flushed above
 }
 
-// noise is what the nth block of a test holds.
+// noise returns the expected contents of block n in a test.
 func noise(n int, size int) []byte {
 	b := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), 1}).Read(b) // never fails
 	return b
 }
 
-// durable writes a file of blocks in a random order, flushed again and again.
+// durable writes a file of blocks in random order and flushes it repeatedly.
 func durable(t *testing.T, name string, blocks, size int) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	must(t, err)
-	defer f.Close() // what fails must not keep the disk from being unmounted
+	defer f.Close() // a failure must not prevent the disk from being unmounted
 	for i, n := range rand.Perm(blocks) {
 		if _, err = f.WriteAt(noise(n, size), int64(n*size)); err == nil && i%128 == 0 {
 			err = f.Sync()
@@ -108,8 +108,8 @@ func holds(t *testing.T, name string, blocks, size int) {
 	}
 }
 
-// TestFullDisk: what is written to a file system is not lost, and all that it has room for can be written, although
-// others have filled the disk below it. That has no room for another one then.
+// TestFullDisk verifies that a file system loses no writes and can be filled completely even if other files fill the
+// disk below it. It also verifies that Format and Probe return ENOSPC on the full disk.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int64{"small blocks": 12 << 20, "large blocks": 64 << 20} {
@@ -145,7 +145,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// names lists a directory.
+// names returns the names in a directory.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -157,7 +157,7 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
-// TestKeptFree: the disk keeps something free for others, also from one that fits.
+// TestKeptFree verifies that Format leaves the reserve of the disk free, even if the file itself would fit.
 func TestKeptFree(t *testing.T) {
 	t.Parallel()
 	disk := newDisk(t, 64<<20)
@@ -176,7 +176,7 @@ func TestKeptFree(t *testing.T) {
 	}
 }
 
-// TestUnreserved verifies that a disk which cannot reserve space gets no file system.
+// TestUnreserved verifies that Probe fails on a disk that cannot reserve space.
 func TestUnreserved(t *testing.T) {
 	t.Parallel()
 	disk := newDisk(t, 64<<20, "-O", "^extent,^64bit")

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	largeSize  = 64 << 20 // from here on blocks are of 4 KiB, below of 1 KiB
+	largeSize  = 64 << 20 // from this size on, blocks have 4 KiB instead of 1 KiB
 	inodeBytes = 256
 )
 
-// geometry returns the size of a block, and that of the file that has room for s: contents, inodes, journal, the
-// groups' own blocks, and the part of 2 % and at most 4096 blocks that ext4 keeps for itself.
+// geometry returns the block size and the file size for s. The file needs space for contents, inodes, the journal, and
+// the blocks of the groups. It also needs the space that ext4 keeps for itself, which is 2 % and at most 4096 blocks.
 func (s Spec) geometry() (block, total int64) {
 	block = 1024
 	if s.Bytes >= largeSize {
@@ -29,17 +29,17 @@ func (s Spec) geometry() (block, total int64) {
 	total = s.Bytes + s.inodes()*inodeBytes + journal*block
 	total += (s.Bytes/(8*block*block) + 1) * 4 * block
 	total += min(total/49, 4096*block) + 64<<10
-	total = max(total, 2100*block) // a smaller one gets no journal
+	total = max(total, 2100*block) // ext4 creates no journal in a smaller file system
 	return block, (total + block - 1) / block * block
 }
 
-// inodes is a little more than what is asked for: some are taken, and they are divided among the groups.
+// inodes returns slightly more than s.Files, because ext4 uses some inodes itself and divides inodes among groups.
 func (s Spec) inodes() int64 { return s.Files + s.Files/100 + 32 }
 
-// journal is the smallest that there is, in blocks. After a crash of the machine it makes the file system whole.
+// journal is the minimum journal size, in blocks. The journal restores the file system after a crash of the host.
 const journal = 1024
 
-// format runs the program that makes file systems.
+// format runs mkfs.ext4.
 func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	program, err := formatter()
 	if err != nil {
@@ -63,7 +63,7 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	return empty(path)
 }
 
-// formatter finds the program that makes file systems, which a user's PATH does not always lead to.
+// formatter returns the path of mkfs.ext4, which is often not in a user's PATH.
 func formatter() (string, error) {
 	for _, name := range []string{"mkfs.ext4", "/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"} {
 		if p, err := exec.LookPath(name); err == nil && filepath.IsAbs(p) {
@@ -73,7 +73,7 @@ func formatter() (string, error) {
 	return "", errors.New("mkfs.ext4 not found")
 }
 
-// empty removes the directory lost+found of a new file system.
+// empty removes the lost+found directory of a new file system.
 func empty(file string) error {
 	root, err := Mount(file)
 	if err != nil {
@@ -86,9 +86,10 @@ func empty(file string) error {
 	return errors.Join(err, unix.Close(root))
 }
 
-// Mount mounts the file system in a file where nobody else sees it, and returns the descriptor of its root. It is
-// unmounted when that and all that was opened below are closed. One that is mounted elsewhere is the same, and one that
-// is mounted elsewhere meanwhile stays. The caller must be the only one who attaches this file at a time.
+// Mount mounts the file system in a file without a visible mount point, and returns a descriptor of its root directory.
+// The kernel unmounts it when this descriptor and all descriptors of files below it are closed. If the file system is
+// already mounted elsewhere, both mounts show the same files. A mount elsewhere is not affected when this mount ends.
+// Only one caller at a time may attach this file.
 func Mount(file string) (root int, err error) {
 	d, err := Attach(file)
 	if err != nil {
@@ -114,7 +115,7 @@ func Mount(file string) (root int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("mounting: %w", err)
 	}
-	defer unix.Close(mount) // which only names it
+	defer unix.Close(mount) // only needed to open the root
 	root, err = unix.Openat(mount, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("mounting: %w", err)
@@ -122,7 +123,8 @@ func Mount(file string) (root int, err error) {
 	return root, nil
 }
 
-// Probe checks that file systems can be made in files below dir, and mounted. It makes one in a file without a name.
+// Probe checks that file systems can be created in files below dir and mounted. It creates a file system in an unnamed
+// file.
 func Probe(ctx context.Context, dir string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may mount file systems")
@@ -135,8 +137,8 @@ func Probe(ctx context.Context, dir string) error {
 	return fill(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), Spec{Bytes: 1 << 20, Files: 16})
 }
 
-// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails. A disk that
-// has no room for all that the file system may take, and something beside it, is ENOSPC.
+// Format creates a file with an empty file system. The file must not exist. If Format fails, it removes the file. If
+// the disk has too little space for the whole file system and the reserve (see Room), Format returns ENOSPC.
 func Format(ctx context.Context, file string, s Spec) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -149,7 +151,7 @@ func Format(ctx context.Context, file string, s Spec) error {
 	return err
 }
 
-// fill makes a file system in an empty file that can be opened by a path.
+// fill creates a file system in an empty file. path must open the file.
 func fill(ctx context.Context, f *os.File, path string, s Spec) error {
 	_, total := s.geometry()
 	if err := Room(int(f.Fd()), total); err != nil {
@@ -158,5 +160,5 @@ func fill(ctx context.Context, f *os.File, path string, s Spec) error {
 	if err := format(ctx, f, path, s); err != nil {
 		return err
 	}
-	return reserve(f) // last, for mkfs leaves holes
+	return reserve(f) // after format, because mkfs leaves holes
 }

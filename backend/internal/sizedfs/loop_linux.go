@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is a loop device over a file. It goes when it is closed and nothing is mounted from it.
+// Device is a loop device for a file. The kernel releases it when it is closed and not mounted.
 type Device struct {
 	Path string // "/dev/loop3"
 	f    *os.File
 }
 
-// Close lets go of the device.
+// Close closes the device.
 func (d *Device) Close() error { return d.f.Close() }
 
-// attachBound is how long a free device is looked for while others take them.
+// attachBound is the maximum time to search for a free device while other programs take free devices.
 const attachBound = 10 * time.Second
 
-// Attach returns a loop device over file: one that is there, because the file is still mounted, or a new one. Two
-// devices over one file would destroy what is in it. The caller must be the only one who attaches this file at a time.
+// Attach returns a loop device for file. It returns the existing device if the file is still mounted, and a new device
+// otherwise. Two devices for one file would destroy its contents, so only one caller at a time may attach this file.
 func Attach(file string) (*Device, error) {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
@@ -44,7 +44,7 @@ func Attach(file string) (*Device, error) {
 	defer control.Close()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		d, err := attachFree(int(control.Fd()), f)
-		if !errors.Is(err, unix.EBUSY) || time.Since(begin) > attachBound { // somebody else took it
+		if !errors.Is(err, unix.EBUSY) || time.Since(begin) > attachBound { // another program took the device
 			return d, err
 		}
 	}
@@ -57,7 +57,7 @@ func attachFree(control int, f *os.File) (*Device, error) {
 	}
 	path := fmt.Sprintf("/dev/loop%d", n)
 	dev, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) { // a /dev that the kernel does not keep
+	if errors.Is(err, os.ErrNotExist) { // /dev is not a devtmpfs
 		if err = unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(n)))); err == nil || errors.Is(err, unix.EEXIST) {
 			dev, err = os.OpenFile(path, os.O_RDWR, 0)
 		}
@@ -65,7 +65,8 @@ func attachFree(control int, f *os.File) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a loop device: %w", err)
 	}
-	// In one step, so that no death of this process leaves a device that does not release itself.
+	// LoopConfigure sets up the device and LO_FLAGS_AUTOCLEAR in one step. If this process dies, the device always
+	// releases itself.
 	config := unix.LoopConfig{Fd: uint32(f.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
 	if err := unix.IoctlLoopConfigure(int(dev.Fd()), &config); err != nil {
 		_ = dev.Close() // only opened
@@ -74,7 +75,7 @@ func attachFree(control int, f *os.File) (*Device, error) {
 	return &Device{path, dev}, nil
 }
 
-// find returns the device that a file has already; nil for none.
+// find returns the file's existing device, or nil.
 func find(file *unix.Stat_t) *Device {
 	bound, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {
@@ -84,14 +85,14 @@ func find(file *unix.Stat_t) *Device {
 		path := filepath.Join("/dev", filepath.Base(filepath.Dir(b)))
 		dev, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
-			continue // gone, or not ours to see
+			continue // released, or not visible to this process
 		}
-		// While it is open it stays what it is.
+		// While the device is open, its backing file cannot change.
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == file.Ino && info.Device == file.Dev && info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
 			return &Device{path, dev}
 		}
-		_ = dev.Close() // only looked at
+		_ = dev.Close() // only read
 	}
 	return nil
 }

@@ -9,14 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file system leaves so much of its disk free, for the engine and the records of sandboxes are written there, too.
+// A new file system leaves this much of its disk free, because the engine and the drivers' records need the space.
 const (
 	keptFree = 256 << 20
-	keptPart = 50 // of a small disk a 50th
+	keptPart = 50 // on a small disk, 1/50 of its size
 )
 
-// Room checks that the disk of an open file has as much free as is to be taken, beside what is kept. One that has not
-// is ENOSPC.
+// Room returns ENOSPC if the disk of an open file has less free space than taken plus the reserve.
 func Room(fd int, taken int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Fstatfs(fd, &disk); err != nil {
@@ -31,9 +30,9 @@ func Room(fd int, taken int64) error {
 	return nil
 }
 
-// reserve sets aside the space of the file system in f. It does not use the library's posix_fallocate, which writes
-// zeros if the disk's file system cannot reserve space. Others may reserve at the same time, so it checks the room
-// afterwards.
+// reserve reserves the disk space of the file system in f. It does not use the C library's posix_fallocate, which
+// writes zeros if the disk's file system cannot reserve space. Other processes may reserve space at the same time, so
+// reserve checks the free space afterwards.
 func reserve(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {

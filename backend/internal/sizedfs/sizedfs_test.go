@@ -16,13 +16,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// TestSize: a file system has room for what was asked for, and hardly more, and all of it stays set aside.
+// TestSize verifies that a file system has the requested capacity and hardly more, and that all its space stays
+// reserved.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20} {
 		file := filepath.Join(t.TempDir(), "image")
 		must(t, sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: size / 4096, UID: 1000, GID: 100}))
-		detached(t, file) // or e2fsck looks at a file system that is still mounted
+		detached(t, file) // e2fsck needs an unmounted file system
 		if out, err := exec.Command("/sbin/e2fsck", "-fn", file).CombinedOutput(); err != nil {
 			t.Errorf("%d bytes: %v\n%s", size, err, out)
 		}
@@ -39,7 +40,7 @@ func setAside(t *testing.T, file string) bool {
 	return st.Blocks*512 >= st.Size
 }
 
-// use mounts a file system, looks at it, and writes and deletes in it.
+// use mounts a file system, checks its size, and writes and deletes files in it.
 func use(t *testing.T, file string, size int64) {
 	t.Helper()
 	d, err := sizedfs.Attach(file)
@@ -59,8 +60,8 @@ func use(t *testing.T, file string, size int64) {
 	detached(t, file)
 }
 
-// detached waits for the end of a file's loop device, which a program that is just started beside this holds for a
-// moment.
+// detached waits until a file's loop device is released. A program that is started at the same time can hold the device
+// for a moment.
 func detached(t *testing.T, file string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
@@ -70,7 +71,7 @@ func detached(t *testing.T, file string) {
 	}
 }
 
-// churn does to a new file what could make holes in the file that the file system lies in.
+// churn performs operations on a new file that could punch holes in the file system's file.
 func churn(name string) error {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -78,7 +79,7 @@ func churn(name string) error {
 	}
 	const size = 2 << 20
 	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
-	for at := int64(0); err == nil && at < size; at += 16 << 10 { // beside what is not written
+	for at := int64(0); err == nil && at < size; at += 16 << 10 { // next to unwritten blocks
 		if _, err = f.WriteAt([]byte("x"), at); err == nil && at%(256<<10) == 0 {
 			err = f.Sync()
 		}
@@ -108,7 +109,7 @@ func check(t *testing.T, at string, size, files int64) {
 	}
 }
 
-// attached reports whether a loop device holds a file.
+// attached reports whether a file has a loop device.
 func attached(t *testing.T, file string) bool {
 	t.Helper()
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -121,7 +122,7 @@ func attached(t *testing.T, file string) bool {
 	return false
 }
 
-// TestNothingHalf: what cannot be made leaves no file, and Probe leaves nothing.
+// TestNothingHalf verifies that a failed Format leaves no file, and that Probe leaves no files.
 func TestNothingHalf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,13 +1,14 @@
-// Package snapshots keeps states of a workspace beside it, and gives them back.
+// Package snapshots stores snapshots of a workspace next to the workspace, and restores them.
 //
-// A snapshot is a directory with copies of the files, which share their blocks where the file system can do that. A
-// file that is as it was in the snapshot that was made or rolled back to last is another name of the file there:
-// snapshots are never written to. A file system in a file is mounted to copy its files. The directory with the
-// snapshots is removed with the workspace. Snapshots are complete under another name before they get their own.
+// A snapshot is a directory with copies of the files. If the file system supports it, the copies share their disk
+// blocks. If a file has not changed since the snapshot that was created or rolled back to last, the new snapshot
+// contains a hard link to that snapshot's copy. This is safe because snapshots are never modified. If the workspace is
+// a file system in a file, the package mounts it to copy its files. Removing the workspace also removes the directory
+// with its snapshots. A snapshot gets its name only when it is complete.
 //
-// A rollback touches only files that have changed. That a file is the one which was copied shows in its inode number
-// and the time of its last change, which programs cannot set; what a process may write to without that is copied in any
-// case.
+// A rollback changes only files that differ from the snapshot. To detect unchanged files, it compares the inode number
+// and the time of the last change (ctime), which programs cannot set. A file that a process can modify without changing
+// its ctime is always copied.
 package snapshots
 
 import (
@@ -18,10 +19,10 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// ErrNone: a fork is of a snapshot that is not there.
+// ErrNone means that the snapshot of a fork does not exist.
 var ErrNone = fmt.Errorf("snapshot not found: %w", backend.ErrNotFound)
 
-// Waited returns ErrBusy if a call failed because ctx reached its deadline, while it waited for the workspace.
+// Waited returns ErrBusy if a call failed because ctx reached its deadline while the call waited for the workspace.
 func Waited(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("a rollback or snapshot of the workspace is in progress: %w", backend.ErrBusy)

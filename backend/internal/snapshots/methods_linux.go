@@ -8,16 +8,16 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Methods are the methods for snapshots of a driver that embeds it. R is the driver's record of a sandbox.
+// Methods implements the snapshot methods of a driver. Drivers embed it. R is the driver's record of a sandbox.
 type Methods[R any] struct {
 	Driver string // name of the driver
 	Own    func(ctx context.Context, id string) (R, error)
-	// Hold calls f with a sandbox that neither starts nor ends during the call. If nil, Own is enough.
+	// Hold calls f with a sandbox that is neither started nor stopped during the call. If nil, Methods uses Own.
 	Hold func(ctx context.Context, id string, f func(R) error) error
 	// Dir returns Workspace.Dir, even if Workspace fails.
 	Dir       func(sandbox R) string
 	Workspace func(ctx context.Context, sandbox R) (*Workspace, error)
-	// Origin returns the workspace of a snapshot, if the sandbox may have a copy.
+	// Origin returns the workspace of a snapshot if the sandbox may have a copy.
 	Origin func(ctx context.Context, sandbox R, from backend.ForkOf) (*Workspace, error)
 }
 
@@ -42,12 +42,13 @@ func (m *Methods[R]) hold(ctx context.Context, id string, f func(*Workspace) err
 	return held(r)
 }
 
-// Recover completes what a dead process began with the workspace of a sandbox, or waits for a process that is at work.
+// Recover completes an operation that a dead process began on the workspace of a sandbox. If the process is still
+// running, Recover waits for it.
 func (m *Methods[R]) Recover(ctx context.Context, sandbox R) error {
 	return m.unfinished(ctx, sandbox, (*Workspace).Recover)
 }
 
-// Thaw lets the processes of a sandbox run, so that they can end.
+// Thaw resumes the processes of a sandbox so that they can exit.
 func (m *Methods[R]) Thaw(ctx context.Context, sandbox R) error {
 	return m.unfinished(ctx, sandbox, (*Workspace).Thaw)
 }
@@ -58,7 +59,7 @@ func (m *Methods[R]) unfinished(ctx context.Context, sandbox R, f func(*Workspac
 	}
 	w, err := m.Workspace(ctx, sandbox)
 	switch {
-	case errors.Is(err, backend.ErrUnsupported): // a process with more rights began that
+	case errors.Is(err, backend.ErrUnsupported): // a process with more privileges began the operation
 		return nil
 	case err != nil:
 		return err

@@ -25,7 +25,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// image makes a file system for a workspace.
+// image creates a file system for a workspace.
 func image(t *testing.T, dir string, size int64) string {
 	t.Helper()
 	file := filepath.Join(dir, "disk.img")
@@ -42,7 +42,7 @@ func TestUnfrozen(t *testing.T) {
 	_, err := w.Take(t.Context(), "one")
 	must(t, err)
 	tree(t, w.Files, "later")
-	w.Processes = host.Processes{PID: os.Getpid()} // it runs, and has no group
+	w.Processes = host.Processes{PID: os.Getpid()} // running, but without a control group
 	_, err = w.Take(t.Context(), "two")
 	for what, err := range map[string]error{"Take": err, "Rollback": w.Rollback(t.Context(), "one")} {
 		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "systemd-run") {
@@ -58,7 +58,8 @@ func TestUnfrozen(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser verifies that a rollback restores files which their owner, an ordinary user, cannot read or change.
+// TestOrdinaryUser verifies that an unprivileged user can roll back files whose modes forbid the owner to read or
+// change them.
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() == 0 {
@@ -96,16 +97,16 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// asOrdinaryUser runs the test again in a copy of this binary, as a user without privileges.
+// asOrdinaryUser runs the test again in a copy of this binary, as an unprivileged user.
 func asOrdinaryUser(t *testing.T) {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
-	dir, err := os.MkdirTemp("/var/tmp", "workcell-snapshots-") // that of temporary files may be root's alone
+	dir, err := os.MkdirTemp("/var/tmp", "workcell-snapshots-") // only root may have access to the temporary directory
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	must(t, errors.Join(os.Chmod(dir, 0o755), exec.Command("cp", self, dir+"/test").Run()))
-	must(t, errors.Join(os.Mkdir(dir+"/tmp", 0o777), os.Chmod(dir+"/tmp", 0o777))) // whatever the umask
+	must(t, errors.Join(os.Mkdir(dir+"/tmp", 0o777), os.Chmod(dir+"/tmp", 0o777))) // regardless of the umask
 	cmd := exec.Command(dir+"/test", "-test.run=^"+t.Name()+"$", "-test.count=1")
 	cmd.Dir, cmd.Env = "/", []string{"TMPDIR=" + dir + "/tmp", "PATH=/usr/bin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61234, Gid: 61234}}
@@ -114,7 +115,7 @@ func asOrdinaryUser(t *testing.T) {
 	}
 }
 
-// disk makes a small one, and returns a directory on it.
+// disk creates a small disk and returns a directory on it.
 func disk(t *testing.T, size int64) string {
 	t.Helper()
 	root, err := sizedfs.Mount(image(t, t.TempDir(), size))
@@ -123,7 +124,8 @@ func disk(t *testing.T, size int64) string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), root)
 }
 
-// TestForkIsSetAside: of a fork's file system all is set aside that it may take, or it is not made.
+// TestForkIsSetAside verifies that a fork reserves all space of its file system, and that a fork without enough space
+// fails and leaves no file.
 func TestForkIsSetAside(t *testing.T) {
 	t.Parallel()
 	dir := disk(t, 64<<20)
@@ -134,7 +136,7 @@ func TestForkIsSetAside(t *testing.T) {
 	size := sizedfs.Spec{Bytes: 24 << 20, Files: 100}
 	held, err := w.Fork(t.Context(), "one", snapshots.Target{Image: fork, Size: size})
 	must(t, err)
-	defer held.Close() //nolint:errcheck // a descriptor
+	defer held.Close() //nolint:errcheck // only a descriptor
 	var st unix.Stat_t
 	if must(t, unix.Stat(fork, &st)); st.Blocks*512 < st.Size {
 		t.Errorf("%d of %d bytes are set aside", st.Blocks*512, st.Size)
@@ -148,7 +150,8 @@ func TestForkIsSetAside(t *testing.T) {
 	}
 }
 
-// TestKeptFree: snapshots and forks leave a part of the disk to others, and nothing is left of one that would not.
+// TestKeptFree verifies that snapshots and forks leave a part of the disk free, and that failed attempts leave no
+// files.
 func TestKeptFree(t *testing.T) {
 	t.Parallel()
 	dir := disk(t, 64<<20)
@@ -177,11 +180,11 @@ func TestKeptFree(t *testing.T) {
 		t.Errorf("%d were made, there are %v, %v", made, names, err)
 	}
 	must(t, os.WriteFile(filepath.Join(w.Files, "f"), nil, 0o600))
-	must(t, w.Rollback(t.Context(), "s0")) // takes what it had
+	must(t, w.Rollback(t.Context(), "s0")) // uses the space of the removed contents
 }
 
-// TestCopiesOfEachOther: two workspaces that copy from each other at once do not wait for each other for ever, nor one
-// for itself.
+// TestCopiesOfEachOther verifies that two workspaces can copy snapshots from each other concurrently without a
+// deadlock, and that copying from the same workspace returns an error.
 func TestCopiesOfEachOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -212,7 +215,8 @@ func TestCopiesOfEachOther(t *testing.T) {
 	wg.Wait()
 }
 
-// TestCopyHasItsOwnMechanism verifies that a copied snapshot records how it was copied, not how the origin was created.
+// TestCopyHasItsOwnMechanism verifies that a copied snapshot records the mechanism of the copy, not the mechanism of
+// the original.
 func TestCopyHasItsOwnMechanism(t *testing.T) {
 	t.Parallel()
 	var all [2]*snapshots.Workspace
@@ -236,7 +240,7 @@ func TestCopyHasItsOwnMechanism(t *testing.T) {
 	}
 }
 
-// TestForkOfRemoved: a fork beside the removal of its origin has all files, or fails.
+// TestForkOfRemoved verifies that a fork during the removal of its origin has all files, or fails.
 func TestForkOfRemoved(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -270,7 +274,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// tree makes files, by their paths, with their names as contents.
+// tree creates files with these paths. Each file contains its own path.
 func tree(t *testing.T, dir string, files ...string) {
 	t.Helper()
 	for _, f := range files {
@@ -280,7 +284,7 @@ func tree(t *testing.T, dir string, files ...string) {
 	}
 }
 
-// TestManyHardLinks: the paths that a copy has to remember are bounded.
+// TestManyHardLinks verifies that a copy limits the memory for paths of hard links.
 func TestManyHardLinks(t *testing.T) {
 	t.Parallel()
 	src := t.TempDir()
@@ -293,7 +297,7 @@ func TestManyHardLinks(t *testing.T) {
 	}
 }
 
-// TestDeepTree: directories that lie deeper in each other than a path can be are refused.
+// TestDeepTree verifies that a copy fails if directories are nested deeper than maxDepth.
 func TestDeepTree(t *testing.T) {
 	t.Parallel()
 	src := t.TempDir()
@@ -312,13 +316,14 @@ func TestDeepTree(t *testing.T) {
 	}
 }
 
-// TestShiftedACL: the users and groups that an access control list names move with the owners of files.
+// TestShiftedACL verifies that a copy shifts the user and group IDs in access control lists together with the owners of
+// files.
 func TestShiftedACL(t *testing.T) {
 	t.Parallel()
 	const attr, nobody, shift = "system.posix_acl_access", 1<<32 - 1, 65_536
 	list := func(block uint32) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, 2)
-		// The owner, a user, the owner's group, a group, the mask, others.
+		// The entries are: owner, a user, owning group, a group, mask, others.
 		for _, e := range [][2]uint32{{1, nobody}, {2, block + 1}, {4, nobody}, {8, block + 2}, {16, nobody}, {32, nobody}} {
 			b = binary.LittleEndian.AppendUint32(b, 4<<16|e[0])
 			b = binary.LittleEndian.AppendUint32(b, e[1])
@@ -338,7 +343,8 @@ func TestShiftedACL(t *testing.T) {
 	}
 }
 
-// TestLinksInTheWay: a command that runs while files are put back leads nobody out of the workspace.
+// TestLinksInTheWay verifies that a command that replaces paths with symbolic links during a restore cannot redirect
+// writes outside of the workspace.
 func TestLinksInTheWay(t *testing.T) {
 	t.Parallel()
 	src, dst, outside := t.TempDir(), t.TempDir(), t.TempDir()
@@ -349,7 +355,7 @@ func TestLinksInTheWay(t *testing.T) {
 	must(t, os.Link(filepath.Join(src, "d/x"), filepath.Join(src, "e/x")))
 	replaced := false
 	must(t, snapshots.Mirror(t.Context(), src, dst, 0, 0, func() {
-		for _, d := range []string{"d", "e"} { // whichever was first
+		for _, d := range []string{"d", "e"} { // the order of the copies is undefined
 			at := filepath.Join(dst, d)
 			if _, err := os.Stat(filepath.Join(at, "x")); err != nil || replaced {
 				continue

@@ -21,25 +21,27 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// Names in the directory of snapshots. Those of snapshots begin with no dot.
+// Names in the snapshots directory. Names of snapshots do not begin with a dot.
 const (
 	storeName  = "snapshots"
 	recordFile = "snapshot.json"
 	filesDir   = "files"
-	newPrefix  = ".new-" // begins the name of one that is being made
+	newPrefix  = ".new-" // prefix of a snapshot that is being created
 	goneName   = ".gone-"
-	// busyFile is there while the sandbox is frozen: what it holds is to be done before anybody reaches the sandbox again.
+	// busyFile exists while the sandbox is frozen. It records the operation to complete before the next access to the
+	// sandbox.
 	busyFile = ".busy"
 )
 
-// Workspace is where a session's workspace lies. Its methods may be called concurrently, also by other processes.
+// Workspace describes the location of a session's workspace. Its methods are safe for concurrent use, including use by
+// several processes.
 type Workspace struct {
-	Dir   string // goes with the workspace; snapshots lie in it
-	Files string // directory of its files, below Dir; not used with Image
-	Image string // file of the file system that it is, below Dir; empty for a directory
-	// Base is the first of the block of user ids that its files belong to.
+	Dir   string // removed together with the workspace; contains the snapshots
+	Files string // directory with the files, below Dir; unused if Image is set
+	Image string // file system image, below Dir; empty if the workspace is a directory
+	// Base is the first ID of the block of user IDs that own the files.
 	Base int64
-	// Processes are those of the running sandbox.
+	// Processes identifies the processes of the running sandbox.
 	Processes host.Processes
 }
 
@@ -49,9 +51,9 @@ type record struct {
 	Base int64 `json:"base,omitempty"` // Workspace.Base
 }
 
-// busy is what was begun with a frozen sandbox.
+// busy records an operation on a frozen sandbox.
 type busy struct {
-	Rollback string `json:"rollback,omitempty"` // to that snapshot
+	Rollback string `json:"rollback,omitempty"` // name of the snapshot to roll back to
 }
 
 const lockPause = 2 * time.Millisecond
@@ -60,12 +62,12 @@ func (w *Workspace) path(names ...string) string {
 	return filepath.Join(append([]string{w.Dir, storeName}, names...)...)
 }
 
-// lock keeps others from the workspace's snapshots. It ends with the process.
+// lock acquires an exclusive lock on the workspace's snapshots. The kernel releases the lock when the process exits.
 func (w *Workspace) lock(ctx context.Context) (unlock func(), err error) {
 	return w.take(func(l *flock.Flock) (bool, error) { return l.TryLockContext(ctx, lockPause) })
 }
 
-// share is lock for those who change nothing.
+// share is like lock, but acquires a shared lock for callers that only read.
 func (w *Workspace) share(ctx context.Context) (unlock func(), err error) {
 	return w.take(func(l *flock.Flock) (bool, error) { return l.TryRLockContext(ctx, lockPause) })
 }
@@ -78,8 +80,9 @@ func (w *Workspace) take(lock func(*flock.Flock) (bool, error)) (unlock func(), 
 	return func() { _ = l.Close() }, nil // nothing was written
 }
 
-// Alone runs f, which fills or removes the directory of a workspace, when nobody else does, and nobody forks or copies
-// from it: who did would miss files without an error. A directory that is not there has nobody.
+// Alone runs f, which fills or removes the directory of a workspace, under the exclusive lock. A concurrent fork or
+// copy from the workspace would miss files without an error. If the directory does not exist, no process can use it,
+// and Alone runs f without a lock.
 func Alone(ctx context.Context, dir string, f func() error) error {
 	unlock, err := (&Workspace{Dir: dir}).lock(ctx)
 	if err == nil {
@@ -90,7 +93,7 @@ func Alone(ctx context.Context, dir string, f func() error) error {
 	return f()
 }
 
-// Take keeps the files of the workspace.
+// Take creates a snapshot of the workspace.
 func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, err error) {
 	if err := backend.CheckSnapshotName(name); err != nil {
 		return backend.Snapshot{}, err
@@ -110,7 +113,7 @@ func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, 
 	return rec.Snapshot, nil
 }
 
-// locked runs f with the lock of the workspace's snapshots, after recover.
+// locked acquires the lock, calls recover, and runs f.
 func (w *Workspace) locked(ctx context.Context, f func() error) error {
 	unlock, err := w.lock(ctx)
 	if err != nil {
@@ -123,7 +126,7 @@ func (w *Workspace) locked(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// add makes a snapshot with what fill puts into a new directory: all of it, or nothing.
+// add creates a snapshot. fill writes its contents to a new directory. If fill fails, add removes the directory.
 func (w *Workspace) add(ctx context.Context, name string, fill func(dir string) error) error {
 	if err := w.admit(name); err != nil {
 		return err
@@ -142,13 +145,13 @@ func (w *Workspace) add(ctx context.Context, name string, fill func(dir string) 
 	return err
 }
 
-// Copy gives the workspace a snapshot of another one, under its name.
+// Copy copies a snapshot of another workspace to this workspace and keeps the snapshot's name.
 func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err error) {
 	if w.Dir == from.Dir {
 		return fmt.Errorf("the snapshot belongs to the same workspace: %w", backend.ErrInvalid)
 	}
 	locks := []func(context.Context) (func(), error){w.lock, from.share}
-	if from.Dir < w.Dir { // two that copy from each other do not wait for each other
+	if from.Dir < w.Dir { // a fixed lock order prevents a deadlock
 		slices.Reverse(locks)
 	}
 	for _, lock := range locks {
@@ -177,12 +180,12 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 		if err != nil {
 			return err
 		}
-		// The workspace never had this state, see lastState: the files have no marks.
+		// The workspace never had this state, so lastState must not select this snapshot. Its files have no marks.
 		return os.Chtimes(filepath.Join(dir, recordFile), time.Time{}, time.Unix(0, 0))
 	})
 }
 
-// admit refuses one snapshot too many.
+// admit returns an error if the snapshot exists or the limit is reached.
 func (w *Workspace) admit(name string) error {
 	if err := os.Mkdir(w.path(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return classed(err)
@@ -199,7 +202,7 @@ func (w *Workspace) admit(name string) error {
 	return nil
 }
 
-// copyTo copies the workspace into a directory while its commands do not run.
+// copyTo copies the workspace to a directory while the sandbox's commands are frozen.
 func (w *Workspace) copyTo(ctx context.Context, dir, name string) (rec record, err error) {
 	rec = record{Snapshot: backend.Snapshot{Name: name, Created: time.Now().UTC()}, Base: w.Base}
 	thaw, err := w.freeze(ctx, busy{})
@@ -219,7 +222,8 @@ func (w *Workspace) open(m *mirror) (fd int, leave func() error, err error) {
 	return fd, func() error { return unix.Close(fd) }, err
 }
 
-// keepFiles copies the workspace's files into a new directory, but for those that the last state has as they are.
+// keepFiles copies the workspace's files to a new directory. It links files that have not changed since the snapshot of
+// lastState.
 func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err error) {
 	now := time.Now()
 	mapped, known := w.Processes.SharedFiles(ctx)
@@ -251,13 +255,13 @@ func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err
 	}
 	err = m.since(prev, marked, from, to)
 	if rec.Mechanism = m.mechanism(); rec.Mechanism == backend.SnapshotReflink {
-		rec.Mechanism = w.mechanism() // perhaps nothing had to be copied
+		rec.Mechanism = w.mechanism() // lastState may have contained all files
 	}
 	return err
 }
 
-// lastState opens the files of the snapshot that the workspace was last the same as: the one that was made or rolled
-// back to last, and says when that was. -1 without one.
+// lastState opens the files of the snapshot that was created or rolled back to last. marked is the time of that
+// operation. If no such snapshot exists, fd is -1.
 func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 	list, err := w.list()
 	if err != nil {
@@ -276,7 +280,7 @@ func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 	return fd, marked, err
 }
 
-// marked returns when the files of a snapshot were last marked, which is when its record was last touched.
+// marked returns the time when the files of a snapshot were last marked. This is the modification time of its record.
 func (w *Workspace) marked(name string) time.Time {
 	st, err := os.Stat(w.path(name, recordFile))
 	if err != nil {
@@ -285,7 +289,8 @@ func (w *Workspace) marked(name string) time.Time {
 	return st.ModTime()
 }
 
-// mechanism is what files were copied with. Of a tree without files nothing is known, and nothing was copied.
+// mechanism returns the mechanism that copied the files. If the tree has no files, the mechanism is unknown, and
+// mechanism returns SnapshotReflink.
 func (m *mirror) mechanism() backend.SnapshotMechanism {
 	if m.noClone.Load() {
 		return backend.SnapshotCopy
@@ -293,14 +298,14 @@ func (m *mirror) mechanism() backend.SnapshotMechanism {
 	return backend.SnapshotReflink
 }
 
-// between calls f with two directories.
+// between opens two directories and calls f with them.
 func (m *mirror) between(src, dst string, f func(src, dst int) error) (err error) {
 	from, leave, err := m.enter(unix.AT_FDCWD, src)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, leave()) }()
-	to, _, err := m.enter(unix.AT_FDCWD, dst) // its own mode comes last
+	to, _, err := m.enter(unix.AT_FDCWD, dst) // its final mode is set last
 	if err != nil {
 		return err
 	}
@@ -312,8 +317,8 @@ func openDir(path string) (int, error) {
 	return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// freeze keeps the sandbox's commands from running until thaw. What is to be done if this process dies meanwhile is
-// noted before.
+// freeze freezes the sandbox's commands until thaw. Before that, it writes busyFile, so that another process can
+// complete the operation if this process dies.
 func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err error) {
 	if err := host.WriteJSON(w.path(busyFile), b, false); err != nil {
 		return nil, classed(err)
@@ -324,7 +329,7 @@ func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err 
 	return w.release, nil
 }
 
-// release lets the sandbox's commands run.
+// release thaws the sandbox's commands and removes busyFile.
 func (w *Workspace) release() error {
 	if err := w.Processes.Thaw(); err != nil {
 		return err
@@ -335,13 +340,13 @@ func (w *Workspace) release() error {
 	return nil
 }
 
-// Busy reports whether something is under way that Recover must wait for or bring to its end, before the sandbox is
-// reached or ended.
+// Busy reports whether an operation is in progress or was interrupted. Before the sandbox is used or stopped, the
+// caller must wait for the operation or complete it with Recover.
 func Busy(dir string) bool {
 	return unix.Access(filepath.Join(dir, storeName, busyFile), unix.F_OK) == nil
 }
 
-// Recover brings to its end what a process began that died.
+// Recover completes an operation of a process that died.
 func (w *Workspace) Recover(ctx context.Context) error {
 	if !Busy(w.Dir) {
 		return nil
@@ -349,8 +354,8 @@ func (w *Workspace) Recover(ctx context.Context) error {
 	return w.locked(ctx, func() error { return nil })
 }
 
-// Thaw lets the processes of a sandbox that is to be ended take their signals. What was begun is not brought to its
-// end.
+// Thaw resumes the processes of a sandbox before the sandbox is stopped, so that they receive signals. It does not
+// complete an interrupted operation.
 func (w *Workspace) Thaw(ctx context.Context) error {
 	if !Busy(w.Dir) {
 		return nil
@@ -363,7 +368,7 @@ func (w *Workspace) Thaw(ctx context.Context) error {
 	return w.Processes.Thaw()
 }
 
-// recover is Recover for who has the lock. It also removes what is half made.
+// recover implements Recover for callers that hold the lock. It also removes incomplete snapshots.
 func (w *Workspace) recover(ctx context.Context) error {
 	entries, err := os.ReadDir(w.path())
 	if errors.Is(err, os.ErrNotExist) {
@@ -391,7 +396,7 @@ func (w *Workspace) recover(ctx context.Context) error {
 	return classed(w.release())
 }
 
-// read returns the record of a snapshot; ErrNotFound without one.
+// read returns the record of a snapshot, or ErrNotFound.
 func (w *Workspace) read(name string) (rec record, err error) {
 	if err := backend.CheckSnapshotName(name); err != nil {
 		return rec, err
@@ -420,7 +425,8 @@ func (w *Workspace) list() ([]record, error) {
 	return list, nil
 }
 
-// List returns the snapshots, and the mechanism of the next one; empty if the commands cannot be frozen.
+// List returns the snapshots and the mechanism of the next snapshot. If the commands cannot be frozen, the mechanism is
+// empty.
 func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error) {
 	list, err := w.list()
 	out := make([]backend.Snapshot, 0, len(list))
@@ -433,7 +439,8 @@ func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error
 	return out, w.mechanism(), err
 }
 
-// mechanism finds out by a try, in files without a name. A separate file system shares no blocks with others.
+// mechanism detects the mechanism with a test copy between unnamed files. A workspace with a separate file system
+// cannot share blocks with snapshots.
 func (w *Workspace) mechanism() backend.SnapshotMechanism {
 	if w.Image != "" {
 		return backend.SnapshotCopy
@@ -453,7 +460,7 @@ func (w *Workspace) mechanism() backend.SnapshotMechanism {
 	return backend.SnapshotReflink
 }
 
-// Remove deletes a snapshot. One that is not there is no error.
+// Remove deletes a snapshot. It does nothing if the snapshot does not exist.
 func (w *Workspace) Remove(ctx context.Context, name string) error {
 	if err := backend.CheckSnapshotName(name); err != nil {
 		return err
@@ -471,18 +478,18 @@ func (w *Workspace) Remove(ctx context.Context, name string) error {
 	})
 }
 
-// Rollback makes the workspace what it was.
+// Rollback restores the workspace from a snapshot.
 func (w *Workspace) Rollback(ctx context.Context, name string) error {
 	if _, err := w.read(name); err != nil {
 		return err
 	}
-	return w.locked(ctx, func() error { // rollback reads again, for it may be gone by now
+	return w.locked(ctx, func() error { // rollback reads the record again because the snapshot may have been removed
 		return classed(w.rollback(ctx, name))
 	})
 }
 
-// rollback makes the workspace what the snapshot is. Done again, after it was cut off wherever that was, it comes to
-// the same. One that was begun is not given up because the caller leaves: half of it is no state of the workspace's.
+// rollback restores the workspace from a snapshot. If an earlier rollback was interrupted at any point, another call
+// has the same result. rollback ignores the cancellation of ctx, because a partial rollback leaves an invalid state.
 func (w *Workspace) rollback(ctx context.Context, name string) error {
 	ctx = context.WithoutCancel(ctx)
 	rec, err := w.read(name)
@@ -499,7 +506,7 @@ func (w *Workspace) rollback(ctx context.Context, name string) error {
 	if err == nil {
 		err = w.restore(ctx, rec)
 	}
-	if err != nil { // who reaches for the sandbox next tries again
+	if err != nil { // the next access to the sandbox retries the rollback
 		return errors.Join(err, w.Processes.Thaw())
 	}
 	return thaw()
@@ -517,7 +524,7 @@ func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, leave()) }()
-	dst, _, err := w.open(m) // its own mode comes last
+	dst, _, err := w.open(m) // its final mode is set last
 	if err != nil {
 		return err
 	}
@@ -526,20 +533,22 @@ func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
 		return err
 	}
 	now := time.Now()
-	return os.Chtimes(w.path(rec.Name, recordFile), now, now) // see marked
+	return os.Chtimes(w.path(rec.Name, recordFile), now, now) // marked reads this time
 }
 
-// Target is where Fork makes the files of a new workspace.
+// Target describes the location of a new workspace for Fork.
 type Target struct {
-	Files string // a directory that is there, where the workspace is one
-	// Image is the file of the file system that the workspace is, to be made as Size says; empty for a directory.
+	Files string // existing directory, if the workspace is a directory
+	// Image is the path of the file system image that Fork creates with the size Size. If the workspace is a directory,
+	// Image is empty.
 	Image string
 	Size  sizedfs.Spec
-	Base  int64 // begins the block of user ids that the owners of the files move to
+	Base  int64 // first ID of the block of user IDs for the files' owners
 }
 
-// Fork makes the files of a new workspace. What it returns is to be closed once the workspace is mounted for its
-// sandbox: what was written to a file system that nobody has mounted any more must reach the disk first.
+// Fork creates the files of a new workspace from a snapshot. The caller must close the returned Closer after it mounted
+// the workspace for the sandbox. The Closer keeps a file system mounted, because otherwise an unmount would first have
+// to write all data to the disk.
 func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer, error) {
 	unlock, err := w.share(ctx)
 	if errors.Is(err, os.ErrNotExist) {
@@ -560,14 +569,15 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 		_, err := w.copyFiles(ctx, rec, to.Files, to.Base, false)
 		return io.NopCloser(nil), err
 	}
-	if err := os.Remove(to.Image); err != nil && !errors.Is(err, os.ErrNotExist) { // what a dead process left
+	if err := os.Remove(to.Image); err != nil && !errors.Is(err, os.ErrNotExist) { // left over from a dead process
 		return nil, classed(err)
 	}
 	held, err := w.fillImage(ctx, rec, to)
 	return held, classed(err)
 }
 
-// copyFiles makes a directory what a snapshot is: a workspace, or another snapshot, which is kept here.
+// copyFiles copies the files of a snapshot to a directory of a workspace or of another snapshot. kept means that the
+// target is a snapshot.
 func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) (
 	backend.SnapshotMechanism, error,
 ) {
@@ -576,7 +586,8 @@ func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base 
 	return m.mechanism(), classed(err)
 }
 
-// fillImage makes a file system with the files of a snapshot in it. It is mounted until what is returned is closed.
+// fillImage creates a file system with the files of a snapshot. The file system stays mounted until the caller closes
+// the returned Closer.
 func (w *Workspace) fillImage(ctx context.Context, rec record, to Target) (io.Closer, error) {
 	if err := sizedfs.Format(ctx, to.Image, to.Size); err != nil {
 		return nil, err
@@ -597,7 +608,7 @@ func (w *Workspace) fillImage(ctx context.Context, rec record, to Target) (io.Cl
 	return os.NewFile(uintptr(dst), "workspace"), nil
 }
 
-// classed returns an error without paths of this machine, with the class that it has.
+// classed removes host paths from an error and keeps its class.
 func classed(err error) error {
 	if errors.Is(err, unix.ENOENT) && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) {
 		return fmt.Errorf("%w: %w", host.Public(err), backend.ErrLost)

@@ -20,75 +20,77 @@ import (
 )
 
 const (
-	// maxDepth is how deep the directories of a workspace may lie in each other: up to three of each level are open at a
-	// time.
+	// maxDepth is the maximum nesting depth of directories in a workspace. The copy opens up to three directories for each
+	// level at the same time.
 	maxDepth = 1000
-	// workers copy files at the same time.
+	// workers is the number of files that are copied concurrently.
 	workers = 4
-	// settled is how old the last change of a file must be for the time of that to tell whether there was another one
-	// since: clocks of file systems are that coarse, with plenty to spare.
+	// settled is the minimum age of a file's last change. If the change is older, a later change would have a different
+	// time. File system clocks have a coarse resolution, and settled is much larger than their step.
 	settled = 50 * time.Millisecond
-	// tick is the step of those clocks, at most.
+	// tick is the maximum step of file system clocks.
 	tick = 10 * time.Millisecond
 )
 
-// mirror makes a tree what another one is. Both may be in the hands of a sandbox: no link is followed, and what is no
-// file, directory, link, pipe or socket is refused. Nothing else may change the target meanwhile.
+// mirror makes the target tree equal to the source tree. A sandbox may control both trees, so mirror does not follow
+// links. It refuses entries other than files, directories, links, pipes, and sockets. No other process may change the
+// target during the copy.
 type mirror struct {
 	ctx context.Context
-	// shift changes the owners of what is made.
+	// shift is added to the IDs of the owners in the target.
 	shift int64
-	// same reports whether what is in the target is what it was copied from. Nil: nothing is.
+	// same reports whether the file in the target is an unchanged copy of the source file. If nil, all files are copied.
 	same func(src file, dst *unix.Stat_t) bool
-	// made is called for every file of the target that was made.
+	// made is called for every file that is created in the target.
 	made func(src, dst file) error
-	// fromKept and toKept: that tree is one of ours, whose modes may be noted beside. See keptMode.
+	// fromKept and toKept mean that the source or the target is a snapshot. The modes of its files can be stored in
+	// keptMode.
 	fromKept, toKept bool
 
-	// keepFree: the target takes room of the host's disk, of which a part stays free for others.
+	// keepFree means that the target uses space of the host's disk, so a part of the disk must stay free.
 	keepFree bool
 
 	prevMarked time.Time // see since
 
 	noClone atomic.Bool // the file system cannot share blocks
 	links   map[inode]string
-	linked  int              // bytes that links takes
-	modes   map[inode]uint32 // of directories that enter made usable
+	linked  int              // size of the paths in links, in bytes
+	modes   map[inode]uint32 // original modes of directories that enter made accessible
 }
 
 type inode struct{ dev, ino uint64 }
 
 func inodeOf(st *unix.Stat_t) inode {
-	return inode{uint64(st.Dev), st.Ino} //nolint:unconvert // of another type on some architectures
+	return inode{uint64(st.Dev), st.Ino} //nolint:unconvert // the type differs between architectures
 }
 
-// file is a file of a tree and its description.
+// file is a file of a tree with its metadata.
 type file struct {
 	fd int
 	st *unix.Stat_t
 }
 
-// run makes dst, a directory, what src is.
+// run makes the directory dst equal to src.
 func (m *mirror) run(src, dst int) error { return m.since(-1, time.Time{}, src, dst) }
 
-// since is run for a copy beside an earlier one, prev, with marks of that time: what has not changed in between becomes
-// another name of the file there. Nobody may ever write to either copy.
+// since is like run, for a copy next to an earlier copy prev, whose marks were set at the time marked. For files that
+// have not changed since prev, it creates hard links to the files of prev. Neither copy may be modified afterwards.
 func (m *mirror) since(prev int, marked time.Time, src, dst int) error {
 	m.links, m.prevMarked = map[inode]string{}, marked
 	return m.dir(src, &level{dst: dst, top: dst, prev: prev})
 }
 
-// level is a directory of the target that is being made.
+// level is a directory of the target that is being created.
 type level struct {
 	dst   int
-	prev  int    // the same directory in an earlier copy; -1 for none
-	top   int    // the target itself
-	path  string // below it, with a slash at its end
+	prev  int    // same directory in an earlier copy, or -1
+	top   int    // root of the target
+	path  string // path below top, with a trailing slash
 	depth int
-	fresh bool // it was made just now, and is empty
+	fresh bool // just created and empty
 }
 
-// dir makes one directory what another one is, and then its own attributes.
+// dir makes one directory equal to another and then sets its attributes.
 func (m *mirror) dir(src int, l *level) error {
 	if l.depth > maxDepth {
 		return fmt.Errorf("the workspace has directories %d levels deep: %w", l.depth, backend.ErrTooLarge)
@@ -111,7 +113,7 @@ func (m *mirror) dir(src int, l *level) error {
 	files.SetLimit(workers)
 	for _, name := range names {
 		st, err := stat(src, name)
-		if errors.Is(err, unix.ENOENT) { // a command removed it meanwhile
+		if errors.Is(err, unix.ENOENT) { // a command removed it during the copy
 			continue
 		}
 		if err != nil {
@@ -136,7 +138,7 @@ func (m *mirror) dir(src int, l *level) error {
 	if err := files.Wait(); err != nil {
 		return err
 	}
-	for _, link := range links { // whose files are there now
+	for _, link := range links { // after all linked files exist
 		if err := link(); err != nil {
 			return err
 		}
@@ -149,10 +151,10 @@ func (m *mirror) dir(src int, l *level) error {
 	return m.attributes(src, l.dst)
 }
 
-// below does a directory in a directory.
+// below copies a subdirectory.
 func (m *mirror) below(src int, l *level, name string) (err error) {
 	from, leave, err := m.enter(src, name)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) { // it was just replaced
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) { // a command replaced it
 		return nil
 	}
 	if err != nil {
@@ -163,7 +165,7 @@ func (m *mirror) below(src int, l *level, name string) (err error) {
 	if made != nil && !errors.Is(made, unix.EEXIST) {
 		return made
 	}
-	to, _, err := m.enter(l.dst, name) // its own mode comes last
+	to, _, err := m.enter(l.dst, name) // its final mode is set last
 	if err != nil {
 		return err
 	}
@@ -177,7 +179,7 @@ func (m *mirror) below(src int, l *level, name string) (err error) {
 	return m.dir(from, &level{to, prev, l.top, l.path + name + "/", l.depth + 1, made == nil})
 }
 
-// prune removes from a directory what the other one does not have, or has as something else.
+// prune removes the entries of the target directory that the source does not have or has with another type.
 func (m *mirror) prune(src, dst int, keep []string) error {
 	wanted := make(map[string]bool, len(keep))
 	for _, name := range keep {
@@ -197,7 +199,7 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 			if err != nil {
 				return err
 			}
-			if isDir(have) == isDir(want) { // what else differs is looked at later
+			if isDir(have) == isDir(want) { // other differences are handled later
 				continue
 			}
 		}
@@ -208,7 +210,8 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 	return nil
 }
 
-// back is run for a target that may be full. If there is no room, the target is emptied first.
+// back is like run, for a target that may be full. If the space is not sufficient, back removes all files of the target
+// and tries again.
 func (m *mirror) back(src, dst int) error {
 	noRoom := func(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 	if err := m.run(src, dst); !noRoom(err) {
@@ -217,7 +220,7 @@ func (m *mirror) back(src, dst int) error {
 	if err := m.prune(src, dst, nil); err != nil {
 		return err
 	}
-	// Blocks that were freed are given out again once that is on the disk, or a moment later.
+	// The file system reuses freed blocks only after a sync to the disk, sometimes a moment later.
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		_ = unix.Syncfs(dst) // run reports the error
 		if err := m.run(src, dst); !noRoom(err) || time.Since(begin) > 2*time.Second {
@@ -240,7 +243,7 @@ func (m *mirror) remove(dst int, name string) error {
 	return unix.Unlinkat(dst, name, 0)
 }
 
-// regular copies a file that has one name, unless it is there.
+// regular copies a file with a single name, unless the target already has the file.
 func (m *mirror) regular(src int, l *level, name string) error {
 	fd, err := openFile(src, name)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a command replaced it
@@ -255,20 +258,20 @@ func (m *mirror) regular(src int, l *level, name string) error {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil // it was just replaced
+		return nil // a command replaced it
 	}
 	if !l.fresh {
 		if kept, err := m.keeps(file{fd, &st}, l.dst, name); kept || err != nil {
 			return err
 		}
 	}
-	if m.unchanged(&st, l, name) && unix.Linkat(l.prev, name, l.dst, name, 0) == nil { // what cannot be linked is copied
+	if m.unchanged(&st, l, name) && unix.Linkat(l.prev, name, l.dst, name, 0) == nil { // if linking fails, copy
 		return nil
 	}
 	return m.create(file{fd, &st}, l.dst, name)
 }
 
-// keeps reports whether the target has the file already, and removes what it has otherwise.
+// keeps reports whether the target already has the file. Otherwise it removes the existing entry with this name.
 func (m *mirror) keeps(src file, dst int, name string) (bool, error) {
 	have, err := stat(dst, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -305,7 +308,7 @@ func (m *mirror) create(src file, dst int, name string) error {
 	return m.made(src, file{fd, &st})
 }
 
-// contents copies a file's contents, and its holes as such.
+// contents copies a file's contents and keeps holes.
 func (m *mirror) contents(src, dst int, st *unix.Stat_t) error {
 	if st.Size == 0 {
 		return nil
@@ -340,10 +343,10 @@ func cannotClone(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EPERM)
 }
 
-// copyStep is how much is copied between two looks at the context.
+// copyStep is the number of bytes to copy between two checks of the context.
 const copyStep = 64 << 20
 
-// copyData copies what of a file is no hole.
+// copyData copies the parts of a file that are not holes.
 func copyData(ctx context.Context, src, dst int, size int64) error {
 	if err := unix.Ftruncate(dst, size); err != nil {
 		return err
@@ -357,7 +360,7 @@ func copyData(ctx context.Context, src, dst int, size int64) error {
 		if err == nil {
 			end, err = unix.Seek(src, begin, unix.SEEK_HOLE)
 		}
-		if errors.Is(err, unix.EINVAL) { // a file system that knows no holes
+		if errors.Is(err, unix.EINVAL) { // the file system does not support holes
 			begin, end, err = at, size, nil
 		}
 		if err != nil {
@@ -388,24 +391,24 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 			err = nil
 		case !slowly && cannotCopy(err):
 			slowly, err = true, nil
-		case err == nil && n == 0: // it is shorter by now
+		case err == nil && n == 0: // the file became shorter
 			return nil
 		}
 	}
 	return err
 }
 
-// cannotCopy reports whether two file systems do not copy from each other.
+// cannotCopy reports whether an error means that the kernel cannot copy between two file systems.
 func cannotCopy(err error) bool {
 	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) ||
 		errors.Is(err, unix.EINVAL)
 }
 
-// entry does what is neither a directory nor a file.
+// entry copies an entry that is neither a directory nor a regular file.
 func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 	dst := l.dst
 	kind := st.Mode & unix.S_IFMT
-	if !l.fresh { // it costs little to make it again
+	if !l.fresh { // recreating the entry is cheap
 		if err := m.remove(dst, name); err != nil {
 			return err
 		}
@@ -440,8 +443,8 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// first returns the name, in the target, of a file of several names that was met before under another one, and
-// remembers it otherwise.
+// first handles files with several hard links. If the file was already found under another name, first returns that
+// name in the target. Otherwise it remembers the name.
 func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok bool, err error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 {
 		return "", false, nil
@@ -450,7 +453,7 @@ func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok 
 	if path, ok = m.links[id]; ok || len(l.path)+len(name) >= unix.PathMax {
 		return path, ok, nil
 	}
-	if m.linked += 64 + len(l.path) + len(name); m.linked > maxLinked { // an entry of the map, and its text
+	if m.linked += 64 + len(l.path) + len(name); m.linked > maxLinked { // a map entry and its text
 		return "", false, fmt.Errorf("the paths of the workspace's hard links need more than %d MiB; remove some: %w",
 			maxLinked>>20, backend.ErrTooLarge)
 	}
@@ -458,10 +461,11 @@ func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok 
 	return "", false, nil
 }
 
-// maxLinked bounds the memory for files with several names. Commands choose their number and the length of their paths.
+// maxLinked bounds the memory for files with several hard links. Commands control the number of files and the length of
+// their paths.
 const maxLinked = 256 << 20
 
-// link makes a name of a file that the target has under the first.
+// link creates a hard link to the file that the target has under the name first.
 func (m *mirror) link(src int, first string, l *level, name string) error {
 	if !l.fresh {
 		have, err := stat(l.dst, name)
@@ -475,14 +479,14 @@ func (m *mirror) link(src int, first string, l *level, name string) error {
 	}
 	err := linkBelow(l.top, first, l.dst, name)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), // a command replaced the first meanwhile
-		errors.Is(err, unix.EACCES): // its directory is done and has its mode, which keeps this user out
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), // a command replaced first
+		errors.Is(err, unix.EACCES): // its directory has its final mode, which denies access
 		return m.regular(src, l, name)
 	}
 	return err
 }
 
-// linkBelow links to a file of a tree, by its path, without following a link on the way there.
+// linkBelow links to a file of a tree by its path and does not follow symbolic links on the path.
 func linkBelow(top int, path string, dst int, name string) error {
 	dir, base, err := parent(top, path)
 	if err != nil {
@@ -500,7 +504,7 @@ func statBelow(top int, path string) (*unix.Stat_t, error) {
 	return stat(dir, base)
 }
 
-// parent opens the directory of a tree in which a path ends.
+// parent opens the parent directory of a path in a tree.
 func parent(top int, path string) (dir int, base string, err error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if dir, err = unix.Openat(top, ".", flags, 0); err != nil {
@@ -519,8 +523,8 @@ func parent(top int, path string) (dir int, base string, err error) {
 	}
 }
 
-// enter opens a directory. One that its owner, an ordinary user, may not read and change, that user may from then on,
-// until leave.
+// enter opens a directory. If the directory's mode denies access to its owner and the owner is not root, enter adds the
+// missing permissions until leave is called.
 func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err error) {
 	fd, mode, err := usable(dir, name, unix.O_DIRECTORY)
 	if err != nil || mode == nil {
@@ -537,7 +541,7 @@ func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err er
 	return fd, func() error { return errors.Join(unix.Fchmod(fd, *mode), unix.Close(fd)) }, nil
 }
 
-// openFile opens what is no directory to read it, also where its owner, an ordinary user, may not.
+// openFile opens a file for reading, even if the file's mode denies access to its owner and the owner is not root.
 func openFile(dir int, name string) (int, error) {
 	fd, mode, err := usable(dir, name, unix.O_NONBLOCK)
 	if errors.Is(err, unix.EAGAIN) {
@@ -551,8 +555,8 @@ func openFile(dir int, name string) (int, error) {
 	return fd, err
 }
 
-// usable opens a file or directory to read it. If its mode was in the way of its owner and was changed, it returns what
-// it was.
+// usable opens a file or directory for reading. If the mode denied access to the owner, usable changes the mode and
+// returns the previous mode.
 func usable(dir int, name string, flags int) (fd int, mode *uint32, err error) {
 	fd, refused := unix.Openat(dir, name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	isDir := flags&unix.O_DIRECTORY != 0
@@ -572,7 +576,7 @@ func usable(dir int, name string, flags int) (fd int, mode *uint32, err error) {
 	switch kind := st.Mode & unix.S_IFMT; {
 	case refused == nil && had|want == had:
 		return fd, nil, nil
-	case had|want == had, kind != unix.S_IFDIR && kind != unix.S_IFREG: // its mode is not what is in the way
+	case had|want == had, kind != unix.S_IFDIR && kind != unix.S_IFREG: // the mode is not the cause
 		return -1, nil, errors.Join(refused, unix.Close(fd))
 	}
 	path, again := "/proc/self/fd/"+strconv.Itoa(fd), -1
@@ -582,7 +586,7 @@ func usable(dir int, name string, flags int) (fd int, mode *uint32, err error) {
 	return again, &had, errors.Join(err, unix.Close(fd))
 }
 
-// describe gives a file the owner, mode, extended attributes and times of another one.
+// describe copies the owner, mode, extended attributes, and times of a file to another file.
 func (m *mirror) describe(src file, dst int) error {
 	uid, gid := m.owner(src.st)
 	if os.Geteuid() == 0 {
@@ -599,11 +603,11 @@ func (m *mirror) describe(src file, dst int) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(dst), []unix.Timespec{src.st.Atim, src.st.Mtim}, 0)
 }
 
-// keptMode is the extended attribute of a file of a snapshot that has the mode it should have, where that would keep an
-// ordinary user, whose snapshot it is, out of it.
+// keptMode is an extended attribute on files of a snapshot. It stores the original mode if that mode would deny access
+// to the snapshot's owner, an unprivileged user.
 const keptMode = "user.workcell.mode"
 
-// mode returns that of a file which is made like another one.
+// mode returns the mode for a copy of a file.
 func (m *mirror) mode(of file, dst int) uint32 {
 	mode := of.st.Mode & 0o7777
 	var b [4]byte
@@ -617,14 +621,14 @@ func (m *mirror) mode(of file, dst int) uint32 {
 		return mode
 	}
 	binary.LittleEndian.PutUint32(b[:], mode)
-	if unix.Fsetxattr(dst, keptMode, b[:], 0) != nil { // a file system without them
+	if unix.Fsetxattr(dst, keptMode, b[:], 0) != nil { // the file system does not support extended attributes
 		return mode
 	}
 	return open
 }
 
-// needed returns the rights that the owner of a file needs to read it and to note something with it, and of a
-// directory, to change it.
+// needed returns the permissions that the owner of a file needs to read the file and to set its attributes. For a
+// directory, it returns the permissions that the owner needs to change it.
 func needed(st *unix.Stat_t) uint32 {
 	if isDir(st) {
 		return 0o700
@@ -632,7 +636,7 @@ func needed(st *unix.Stat_t) uint32 {
 	return 0o600
 }
 
-// attributes does the same for a directory whose entries are done.
+// attributes is like describe, for a directory whose entries are complete.
 func (m *mirror) attributes(src, dst int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(src, &st); err != nil {
@@ -646,7 +650,7 @@ func (m *mirror) attributes(src, dst int) error {
 
 func (m *mirror) owner(st *unix.Stat_t) (uid, gid int) { return m.shifted(st.Uid), m.shifted(st.Gid) }
 
-// shifted moves an id from one block to another. None lies outside of its block.
+// shifted moves an ID from one block to another. All IDs are inside their block.
 func (m *mirror) shifted(id uint32) int { return int(int64(id) + m.shift) }
 
 func (m *mirror) own(dst int, name string, st *unix.Stat_t) error {
@@ -687,7 +691,7 @@ func list(dir int) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// markName is the extended attribute in which a copy has what its original was.
+// markName returns the name of the extended attribute in which a copy stores the fingerprint of its original.
 func markName() string {
 	if os.Geteuid() == 0 {
 		return "trusted.workcell.origin"
@@ -695,16 +699,16 @@ func markName() string {
 	return "user.workcell.origin"
 }
 
-// mark notes in a copy which file it is of, so that this one, unchanged, is not copied back.
+// mark stores the fingerprint of the original in a copy, so that a rollback does not copy an unchanged file.
 func mark(of *unix.Stat_t, copy int) error {
 	err := unix.Fsetxattr(copy, markName(), fingerprint(of), 0)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) { // it is copied back, then
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) { // then a rollback copies it
 		return nil
 	}
 	return err
 }
 
-// fingerprint is what no two states of files of a file system have in common.
+// fingerprint returns a value that differs for all files of a file system and all their states.
 func fingerprint(st *unix.Stat_t) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, st.Ino)
 	b = binary.LittleEndian.AppendUint64(b, uint64(st.Ctim.Sec))  //nolint:gosec // only compared
@@ -712,8 +716,8 @@ func fingerprint(st *unix.Stat_t) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(st.Size))   //nolint:gosec // only compared
 }
 
-// marked reports whether a copy is of that file as it is. The last marks were made at a certain time: right before that
-// a change may have been followed by another one that does not show.
+// marked reports whether a file is a copy of the original in its current state. last is the time of the last marks. A
+// file that changed right before this time may have changed again with the same ctime, so marked returns false for it.
 func marked(copy file, original *unix.Stat_t, last time.Time) bool {
 	if !changedBefore(original, last.Add(-tick)) {
 		return false
@@ -723,7 +727,7 @@ func marked(copy file, original *unix.Stat_t, last time.Time) bool {
 	return err == nil && string(b[:n]) == string(fingerprint(original))
 }
 
-// unchanged reports whether the earlier copy has a file as it is.
+// unchanged reports whether the earlier copy has the file in its current state.
 func (m *mirror) unchanged(original *unix.Stat_t, l *level, name string) bool {
 	if l.prev < 0 {
 		return false
@@ -736,14 +740,14 @@ func (m *mirror) unchanged(original *unix.Stat_t, l *level, name string) bool {
 	return marked(file{fd: fd}, original, m.prevMarked)
 }
 
-// isSettled reports whether a file's last change lies so far back that another one would show.
+// isSettled reports whether a file's last change is so old that a later change would have a different time.
 func isSettled(st *unix.Stat_t, now time.Time) bool { return changedBefore(st, now.Add(-settled)) }
 
 func changedBefore(st *unix.Stat_t, t time.Time) bool {
 	return time.Unix(st.Ctim.Sec, st.Ctim.Nsec).Before(t)
 }
 
-// copyXattrs copies the extended attributes that programs of the sandbox can set.
+// copyXattrs copies the extended attributes that programs in the sandbox can set.
 func (m *mirror) copyXattrs(src, dst int) error {
 	n, err := unix.Flistxattr(src, nil)
 	if err != nil || n == 0 {
@@ -765,17 +769,18 @@ func (m *mirror) copyXattrs(src, dst int) error {
 			}
 			err = unix.Fsetxattr(dst, name, value[:size], 0)
 		}
-		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EACCES) { // of a file that its owner may not read
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EACCES) { // the mode denies access
 			return ignoreUnsupported(err)
 		}
 	}
 	return nil
 }
 
-// aclPrefix begins the names of the attributes with access control lists.
+// aclPrefix is the prefix of the attributes that contain access control lists.
 const aclPrefix = "system.posix_acl_"
 
-// shiftACL moves the users and groups that a list names: entries of tag, rights and id come after a version.
+// shiftACL shifts the user and group IDs in an access control list. The list consists of a version and entries of tag,
+// permissions, and ID.
 func (m *mirror) shiftACL(list []byte) {
 	const user, group, size = 2, 8, 8
 	for at := 4; at+size <= len(list); at += size {
@@ -793,7 +798,7 @@ func ignoreUnsupported(err error) error {
 	return err
 }
 
-// removeTree removes a directory of a tree, by its own path, for no path is too long for it.
+// removeTree removes a subdirectory. It uses the path of the open directory, because a full path could be too long.
 func removeTree(ctx context.Context, dir int, name string) error {
 	if os.Geteuid() != 0 {
 		if err := host.Chmod(dir, name, 0o700); err != nil {
