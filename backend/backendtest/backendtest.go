@@ -1,7 +1,7 @@
-// Package backendtest is the conformance suite of drivers: the contract of [backend.SandboxBackend], tried on a real
-// engine. What sessions, tools and commands make of a driver is tested in e2e.
+// Package backendtest is the conformance suite for drivers. It tests the contract of [backend.SandboxBackend] on a real
+// engine. The tests in e2e cover sessions, tools, and commands on top of a driver.
 //
-// A driver runs it from one test file:
+// A driver runs the suite from one test file:
 //
 //	func TestConformance(t *testing.T) {
 //		backendtest.Run(t, backendtest.Harness{
@@ -12,20 +12,21 @@
 //		})
 //	}
 //
-// Nothing in it is skipped. What an engine cannot do is said by its Capabilities or by a field of [Harness], and then
-// the suite asserts that asking for it is refused with backend.ErrUnsupported. One part runs with
+// The suite skips no tests. If an engine lacks a feature, its Capabilities or a field of [Harness] must show it. The
+// suite then verifies that requests for the feature fail with backend.ErrUnsupported. To run one part of the suite, use
+// for example
 //
 //	go test -race -run 'TestConformance/isolation' ./backend/docker/
 //
-// The engine must run on the machine of the tests, for some of what the suite does is seen from outside the sandbox
-// only: it compares namespaces, and ends processes behind the driver's back. Tests run in parallel and share sandboxes
-// where they only look. At the end nothing of the suite may be left on the engine.
+// The engine must run on the host of the tests, because the suite checks some properties from outside the sandbox. For
+// example, it compares namespaces and kills processes without the driver. Tests run in parallel and share sandboxes
+// that they only read. At the end, no object of the suite may remain on the engine.
 //
 // # The test binary as another process
 //
-// Some tests need a process that dies. They start the test binary again, with the name of the test that called Run, and
-// Run then does that process's part instead of the suite. So Run must be the only thing that the calling test does, and
-// a TestMain must let m.Run run.
+// Some tests need a process that dies. They start the test binary again, with the name of the test that called Run. In
+// the new process, Run performs that process's role instead of running the suite. Therefore the calling test must only
+// call Run, and a TestMain function must call m.Run.
 package backendtest
 
 import (
@@ -40,52 +41,53 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// patience is how long a test waits for what must happen at some time. Machines that run tests may be very busy.
+// patience is the maximum time that a test waits for an event. It is long because test hosts may be very busy.
 const patience = 3 * time.Minute
 
-// Harness describes a driver and its engine to the suite. Fields are required unless their comment says otherwise.
+// Harness describes a driver and its engine to the suite. Fields are required unless their comment states otherwise.
 type Harness struct {
-	// Name is the driver's: "docker".
+	// Name is the driver's name, for example "docker".
 	Name string
-	// New makes a backend of its own on the one engine and state that all of the suite's backends share, as another
-	// process of the same user would. The suite closes it.
+	// New returns a new backend. All backends of the suite share one engine and one state, like several processes of the
+	// same user. The suite closes the backend.
 	New func(testing.TB) backend.SandboxBackend
-	// NewAllowing makes a backend whose bridged sandboxes may reach these addresses too. Required of drivers that can
-	// bridge; the suite closes it.
+	// NewAllowing returns a backend whose bridged sandboxes may also reach these addresses. Required for drivers that
+	// support NetworkBridge. The suite closes the backend.
 	NewAllowing func(testing.TB, []netip.Prefix) backend.SandboxBackend
-	// Debian names an image with a shell and the usual small programs, Python one with python3 too. They must be there
-	// without being pulled.
+	// Debian is an image with a shell and the usual small programs. Python is an image that also has python3. Both must
+	// exist on the engine, so that no pull is necessary.
 	Debian, Python string
-	// Images is what the suite needs to make images and registries of its own. Required unless NoImages.
+	// Images contains the functions that the suite needs to create images and registries. Required unless NoImages is set.
 	Images *Images
-	// NoImages is for drivers whose references only stand for programs of the host: there is nothing to pull, to miss or
-	// to declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
+	// NoImages is for drivers without images, whose references only stand for programs of the host. Such a driver cannot
+	// pull images, report missing images, or read an image's environment. Info.Image is "host", and any unknown reference
+	// returns ErrUnsupported.
 	NoImages bool
-	// Cluster is for drivers whose sandboxes are on machines of a cluster that Kubernetes rules: the driver knows neither
-	// these machines nor their images, a sandbox sees no directory of them, asking to keep an environment or a snapshot is
-	// ErrUnsupported, and a network that leads nowhere is an interface all the same. Users other than 0 are all there are,
-	// for the restricted Pod Security Standard refuses it; files, not bytes, of /tmp have no limit.
+	// Cluster is for drivers that run sandboxes on the nodes of a Kubernetes cluster. Such a driver does not know the
+	// nodes or their images. Sandboxes cannot mount host directories. Requests to keep an environment or a snapshot return
+	// ErrUnsupported. A sandbox without a network still has a network interface. The user 0 is not available, because the
+	// restricted Pod Security Standard forbids it. /tmp limits the number of bytes, but not the number of files.
 	Cluster bool
-	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
-	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
+	// Leftovers lists all objects of an installation on the engine, on disk, or running, for display. For example:
+	// containers, volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, and directories.
 	Leftovers func(ctx context.Context, instance string) ([]string, error)
-	// Vanish removes a sandbox behind the driver's back, by the engine's own means or by hand, running or not. Its
-	// workspace may stay.
+	// Vanish removes a sandbox without the driver, by the engine's own means or by hand. The sandbox may be running or
+	// stopped. Its workspace may remain.
 	Vanish func(ctx context.Context, id string) error
-	// Describe returns all that the engine knows of a sandbox: secrets must not be in it.
+	// Describe returns all information that the engine has about a sandbox. The suite checks that it contains no secrets.
 	Describe func(ctx context.Context, id string) (string, error)
-	// Foreign makes something on the engine that is no sandbox of Workcell's but carries labels of one, and returns every
-	// name under which the engine knows it. The test's end removes it.
+	// Foreign creates an object on the engine that is not a Workcell sandbox but has the labels of one. It returns all
+	// names of the object on the engine. The end of the test removes the object.
 	Foreign func(t testing.TB, labels map[string]string) (names []string)
 }
 
-// suite is one run on one driver.
+// suite is one run of the suite on one driver.
 type suite struct {
 	root     testing.TB // ends after all tests
 	h        Harness
 	b        backend.SandboxBackend
 	caps     backend.Capabilities
-	instance string // of all that has none of its own
+	instance string // of all sandboxes without a separate instance
 
 	python, debian sharedSandbox
 }
@@ -102,14 +104,14 @@ type check struct {
 	run  func(*suite, *testing.T)
 }
 
-// Run runs the suite. See the package's comment.
+// Run runs the suite. See the package comment.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	run(t, h, groups(h))
 }
 
-// RunGroups runs the groups of the suite that are named, for a driver that does in several ways what these are about,
-// or that owes no others.
+// RunGroups runs the named groups of the suite. Use it for a driver that has several implementations of the features in
+// these groups, or that only needs to pass these groups.
 func RunGroups(t *testing.T, h Harness, names ...string) {
 	t.Helper()
 	all := groups(h)
@@ -144,7 +146,7 @@ func (g group) run(s *suite, t *testing.T) {
 	}
 }
 
-// groups returns the whole suite, as far as it is for such a driver.
+// groups returns the groups of the suite that apply to the driver.
 func groups(h Harness) []group {
 	all := []group{
 		{"lifecycle", lifecycleChecks()},
@@ -174,12 +176,12 @@ func newSuite(t *testing.T, h Harness) *suite {
 		t.Fatalf("the harness lacks a required field: %+v", h)
 	}
 	s := &suite{root: t, h: h, instance: freshInstance()}
-	// In this order, because what is registered last runs first.
+	// Registered first because cleanup functions run in reverse order.
 	t.Cleanup(func() { s.nothingLeft(t, s.instance) })
 	s.b = s.backend(t)
 	s.caps = s.b.Capabilities()
 	return s
 }
 
-// freshInstance names an installation that nothing belongs to yet.
+// freshInstance returns a new instance name.
 func freshInstance() string { return "conformance-" + strings.ToLower(rand.Text()) }

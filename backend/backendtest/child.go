@@ -16,23 +16,24 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// childEnv carries the order of a test binary that was started again by the suite.
+// childEnv is the environment variable that contains the order for a test binary that the suite started.
 const childEnv = "WORKCELL_CONFORMANCE_CHILD"
 
-// order is what such a process is to do.
+// order describes the task of a child process.
 type order struct {
-	Role         string // see roles
-	Instance, ID string // of the sandbox to make
+	Role         string // a key of roles
+	Instance, ID string // of the sandbox to create
 }
 
-// word is what it tells through descriptor 3, in lines.
+// word is a message of a child process. The child writes messages to descriptor 3, one per line.
 type word struct {
-	ID     string // of the sandbox that it made
-	ExecID string // of the command that runs in it
+	ID     string // ID of the created sandbox
+	ExecID string // ID of the command that runs in the sandbox
 	Error  string
 }
 
-// roles returns what such a process can do: functions that call tell, and return or wait to be killed.
+// roles returns the functions that a child process can run. They send messages with tell, and then return or wait to be
+// killed.
 func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell func(word)) {
 	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
 		"owner":     (*suite).childOwner,
@@ -45,7 +46,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 	}
 }
 
-// beChild does the part of another process when this is one, and reports whether it was.
+// beChild runs the role of a child process if this process is one, and reports whether it was.
 func beChild(t *testing.T, h Harness) bool {
 	t.Helper()
 	text, ok := os.LookupEnv(childEnv)
@@ -63,16 +64,16 @@ func beChild(t *testing.T, h Harness) bool {
 	return true
 }
 
-// child is a process of the suite.
+// child is a process that the suite started.
 type child struct {
 	cmd   *exec.Cmd
 	words *bufio.Scanner
-	done  chan struct{} // closed when it ended
+	done  chan struct{} // closed when the process exited
 	out   strings.Builder
-	err   error // how it ended
+	err   error // exit error
 }
 
-// spawn starts the test binary again in a role. It is dead at the test's end.
+// spawn starts the test binary again in a role. The end of the test kills the process.
 func (s *suite) spawn(t *testing.T, role string, spec backend.Spec) *child {
 	t.Helper()
 	text, err := json.Marshal(order{role, spec.Instance, spec.ID})
@@ -94,18 +95,18 @@ func (s *suite) spawn(t *testing.T, role string, spec backend.Spec) *child {
 	}()
 	t.Cleanup(func() {
 		c.kill()
-		_ = r.Close() // only read from
+		_ = r.Close() // only used for reading
 	})
 	return c
 }
 
-// kill ends the process as a crash does.
+// kill kills the process to simulate a crash.
 func (c *child) kill() {
-	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Process.Kill() // the process may have exited
 	<-c.done
 }
 
-// hear returns the next word of the process.
+// hear returns the next message of the process.
 func (c *child) hear(t *testing.T) word {
 	t.Helper()
 	var w word
@@ -120,11 +121,11 @@ func (c *child) hear(t *testing.T) word {
 	return w
 }
 
-// orphanTimeout is that of a sandbox whose owner is killed: within it a sandbox that begins, or begins again, is
-// reached.
+// orphanTimeout is the orphan timeout of a sandbox whose owner is killed. It is long enough for a test to connect to a
+// sandbox that starts or restarts.
 const orphanTimeout = 8 * time.Second
 
-// childCreate makes the sandbox in a process that the test kills, and tells of a failure.
+// childCreate creates the sandbox in a process that the test kills. It reports a failure with tell.
 func (s *suite) childCreate(t *testing.T, spec backend.Spec, tell func(word)) backend.Info {
 	t.Helper()
 	s.b = s.h.New(t)
@@ -136,7 +137,7 @@ func (s *suite) childCreate(t *testing.T, spec backend.Spec, tell func(word)) ba
 	return info
 }
 
-// childOwner makes a sandbox, starts a command in it and waits for its death.
+// childOwner creates a sandbox, starts a command in it, and waits to be killed.
 func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 	info := s.childCreate(t, spec, tell)
 	conn := s.dial(t, info.ID)
@@ -151,7 +152,8 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 	select {}
 }
 
-// childOrphan makes a sandbox that is to end some time after this process and after a command that outlives it.
+// childOrphan creates a sandbox with an orphan timeout. The timeout starts when this process has died and the command,
+// which runs longer, has exited.
 func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
 	spec.OrphanTimeout, spec.Ephemeral = orphanTimeout, true
 	info := s.childCreate(t, spec, tell)
@@ -162,7 +164,7 @@ func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
 	select {}
 }
 
-// childVisitor opens streams to a sandbox of the suite and waits for its death.
+// childVisitor opens streams to a sandbox of the suite and waits to be killed.
 func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
 	list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
@@ -178,7 +180,7 @@ func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
 	select {}
 }
 
-// childCreator makes a sandbox and expects to die at any time.
+// childCreator creates a sandbox and may be killed at any time.
 func (s *suite) childCreator(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
 	spec.Limits.WorkspaceBytes = workspaceLimit

@@ -22,8 +22,8 @@ func crashChecks() []check {
 	}
 }
 
-// ownerKilled has the process that made a sandbox die at work. Another one finds the sandbox, resumes its command
-// and removes it.
+// ownerKilled verifies that after the process that created a sandbox was killed, another process can find the sandbox,
+// resume its command, and remove it.
 func (s *suite) ownerKilled(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "owner", spec)
@@ -61,8 +61,8 @@ func (s *suite) ownerKilled(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// orphanEnds has the only process die that knows a sandbox. When its command is through, the sandbox ends by itself,
-// can be told from one that somebody looks for, and still has its files.
+// orphanEnds verifies that a sandbox stops after the only process that knows it was killed and its command has exited.
+// The stopped sandbox is recognizable as ephemeral and still has its files.
 func (s *suite) orphanEnds(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "orphan", spec)
@@ -84,15 +84,15 @@ func (s *suite) orphanEnds(t *testing.T) {
 	Prints(t, conn, "cat done", "kept\n")
 }
 
-// visits is how many streams each visitor opens.
+// visits is the number of streams that each visitor opens.
 const visits = 5
 
-// visitorsKilled has processes die that were connected beside the owner. Nothing of them may stay in the sandbox, where
-// it would use up the process limit.
+// visitorsKilled verifies that connections of killed processes leave no processes in the sandbox. Such processes would
+// count against the process limit.
 func (s *suite) visitorsKilled(t *testing.T) {
 	spec := s.spec()
 	if s.caps.PIDs {
-		spec.Limits.PIDs = 64 // less than the bridges of all visitors have threads, and twice those of one
+		spec.Limits.PIDs = 64 // fewer than the threads of all visitors' bridges, twice those per bridge
 	}
 	info := s.create(t, spec)
 	for range 3 {
@@ -101,7 +101,8 @@ func (s *suite) visitorsKilled(t *testing.T) {
 		v.kill()
 	}
 	conn := s.dial(t, info.ID)
-	// What an engine started has no parent in the sandbox: only the guest and this connection's bridge may be left.
+	// Processes that the engine started have no parent in the sandbox. Only the guest agent and this connection's bridge
+	// may remain.
 	const count = `n=0; for f in /proc/[0-9]*/status; do while read -r k v; do case "$k $v" in "PPid: 0") n=$((n+1));; esac; done <$f; done; echo $n`
 	Eventually(t, "the end of what the visitors left", func() bool {
 		n, err := strconv.Atoi(strings.TrimSpace(Sh(t, conn, count)))
@@ -118,7 +119,7 @@ func runs(execs []wire.ExecStatus, id string) bool {
 	return false
 }
 
-// recorded reads all that a command wrote to its standard output.
+// recorded returns the complete standard output of a command.
 func recorded(t *testing.T, conn *client.Conn, id string) string {
 	t.Helper()
 	var out strings.Builder
@@ -139,8 +140,8 @@ func recorded(t *testing.T, conn *client.Conn, id string) string {
 	}
 }
 
-// creatorKilled kills a process at different steps of a creation. Whatever it left, the session can be made again, and
-// its removal removes everything.
+// creatorKilled verifies that a session can be created again after a process was killed during the creation, at
+// different steps. Removing the session must remove all leftovers.
 func (s *suite) creatorKilled(t *testing.T) {
 	begin := time.Now()
 	whole := s.create(t, s.spec())
@@ -152,7 +153,7 @@ func (s *suite) creatorKilled(t *testing.T) {
 			spec := s.lone(t)
 			spec.Limits.WorkspaceBytes = workspaceLimit
 			creator := s.spawn(t, "creator", spec)
-			creator.hear(t) // it begins
+			creator.hear(t) // the creation begins
 			time.Sleep(took * time.Duration(i) / (steps - 1))
 			creator.kill()
 			s.recover(t, spec)
@@ -161,7 +162,7 @@ func (s *suite) creatorKilled(t *testing.T) {
 	}
 }
 
-// recover makes a sandbox of a session of which there may be remains, and removes it.
+// recover creates and removes a sandbox of a session that may have leftovers.
 func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	t.Helper()
 	b := s.backend(t)
@@ -171,7 +172,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
 }
 
-// remake makes a sandbox of a session of which there may be remains.
+// remake creates a sandbox of a session that may have leftovers.
 func remake(t *testing.T, b backend.SandboxBackend, spec backend.Spec) (info backend.Info) {
 	t.Helper()
 	Eventually(t, "the session to be made again", func() bool {
@@ -182,7 +183,7 @@ func remake(t *testing.T, b backend.SandboxBackend, spec backend.Spec) (info bac
 				must(t, b.Remove(t.Context(), old.ID, backend.RemoveOptions{}))
 			}
 		}
-		// The engine may still be at what the dead process asked for.
+		// The engine may still be processing requests of the dead process.
 		info, err = b.Create(t.Context(), spec)
 		if err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrUnavailable) {
 			t.Fatalf("Create: %v", err)

@@ -19,13 +19,13 @@ func dialChecks() []check {
 	}
 }
 
-// beside opens streams as a second process would, and checks that no process remains in the sandbox.
+// This check verifies that another process can open streams, and that closed streams leave no processes in the sandbox.
 func (s *suite) beside(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)
 	count := func() string { return Sh(t, owner, "set -- /proc/[0-9]*; echo $#") }
 	before := count()
-	other := s.backend(t) // as another process
+	other := s.backend(t) // simulates another process
 	var conns []*client.Conn
 	for range 2 {
 		conns = append(conns, Dial(t, other, info.ID))
@@ -46,7 +46,7 @@ func (s *suite) beside(t *testing.T) {
 	Eventually(t, "the streams' processes to end", func() bool { return count() == before })
 }
 
-// takeover dials a sandbox that another process has dialled.
+// takeover verifies that a process can dial a sandbox that another process has dialed.
 func (s *suite) takeover(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)
@@ -62,7 +62,7 @@ func (s *suite) takeover(t *testing.T) {
 	Prints(t, owner, "echo still", "still\n")
 }
 
-// closeStream ends a stream's pending read.
+// closeStream verifies that closing a stream ends its pending read.
 func (s *suite) closeStream(t *testing.T) {
 	info := s.create(t, s.spec())
 	rw, err := s.b.Dial(t.Context(), info.ID)
@@ -89,7 +89,7 @@ func (s *suite) closeStream(t *testing.T) {
 	Prints(t, s.dial(t, info.ID), "echo on", "on\n")
 }
 
-// cancelledDial has contexts that ended or end soon.
+// cancelledDial verifies calls whose contexts have ended or end soon.
 func (s *suite) cancelledDial(t *testing.T) {
 	info := s.create(t, s.spec())
 	over, cancel := context.WithCancel(t.Context())
@@ -97,7 +97,7 @@ func (s *suite) cancelledDial(t *testing.T) {
 	for name, call := range Calls(s.b, info.ID, s.spec) {
 		Fails(t, name, call(over), context.Canceled)
 	}
-	// What was dialled outlives the context of Dial.
+	// The stream must remain open after the context of Dial ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	rw, err := s.b.Dial(ctx, info.ID)
 	cancel()
@@ -105,7 +105,8 @@ func (s *suite) cancelledDial(t *testing.T) {
 	s.dialsCutShort(t, info.ID)
 }
 
-// dialsCutShort ends contexts at a hundred moments of a Dial: each returns a stream or an error, never neither.
+// dialsCutShort cancels the context at 100 different moments of a Dial. Each Dial must return either a stream or an
+// error.
 func (s *suite) dialsCutShort(t *testing.T, id string) {
 	began := time.Now()
 	rw, err := s.b.Dial(t.Context(), id)

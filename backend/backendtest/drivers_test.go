@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestEveryDriverConforms looks at each folder beside this one that has a constructor of backends: it must run the
-// suite from a short conformance_test.go of its own, and backend/memory, which runs no programs, the part about lives.
+// TestEveryDriverConforms verifies that each driver package, recognized by a constructor New, has a short
+// conformance_test.go that runs the suite. Package backend/memory runs no programs, so it only runs the lifecycle
+// groups.
 func TestEveryDriverConforms(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir("..")

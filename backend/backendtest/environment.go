@@ -27,10 +27,10 @@ func environmentChecks() []check {
 	return all
 }
 
-// recipe is the environment of these tests.
+// recipe identifies the environment of these tests.
 const recipe = "00112233445566778899aabbccddeeff"
 
-// keeps reports whether the driver keeps environments. Else it checks that the driver refuses them.
+// keeps reports whether the driver supports environments. If not, it verifies that the driver rejects them.
 func (s *suite) keeps(t *testing.T) bool {
 	t.Helper()
 	if !s.h.Cluster {
@@ -42,8 +42,8 @@ func (s *suite) keeps(t *testing.T) bool {
 	return false
 }
 
-// installed describes a sandbox of a lone instance that has an environment, and removes what there is of it at the
-// test's end.
+// installed returns the spec of a sandbox with an environment, in a separate instance. The end of the test removes all
+// environments of the instance.
 func (s *suite) installed(t *testing.T) backend.Spec {
 	t.Helper()
 	spec := s.lone(t)
@@ -63,14 +63,14 @@ func (s *suite) installed(t *testing.T) backend.Spec {
 	return spec
 }
 
-// another returns the same description of another sandbox.
+// another returns a spec with the same settings for another sandbox.
 func another(spec backend.Spec) backend.Spec {
 	next := Spec(spec.Instance, spec.Image)
 	next.Environment, next.Building, next.User = spec.Environment, spec.Building, spec.User
 	return next
 }
 
-// installing makes a sandbox in which the environment of spec is to be installed, and runs a line of shell in it.
+// installing creates a sandbox to install the environment of spec in, and runs a shell command in it.
 func (s *suite) installing(t *testing.T, b backend.SandboxBackend, spec backend.Spec, line string) string {
 	t.Helper()
 	spec = another(spec)
@@ -84,11 +84,12 @@ func (s *suite) installing(t *testing.T, b backend.SandboxBackend, spec backend.
 	return info.ID
 }
 
-// install is a line of shell that installs a program and a file that only its owner could read.
+// install is a shell command that installs a program and a file that only its owner can read.
 const install = "umask 077; mkdir bin && cd /opt/workcell && mkdir bin node_modules && printf '#!/bin/sh\\necho it runs\\n' > bin/it && chmod 700 bin/it && " +
 	"echo module > node_modules/m && ln -s /etc/passwd node_modules/l && mkfifo p; echo secret > /workspace/x; echo secret > /tmp/x"
 
-// environmentKept installs something once, for every sandbox of its image, user and instance.
+// environmentKept verifies that an environment that is installed once is available to every sandbox of the same image,
+// user, and instance.
 func (s *suite) environmentKept(t *testing.T) {
 	spec := s.installed(t)
 	missing := func() {
@@ -98,7 +99,7 @@ func (s *suite) environmentKept(t *testing.T) {
 	missing()
 	first, second := s.installing(t, s.b, spec, install), s.installing(t, s.b, spec, install)
 	missing()
-	for _, id := range []string{first, second} { // the first one stays
+	for _, id := range []string{first, second} { // committing the first again does nothing
 		must(t, s.b.CommitEnvironment(t.Context(), id))
 		Remove(t, s.b, id)
 	}
@@ -128,7 +129,7 @@ func (s *suite) environmentKept(t *testing.T) {
 	missing()
 }
 
-// environmentOthers: another user, another recipe and another instance have none of it.
+// environmentOthers verifies that sandboxes with another user, recipe, or instance cannot use the environment.
 func (s *suite) environmentOthers(t *testing.T) {
 	spec := s.installed(t)
 	must(t, s.b.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, install)))
@@ -160,7 +161,7 @@ func (s *suite) environmentOthers(t *testing.T) {
 	}
 }
 
-// environmentRefused: what is no environment does not become one.
+// environmentRefused verifies that invalid environments are rejected.
 func (s *suite) environmentRefused(t *testing.T) {
 	for _, bad := range []string{"x", "../../../../../../../../../../../etc", strings.Repeat("0", 31), strings.Repeat("0", 65), strings.Repeat("A", 32)} {
 		spec := s.lone(t)
@@ -172,7 +173,7 @@ func (s *suite) environmentRefused(t *testing.T) {
 	Fails(t, "an ordinary sandbox", s.b.CommitEnvironment(t.Context(), info.ID), backend.ErrInvalid)
 	Prints(t, s.dial(t, info.ID), "echo on", "on\n")
 	Fails(t, "no sandbox", s.b.CommitEnvironment(t.Context(), "nothing"), backend.ErrNotFound)
-	// The directory that is installed in is the sandbox's, and so it may put something else into its place.
+	// The sandbox owns the install directory, so it can replace the directory with a link.
 	id := s.installing(t, s.b, spec, "cd /workspace; mv .environment away 2>/dev/null && ln -s /etc .environment; true")
 	if err := s.b.CommitEnvironment(t.Context(), id); err == nil {
 		if got := Sh(t, s.dial(t, s.create(t, another(spec)).ID), "ls -A /opt/workcell"); got != "" {
@@ -181,10 +182,11 @@ func (s *suite) environmentRefused(t *testing.T) {
 	}
 }
 
-// files is how many an environment has, which the process that commits it may not survive.
+// files is the number of files in the environment. It is large, so that a process can be killed during the commit.
 const files = 400
 
-// committerKilled kills a process at different steps of a commit. There is a whole environment after that, or none.
+// committerKilled verifies that the environment is complete or does not exist after a process was killed during the
+// commit, at different steps.
 func (s *suite) committerKilled(t *testing.T) {
 	line := fmt.Sprintf("cd /opt/workcell; i=0; while [ $i -lt %d ]; do echo $i > $i; i=$((i+1)); done", files)
 	trial := s.installing(t, s.b, s.installed(t), line)
@@ -197,7 +199,7 @@ func (s *suite) committerKilled(t *testing.T) {
 			spec := s.installed(t)
 			id := s.installing(t, s.b, spec, line)
 			committer := s.spawn(t, "committer", backend.Spec{Instance: spec.Instance, ID: id})
-			committer.hear(t) // it begins
+			committer.hear(t) // the commit begins
 			time.Sleep(took * time.Duration(i) / (steps - 1))
 			committer.kill()
 			info, err := s.b.Create(t.Context(), another(spec))
@@ -213,7 +215,7 @@ func (s *suite) committerKilled(t *testing.T) {
 	}
 }
 
-// childCommitter commits an environment and expects to die at any time.
+// childCommitter commits an environment and may be killed at any time.
 func (s *suite) childCommitter(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
 	tell(word{})

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// killMain ends the main process of the sandbox with that PID namespace, as the kernel or an operator would.
+// killMain kills the main process of the sandbox with that PID namespace, as the kernel or an operator might do.
 func killMain(t testing.TB, namespace string) error {
 	t.Helper()
 	p, err := os.FindProcess(mainProcess(t, namespace))
@@ -18,13 +18,13 @@ func killMain(t testing.TB, namespace string) error {
 	return p.Kill()
 }
 
-// mainProcess finds the main process of a sandbox on this machine, by the link of its PID namespace.
+// mainProcess returns the main process of a sandbox on this host. namespace is the link of its PID namespace.
 func mainProcess(t testing.TB, namespace string) int {
 	t.Helper()
 	for _, pid := range members(t, namespace) {
 		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 		if err != nil {
-			continue // it ended
+			continue // the process exited
 		}
 		for line := range strings.Lines(string(status)) {
 			if f := strings.Fields(line); len(f) > 1 && f[0] == "NSpid:" && f[len(f)-1] == "1" {
@@ -36,7 +36,7 @@ func mainProcess(t testing.TB, namespace string) int {
 	return 0
 }
 
-// members returns the processes of a PID namespace that live.
+// members returns the running processes of a PID namespace.
 func members(t testing.TB, namespace string) []int {
 	t.Helper()
 	namespace = strings.TrimSpace(namespace)
@@ -54,11 +54,11 @@ func members(t testing.TB, namespace string) []int {
 	return pids
 }
 
-// alive is the processes of a sandbox as they were at some time, with their start times: namespaces and process ids
-// are used again.
+// alive stores the processes of a sandbox at one moment, with their start times. The start times are necessary because
+// the kernel reuses namespaces and process IDs.
 type alive map[int]string
 
-// processesOf notes the processes of a PID namespace.
+// processesOf returns the current processes of a PID namespace.
 func processesOf(t testing.TB, namespace string) alive {
 	t.Helper()
 	a := alive{}
@@ -70,20 +70,20 @@ func processesOf(t testing.TB, namespace string) alive {
 	return a
 }
 
-// startOf returns when a process was started, and nothing when it has ended.
+// startOf returns the start time of a process, or an empty string if the process has exited.
 func startOf(pid int) string {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return ""
 	}
-	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // from the state on
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // the fields from the state on
 	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
 		return ""
 	}
 	return f[19]
 }
 
-// gone fails when one of the processes still runs.
+// gone fails the test if one of the processes is still running.
 func (a alive) gone(t testing.TB, after string) {
 	t.Helper()
 	for pid, start := range a {

@@ -23,7 +23,7 @@ func hostileChecks() []check {
 	}
 }
 
-// hostileConfig has an image whose configuration wants everything at once; the sandbox is as ever.
+// hostileConfig verifies that an image with a hostile configuration results in an ordinary sandbox.
 func (s *suite) hostileConfig(t *testing.T) {
 	base := s.h.Images.exported(t, s.h.Debian)
 	file, err := base.ConfigFile()
@@ -63,7 +63,7 @@ func (s *suite) hostileConfig(t *testing.T) {
 		t.Errorf("inside: %q, want %q", got, want)
 	}
 	for _, dir := range []string{"/data", "/var/lib/x/y"} {
-		if s.h.Cluster { // an image's volumes are the node's
+		if s.h.Cluster { // volumes of images belong to the node
 			break
 		}
 		Sh(t, conn, "echo x > "+dir+"/f")
@@ -72,11 +72,11 @@ func (s *suite) hostileConfig(t *testing.T) {
 		}
 		Sh(t, conn, "rm "+dir+"/big")
 	}
-	must(t, s.b.Stop(t.Context(), info.ID)) // whatever its stop signal
+	must(t, s.b.Stop(t.Context(), info.ID)) // regardless of the image's stop signal
 	s.inState(t, info.ID, backend.StateStopped)
 }
 
-// scratchImages have nothing inside: the guest needs nothing.
+// scratchImages verifies that empty images work, because the guest agent has no dependencies.
 func (s *suite) scratchImages(t *testing.T) {
 	for i, img := range []v1.Image{
 		BuildImage(t, v1.Config{}, Unique()),
@@ -107,8 +107,8 @@ func (s *suite) scratchImages(t *testing.T) {
 	}
 }
 
-// linkedImages have a link or a file at a mount point. The runtime resolves it within the image, so the sandbox runs,
-// is refused, or ends.
+// linkedImages verifies images with a link or a file at a mount point. The runtime resolves the link inside the image.
+// The sandbox may run, be rejected, or exit.
 func (s *suite) linkedImages(t *testing.T) {
 	data := v1.Config{Volumes: map[string]struct{}{"/a/data": {}}}
 	for what, c := range map[string]struct {
@@ -141,12 +141,12 @@ func (s *suite) linkedImages(t *testing.T) {
 			}
 			defer Remove(t, s.b, info.ID)
 			stream, err := s.b.Dial(t.Context(), info.ID)
-			if errors.Is(err, backend.ErrLost) { // its guest found no workspace
+			if errors.Is(err, backend.ErrLost) { // the guest agent found no workspace
 				return
 			}
 			must(t, err)
 			conn, err := client.New(t.Context(), stream)
-			if errors.Is(err, client.ErrConnLost) { // just now
+			if errors.Is(err, client.ErrConnLost) { // just exited
 				Eventually(t, "the sandbox is lost", func() bool {
 					_, err := s.b.Dial(t.Context(), info.ID)
 					return errors.Is(err, backend.ErrLost)
@@ -162,7 +162,7 @@ func (s *suite) linkedImages(t *testing.T) {
 	}
 }
 
-// unsafeImages cannot be made safe; nothing of them runs.
+// unsafeImages verifies that images that cannot be made safe are rejected.
 func (s *suite) unsafeImages(t *testing.T) {
 	img := func(cfg v1.Config, entries ...Entry) v1.Image {
 		return BuildImage(t, cfg, append(entries, Unique())...)
@@ -184,11 +184,11 @@ func (s *suite) unsafeImages(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			b := s.backend(t) // one that has seen nothing of the engine yet
+			b := s.backend(t) // a new backend that has not used the engine
 			spec := s.lone(t)
 			spec.Image = s.h.Images.Put(t, c.img)
 			info, err := b.Create(t.Context(), spec)
-			if s.h.Cluster && err == nil { // nobody looks into an image before its node does, and that keeps to the container
+			if s.h.Cluster && err == nil { // only the node examines the image, and it stays inside the container
 				defer Remove(t, s.b, info.ID)
 				if h := s.dial(t, info.ID).Hello(); h.UID != 1000 || h.PID != 1 {
 					t.Errorf("hello %+v", h)

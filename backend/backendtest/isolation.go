@@ -24,8 +24,8 @@ func isolationChecks() []check {
 	}
 }
 
-// isolation looks for the hardened form from inside: what every driver owes. The rest of the posture, call by call and
-// mount by mount, is in e2e/promises.
+// isolation verifies from inside a sandbox the isolation that every driver must provide. The tests in e2e/promises
+// cover the other system calls and mounts.
 func (s *suite) isolation(t *testing.T) {
 	_, conn := s.inDebian(t)
 	s.privileges(t, conn)
@@ -35,7 +35,7 @@ func (s *suite) isolation(t *testing.T) {
 			t.Errorf("%s can be written to", dir)
 		}
 	}
-	want := "lo\n0\n" // the third descriptor is of ls itself
+	want := "lo\n0\n" // the third descriptor belongs to ls
 	if s.h.Cluster {
 		want = "lo\neth0\n0\n"
 	}
@@ -101,7 +101,7 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 	}
 }
 
-// guestFiles checks that all files of the guest and its library are there, for every user and to read alone.
+// guestFiles verifies that all files of the guest agent and its library exist and are read-only for every user.
 func (s *suite) guestFiles(t *testing.T) {
 	_, conn := s.inDebian(t)
 	files, err := embed.Files(nil)
@@ -132,7 +132,7 @@ func (s *suite) guestFiles(t *testing.T) {
 	}
 }
 
-// privileges checks that a command has none, and that its namespaces are its sandbox's own.
+// privileges verifies that a command has no privileges, and that its namespaces belong to its sandbox.
 func (s *suite) privileges(t *testing.T, conn *client.Conn) {
 	t.Helper()
 	status := map[string]string{}
@@ -149,7 +149,7 @@ func (s *suite) privileges(t *testing.T, conn *client.Conn) {
 		t.Errorf("NoNewPrivs %s, Seccomp %s", status["NoNewPrivs"], status["Seccomp"])
 	}
 	spaces := []string{"ipc", "mnt", "net", "pid", "uts"}
-	if !s.h.Cluster { // where the runtime of its machines says whether control groups have one
+	if !s.h.Cluster { // on a cluster, the node's runtime decides about a cgroup namespace
 		spaces = append(spaces, "cgroup")
 	}
 	for _, name := range spaces {

@@ -22,7 +22,7 @@ func lifecycleChecks() []check {
 	}
 }
 
-// life takes a sandbox through all its states, each step twice.
+// life verifies all states of a sandbox. It performs each step twice.
 func (s *suite) life(t *testing.T) {
 	ctx := t.Context()
 	spec := s.lone(t)
@@ -54,7 +54,7 @@ func (s *suite) life(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// gone makes sure that nobody knows a sandbox any more.
+// gone verifies that a sandbox is unknown to the driver.
 func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
 	calls := Calls(s.b, id, s.spec)
@@ -70,7 +70,8 @@ func (s *suite) inState(t *testing.T, id string, want backend.State) {
 	}
 }
 
-// workspaceKept removes a sandbox without its workspace, and makes another of the same session.
+// workspaceKept verifies that a sandbox can be removed without its workspace, and that a new sandbox of the session
+// uses the workspace again.
 func (s *suite) workspaceKept(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
@@ -107,14 +108,14 @@ func (s *suite) workspaceKept(t *testing.T) {
 	s.hasWorkspace(t, stranger.Instance, spec.ID, false)
 	others := s.b.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID)
 	Fails(t, "the workspace of another instance", others, backend.ErrExists)
-	for range 2 { // the second time there is none
+	for range 2 { // the second call does nothing
 		must(t, s.b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
 		s.hasWorkspace(t, spec.Instance, spec.ID, false)
 	}
 	s.nothingLeft(t, spec.Instance)
 }
 
-// hasWorkspace checks what a driver says of a workspace that has no sandbox.
+// hasWorkspace verifies the result of HasWorkspace for a workspace without a sandbox.
 func (s *suite) hasWorkspace(t *testing.T, instance, session string, want bool) {
 	t.Helper()
 	if got, err := s.b.HasWorkspace(t.Context(), instance, session); err != nil || got != want {
@@ -122,7 +123,7 @@ func (s *suite) hasWorkspace(t *testing.T, instance, session string, want bool) 
 	}
 }
 
-// noImage is the error for an image that does not exist.
+// noImage returns the expected error for an image that does not exist.
 func (s *suite) noImage() error {
 	if s.h.NoImages {
 		return backend.ErrUnsupported
@@ -130,7 +131,7 @@ func (s *suite) noImage() error {
 	return backend.ErrImage
 }
 
-// info reads back what Create wrote, through Get and List, also by another process.
+// info verifies that Get and List return the settings that were passed to Create, even in another process.
 func (s *suite) info(t *testing.T) {
 	spec := s.lone(t)
 	spec.User = "1234"
@@ -147,7 +148,7 @@ func (s *suite) info(t *testing.T) {
 		Limits:    made.Limits, State: backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
 	}
 	if !s.unlimited() {
-		want.Workspace = backend.WorkspaceWatched // by default, of whatever the machine is capable
+		want.Workspace = backend.WorkspaceWatched // the default, regardless of the host
 	}
 	if spec.Root == backend.RootWritable {
 		if want.RootBytes, want.RootEnforcement = made.RootBytes, s.caps.RootEnforcement; made.RootBytes <= 0 {
@@ -156,7 +157,7 @@ func (s *suite) info(t *testing.T) {
 	}
 	if s.h.NoImages {
 		want.Image = "host"
-	} else if len(made.ImageEnv) == 0 || made.ImageID == "" && !s.h.Cluster { // whose machine tells some time later
+	} else if len(made.ImageEnv) == 0 || made.ImageID == "" && !s.h.Cluster { // a cluster's node reports these later
 		t.Errorf("Create tells nothing of the image: id %q, environment %q", made.ImageID, made.ImageEnv)
 	}
 	same := cmp.Options{cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })}
@@ -188,13 +189,13 @@ func (s *suite) info(t *testing.T) {
 	s.defaults(t, made.Limits)
 }
 
-// defaults checks that what nobody asked for is bounded as on every engine, where this one can.
+// defaults verifies that the default limits apply if the request sets none and the engine can enforce them.
 func (s *suite) defaults(t *testing.T, got backend.Limits) {
 	t.Helper()
 	want := backend.DefaultLimits()
 	want.ShmBytes = want.MemoryBytes / 4
 	if s.h.Cluster {
-		want.CPUMillis = got.CPUMillis // the tests' cluster has little
+		want.CPUMillis = got.CPUMillis // the cluster of the tests has few CPUs
 	}
 	if !s.caps.CPU {
 		want.CPUMillis = 0
@@ -213,7 +214,7 @@ func (s *suite) defaults(t *testing.T, got backend.Limits) {
 	}
 }
 
-// name checks what the driver calls itself.
+// name verifies the driver's name and the result of Ping.
 func (s *suite) name(t *testing.T) {
 	if got := s.b.Name(); got != s.h.Name {
 		t.Errorf("the driver's name is %q, want %q", got, s.h.Name)

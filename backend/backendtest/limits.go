@@ -22,7 +22,7 @@ func limitChecks() []check {
 	}
 }
 
-// limited makes a sandbox with limits that the engine can enforce.
+// limited creates a sandbox with limits that the engine can enforce.
 func (s *suite) limited(t *testing.T, image string, l backend.Limits) (backend.Info, *client.Conn) {
 	t.Helper()
 	spec := s.spec()
@@ -31,7 +31,7 @@ func (s *suite) limited(t *testing.T, image string, l backend.Limits) (backend.I
 	return info, s.dial(t, info.ID)
 }
 
-// unenforceable asks for what the engine cannot enforce, and must be refused rather than ignored.
+// unenforceable verifies that requests for limits that the engine cannot enforce are rejected and not ignored.
 func (s *suite) unenforceable(t *testing.T) {
 	for name, c := range map[string]struct {
 		can    bool
@@ -51,10 +51,11 @@ func (s *suite) unenforceable(t *testing.T) {
 	}
 }
 
-// memory has commands killed at the limit, and the guest and another sandbox live on.
+// memory verifies that commands are killed at the memory limit, and that the guest agent and another sandbox keep
+// running.
 func (s *suite) memory(t *testing.T) {
 	if !s.caps.Memory {
-		return // unenforceable has asked
+		return // unenforceable covers this case
 	}
 	_, conn := s.limited(t, s.h.Python, backend.Limits{MemoryBytes: 64 << 20})
 	if res := Exec(t, conn, "python3", "-c", "x = bytearray(512 << 20)"); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" {
@@ -72,7 +73,7 @@ func (s *suite) memory(t *testing.T) {
 	Prints(t, conn, "echo alive", "alive\n")
 }
 
-// forks makes as many children as it may, and reports how many.
+// forks creates as many child processes as possible and prints their number.
 const forks = `
 import os, time
 made = 0
@@ -86,11 +87,11 @@ except BlockingIOError:
 print(made)
 `
 
-// processes fills the process limit, which must hold, and leave the guest what it needs. A sandbox with a fork bomb in
-// it can be removed.
+// processes verifies that the process limit holds and leaves enough processes for the guest agent. It also verifies
+// that a sandbox with a fork bomb can be removed.
 func (s *suite) processes(t *testing.T) {
 	if !s.caps.PIDs {
-		return // unenforceable has asked; without a limit this test would harm the machine
+		return // unenforceable covers this case; without a limit, this test would harm the host
 	}
 	info, conn := s.limited(t, s.h.Python, backend.Limits{PIDs: 48})
 	req := command("python3", "-c", forks)
@@ -99,7 +100,7 @@ func (s *suite) processes(t *testing.T) {
 	if err != nil || made < 10 || made > 68 {
 		t.Errorf("%d children under a limit of 48 processes, %v, %s", made, err, res.Stderr.Head)
 	}
-	if counted := res.ForksDenied > 0; counted != s.caps.Memory { // without control groups nothing counts
+	if counted := res.ForksDenied > 0; counted != s.caps.Memory { // without control groups, no counter exists
 		t.Errorf("%d processes and threads were not made", res.ForksDenied)
 	}
 	must(t, second(conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID})))
@@ -111,7 +112,7 @@ func (s *suite) processes(t *testing.T) {
 	s.gone(t, info.ID)
 }
 
-// usage has a command use a known amount of CPU time and of memory, which the guest must report.
+// usage verifies that the guest agent reports the CPU time and memory that a command uses.
 func (s *suite) usage(t *testing.T) {
 	_, conn := s.limited(t, s.h.Python, backend.Limits{})
 	use := func() wire.Health {
@@ -130,7 +131,7 @@ func (s *suite) usage(t *testing.T) {
 	}
 }
 
-// fill fills a directory that holds 4 MiB, by size and, where they have a limit, by number of files.
+// fill fills a directory of 4 MiB by size. If the number of files is limited, it also fills the directory with files.
 func fill(t *testing.T, conn *client.Conn, dir string, files bool) {
 	t.Helper()
 	full := func(what string, res wire.RunResult) {
@@ -163,14 +164,14 @@ func (s *suite) tmpLimit(t *testing.T) {
 	}
 }
 
-// owners tries users other than the default, with both kinds of workspace.
+// owners verifies users other than the default, with both kinds of workspace.
 func (s *suite) owners(t *testing.T) {
 	sizes := []int64{0}
 	if s.caps.Workspace != "" {
 		sizes = append(sizes, 1<<20)
 	}
 	users := []string{"4242:100", "2147483647:2147483647"}
-	if !s.h.Cluster { // isolationOfRoot has asked
+	if !s.h.Cluster { // isolationOfRoot covers this case
 		users = append(users, "0:0")
 	}
 	for _, user := range users {

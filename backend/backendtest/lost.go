@@ -25,7 +25,7 @@ func lossChecks() []check {
 	}
 }
 
-// killed ends the main process from outside, when a command has closed the workspace to its own user.
+// killed kills the main process from outside, after a command removed the user's permissions on the workspace.
 func (s *suite) killed(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
@@ -49,7 +49,7 @@ func (s *suite) killed(t *testing.T) {
 	Prints(t, s.dial(t, info.ID), "cat f 2>/dev/null; true", want)
 }
 
-// ends waits for the end of a connection whose sandbox is gone.
+// ends waits for the end of a connection to a sandbox that no longer exists.
 func ends(t testing.TB, conn *client.Conn) {
 	t.Helper()
 	select {
@@ -60,7 +60,7 @@ func ends(t testing.TB, conn *client.Conn) {
 	}
 }
 
-// vanished leaves the workspace to be removed alone.
+// vanished verifies that a workspace can be removed after its sandbox disappeared.
 func (s *suite) vanished(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
@@ -75,7 +75,7 @@ func (s *suite) vanished(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// cancelledCreate cancels at different times; nothing may be left.
+// cancelledCreate cancels Create at different times and verifies that nothing remains.
 func (s *suite) cancelledCreate(t *testing.T) {
 	begin := time.Now()
 	whole := s.create(t, s.spec())
@@ -90,7 +90,7 @@ func (s *suite) cancelledCreate(t *testing.T) {
 		timer.Stop()
 		cancel()
 		switch {
-		case err == nil: // done before the cancellation came through
+		case err == nil: // Create finished before the cancellation
 			Remove(t, s.b, info.ID)
 		case !errors.Is(err, context.Canceled):
 			t.Errorf("Create: %v, want context.Canceled", err)
@@ -102,7 +102,7 @@ func (s *suite) cancelledCreate(t *testing.T) {
 	}
 }
 
-// closedBackend calls a backend after its end. The sandbox keeps running.
+// closedBackend verifies calls of a closed backend. The sandbox keeps running.
 func (s *suite) closedBackend(t *testing.T) {
 	info, _ := s.inDebian(t)
 	gone := s.backend(t)
@@ -115,7 +115,7 @@ func (s *suite) closedBackend(t *testing.T) {
 	s.inState(t, info.ID, backend.StateRunning)
 }
 
-// closedDuringCreate closes a backend under creations.
+// closedDuringCreate verifies that a backend can be closed during creations.
 func (s *suite) closedDuringCreate(t *testing.T) {
 	spec := s.lone(t)
 	b := s.backend(t)
@@ -124,7 +124,7 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 		one := s.spec()
 		one.Instance = spec.Instance
 		wg.Go(func() {
-			time.Sleep(time.Duration(i) * 10 * time.Millisecond) // so that they are at different steps
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond) // so that the creations are at different steps
 			if info, err := b.Create(t.Context(), one); err == nil {
 				Remove(t, s.b, info.ID)
 			} else if !errors.Is(err, backend.ErrClosed) {
@@ -140,8 +140,8 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// stubborn has processes that ignore signals and a workspace that resists deletion. Stop and Remove end both, and touch
-// nothing of the host that the workspace points to.
+// stubborn verifies that Stop and Remove work for processes that ignore signals and for a workspace that resists
+// deletion. They must not touch host files that links in the workspace point to.
 func (s *suite) stubborn(t *testing.T) {
 	canary := filepath.Join(t.TempDir(), "canary")
 	must(t, os.MkdirAll(filepath.Join(canary, "dir"), 0o777))
@@ -175,7 +175,7 @@ func (s *suite) stubborn(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// frozen stops the main process from outside: the engine must still be able to end and remove it.
+// frozen stops the main process with a signal from outside. The engine must still be able to kill and remove it.
 func (s *suite) frozen(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)

@@ -19,7 +19,7 @@ func manyChecks() []check {
 	}
 }
 
-// manyCreates runs creations and removals at the same time.
+// manyCreates verifies concurrent creations and removals.
 func (s *suite) manyCreates(t *testing.T) {
 	const n = 12
 	first := s.lone(t)
@@ -46,7 +46,7 @@ func (s *suite) manyCreates(t *testing.T) {
 		t.Error("List is not sorted by creation")
 	}
 	for _, info := range infos {
-		for range 2 { // twice at a time
+		for range 2 { // twice, concurrently
 			wg.Go(func() {
 				if info.ID != "" {
 					Remove(t, s.b, info.ID)
@@ -58,7 +58,7 @@ func (s *suite) manyCreates(t *testing.T) {
 	s.nothingLeft(t, first.Instance)
 }
 
-// sameSession has several creations of one session at a time: one wins, and its workspace stays.
+// sameSession verifies concurrent creations of one session. One creation succeeds, and its workspace is kept.
 func (s *suite) sameSession(t *testing.T) {
 	spec := s.lone(t)
 	var mu sync.Mutex
@@ -87,7 +87,7 @@ func (s *suite) sameSession(t *testing.T) {
 	Prints(t, s.dial(t, won[0].ID), "touch /workspace/x && stat -c %u /workspace", "1000\n")
 }
 
-// foreign has things on the engine that Workcell did not make. They are never touched, whatever they look like.
+// foreign verifies that the driver never touches foreign objects on the engine, even if they look like sandboxes.
 func (s *suite) foreign(t *testing.T) {
 	run := "run_" + freshInstance()
 	lookAlike := map[string]string{
@@ -112,7 +112,7 @@ func (s *suite) foreign(t *testing.T) {
 	}
 }
 
-// ids tries what is nearly a sandbox's id.
+// ids verifies IDs that are similar to a sandbox's ID.
 func (s *suite) ids(t *testing.T) {
 	info, _ := s.inDebian(t)
 	id := info.ID
@@ -120,7 +120,7 @@ func (s *suite) ids(t *testing.T) {
 		"", id[:len(id)/2], id[:len(id)-1], id + "0", info.SessionID, "workcell-" + info.SessionID, strings.ToUpper(id), id + "\n", " " + id,
 		"../" + id, id + "/", "./" + id, "/" + id, id + "/..", "..", "/", "*", "-", id + "\x00", strings.Repeat("a", 64), strings.Repeat("x", 10_000),
 	} {
-		if name == id { // an id without letters
+		if name == id { // the ID has no letters
 			continue
 		}
 		s.gone(t, name)

@@ -17,7 +17,7 @@ func mountChecks() []check {
 	}
 }
 
-// shared makes a directory of this machine with a file, which everybody may use.
+// shared creates a host directory with a file. All users can read and write both.
 func shared(t *testing.T, text string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -29,8 +29,8 @@ func shared(t *testing.T, text string) string {
 	return dir
 }
 
-// mountsShown: programs see the directories, write to those alone that may be written to, and find them again after a
-// stop.
+// mountsShown verifies that programs see the mounted directories, can write only to writable mounts, and find the same
+// files after a restart.
 func (s *suite) mountsShown(t *testing.T) {
 	data, out := shared(t, "given\n"), shared(t, "old\n")
 	spec := s.lone(t)
@@ -59,7 +59,7 @@ func (s *suite) mountsShown(t *testing.T) {
 	}
 }
 
-// mountsRefused: nothing of what a sandbox or its machine consists of is mounted, whatever it is called.
+// mountsRefused verifies that mounts of system paths of the sandbox or the host are rejected under any name.
 func (s *suite) mountsRefused(t *testing.T) {
 	dir := shared(t, "")
 	must(t, os.Symlink("/etc", filepath.Join(dir, "link")))
@@ -83,7 +83,7 @@ func (s *suite) mountsRefused(t *testing.T) {
 	spec := s.lone(t)
 	spec.Mounts = []backend.Mount{{Source: dir, Target: "/data"}, {Source: dir, Target: "/data/x"}}
 	Fails(t, "one in another", second(s.b.Create(t.Context(), spec)), backend.ErrInvalid)
-	// Who may write to a directory decides what one in it is, when it is mounted again.
+	// A process that can write to a directory could replace a subdirectory before the next mount.
 	below := filepath.Join(dir, "below")
 	must(t, os.Mkdir(below, 0o700))
 	alias := filepath.Join(shared(t, ""), "link")

@@ -29,7 +29,7 @@ type reached struct {
 	Seconds float64
 }
 
-// reach tries destinations ("tcp:192.0.2.1:80", "dns:example.com:0") from inside.
+// reach tries to connect from inside a sandbox to destinations, for example "tcp:192.0.2.1:80" or "dns:example.com:0".
 func reach(t *testing.T, conn *client.Conn, destinations ...string) map[string]reached {
 	t.Helper()
 	var out map[string]reached
@@ -38,7 +38,7 @@ func reach(t *testing.T, conn *client.Conn, destinations ...string) map[string]r
 	return out
 }
 
-// forbidden are destinations that no sandbox may reach, whatever its network.
+// forbidden returns destinations that no sandbox may reach, in any network mode.
 func forbidden() []string {
 	return []string{
 		"tcp:169.254.169.254:80", "udp:169.254.169.254:53", "tcp:169.254.170.2:80", "tcp:100.100.100.200:80", "tcp:168.63.129.16:80",
@@ -47,14 +47,14 @@ func forbidden() []string {
 	}
 }
 
-// hostService listens on every address of this machine, where the engine runs too, and returns where it can be reached.
-// Datagrams must not come.
+// hostService listens on every address of this host, which is also the engine's host. It returns the addresses of the
+// service. The test fails if a datagram arrives.
 func hostService(t *testing.T) (port string, addresses []string) {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	go func() { // ends with the listener
+	go func() { // ends when the listener is closed
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -68,7 +68,7 @@ func hostService(t *testing.T) (port string, addresses []string) {
 	datagrams, err := net.ListenPacket("udp", ":"+port)
 	must(t, err)
 	t.Cleanup(func() { _ = datagrams.Close() })
-	go func() { // ends with the socket
+	go func() { // ends when the socket is closed
 		if _, from, err := datagrams.ReadFrom(make([]byte, 1)); err == nil {
 			t.Errorf("a datagram came from %v", from)
 		}
@@ -83,8 +83,8 @@ func hostService(t *testing.T) (port string, addresses []string) {
 	return port, addresses
 }
 
-// hostDestinations are those of a host service. A cluster does not know its machines' addresses, where these are
-// public.
+// hostDestinations returns the destinations of a host service. For a cluster, it omits public addresses, because the
+// cluster does not know the addresses of its nodes.
 func (s *suite) hostDestinations(t *testing.T) []string {
 	t.Helper()
 	port, addrs := hostService(t)
@@ -98,7 +98,8 @@ func (s *suite) hostDestinations(t *testing.T) []string {
 	return dests
 }
 
-// arrived reports whether what was sent to a destination left the sandbox. What a cluster drops on its way has left.
+// arrived reports whether a packet to a destination left the sandbox. On a cluster, packets that the network drops have
+// also left the sandbox.
 func (s *suite) arrived(dest string, r reached) bool {
 	if s.h.Cluster {
 		return r.Result == "ok" && !strings.HasPrefix(dest, "udp:")
@@ -116,12 +117,12 @@ func (s *suite) networkNone(t *testing.T) {
 	}
 }
 
-// bridges reports whether there are bridged sandboxes; modes has asked for one where there are none.
+// bridges reports whether the driver supports bridged sandboxes. If not, modes verifies that a request fails.
 func (s *suite) bridges() bool {
 	return slices.Contains(s.caps.Networks, backend.NetworkBridge)
 }
 
-// networkBridge checks what a sandbox with a network cannot reach all the same.
+// networkBridge verifies the destinations that a sandbox with a network cannot reach.
 func (s *suite) networkBridge(t *testing.T) {
 	if !s.bridges() {
 		return
@@ -147,7 +148,7 @@ func (s *suite) networkBridge(t *testing.T) {
 		}
 	}
 	closed(t, conn)
-	if s.h.Cluster { // whose network knows a sandbox some time after its start
+	if s.h.Cluster { // the cluster's network learns about a sandbox after its start
 		Eventually(t, "the network", func() bool { return reach(t, conn, "udp:1.1.1.1:53")["udp:1.1.1.1:53"].Result == "ok" })
 	}
 	for dest, r := range reach(t, conn, "udp:192.0.2.1:9", "udp:1.1.1.1:53") {
@@ -157,7 +158,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	}
 	const name = "deb.debian.org"
 	_, err := net.DefaultResolver.LookupHost(t.Context(), name)
-	if got := reach(t, conn, "dns:"+name+":0")["dns:"+name+":0"]; (got.Result == "ok") != (err == nil) && !s.h.Cluster { // which has a resolver of its own
+	if got := reach(t, conn, "dns:"+name+":0")["dns:"+name+":0"]; (got.Result == "ok") != (err == nil) && !s.h.Cluster { // own resolver
 		t.Errorf("a name: %s in the sandbox, on the host: %v", got.Result, err)
 	}
 	s.privileges(t, conn)
@@ -166,7 +167,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	closed(t, s.dial(t, info.ID))
 }
 
-// addressesIn returns the addresses of a sandbox, as it sees them itself.
+// addressesIn returns the addresses of a sandbox, as seen from inside.
 func addressesIn(t *testing.T, conn *client.Conn) []string {
 	t.Helper()
 	var out []string
@@ -183,7 +184,7 @@ func addressesIn(t *testing.T, conn *client.Conn) []string {
 	return out
 }
 
-// networkAllowed opens this machine's addresses and nothing else.
+// networkAllowed verifies that NewAllowing opens the addresses of this host and no other destinations.
 func (s *suite) networkAllowed(t *testing.T) {
 	if !s.bridges() {
 		return

@@ -25,7 +25,7 @@ func pullChecks() []check {
 	}
 }
 
-// fetch describes a sandbox of an image that may have to be fetched.
+// fetch returns the spec of a sandbox whose image may have to be pulled.
 func (s *suite) fetch(ref string) backend.Spec {
 	spec := s.spec()
 	spec.Image, spec.Pull = ref, backend.PullMissing
@@ -42,7 +42,7 @@ func (s *suite) pullMissing(t *testing.T) {
 	if !s.h.Cluster && (len(seen) == 0 || seen[0].Image != ref) {
 		t.Errorf("progress: %+v", seen)
 	}
-	// A cluster's runtime adds variables of its own.
+	// The runtime of a cluster adds environment variables.
 	if info.Image != ref || len(info.ImageEnv) != 1 && !s.h.Cluster || !slices.Contains(info.ImageEnv, "FROM_IMAGE=yes") {
 		t.Errorf("info: image %q, env %q", info.Image, info.ImageEnv)
 	}
@@ -64,7 +64,7 @@ func (s *suite) pullMissing(t *testing.T) {
 	}
 }
 
-// with makes a backend with image options that the test's end closes.
+// with returns a backend with image options. The end of the test closes it.
 func (s *suite) with(t *testing.T, o ImageOptions) backend.SandboxBackend {
 	t.Helper()
 	b := s.h.Images.New(t, o)
@@ -72,7 +72,7 @@ func (s *suite) with(t *testing.T, o ImageOptions) backend.SandboxBackend {
 	return b
 }
 
-// pullLyingDigest has a registry that answers another content than the digest names.
+// pullLyingDigest verifies that a pull fails if the registry returns content that does not match the digest.
 func (s *suite) pullLyingDigest(t *testing.T) {
 	r := newRegistry(t, "")
 	_, good := r.push(t, s.h.Images, "acme/lie:1", BuildImage(t, v1.Config{}, Unique()))
@@ -105,7 +105,7 @@ func (s *suite) pullPassword(t *testing.T) {
 	Remove(t, s.b, info.ID)
 }
 
-// pullShared lets many want one image at a time, and some give up. It is fetched once.
+// pullShared verifies that an image is pulled once if many callers need it at the same time and some of them give up.
 func (s *suite) pullShared(t *testing.T) {
 	r := newRegistry(t, "")
 	ref, _ := r.push(t, s.h.Images, "acme/shared:1", BuildImage(t, v1.Config{}, Unique()))
@@ -143,7 +143,7 @@ func (s *suite) pullShared(t *testing.T) {
 	left.Wait()
 	close(release)
 	wg.Wait()
-	if n := fetched.Load(); n != 2 { // the configuration and the one layer
+	if n := fetched.Load(); n != 2 { // the configuration and the only layer
 		t.Errorf("%d blobs were fetched, want 2", n)
 	}
 }

@@ -18,7 +18,8 @@ func refusalChecks() []check {
 	}
 }
 
-// specs are refused before anything is made, and the error is fit for an agent.
+// specs verifies that invalid specs are rejected before anything is created, and that the errors are safe to show to
+// agents.
 func (s *suite) specs(t *testing.T) {
 	for name, c := range map[string]struct {
 		adjust func(*backend.Spec)
@@ -56,10 +57,10 @@ func (s *suite) specs(t *testing.T) {
 	}
 }
 
-// hostPath finds absolute paths that are not a sandbox's.
+// hostPath matches absolute paths that do not belong to a sandbox.
 var hostPath = regexp.MustCompile(`(^|[\s"'(=\[,:])/(bin|dev|etc|home|lib|opt|proc|root|run|sys|tmp|usr|var)/`)
 
-// forAgents fails for an error that tells more than an agent may know.
+// forAgents fails the test if an error contains information that agents must not see.
 func forAgents(t testing.TB, err error) {
 	t.Helper()
 	text := err.Error()
@@ -71,7 +72,8 @@ func forAgents(t testing.TB, err error) {
 	}
 }
 
-// images that are missing are an error before there is a sandbox; nothing is fetched that must not be.
+// images verifies that a missing image fails before a sandbox is created, and that nothing is pulled against the pull
+// policy.
 func (s *suite) images(t *testing.T) {
 	for ref, pull := range map[string]backend.PullPolicy{
 		"workcelltest/none:none":                                 backend.PullNever,
@@ -92,7 +94,7 @@ func (s *suite) images(t *testing.T) {
 	}
 	for ref, want := range map[string]bool{s.h.Debian: true, "docker.io/" + s.h.Python: true, "workcelltest/none": false} {
 		id, err := s.b.ImageID(t.Context(), ref)
-		if s.h.Cluster { // which has no images of its own
+		if s.h.Cluster { // a cluster does not know its images
 			Fails(t, fmt.Sprintf("ImageID(%q)", ref), err, backend.ErrUnsupported)
 		} else if err != nil || (id != "") != want {
 			t.Errorf("ImageID(%q) = %q, %v, want one: %v", ref, id, err, want)
@@ -103,7 +105,7 @@ func (s *suite) images(t *testing.T) {
 	}
 }
 
-// modes asks for everything that can be chosen: what Capabilities name works, the rest is refused.
+// modes verifies all selectable modes. Modes in Capabilities must work, and all others must fail.
 func (s *suite) modes(t *testing.T) {
 	try := func(what string, can bool, adjust func(*backend.Spec)) {
 		t.Helper()
@@ -130,7 +132,7 @@ func (s *suite) modes(t *testing.T) {
 	}
 }
 
-// runnable returns the runtimes that can run a sandbox on any machine that has them.
+// runnable returns the runtimes that can run a sandbox on any host on which they are installed.
 func (s *suite) runnable() []string {
 	var names []string
 	for _, r := range s.caps.OCIRuntimes {

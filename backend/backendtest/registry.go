@@ -33,36 +33,37 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Images is what the suite needs of an engine that has images.
+// Images contains the functions that the suite needs for an engine with images.
 type Images struct {
-	// New is Harness.New with options.
+	// New is like Harness.New, with options.
 	New func(testing.TB, ImageOptions) backend.SandboxBackend
-	// Save writes one of the engine's images as "docker save" does.
+	// Save writes an image of the engine in the format of "docker save".
 	Save func(ctx context.Context, ref string, w io.Writer) error
-	// Load takes such an archive, for whatever machine it is.
+	// Load loads such an archive, for any platform.
 	Load func(ctx context.Context, archive io.Reader) error
-	// Remove deletes every tag and digest of a repository, given in its full form. None is no error.
+	// Remove deletes every tag and digest of a repository. repo is the full form. Remove does nothing if the repository
+	// does not exist.
 	Remove func(ctx context.Context, repo string) error
 }
 
 // ImageOptions are options of drivers. The zero value of a field is the driver's default.
 type ImageOptions struct {
-	ConfigDir   string               // of Docker's config.json
-	Policy      *backend.ImagePolicy // of allowed images
-	PullTimeout time.Duration        // of one pull
+	ConfigDir   string               // directory of Docker's config.json
+	Policy      *backend.ImagePolicy // policy for allowed images
+	PullTimeout time.Duration        // maximum time of one pull
 }
 
 // testRegistry is a real registry on loopback, from which the engine pulls.
 type testRegistry struct {
 	host string // "127.0.0.1:port"
 	hook atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
-	hits atomic.Int64 // manifests asked for by the engine
-	user string       // empty when the registry asks for no password
+	hits atomic.Int64 // number of manifest requests of the engine
+	user string       // empty if the registry requires no password
 }
 
 const registryPassword = "canary-s3cret-pw"
 
-// on sets what sees every request first; when it returns false the request is answered already.
+// on sets a function that gets every request first. If it returns false, it has already answered the request.
 func (r *testRegistry) on(f func(http.ResponseWriter, *http.Request) bool) { r.hook.Store(&f) }
 
 func newRegistry(t *testing.T, user string) *testRegistry {
@@ -90,7 +91,7 @@ func newRegistry(t *testing.T, user string) *testRegistry {
 	return r
 }
 
-// basic puts the registry's password into requests.
+// basic adds the registry's user and password to requests.
 type basic struct{ user string }
 
 func (b basic) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -101,7 +102,7 @@ func (b basic) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// push stores an image and returns its reference and digest. The engine's copy, should it get one, goes with the test.
+// push uploads an image and returns its reference and digest. The end of the test removes the engine's copy, if any.
 func (r *testRegistry) push(t *testing.T, images *Images, repo string, img v1.Image) (ref string, digest v1.Hash) {
 	t.Helper()
 	ref = r.host + "/" + repo
@@ -114,14 +115,14 @@ func (r *testRegistry) push(t *testing.T, images *Images, repo string, img v1.Im
 	return ref, digest
 }
 
-// Entry is a file, directory ("/" at the end of the name) or link of a test image.
+// Entry is a file, directory, or link in a test image. The name of a directory ends with "/".
 type Entry struct {
 	Name, Link, Data string
 	Mode             int64 // zero is 0755
 	Pipe             bool
 }
 
-// BuildImage makes an image of one layer for this machine.
+// BuildImage returns an image with one layer for the platform of this host.
 func BuildImage(t testing.TB, cfg v1.Config, entries ...Entry) v1.Image {
 	t.Helper()
 	var buf bytes.Buffer
@@ -168,10 +169,10 @@ func (r *testRegistry) dockerConfig(t *testing.T, password string) (dir string) 
 	return dir
 }
 
-// Unique makes images that no other test's pull can have brought.
+// Unique makes an image unique, so that the engine cannot have it from another test.
 func Unique() Entry { return Entry{Name: "unique", Data: rand.Text()} }
 
-// Put puts an image into the engine under a name of its own, which goes with the test.
+// Put loads an image into the engine under a unique name. The end of the test removes it.
 func (im *Images) Put(t *testing.T, img v1.Image) (ref string) {
 	t.Helper()
 	repo := "workcelltest/" + freshInstance()
@@ -184,7 +185,8 @@ func (im *Images) Put(t *testing.T, img v1.Image) (ref string) {
 	return repo + ":1"
 }
 
-// exported returns one of the engine's images as it is, with its layers not compressed: that would take longest.
+// exported returns an unmodified image of the engine. Its layers are not compressed, because compression would take the
+// most time.
 func (im *Images) exported(t *testing.T, ref string) v1.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image.tar")
@@ -192,7 +194,7 @@ func (im *Images) exported(t *testing.T, ref string) v1.Image {
 	must(t, err)
 	must(t, im.Save(t.Context(), ref, f))
 	must(t, f.Close())
-	saved, err := tarball.ImageFromPath(path, nil) // it is the only one
+	saved, err := tarball.ImageFromPath(path, nil) // the archive contains only this image
 	must(t, err)
 	config, err := saved.ConfigFile()
 	must(t, err)

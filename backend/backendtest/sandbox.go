@@ -15,13 +15,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// backend makes a backend that the test's end closes.
+// backend returns a new backend. The end of the test closes it.
 func (s *suite) backend(t testing.TB) backend.SandboxBackend { return Closing(t, s.h.New(t), nil) }
 
-// spec describes a sandbox of the suite's instance.
+// spec returns the spec of a sandbox in the suite's instance.
 func (s *suite) spec() backend.Spec { return Spec(s.instance, s.h.Debian) }
 
-// lone describes a sandbox of an instance of its own, of which the test's end finds whatever is left.
+// lone returns the spec of a sandbox in a separate instance. The end of the test verifies that all objects of the
+// instance were removed.
 func (s *suite) lone(t testing.TB) backend.Spec {
 	t.Helper()
 	spec := s.spec()
@@ -30,13 +31,13 @@ func (s *suite) lone(t testing.TB) backend.Spec {
 	return spec
 }
 
-// create makes a sandbox that the test's end removes.
+// create creates a sandbox. The end of the test removes it.
 func (s *suite) create(t testing.TB, spec backend.Spec) backend.Info {
 	t.Helper()
 	return Create(t, s.b, spec)
 }
 
-// tried returns the error of a creation. It removes the sandbox after a success.
+// tried returns the error of a creation. If the creation succeeds, tried removes the sandbox.
 func (s *suite) tried(t testing.TB, spec backend.Spec) error {
 	t.Helper()
 	info, err := s.b.Create(t.Context(), spec)
@@ -46,7 +47,7 @@ func (s *suite) tried(t testing.TB, spec backend.Spec) error {
 	return err
 }
 
-// nothingLeft fails when anything of an instance stays.
+// nothingLeft fails the test if objects of an instance remain.
 func (s *suite) nothingLeft(t testing.TB, instance string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -65,8 +66,8 @@ func (s *suite) nothingLeft(t testing.TB, instance string) {
 	t.Errorf("left of instance %s: %q, %v", instance, left, err)
 }
 
-// sharedSandbox is made when it is first wanted, and removed after all tests. Tests that use it only look, or keep to
-// directories of their own.
+// sharedSandbox is created on first use and removed after all tests. Tests that use it only read, or write to separate
+// directories.
 type sharedSandbox struct {
 	once sync.Once
 	info backend.Info
@@ -74,7 +75,7 @@ type sharedSandbox struct {
 	err  error
 }
 
-// share returns a sandbox with the defaults that other tests use too, and a connection that they share.
+// share returns a sandbox with default settings and a connection. Other tests use both concurrently.
 func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backend.Info, *client.Conn) {
 	t.Helper()
 	shared.once.Do(func() {
@@ -100,7 +101,7 @@ func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backen
 	return shared.info, shared.conn
 }
 
-// inPython returns the shared sandbox with an interpreter.
+// inPython returns the shared sandbox with a Python interpreter.
 func (s *suite) inPython(t testing.TB) (backend.Info, *client.Conn) {
 	t.Helper()
 	return s.share(t, &s.python, s.h.Python)
@@ -112,13 +113,13 @@ func (s *suite) inDebian(t testing.TB) (backend.Info, *client.Conn) {
 	return s.share(t, &s.debian, s.h.Debian)
 }
 
-// dial returns a connection to a sandbox's guest, which the test's end closes.
+// dial returns a connection to the guest agent of a sandbox. The end of the test closes it.
 func (s *suite) dial(t testing.TB, id string) *client.Conn {
 	t.Helper()
 	return Dial(t, s.b, id)
 }
 
-// Spec describes a sandbox of an instance.
+// Spec returns the spec of a sandbox in an instance.
 func Spec(instance, image string) backend.Spec {
 	id := "sbx_" + strings.ToLower(rand.Text())
 	return backend.Spec{
@@ -126,7 +127,7 @@ func Spec(instance, image string) backend.Spec {
 	}
 }
 
-// Create makes a sandbox that the test's end removes.
+// Create creates a sandbox. The end of the test removes it.
 func Create(t testing.TB, b backend.SandboxBackend, spec backend.Spec) backend.Info {
 	t.Helper()
 	info, err := b.Create(t.Context(), spec)
@@ -137,7 +138,7 @@ func Create(t testing.TB, b backend.SandboxBackend, spec backend.Spec) backend.I
 	return info
 }
 
-// Remove removes a sandbox and its workspace, also at a test's end.
+// Remove removes a sandbox and its workspace. It can be called in cleanup functions.
 func Remove(t testing.TB, b backend.SandboxBackend, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -147,7 +148,7 @@ func Remove(t testing.TB, b backend.SandboxBackend, id string) {
 	}
 }
 
-// Calls are calls of a backend by their names. Those about a sandbox are about id.
+// Calls returns calls of a backend by name. Calls that need a sandbox use id.
 func Calls(b backend.SandboxBackend, id string, spec func() backend.Spec) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"Create": func(ctx context.Context) error { return second(b.Create(ctx, spec())) },
@@ -161,7 +162,7 @@ func Calls(b backend.SandboxBackend, id string, spec func() backend.Spec) map[st
 	}
 }
 
-// Closing returns a backend that a constructor made and that the test's end closes.
+// Closing takes the results of a constructor and returns the backend. The end of the test closes it.
 func Closing[B backend.SandboxBackend](t testing.TB, b B, err error) B {
 	t.Helper()
 	must(t, err)
@@ -173,14 +174,14 @@ func Closing[B backend.SandboxBackend](t testing.TB, b B, err error) B {
 	return b
 }
 
-// Dial returns a connection to a sandbox's guest, which the test's end closes.
+// Dial returns a connection to the guest agent of a sandbox. The end of the test closes it.
 func Dial(t testing.TB, b backend.SandboxBackend, id string) *client.Conn {
 	t.Helper()
 	rw, err := b.Dial(t.Context(), id)
 	return Connect(t, rw, err)
 }
 
-// Connect speaks to the guest over a stream, until the test's end.
+// Connect connects to the guest agent over a stream. The end of the test closes the connection.
 func Connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
 	t.Helper()
 	must(t, err)
@@ -190,12 +191,12 @@ func Connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
 	return conn
 }
 
-// environment is that of commands which need none of their own.
+// environment returns the default environment of commands.
 func environment() []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + backend.Workdir, "LANG=C.UTF-8"}
 }
 
-// command describes a command that has time, and whose output comes back whole when it is not long.
+// command describes a command with a long timeout. Short output is returned completely.
 func command(argv ...string) wire.RunRequest {
 	return wire.RunRequest{
 		Spawn:  wire.Spawn{Argv: argv, Env: environment(), TimeoutMillis: (2 * patience).Milliseconds()},
@@ -203,7 +204,7 @@ func command(argv ...string) wire.RunRequest {
 	}
 }
 
-// Exec runs a command to its end.
+// Exec runs a command and waits for it to exit.
 func Exec(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
 	t.Helper()
 	return request(t, conn, command(argv...))
@@ -218,7 +219,7 @@ func request(t testing.TB, conn *client.Conn, req wire.RunRequest) wire.RunResul
 	return res
 }
 
-// Output runs a command that must succeed, and returns its output.
+// Output runs a command and returns its output. The command must succeed.
 func Output(t testing.TB, conn *client.Conn, argv ...string) string {
 	t.Helper()
 	res := Exec(t, conn, argv...)
@@ -228,13 +229,13 @@ func Output(t testing.TB, conn *client.Conn, argv ...string) string {
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
 }
 
-// Sh runs a script that must succeed, and returns its output.
+// Sh runs a script and returns its output. The script must succeed.
 func Sh(t testing.TB, conn *client.Conn, script string) string {
 	t.Helper()
 	return Output(t, conn, "/bin/sh", "-c", script)
 }
 
-// Prints checks the output of a script, which must succeed.
+// Prints runs a script, which must succeed, and checks its output.
 func Prints(t testing.TB, conn *client.Conn, script, want string) {
 	t.Helper()
 	if got := Sh(t, conn, script); got != want {
@@ -242,10 +243,10 @@ func Prints(t testing.TB, conn *client.Conn, script, want string) {
 	}
 }
 
-// second returns the error of a call that gives something else too.
+// second returns the error of a call with two results.
 func second[T any](_ T, err error) error { return err }
 
-// Eventually waits for something that must come.
+// Eventually waits until ok returns true.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
@@ -255,7 +256,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Fails checks that a call failed as wanted.
+// Fails checks that err matches want.
 func Fails(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {

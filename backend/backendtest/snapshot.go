@@ -37,8 +37,8 @@ func snapshotChecks(h Harness) []check {
 	return all
 }
 
-// snapshotUnsupported: a driver that cannot keep what a workspace is says so each time, and nothing is changed by
-// asking.
+// snapshotUnsupported verifies that a driver without snapshots returns an error for every snapshot call, and that the
+// calls change nothing.
 func (s *suite) snapshotUnsupported(t *testing.T) {
 	info := s.create(t, s.spec())
 	_, made := s.b.Snapshot(t.Context(), info.ID, "one")
@@ -57,18 +57,18 @@ func (s *suite) snapshotUnsupported(t *testing.T) {
 	Sh(t, s.dial(t, info.ID), "echo goes on > f")
 }
 
-// fillScript makes some of each kind that a workspace may hold.
+// fillScript creates files of each type that a workspace may contain.
 const fillScript = `mkdir -p d/deep empty; for i in 0 1 2 3 4 5 6 7 8 9; do echo $i > d/f$i; done; echo run > d/deep/x; chmod 4750 d/deep/x
 ln d/f1 hard; ln -s d/f2 soft; ln -s /nowhere dangling; mkfifo pipe; truncate -s 3M sparse; echo end >> sparse; chmod 700 empty
 mkdir ro none shut; echo ro > ro/f; chmod 444 ro/f; ln -s f ro/l; ln ro/f ro/h; chmod 555 ro; echo wo > wo; chmod 200 wo; echo in > none/f; chmod 0 none; chmod 300 shut
 touch -d '2001-02-03 04:05:06.789' d/f3; touch -d '2002-01-01' d; printf 'a b' > 'a name
 of two lines'; head -c 3000000 /dev/urandom > random`
 
-// breakScript makes files that their owner may not read or change, and the workspace itself such.
+// breakScript removes the owner's permissions from files and from the workspace.
 const breakScript = `chmod 755 ro; rm ro/f; echo x > ro/n; chmod 444 ro/n; chmod 0 ro; chmod 700 none; rm none/f; chmod 0 none; chmod 600 wo; echo x > wo; chmod 400 wo; chmod 500 .`
 
-// describeScript prints all that a snapshot keeps of them, once two looks agree: while the guest measures a workspace,
-// it opens directories that may not be read for a moment.
+// describeScript prints all attributes that a snapshot preserves, once two passes have the same result. A single pass
+// may see wrong modes: while the guest agent measures a workspace, it makes closed directories accessible for a moment.
 const describeScript = `look() {
 	find . -mindepth 1 -printf '%p %y %m %U:%G %s %l %n ' -type f -exec md5sum {} \; -o -printf '\n' | LC_ALL=C sort
 	find . -mindepth 1 -not -type d -printf '%p %T@\n' | LC_ALL=C sort; stat -c '%a %u:%g' .; test d/f1 -ef hard && echo linked; du -k sparse
@@ -79,7 +79,7 @@ func (s *suite) snapshotRollback(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
 	Sh(t, conn, fillScript)
 	before := Sh(t, conn, describeScript)
-	time.Sleep(100 * time.Millisecond) // what has changed just now is copied in any case, and here it is not to be
+	time.Sleep(100 * time.Millisecond) // recent changes are always copied, and this test needs unchanged files
 	snap, err := s.b.Snapshot(t.Context(), info.ID, "one")
 	if err != nil || snap.Name != "one" || snap.Mechanism == "" {
 		t.Fatalf("Snapshot: %+v, %v", snap, err)
@@ -117,7 +117,8 @@ of two lines' moved
 	Prints(t, s.dial(t, info.ID), "cat d/f0", "two\n")
 }
 
-// snapshotFull goes back from a workspace in which there is no room for what was there, before what is there has gone.
+// snapshotFull verifies a rollback in a full workspace, which has no space for the old files until the new files are
+// removed.
 func (s *suite) snapshotFull(t *testing.T) {
 	info, conn := s.limited(t, s.h.Debian, backend.Limits{WorkspaceBytes: 32 << 20})
 	Sh(t, conn, "mkdir -p z/deep; head -c 20000000 /dev/zero > a; echo same > z/same; md5sum a > sum")
@@ -127,7 +128,7 @@ func (s *suite) snapshotFull(t *testing.T) {
 	Prints(t, conn, "md5sum -c sum; cat z/same; find z | sort", "a: OK\nsame\nz\nz/deep\nz/same\n")
 }
 
-// snapshotFork makes sandboxes of one state, which have nothing in common with it and with each other.
+// snapshotFork verifies that forks of a snapshot are independent of the origin and of each other.
 func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
 	Sh(t, conn, fillScript)
@@ -160,7 +161,7 @@ func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 	}
 }
 
-// snapshotCopied has a sandbox go on with the files of another one.
+// snapshotCopied verifies that a sandbox can be rolled back to a snapshot that was copied from another sandbox.
 func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	origin, conn := s.limited(t, s.h.Debian, limits)
 	Sh(t, conn, "echo origin > f; touch gone")
@@ -180,10 +181,12 @@ func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	}
 }
 
-// snapshotCommands: none runs while a snapshot is made, all have ended after a rollback, wherever they went.
+// snapshotCommands verifies that no command runs while a snapshot is created, and that a rollback kills all processes
+// of commands, including daemons.
 func (s *suite) snapshotCommands(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
-	// Two files that are always changed in one order: at any moment a has what b has, or one more.
+	// The command changes two files in a fixed order. At any moment, a has the same value as b or a value that is larger
+	// by one.
 	req := command("python3", "-c", `import os
 a, b = (os.open(n, os.O_RDWR | os.O_CREAT) for n in "ab")
 if os.fork() == 0:
@@ -217,7 +220,8 @@ while True:
 	}
 }
 
-// snapshotSurvivors: no process of a command is taken for the guest's, or for one that has ended.
+// snapshotSurvivors verifies that a rollback does not mistake a process of a command for the guest agent or for a
+// process that has exited.
 func (s *suite) snapshotSurvivors(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
 	req := command("python3", "-c", `import ctypes, os, threading, time
@@ -239,7 +243,7 @@ time.sleep(1000)
 `)
 	req.YieldMillis = 1
 	request(t, conn, req)
-	commands := func() string { // all but the guest and what the engine started
+	commands := func() string { // all processes except the guest agent and the engine's processes
 		return Output(t, conn, "python3", "-c", `import os
 for p in filter(str.isdigit, os.listdir("/proc")):
     try: name, rest = open("/proc/%s/stat" % p).read().rsplit(")", 1)
@@ -257,8 +261,8 @@ for p in filter(str.isdigit, os.listdir("/proc")):
 	Eventually(t, "the end of all commands", func() bool { return commands() == "" })
 }
 
-// snapshotMapped: files that a command changes through its memory, which their times do not show, are in each snapshot
-// as they are.
+// snapshotMapped verifies that snapshots contain the current contents of files that a command changes through shared
+// memory. The times of such files do not show the changes.
 func (s *suite) snapshotMapped(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Python, limits)
 	req := command("python3", "-c", `import ctypes, mmap, os, threading, time
@@ -285,7 +289,7 @@ write("f")
 		Eventually(t, "the writer", func() bool {
 			return Sh(t, conn, fmt.Sprintf("test -e f-said%d -a -e g-said%d && echo yes || true", i, i)) != ""
 		})
-		time.Sleep(100 * time.Millisecond) // so that the file's time lies back, and the write goes on in the page that is there
+		time.Sleep(100 * time.Millisecond) // so that the file's time is old and writes continue in the existing page
 		must(t, second(s.b.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i))))
 	}
 	for _, i := range []int{1, 3, 0, 2} {
@@ -296,8 +300,8 @@ write("f")
 	}
 }
 
-// snapshotSeries: of many snapshots in a row, between which little changes, each holds its own state, whichever of the
-// others is removed.
+// snapshotSeries verifies that each of many consecutive snapshots with few differences has its own state, even after
+// other snapshots are removed.
 func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
 	Sh(t, conn, fillScript)
@@ -307,7 +311,7 @@ func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	}
 	want := map[string]string{}
 	keep := func(name string) {
-		time.Sleep(100 * time.Millisecond) // what has changed just now is not shared
+		time.Sleep(100 * time.Millisecond) // recent changes are not shared
 		want[name] = Sh(t, conn, describeScript)
 		must(t, second(s.b.Snapshot(t.Context(), info.ID, name)))
 	}
@@ -324,7 +328,7 @@ func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	for _, i := range []int{4, 8, 0, 6} {
 		back(fmt.Sprint("s", i))
 		Sh(t, conn, "echo more >> d/f1; echo more >> random; rm -f d/f2 hard; chmod 777 d/f3; rm -rf d/deep")
-		if i == 0 { // behind which another line begins
+		if i == 0 { // a new chain of snapshots begins here
 			back("s0")
 			Sh(t, conn, "echo other >> d/f7")
 			keep("other")
@@ -341,7 +345,7 @@ func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	}
 }
 
-// snapshotLinks: what a sandbox puts in the way of a rollback leads nowhere.
+// snapshotLinks verifies that links that a sandbox creates cannot redirect a rollback.
 func (s *suite) snapshotLinks(t *testing.T) {
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "x")
@@ -385,17 +389,17 @@ func (s *suite) snapshotRefused(t *testing.T) {
 	for _, spec := range []backend.Spec{s.spec(), s.lone(t)} {
 		spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: "s0"}
 		if spec.Instance != s.instance {
-			spec.Fork.Snapshot = "s1" // which is there, but another installation's
+			spec.Fork.Snapshot = "s1" // exists only in the other installation
 		}
 		Fails(t, "fork of "+spec.Fork.Snapshot, second(s.b.Create(ctx, spec)), backend.ErrNotFound)
 	}
 	Fails(t, "of no sandbox", second(s.b.Snapshot(ctx, "no-such-sandbox", "x")), backend.ErrNotFound)
 }
 
-// killFiles is how many files a snapshot takes its time with.
+// killFiles is the number of files in a snapshot that takes enough time to be interrupted.
 const killFiles = 400
 
-// fill makes files with this text, and filled tells what there is, as filledWith does.
+// fill creates files with this text. filled describes the existing files in the format of filledWith.
 func (s *suite) fill(t *testing.T, id, text string) {
 	s.run(t, id, fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo %s > f$i; i=$((i+1)); done", killFiles, text))
 }
@@ -406,7 +410,7 @@ func (s *suite) filled(t *testing.T, id string) string {
 
 func filledWith(text string) string { return fmt.Sprintf("%d\n%s\n", killFiles, text) }
 
-// run runs a script on a stream of its own.
+// run runs a script on a separate stream.
 func (s *suite) run(t *testing.T, id, script string) string {
 	t.Helper()
 	rw, err := s.b.Dial(t.Context(), id)
@@ -417,8 +421,8 @@ func (s *suite) run(t *testing.T, id, script string) string {
 	return Sh(t, conn, script)
 }
 
-// snapshotKilled kills processes that make snapshots and roll back: the workspace is one of two states, the snapshots
-// are what they were, and nothing else is there.
+// snapshotKilled kills processes that create snapshots and roll back. Afterwards, the workspace must be in one of two
+// states, existing snapshots must be unchanged, and no other files may exist.
 func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits
@@ -429,7 +433,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	must(t, second(s.b.Snapshot(t.Context(), info.ID, "base")))
 	outcomes := map[string]int{}
 	write("first")
-	begin := time.Now() // of what the child does
+	begin := time.Now() // measures the child's operations
 	must(t, second(s.b.Snapshot(t.Context(), info.ID, "mid")))
 	must(t, s.b.Rollback(t.Context(), info.ID, "base"))
 	took := time.Since(begin)
@@ -440,7 +444,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		write(text)
 		child := s.spawn(t, "snapshots", spec)
 		child.hear(t)
-		time.Sleep(took * time.Duration(round) / (rounds - 4)) // all along, and a little more
+		time.Sleep(took * time.Duration(round) / (rounds - 4)) // at all moments and slightly later
 		child.kill()
 		got := state()
 		if got != filledWith(text) && got != filledWith("old") {
@@ -468,7 +472,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		}
 	}
 	t.Logf("rolled back, new snapshot: %v", outcomes)
-	// One that dies leaves a sandbox that can be ended, whatever it was at.
+	// A process that was killed at any moment must leave a sandbox that can be removed.
 	child := s.spawn(t, "snapshots", spec)
 	child.hear(t)
 	time.Sleep(rand.N(took))
@@ -476,7 +480,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
 }
 
-// childSnapshots makes a snapshot and rolls back to another one.
+// childSnapshots creates a snapshot and rolls back to another snapshot.
 func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word)) {
 	b := s.h.New(t)
 	list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance})
@@ -490,8 +494,9 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 	select {}
 }
 
-// forkKilled kills processes that fork a snapshot, copy it to the fork and remove it from its origin, which stays as it
-// was: a fork is whole or can be made again, and each snapshot is whole or gone.
+// forkKilled kills processes that fork a snapshot, copy it to the fork, and remove it from its origin. Afterwards, the
+// origin's workspace must be unchanged. A fork must be complete or can be created again, and each snapshot must be
+// complete or removed.
 func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits
@@ -504,7 +509,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 			t.Fatalf("round %d: %s holds %q", round, id, got)
 		}
 	}
-	// kept reports whether a sandbox has the snapshot, which is whole then.
+	// kept reports whether a sandbox has the snapshot. If so, it verifies that the snapshot is complete.
 	kept := func(round int, id string) bool {
 		t.Helper()
 		list, _, err := s.b.Snapshots(ctx, id)
@@ -529,7 +534,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 		child := s.spawn(t, "forker", fork)
 		begin := time.Now()
 		child.hear(t)
-		if round == 0 { // all of it, for the time that it takes
+		if round == 0 { // runs to the end to measure the time
 			child.hear(t)
 			child.hear(t)
 			took = time.Since(begin)
@@ -568,7 +573,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	t.Log(outcomes)
 }
 
-// childForker forks a snapshot, copies it there, and removes it at its origin.
+// childForker forks a snapshot, copies it to the fork, and removes it from its origin.
 func (s *suite) childForker(t *testing.T, spec backend.Spec, tell func(word)) {
 	b, ctx := s.h.New(t), context.Background()
 	list, err := b.List(ctx, backend.Filter{Instance: spec.Instance})

@@ -28,10 +28,10 @@ func workspaceChecks() []check {
 	return all
 }
 
-// workspaceLimit is the limit of these tests.
+// workspaceLimit is the workspace limit of these tests, in bytes.
 const workspaceLimit = 4 << 20
 
-// confined makes a sandbox whose workspace has a limit.
+// confined creates a sandbox whose workspace has a limit.
 func (s *suite) confined(t *testing.T) *client.Conn {
 	t.Helper()
 	info, conn := s.limited(t, s.h.Debian, backend.Limits{WorkspaceBytes: workspaceLimit})
@@ -41,10 +41,10 @@ func (s *suite) confined(t *testing.T) *client.Conn {
 	return conn
 }
 
-// unlimited reports that nothing here holds a workspace to a size, of which unenforceable has asked.
+// unlimited reports whether the driver cannot limit the size of a workspace. unenforceable covers this case.
 func (s *suite) unlimited() bool { return s.caps.Workspace == "" }
 
-// refused runs what must not come through because the workspace is full, and must be told so.
+// refused runs a script that must fail because the workspace is full. The result must report the exceeded quota.
 func refused(t *testing.T, conn *client.Conn, script string) wire.RunResult {
 	t.Helper()
 	res := Exec(t, conn, "/bin/sh", "-c", script)
@@ -54,13 +54,14 @@ func refused(t *testing.T, conn *client.Conn, script string) wire.RunResult {
 	return res
 }
 
-// isFull reports whether an error says that a limit was reached.
+// isFull reports whether an error means that a limit was reached.
 func isFull(err error) bool {
 	var we *wire.Error
 	return errors.As(err, &we) && we.Code == wire.CodeQuota
 }
 
-// workspaceSize fills a workspace with one file. What is deleted can be used again.
+// workspaceSize verifies that a workspace can be filled with one file, and that the space of a deleted file can be used
+// again.
 func (s *suite) workspaceSize(t *testing.T) {
 	conn := s.confined(t)
 	Prints(t, conn, "stat -c '%u:%g %a' /workspace; ls -A", "1000:1000 755\n")
@@ -74,7 +75,7 @@ func (s *suite) workspaceSize(t *testing.T) {
 	}
 }
 
-// workspaceFiles fills a workspace with empty files.
+// workspaceFiles verifies the limit for the number of files with empty files.
 func (s *suite) workspaceFiles(t *testing.T) {
 	conn := s.confined(t)
 	refused(t, conn, "mkdir d; i=0; while [ $i -lt 20000 ]; do : > d/n$i || exit 3; i=$((i+1)); done; sleep 600; exit 4")
@@ -91,8 +92,8 @@ func put(t *testing.T, conn *client.Conn, req wire.FilePutRequest, size int) err
 	return err
 }
 
-// workspaceWriter writes file after file, in the background of a command that has ended as well. It must come to an
-// end, and so must what the next command would add.
+// workspaceWriter verifies that writing many files stops at the limit, even if a background process of a finished
+// command writes them. Writes of the next command must also fail.
 func (s *suite) workspaceWriter(t *testing.T) {
 	conn := s.confined(t)
 	writer := "i=0; while :; do head -c 131072 /dev/zero > w$i || exit 3; i=$((i+1)); sleep 0.05; done"
@@ -112,7 +113,8 @@ func (s *suite) workspaceWriter(t *testing.T) {
 	Sh(t, conn, "head -c 3145728 /dev/zero > a && rm a")
 }
 
-// workspaceHidden writes what a listing does not show: files without a name, and directories that are closed.
+// workspaceHidden verifies that the limit includes files that a listing does not show: unnamed files and files in
+// closed directories.
 func (s *suite) workspaceHidden(t *testing.T) {
 	conn := s.confined(t)
 	open := "for i in 3 4 5; do eval \"exec $i>f\"; rm f; head -c 2097152 /dev/zero >&$i || exit 3; done; sleep 600"
@@ -127,7 +129,7 @@ func (s *suite) workspaceHidden(t *testing.T) {
 	Sh(t, conn, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
 }
 
-// workspaceTyped writes through the file calls: all or nothing, and an error that says what it is.
+// workspaceTyped verifies that file operations write the whole file or nothing, and that they return the right error.
 func (s *suite) workspaceTyped(t *testing.T) {
 	conn := s.confined(t)
 	must(t, put(t, conn, wire.FilePutRequest{Path: "a", Size: 1 << 20}, 1<<20))
@@ -141,7 +143,8 @@ func (s *suite) workspaceTyped(t *testing.T) {
 	Prints(t, conn, "ls -A; stat -c %s a", "a\n1048576\n")
 }
 
-// workspaceOutlives has files outlive a stop and the sandbox, under the same limit.
+// workspaceOutlives verifies that files and the limit are kept after a stop, and after a removal that keeps the
+// workspace.
 func (s *suite) workspaceOutlives(t *testing.T) {
 	spec := s.lone(t)
 	spec.Limits.WorkspaceBytes = workspaceLimit
@@ -157,7 +160,7 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 		t.Errorf("Get tells of %q, %v", got.Workspace, err)
 	}
 	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
-	if s.caps.Workspace != backend.WorkspaceWatched { // which can be given another limit at any time
+	if s.caps.Workspace != backend.WorkspaceWatched { // a monitored workspace can get another limit at any time
 		spec.Limits.WorkspaceBytes = 2 * workspaceLimit
 		Fails(t, "the same workspace in another size", second(s.b.Create(t.Context(), spec)), backend.ErrExists)
 		spec.Limits.WorkspaceBytes = workspaceLimit
@@ -170,8 +173,8 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	}
 }
 
-// LoopDevices lists the loop devices that hold files below dir, for the end of a driver's tests. The kernel gets a
-// while to release those of sandboxes that just ended.
+// LoopDevices returns the loop devices of files below dir, to check for leftovers at the end of a driver's tests. It
+// waits for a while, because the kernel does not release the devices of ended sandboxes immediately.
 func LoopDevices(dir string) []string {
 	var found []string
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

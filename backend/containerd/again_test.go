@@ -18,13 +18,13 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// TestLaterSandbox: no call about a sandbox that is gone reaches a later one of the same session.
+// TestLaterSandbox verifies that calls for a removed sandbox do not affect a later sandbox of the same session.
 func TestLaterSandbox(t *testing.T) {
 	t.Parallel()
 	b, other := newBackend(t, nil), newBackend(t, nil)
 	spec := newSpec()
 	gone := backendtest.Create(t, b, spec)
-	backendtest.Exec(t, backendtest.Dial(t, other, gone.ID), "/bin/true") // so that the other knows it
+	backendtest.Exec(t, backendtest.Dial(t, other, gone.ID), "/bin/true") // makes the sandbox known to other
 	backendtest.Remove(t, b, gone.ID)
 	info := backendtest.Create(t, b, spec)
 	conn := backendtest.Dial(t, b, info.ID)
@@ -52,7 +52,7 @@ func closed(rw io.ReadWriteCloser, err error) error {
 	return err
 }
 
-// TestLateRemove has a second Remove continue when the first is done and the session has a sandbox again.
+// TestLateRemove verifies a Remove that continues after another Remove has finished and the session has a new sandbox.
 func TestLateRemove(t *testing.T) {
 	t.Parallel()
 	for name, answered := range map[string]bool{"before it looks": false, "after it looked": true} {
@@ -90,8 +90,8 @@ func TestLateRemove(t *testing.T) {
 	}
 }
 
-// TestLateCgroup: the control group that a runtime makes of a removed sandbox goes with the next sandbox of the
-// session.
+// TestLateCgroup verifies that the next sandbox of a session removes a control group that a runtime created for a
+// removed sandbox.
 func TestLateCgroup(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -100,7 +100,7 @@ func TestLateCgroup(t *testing.T) {
 	backendtest.Remove(t, b, gone.ID)
 	next := backendtest.Create(t, b, spec)
 	root := "/sys/fs/cgroup/pids"
-	if _, err := os.Stat(root); err != nil { // version 2
+	if _, err := os.Stat(root); err != nil { // cgroup version 2
 		root = "/sys/fs/cgroup"
 	}
 	late := filepath.Join(root, cgroupParent(), containerd.ContainerOf(gone.ID))
@@ -111,8 +111,7 @@ func TestLateCgroup(t *testing.T) {
 	}
 }
 
-// TestHalfMadeWorkspace: a process that died while it made a session's workspace does not keep the session from
-// another.
+// TestHalfMadeWorkspace verifies that a session can get a workspace after a process died while creating one.
 func TestHalfMadeWorkspace(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()
@@ -123,13 +122,13 @@ func TestHalfMadeWorkspace(t *testing.T) {
 	backendtest.Prints(t, conn, "echo mine > f; stat -c %u . f", "1000\n1000\n")
 }
 
-// TestHalfMadeFileSystem: a workspace's own file system is made again only while nobody can have used it: not when it
-// has lost the word whose it is.
+// TestHalfMadeFileSystem verifies that the file system of a workspace is only created again if no sandbox can have used
+// it. If the owner's tag is lost, Create must return an error.
 func TestHalfMadeFileSystem(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	if b.Capabilities().Workspace != backend.WorkspaceSized {
-		return // a directory, which is kept whatever its tag says
+		return // Create keeps a directory without a tag
 	}
 	spec := newSpec()
 	spec.Limits.WorkspaceBytes = 4 << 20
@@ -141,11 +140,11 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo mine > f")
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
 	whose, err := os.ReadFile(tag)
-	must(t, errors.Join(err, os.WriteFile(tag, nil, 0o600))) // as by a crash of the machine
+	must(t, errors.Join(err, os.WriteFile(tag, nil, 0o600))) // as after a crash of the host
 	if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("Create without a tag: %v, want ErrExists", err)
 	}
-	// One that has its tag and not its name was whole before.
+	// A file system with a tag but without its final name is complete.
 	must(t, errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")))
 	backendtest.Prints(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "cat f", "mine\n")
 }

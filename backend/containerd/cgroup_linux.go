@@ -16,11 +16,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// cgroups describe this machine's control groups.
+// cgroups describes the control groups of this host.
 type cgroups struct {
 	mounts      map[string]string // see host.CgroupMounts
 	v2          bool
-	controllers []string // of version 2
+	controllers []string // controllers of version 2
 	swap        bool     // memory and swap can be limited together
 }
 
@@ -53,7 +53,7 @@ func (c cgroups) version() string {
 	return "1"
 }
 
-// dirs returns a control group's directories in all hierarchies, each once.
+// dirs returns a control group's directories in all hierarchies, without duplicates.
 func (c cgroups) dirs(cgroup string) []string {
 	var dirs []string
 	for _, root := range c.mounts {
@@ -63,7 +63,7 @@ func (c cgroups) dirs(cgroup string) []string {
 	return slices.Compact(dirs)
 }
 
-// oomKills returns how often the kernel ended a process of a sandbox for lack of memory.
+// oomKills returns the number of processes of a sandbox that the kernel killed because memory ran out.
 func (c cgroups) oomKills(r *record) int64 {
 	root := c.mounts["memory"]
 	if c.v2 {
@@ -72,20 +72,20 @@ func (c cgroups) oomKills(r *record) int64 {
 	return host.OOMKills(filepath.Join(root, r.config.Cgroup), c.v2)
 }
 
-// cgroupPath names a sandbox's control group.
+// cgroupPath returns the path of a sandbox's control group.
 func (b *driver) cgroupPath(id string) string { return b.opts.CgroupParent + "/" + id }
 
-// makeCgroup makes a sandbox's control groups before the runtime does. The runtime could find their parent removed by
-// somebody who removed the last sandbox between its own steps; here such a step is repeated, and a parent that has a
-// child stays. A runtime with a kernel of its own (runsc) limits only a group that it made itself, and gets the parent
-// alone.
+// makeCgroup creates a sandbox's control groups before the runtime does. While the runtime creates a group, another
+// process may remove the parent together with the last sandbox. makeCgroup repeats this step, and a parent with a child
+// cannot be removed. A runtime with a separate kernel (runsc) only limits groups that it created itself. For such a
+// runtime, makeCgroup only creates the parent.
 func (b *driver) makeCgroup(r *record) error {
 	own := ownKernel(r.config.Runtime)
 	for _, path := range b.engine.cgroups.dirs(r.config.Cgroup) {
 		var err error
 		if own {
 			if err = unix.Rmdir(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EROFS) {
-				return stateError("remove control groups", err) // without limits the sandbox must not start
+				return stateError("remove control groups", err) // without limits, the sandbox must not start
 			}
 			path = filepath.Dir(path)
 		}
@@ -94,24 +94,24 @@ func (b *driver) makeCgroup(r *record) error {
 				break
 			}
 		}
-		if err != nil && !errors.Is(err, syscall.EROFS) { // what the runtime cannot use either
+		if err != nil && !errors.Is(err, syscall.EROFS) { // a group that the runtime also cannot use
 			return stateError("create control groups", err)
 		}
 	}
 	return nil
 }
 
-// removeCgroup removes what the runtime left of a sandbox's control groups, and their parent with the last sandbox.
-// What is busy or gone stays or is gone.
+// removeCgroup removes a sandbox's control groups after the runtime, and the parent if it is empty. It ignores busy and
+// missing groups.
 func (b *driver) removeCgroup(cgroup string) {
 	begin := time.Now()
 	for _, path := range b.engine.cgroups.dirs(cgroup) {
-		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a kernel of its own that was killed ends slowly
+		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a killed kernel exits slowly
 			time.Sleep(10 * time.Millisecond)
 		}
-		// A runtime that outlives its killed shim may make the group of an earlier container of the sandbox after its
+		// A runtime that outlives its killed shim may create the group of an earlier container of the sandbox after its
 		// removal.
-		earlier, _ := filepath.Glob(strings.TrimSuffix(path, filepath.Ext(path)) + ".*") // the pattern is well-formed
+		earlier, _ := filepath.Glob(strings.TrimSuffix(path, filepath.Ext(path)) + ".*") // the pattern is valid
 		for _, p := range earlier {
 			_ = unix.Rmdir(p)
 		}

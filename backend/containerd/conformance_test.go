@@ -31,7 +31,7 @@ func harness(t testing.TB) backendtest.Harness {
 		Leftovers: leftovers,
 		Vanish:    func(ctx context.Context, id string) error { return vanish(ctx, api, id) },
 		Describe: func(ctx context.Context, id string) (string, error) {
-			if container := containerd.ContainerOf(id); container != "" { // a sandbox's
+			if container := containerd.ContainerOf(id); container != "" { // the ID of a sandbox
 				id = container
 			}
 			c, err := api.ContainerService().Get(ctx, id)

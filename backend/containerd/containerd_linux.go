@@ -20,16 +20,16 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently. Streams of Dial
-// outlive Close.
+// Backend is a [backend.SandboxBackend] on one containerd. It is safe for concurrent use. Streams of Dial stay open
+// after Close.
 type Backend struct {
 	*common
 	d *driver
 }
 
-type common = kit.Driver // without a name of its own in Backend
+type common = kit.Driver // alias, so that Backend has no field with an exported name
 
-// driver is what is containerd's own.
+// driver implements the engine-specific methods for containerd.
 type driver struct {
 	snapshots.Methods[*record]
 
@@ -45,11 +45,11 @@ type driver struct {
 	accounts sync.Map // *kit.Accounts of images, by the chain id of their layers
 	images   sync.Map // *image by the digest of its manifest: content never changes
 
-	known sync.Map // *record by id, of sandboxes that are ours; records never change
+	known sync.Map // *record by ID, of sandboxes of this driver; records are immutable
 }
 
-// New connects to containerd, within the bounds of ctx and Options.Patience. A containerd that does not answer is
-// ErrUnavailable, a machine that cannot run sandboxes as they must be ErrUnsupported.
+// New connects to containerd. ctx and Options.Patience bound the connection attempt. If containerd does not respond,
+// New returns ErrUnavailable. If the host cannot run hardened sandboxes, New returns ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(driver)
 	if opts != nil {
@@ -62,9 +62,9 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	o := b.opts
-	// It connects when it is first used and again whenever it has to.
+	// The client connects on first use and reconnects if necessary.
 	api, err := ctrd.New(o.Address, ctrd.WithDefaultNamespace(o.Namespace), ctrd.WithTimeout(reconnectPause))
-	if err != nil { // the text quotes the address, which may be a path
+	if err != nil { // the text contains the address, which may be a path
 		return nil, fmt.Errorf("containerd: Options.Address is not a socket address: %w", backend.ErrInvalid)
 	}
 	b.api = api
@@ -112,7 +112,7 @@ func setDefault[T comparable](v *T, d T) {
 	*v = cmp.Or(*v, d)
 }
 
-// Capabilities are those that New found.
+// Capabilities returns the capabilities that New detected.
 func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
 
 // Release closes the client.

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// creation is a Create under way: what it made so far, and so what a failure has to take back.
+// creation is a running Create. It records the created objects, so that a failure can remove them.
 type creation struct {
 	b     *driver
 	p     *plan
@@ -26,13 +26,13 @@ type creation struct {
 	rec   *record
 	nonce string
 
-	building string // name of the environment that is to be installed in the sandbox
+	building string // name of the environment to install in the sandbox
 
-	tried     bool // a container record was asked for
-	workspace bool // the workspace is this creation's
+	tried     bool // a container record was requested
+	workspace bool // this creation created the workspace
 }
 
-// Create makes a sandbox and starts it.
+// Create creates a sandbox and starts it.
 func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
 	p, err := b.newPlan(ctx, checked)
 	if err != nil {
@@ -57,8 +57,8 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return c.rec.info(backend.StateRunning), nil
 }
 
-// make makes the sandbox. The container's record comes first: containerd keeps what a record names, so nothing more is
-// needed against its garbage collector, and whatever else is made can be found from the record when this process dies.
+// make creates the sandbox. It creates the container's record first. containerd's garbage collector keeps all objects
+// that a record names. If this process dies, another process can find all other objects through the record.
 func (c *creation) make(ctx context.Context) error {
 	if err := c.b.installGuest(c.p.Spec.OCIRuntime); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (c *creation) make(ctx context.Context) error {
 	return nil
 }
 
-// outlive returns the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which
-// the sandbox needs must not read as if the sandbox were.
+// outlive returns the real reason of a failure: the end of ctx, or the original error. If an object that the sandbox
+// needs is missing, the error must not look as if the sandbox were missing.
 func (b *driver) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -97,7 +97,7 @@ func (b *driver) outlive(ctx context.Context, err error) error {
 	return err
 }
 
-// createRecord makes the container's record, unless the session has one.
+// createRecord creates the container's record, unless the session already has a record.
 func (c *creation) createRecord(ctx context.Context) error {
 	spec, err := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
 	if err != nil {
@@ -131,10 +131,10 @@ func (c *creation) createRecord(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.b.only(ctx, c.rec) // another installation has other locks, and what a process asked for may come after its death
+	return c.b.only(ctx, c.rec) // another installation has other locks, and a dead process's request may arrive late
 }
 
-// only makes sure that no other sandbox of a sandbox's session has a record.
+// only returns an error if another sandbox of the sandbox's session has a record.
 func (b *driver) only(ctx context.Context, r *record) error {
 	others, err := b.others(ctx, r.session, r)
 	if err == nil && len(others) > 0 {
@@ -143,7 +143,7 @@ func (b *driver) only(ctx context.Context, r *record) error {
 	return err
 }
 
-// materialize makes what a record speaks of and what is not there yet: snapshot, files, control groups, workspace.
+// materialize creates the missing objects of a record: snapshot, files, control groups, and workspace.
 func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
 	var accounts *kit.Accounts
 	g, gctx := errgroup.WithContext(ctx)
@@ -171,7 +171,7 @@ func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mou
 	return mounts, workspace, err
 }
 
-// prepareSnapshot makes the sandbox's own layer over the image's.
+// prepareSnapshot creates the sandbox's writable layer on top of the image's layers.
 func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount, error) {
 	s := b.api.SnapshotService(r.snapshotter)
 	mounts, err := kit.Finish(ctx, b.calls, "prepare snapshot", func(ctx context.Context) ([]mount.Mount, error) {
@@ -186,7 +186,7 @@ func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount,
 	return mounts, err
 }
 
-// rollback removes what was made. A record whose creation was not answered may be there.
+// rollback removes the created objects. The record may exist even if its creation was not answered.
 func (c *creation) rollback(ctx context.Context) error {
 	if !c.tried {
 		return nil

@@ -17,10 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// settleTime is how long containerd may take to notice that a process has ended.
+// settleTime is the maximum time in which containerd notices that a process has exited.
 const settleTime = time.Second
 
-// Dial connects to the guest's socket. Streams do not disturb each other, and need containerd for the connecting only.
+// Dial connects to the guest agent's socket. Streams are independent of each other. They need containerd only for the
+// connection.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	if err := b.waitForWorkspace(ctx, id); err != nil {
 		return nil, err
@@ -29,7 +30,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
-	if !kernelNetwork(r.config.Runtime) { // the namespace of its process is not that of its commands
+	if !kernelNetwork(r.config.Runtime) { // its process is in another network namespace than its commands
 		return b.bridged(ctx, r, id, pid)
 	}
 	stream, err := kit.ReachGuest(ctx, r.config.Cgroup, pid, func(ctx context.Context) (int, error) {
@@ -47,7 +48,8 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("containerd: %w", err)
 }
 
-// lost is what it means when a sandbox that just ran is gone or in another state.
+// lost returns backend.ErrLost if the error means that a sandbox that was just running has been removed or is in
+// another state.
 func lost(err error) error {
 	if kit.IsAny(err, backend.ErrNotFound, errState) {
 		return fmt.Errorf("containerd: the sandbox exited: %w", backend.ErrLost)
@@ -55,7 +57,7 @@ func lost(err error) error {
 	return err
 }
 
-// bridged is bridge for a guest that may have ended just now, which the runtime knows before containerd does.
+// bridged is like bridge, for a guest agent that may have just exited. The runtime knows this before containerd does.
 func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io.ReadWriteCloser, error) {
 	stream, err := b.bridge(ctx, r)
 	if err == nil {
@@ -73,9 +75,10 @@ func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io
 	})
 }
 
-// bridge starts a process in the sandbox that connects to the guest's socket, and returns a stream to the process. A
-// runtime's own network cannot be entered, nor can the network of a process that is invisible from here. Close ends the
-// process. If the host dies, the process ends when the guest has heard nothing from it for 30 s.
+// bridge starts a process in the sandbox that connects to the guest agent's socket, and returns a stream to the
+// process. It is necessary if the runtime has its own network stack, or if the sandbox's process is not visible on this
+// host. Close ends the process. If the host process dies, the guest agent ends the connection after 30 seconds without
+// data, and the process exits.
 func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, error) {
 	user, err := r.owner()
 	if err != nil {
@@ -100,7 +103,7 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 			return stream, err
 		})
 		if err == nil {
-			err = p.Start(ctx) // which releases all when it fails
+			err = p.Start(ctx) // releases all resources if it fails
 		}
 		return p, err
 	})
@@ -115,7 +118,7 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 			return err
 		})
 		err := errors.Join(stream.Stdin.Close(), stream.Stdout.Close(), ended)
-		if !errors.Is(lost(err), err) { // with the sandbox, it ended anyway
+		if !errors.Is(lost(err), err) { // already ended with the sandbox
 			return nil
 		}
 		return err

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// TestForeignNetwork: the guest under a runtime that may have a network of its own is reached through a process in the
-// sandbox, one for each stream, which goes with it.
+// TestForeignNetwork verifies connections under a runtime that may have its own network stack. Each stream uses a
+// process in the sandbox, which ends together with the stream.
 func TestForeignNetwork(t *testing.T) {
 	t.Parallel()
 	runc, err := exec.LookPath("runc")

@@ -22,25 +22,25 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// engine is what New found out; it never changes.
+// engine is the information that New detected. It is immutable.
 type engine struct {
 	caps        backend.Capabilities
-	arch        string // as images name it
-	system      string // what it calls itself
+	arch        string // architecture name in images
+	system      string // name of the distribution
 	kernel      string
 	cpus        int
-	memory      bool // memory can be limited, swap perhaps not
+	memory      bool // memory can be limited, even if swap cannot
 	cgroups     cgroups
 	runtimes    map[string]string // path of the program by name
 	snapshotter string
 	seccomp     *specs.LinuxSeccomp
 }
 
-// probe asks containerd and this machine what they are.
+// probe detects the properties of containerd and of this host.
 func (b *driver) probe(ctx context.Context) (engine, error) {
 	e := engine{arch: runtime.GOARCH, cpus: runtime.NumCPU()}
 	e.system, e.kernel = host.Machine()
-	// The client would wait for a socket that is not there as for one that nobody listens on yet.
+	// The client would wait for a missing socket, as it does for a socket without a listener.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
 		return e, b.calls.Error("connect", backend.ErrUnavailable, "socket not found")
 	}
@@ -88,7 +88,7 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 	return e, nil
 }
 
-// findSnapshotter looks which snapshotter containerd has.
+// findSnapshotter returns the snapshotter to use.
 func (b *driver) findSnapshotter(ctx context.Context) (string, error) {
 	names := []string{b.opts.Snapshotter}
 	if b.opts.Snapshotter == "" {
@@ -109,13 +109,13 @@ func (b *driver) findSnapshotter(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("containerd: no snapshotter found among %q: %w", names, backend.ErrUnsupported)
 }
 
-// findRuntimes returns the OCI runtimes of this machine.
+// findRuntimes returns the OCI runtimes on this host.
 func findRuntimes(configured map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range []string{"runc", "crun", "runsc"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
-			path, err = exec.LookPath("/usr/sbin/" + name) // where a user's PATH does not lead
+			path, err = exec.LookPath("/usr/sbin/" + name) // not in the PATH of ordinary users
 		}
 		if err == nil && filepath.IsAbs(path) {
 			out[name] = path
@@ -130,7 +130,7 @@ func findRuntimes(configured map[string]string) (map[string]string, error) {
 	return out, nil
 }
 
-// Ping asks containerd whether it is there, and what it is.
+// Ping checks that containerd responds and returns information about it.
 func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	v, err := kit.Call(ctx, b.calls, "ping", func(ctx context.Context) (ctrd.Version, error) { return b.api.Version(ctx) })
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// vanish removes a sandbox as an operator would, with containerd's own means alone.
+// vanish removes a sandbox only with containerd's own means, as an operator would.
 func vanish(ctx context.Context, api *ctrd.Client, id string) error {
 	c, err := api.LoadContainer(ctx, containerd.ContainerOf(id))
 	if err != nil {
@@ -38,7 +38,7 @@ func vanish(ctx context.Context, api *ctrd.Client, id string) error {
 	return c.Delete(ctx, ctrd.WithSnapshotCleanup)
 }
 
-// foreign makes a container that is not Workcell's, until the test's end.
+// foreign creates a container that is not a Workcell sandbox. The end of the test removes it.
 func foreign(t testing.TB, api *ctrd.Client, id string, labels map[string]string) {
 	t.Helper()
 	spec, err := typeurl.MarshalAny(&specs.Spec{Version: "1.0.2"})
@@ -55,11 +55,11 @@ func foreign(t testing.TB, api *ctrd.Client, id string, labels map[string]string
 	})
 }
 
-// nothingLeft makes sure that of a session's sandbox there is nothing anywhere.
+// nothingLeft verifies that no object of a session's sandbox remains.
 func nothingLeft(t *testing.T, session string) {
 	t.Helper()
 	api := engineAPI(t)
-	id := containerd.SessionName(session)[:32] // begins all names
+	id := containerd.SessionName(session)[:32] // prefix of all names
 	if cs, err := api.ContainerService().List(context.Background(), "id~=^"+id); err != nil || len(cs) > 0 {
 		t.Errorf("containers %v: %v", cs, err)
 	}
@@ -89,7 +89,7 @@ func nothingLeft(t *testing.T, session string) {
 	}
 }
 
-// processes returns the command lines of this machine's processes.
+// processes returns the command lines of all processes on this host.
 func processes(t testing.TB) map[int]string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")

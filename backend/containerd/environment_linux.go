@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// environments begins the names of the snapshots that are environments.
+	// environments is the prefix of the names of environment snapshots.
 	environments = backend.LabelPrefix + "environment/"
-	// labelRoot keeps containerd's garbage collector from what nothing refers to.
+	// labelRoot protects unreferenced objects from containerd's garbage collector.
 	labelRoot = "containerd.io/gc.root"
 )
 
-// findEnvironment returns the image with the environment that the sandbox is to find as its layers. name is that of the
-// one that is to be installed in it, empty for most sandboxes.
+// findEnvironment returns the image with the sandbox's environment as its layers. If the sandbox is for installing an
+// environment, name is the name of that environment. Otherwise name is empty.
 func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *image, name string, _ error) {
 	if p.Spec.Environment == "" {
 		return img, "", nil
@@ -52,11 +52,11 @@ func (b *driver) environment(ctx context.Context, name string) (snapshots.Info, 
 	return kit.Call(ctx, b.calls, "look for environment", kit.With(s.Stat, environments+name))
 }
 
-// prepareBuilding makes the directory to install in. No task of the sandbox runs yet.
+// prepareBuilding creates the install directory. The sandbox has no running task yet.
 func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o kit.User) error {
 	err := inPrivateMount(b.state.empty(), mounts, func(root *os.Root) error {
 		dir := strings.TrimPrefix(backend.EnvironmentDir, "/")
-		for _, d := range []string{path.Dir(dir), dir} { // whatever the umask
+		for _, d := range []string{path.Dir(dir), dir} { // regardless of the umask
 			if err := root.Mkdir(d, 0o755); err == nil {
 				err = root.Chmod(d, 0o755)
 				if err != nil {
@@ -75,8 +75,8 @@ func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o ki
 	return b.calls.Fail(ctx, "create the installation directory", err)
 }
 
-// CommitEnvironment keeps the root of a sandbox as a snapshot. It is the sandbox's own, which cannot be started any
-// more.
+// CommitEnvironment saves the root of a sandbox as a snapshot. It uses the sandbox's own snapshot, so the sandbox
+// cannot be started again.
 func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return b.alone(ctx, id, func(r *record) error {
 		if r.config.Building == "" {
@@ -107,7 +107,7 @@ func (b *driver) Environments(ctx context.Context, instance string) ([]backend.E
 			}
 			usage, err := s.Usage(ctx, info.Name)
 			if cerrdefs.IsNotFound(err) {
-				return nil // removed meanwhile
+				return nil // removed concurrently
 			}
 			e.Bytes = usage.Size
 			out = append(out, e)
@@ -117,7 +117,8 @@ func (b *driver) Environments(ctx context.Context, instance string) ([]backend.E
 	})
 }
 
-// RemoveEnvironment removes the snapshot of an environment. containerd itself refuses one that a sandbox has.
+// RemoveEnvironment removes the snapshot of an environment. containerd refuses to remove the snapshot if a sandbox uses
+// it.
 func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	info, err := b.environment(ctx, name)
 	if err == nil {
@@ -137,8 +138,8 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	return kit.Ignore(err, backend.ErrNotFound)
 }
 
-// inPrivateMount calls f with the root of mounts made in a mount namespace that only this call sees and that ends with
-// it, whatever happens.
+// inPrivateMount mounts the mounts in a private mount namespace and calls f with their root. The namespace always ends
+// with the call.
 func inPrivateMount(at string, mounts []mount.Mount, f func(*os.Root) error) error {
 	return inThread(unix.CLONE_NEWNS, func() error {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {

@@ -11,10 +11,11 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// errState is the kind of failure where something is in another state than a call needs, perhaps only for now.
+// errState means that an object is in the wrong state for a call, perhaps only temporarily.
 var errState = errors.New("wrong state")
 
-// settle returns the error of something that is not a call of containerd's: the end of ctx where that is the reason.
+// settle returns the error of an operation that is not a containerd call. If ctx has ended, settle returns the error of
+// ctx.
 func (b *driver) settle(ctx context.Context, what string, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return b.calls.Fail(ctx, what, ctx.Err())
@@ -22,7 +23,7 @@ func (b *driver) settle(ctx context.Context, what string, err error) error {
 	return err
 }
 
-// native turns what a raw call of containerd's API returns into an error with a type, and leaves others as they are.
+// native converts an error of containerd's API to a typed error. It does not change other errors.
 func native(err error) error {
 	if n := errgrpc.ToNative(err); !cerrdefs.IsUnknown(n) {
 		return n
@@ -30,7 +31,7 @@ func native(err error) error {
 	return err
 }
 
-// classify returns the sentinel for what only containerd and its machine report.
+// classify returns the sentinel for errors that only containerd and its host return.
 func classify(err error) error {
 	switch {
 	case cerrdefs.IsFailedPrecondition(err):

@@ -4,13 +4,13 @@ package containerd
 
 import "regexp"
 
-// Internals that tests look at.
+// Internal identifiers for tests.
 var (
 	SessionName = sessionName
 	IsContainer = regexp.MustCompile(`^[0-9a-f]{32}\.[A-Z2-7]{26}$`).MatchString
 )
 
-// ContainerOf returns the id of a sandbox's container; "" for what is no sandbox's id.
+// ContainerOf returns the ID of a sandbox's container. It returns "" if id is not the ID of a sandbox.
 func ContainerOf(id string) string {
 	_, container, _ := namesOf(id)
 	return container

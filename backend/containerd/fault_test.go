@@ -17,12 +17,12 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// steps are the calls that make a sandbox, in their order.
+// steps returns the API calls that create a sandbox, in order.
 func steps() []string {
 	return []string{"Images/Get", "Containers/Create", "Snapshots/Prepare", "Tasks/Create", "Tasks/Start"}
 }
 
-// TestCreateFails has containerd go away at every step and come back.
+// TestCreateFails verifies the cleanup if containerd disconnects at each step of a creation and comes back.
 func TestCreateFails(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps() {
@@ -36,15 +36,15 @@ func TestCreateFails(t *testing.T) {
 				if info, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnavailable) {
 					t.Errorf("Create: %+v, %v, want ErrUnavailable", info, err)
 				}
-				must(t, b.Close()) // waits for the clean-up
+				must(t, b.Close()) // waits for the cleanup
 				nothingLeft(t, spec.ID)
 			})
 		}
 	}
 }
 
-// TestCreateFallsSilent has containerd hang at every step: Create ends soon, and what it made goes when containerd is
-// back.
+// TestCreateFallsSilent verifies that Create returns soon if containerd hangs at any step, and that the created objects
+// are removed when containerd responds again.
 func TestCreateFallsSilent(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps() {
@@ -74,12 +74,12 @@ func TestCreateFallsSilent(t *testing.T) {
 	}
 }
 
-// overdue is a context whose deadline has passed and whose end this process has not seen yet.
+// overdue is a context whose deadline has passed, but which is not yet done in this process.
 type overdue struct{ context.Context }
 
 func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
-// TestOverdue: containerd, which is told of the deadline, may see it pass first.
+// TestOverdue verifies the error if containerd, which knows the deadline, notices its end first.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -88,7 +88,7 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestEngineFallsSilent has containerd hang beneath a driver that works, and come back.
+// TestEngineFallsSilent verifies that a working driver handles a containerd that hangs and recovers.
 func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -109,7 +109,7 @@ func TestEngineFallsSilent(t *testing.T) {
 		wg.Wait()
 	}
 	backendtest.Prints(t, conn, "echo still here", "still here\n")
-	// Rollbacks of Create wait for containerd to come back; other tests run beside this one.
+	// Rollbacks of Create wait for containerd to recover. Other tests run concurrently.
 	if after := runtime.NumGoroutine(); after > before+500 {
 		t.Errorf("%d goroutines, %d before", after, before)
 	}

@@ -20,21 +20,22 @@ import (
 
 const maxImageConfig = 4 << 20 // bytes of JSON
 
-// image is what Create needs to know of an image. It never changes.
+// image is the information about an image that Create needs. It is immutable.
 type image struct {
 	id      string // digest of the configuration
-	target  string // digest of what the reference names
-	chain   string // of the unpacked layers; empty for an image without any
+	target  string // digest to which the reference resolves
+	chain   string // chain ID of the unpacked layers; empty if the image has no layers
 	env     []string
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
+// ensureImage returns the plan's image, pulls it if necessary, and checks its configuration.
 func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.findImage, p.Ref), b.fetchImage)
 }
 
-// findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.
+// findImage describes an image that containerd has unpacked for this host. If the image is missing or incomplete,
+// findImage returns ErrNotFound.
 func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	found, err := b.lookUp(ctx, ref)
 	if err != nil {
@@ -54,7 +55,7 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	return img, nil
 }
 
-// readImage reads and judges an image's configuration.
+// readImage reads and checks an image's configuration.
 func (b *driver) readImage(ctx context.Context, found images.Image) (*image, error) {
 	name := familiar(found.Name)
 	store := b.api.ContentStore()
@@ -94,7 +95,7 @@ func (b *driver) readImage(ctx context.Context, found images.Image) (*image, err
 	return img, nil
 }
 
-// foreign returns a text about the platforms of an image that has nothing for this one.
+// foreign returns a text about the platforms of an image that does not support this host.
 func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool) {
 	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
 	if err != nil || len(ps) == 0 {
@@ -103,7 +104,7 @@ func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool)
 	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
 }
 
-// unpack makes sure that an image's layers are a snapshot.
+// unpack makes sure that the layers of an image are unpacked as a snapshot.
 func (b *driver) unpack(ctx context.Context, found images.Image, img *image) error {
 	if img.chain == "" {
 		return nil
@@ -116,13 +117,13 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 			return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
 		})
 	})
-	if errors.Is(err, backend.ErrNotFound) { // layers are missing: it counts as not there
+	if errors.Is(err, backend.ErrNotFound) { // with missing layers, the image counts as missing
 		return fmt.Errorf("containerd: image %s is incomplete: %w", familiar(found.Name), backend.ErrNotFound)
 	}
 	return err
 }
 
-// ImageID looks for an image in our namespace.
+// ImageID returns the ID of an image in the driver's namespace.
 func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 	found, err := b.lookUp(ctx, ref)
 	if err != nil {

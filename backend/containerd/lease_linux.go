@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 )
 
-// leased runs f, which brings content or snapshots that nothing refers to yet, under a lease that keeps them from the
-// garbage collector. The lease goes with f, also when ctx ended; should this process die, it ends by itself.
+// leased runs f, which creates unreferenced content or snapshots, under a lease that protects them from the garbage
+// collector. It deletes the lease after f, even if ctx has ended. If this process dies, the lease expires.
 func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	m := b.api.LeasesService()
 	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(limit+time.Minute))
@@ -25,7 +25,8 @@ func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context
 	return f(leases.WithLease(ctx, l.ID))
 }
 
-// collect asks containerd to delete the files of removed snapshots now, which it else does when it comes to it.
+// collect makes containerd delete the files of removed snapshots now. Otherwise containerd deletes them at a later
+// time.
 func (b *driver) collect(ctx context.Context) {
 	ctx, cancel := b.calls.Bound(ctx, b.opts.CallTimeout)
 	defer cancel()

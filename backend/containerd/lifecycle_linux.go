@@ -16,7 +16,8 @@ func notFound(id string) error {
 	return fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
 }
 
-// own returns a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
+// own returns a sandbox's record from containerd. It returns ErrNotFound if the ID does not belong to a sandbox of this
+// driver.
 func (b *driver) own(ctx context.Context, id string) (*record, error) {
 	if _, container, ok := namesOf(id); ok {
 		r, err := b.record(ctx, container)
@@ -32,7 +33,8 @@ func (b *driver) own(ctx context.Context, id string) (*record, error) {
 	return nil, notFound(id)
 }
 
-// record reads the record of a container: nil for one that is no sandbox, ErrNotFound where there is none.
+// record reads the record of a container. It returns nil if the container is not a sandbox, and ErrNotFound if the
+// container does not exist.
 func (b *driver) record(ctx context.Context, container string) (*record, error) {
 	c, err := kit.Call(ctx, b.calls, "look for sandbox", kit.With(b.api.ContainerService().Get, container))
 	if err != nil {
@@ -45,8 +47,8 @@ func (b *driver) record(ctx context.Context, container string) (*record, error) 
 	return r, nil
 }
 
-// running makes sure that a sandbox can be spoken to, and returns the id of its main process. One that this process
-// knows is only asked whether it runs.
+// running verifies that a sandbox is running and returns the process ID of its main process. For a known sandbox, it
+// only reads the state of the task.
 func (b *driver) running(ctx context.Context, id string) (*record, int, error) {
 	var r *record
 	if known, ok := b.known.Load(id); ok {
@@ -93,7 +95,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 	})
 }
 
-// settled waits a while for another process that may be creating the sandbox right now.
+// settled waits for a while for another process that may be creating the sandbox.
 func (b *driver) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
 	return b.calls.Retry(ctx, func() (bool, error) {
@@ -105,9 +107,9 @@ func (b *driver) settled(ctx context.Context, r *record) error {
 	})
 }
 
-// restart makes what is missing of a sandbox that does not run, and starts it.
+// restart creates the missing objects of a stopped sandbox and starts it.
 func (b *driver) restart(ctx context.Context, r *record) error {
-	if err := b.deleteTask(ctx, r); err != nil { // of a process that ended by itself
+	if err := b.deleteTask(ctx, r); err != nil { // the task of a main process that exited
 		return err
 	}
 	if err := b.Recover(ctx, r); err != nil {
@@ -132,12 +134,12 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	return errors.Join(b.outlive(ctx, err), b.deleteTask(cctx, r))
 }
 
-// Stop ends the processes of a sandbox.
+// Stop kills the processes of a sandbox.
 func (b *driver) Stop(ctx context.Context, id string) error {
 	return b.alone(ctx, id, func(r *record) error { return b.deleteTask(ctx, r) })
 }
 
-// Remove ends a sandbox and deletes it.
+// Remove stops a sandbox and deletes it.
 func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	session, container, ok := namesOf(id)
 	if !ok {
@@ -150,8 +152,8 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return err
 }
 
-// removeRemains deletes what is left of a sandbox whose record was deleted behind our back. What another sandbox of the
-// session has stays.
+// removeRemains deletes the objects of a sandbox whose record another program deleted. It does not touch the objects of
+// other sandboxes of the session.
 func (b *driver) removeRemains(ctx context.Context, session, container string, workspace bool) error {
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
@@ -204,7 +206,8 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return b.settle(ctx, "remove files", removeWorkspace(ctx, b.state.workspaces(session)))
 }
 
-// destroy deletes everything of a sandbox, and the record last: as long as something is left, it can be found by it.
+// destroy deletes all objects of a sandbox. It deletes the record last, so that the remaining objects can be found
+// through it after a failure.
 func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err := b.deleteTask(ctx, r); err != nil {
 		return err
@@ -235,14 +238,14 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		return err
 	}
 	b.known.Delete(r.name())
-	if r.config.Root == backend.RootWritable || !started { // its layer may be large, or may be made only now
+	if r.config.Root == backend.RootWritable || !started { // its layer may be large or may still be in creation
 		b.calls.Background(ctx, b.collect)
 	}
 	return nil
 }
 
-// removeFiles deletes a sandbox's own directory and, if asked, the session's workspace, unless that has another
-// sandbox.
+// removeFiles deletes a sandbox's directory. If workspace is set and no other sandbox uses the session's workspace,
+// removeFiles also deletes the workspace.
 func (b *driver) removeFiles(ctx context.Context, r *record, workspace bool) error {
 	if workspace {
 		others, err := b.others(ctx, r.session, r)

@@ -7,22 +7,22 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// cpuPeriod is the time, in microseconds, over which a CPU quota is counted; the kernel's and Docker's own.
+// cpuPeriod is the period of the CPU quota, in microseconds. It is the default of the kernel and of Docker.
 const cpuPeriod = 100_000
 
-// resources translates limits. What the machine cannot do was refused before when it was asked for. Every device is
-// denied; the runtime itself lets through the harmless ones that every container has.
+// resources converts limits to the runtime's form. Requested limits that the host cannot enforce have already been
+// rejected. All devices are denied. The runtime adds the harmless devices that every container has.
 func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 	if e.memory {
 		memory := l.MemoryBytes + kit.GuestMemory
 		r.Memory = &specs.LinuxMemory{Limit: new(memory)}
 		if e.caps.Memory {
-			r.Memory.Swap = new(memory) // memory and swap together: no swap on top
+			r.Memory.Swap = new(memory) // memory and swap together, so no additional swap
 		}
 	}
 	if e.caps.CPU {
-		// Having less than asked for is bound enough.
+		// If the host has fewer CPUs than requested, its CPUs are a sufficient limit.
 		quota := min(l.CPUMillis, int64(e.cpus)*1000) * cpuPeriod / 1000
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(cpuPeriod))}
 	}
@@ -32,7 +32,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 	return r
 }
 
-// rlimits bound every process from its first instruction.
+// rlimits returns the limits that apply to every process from its first instruction.
 func rlimits(r *record) []specs.POSIXRlimit {
 	l := r.config.Limits
 	files, size := uint64(kit.OpenFiles(l)), uint64(kit.FileBytes(l, r.config.Workspace, r.config.RootBytes))

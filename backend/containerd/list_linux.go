@@ -27,7 +27,7 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(r, p), nil
 }
 
-// describe describes a sandbox and its main process, nil for none.
+// describe returns the info of a sandbox. p is its main process, or nil.
 func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 	info := r.info(r.stateOf(p))
 	if info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 {
@@ -60,7 +60,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
-// tasks returns the main processes of all containers in our namespace.
+// tasks returns the main processes of all containers in the driver's namespace.
 func (b *driver) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
 	res, err := kit.Call(ctx, b.calls, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
 		return b.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
@@ -72,7 +72,7 @@ func (b *driver) tasks(ctx context.Context) (map[string]*apitask.Process, error)
 	return out, err
 }
 
-// labelFilter selects by label in containerd's language.
+// labelFilter returns a filter by labels in containerd's syntax.
 func labelFilter(f backend.Filter) string {
 	parts := []string{}
 	for label, want := range kit.FilterLabels(f) {

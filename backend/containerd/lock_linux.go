@@ -12,10 +12,10 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// alone runs f on a sandbox while no other call, in this process or another, ends or deletes a sandbox of its session,
-// or begins to make one: they share a workspace.
+// alone runs f on a sandbox under the lock of its session. No other call, in this process or another, stops, deletes,
+// or creates a sandbox of the session at the same time, because these sandboxes share a workspace.
 func (b *driver) alone(ctx context.Context, id string, f func(*record) error) error {
-	r, err := b.own(ctx, id) // before waiting for calls that may wait for an engine that is away
+	r, err := b.own(ctx, id) // before waiting for calls that may wait for an unavailable engine
 	if err != nil {
 		return err
 	}
@@ -30,10 +30,10 @@ func (b *driver) alone(ctx context.Context, id string, f func(*record) error) er
 	return f(r)
 }
 
-// lockRetry is the pause between tries to get a lock.
+// lockRetry is the pause between attempts to acquire a lock.
 const lockRetry = 2 * time.Millisecond
 
-// lock waits until no other process that shares the state directory has the lock on a session.
+// lock waits for the lock of a session. All processes with the same state directory share the lock.
 func (b *driver) lock(ctx context.Context, session string) (unlock func(), err error) {
 	path := filepath.Join(b.state.locks(), session)
 	for {
@@ -43,10 +43,10 @@ func (b *driver) lock(ctx context.Context, session string) (unlock func(), err e
 		}
 		if host.Current(l) {
 			return func() {
-				_ = os.Remove(path) // before the next one has it; one that is left there does no harm
-				_ = l.Unlock()      // nothing was written
+				_ = os.Remove(path) // while the lock is held; a leftover file does no harm
+				_ = l.Unlock()      // no data was written
 			}, nil
 		}
-		_ = l.Unlock() // the one that had the lock deleted the file
+		_ = l.Unlock() // the previous owner of the lock deleted the file
 	}
 }

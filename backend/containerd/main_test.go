@@ -28,17 +28,18 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// instance marks everything that this run of the tests makes.
+// instance labels all objects that this test run creates.
 var instance = "test-" + strings.ToLower(rand.Text())
 
-// stateEnv names the state directory to the processes that tests start.
+// stateEnv is the environment variable that passes the state directory to child processes of tests.
 const stateEnv = "WORKCELL_CONTAINERD_TEST_STATE"
 
-// stateDir is where the tests keep their state. Every run has one of its own: what is in it and has no record on the
-// engine is left behind, and so would be what another run made on another engine, or left when it was killed.
+// stateDir returns the state directory of the tests. Every test run has a separate directory. Otherwise, objects of a
+// killed run or of another engine in the directory would look like leftovers, because they have no record on this
+// engine.
 func stateDir() string { return os.Getenv(stateEnv) }
 
-// cgroupParent is of its own for each run too.
+// cgroupParent returns the control group of this test run.
 func cgroupParent() string {
 	return fmt.Sprintf("/workcell-test-%08x", crc32.ChecksumIEEE([]byte(stateDir())))
 }
@@ -46,7 +47,7 @@ func cgroupParent() string {
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
-	if stateDir() != "" { // a process that a test started
+	if stateDir() != "" { // a child process of a test
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "workcell-containerd-")
@@ -57,13 +58,13 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // the machine's own temporary directory
+	defer os.RemoveAll(dir) //nolint:errcheck // the host's temporary directory
 	if code := m.Run(); code != 0 {
 		return code
 	}
 	left, err := leftovers(context.Background(), instance)
 	for deadline := time.Now().Add(3 * time.Minute); len(left) > 0 && time.Now().Before(deadline); {
-		time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
+		time.Sleep(100 * time.Millisecond) // other processes may be creating or removing objects
 		left, err = leftovers(context.Background(), instance)
 	}
 	left = append(left, backendtest.LoopDevices(dir)...)
@@ -88,7 +89,7 @@ func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Back
 	return backendtest.Closing(t, b, err)
 }
 
-// engineAPI is a client of the engine beside the driver's.
+// engineAPI returns a client of the engine that is independent of the driver.
 func engineAPI(t testing.TB) *ctrd.Client {
 	t.Helper()
 	api, err := newAPI()
@@ -97,7 +98,7 @@ func engineAPI(t testing.TB) *ctrd.Client {
 	return api
 }
 
-// engineAddress is the socket of the containerd that is tested.
+// engineAddress returns the socket of the containerd under test.
 func engineAddress() string {
 	if address := os.Getenv("CONTAINERD_ADDRESS"); address != "" {
 		return address
@@ -118,14 +119,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// leftovers lists what an installation, or nobody, has on the engine and in the state directory.
+// leftovers lists the objects of an installation, and objects without an owner, on the engine and in the state
+// directory.
 func leftovers(ctx context.Context, instance string) ([]string, error) {
 	api, err := newAPI()
 	if err != nil {
 		return nil, err
 	}
-	defer api.Close()            //nolint:errcheck // only asked
-	found := map[string]string{} // each object, to the id of the sandbox that it is of
+	defer api.Close()            //nolint:errcheck // only used for queries
+	found := map[string]string{} // each object, with the ID of its sandbox
 	for _, pattern := range []string{stateDir() + "/sandboxes/*", "/sys/fs/cgroup/*" + cgroupParent() + "/*", "/sys/fs/cgroup" + cgroupParent() + "/*-*"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
@@ -152,7 +154,7 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 	}); err != nil {
 		return nil, err
 	}
-	// Last, because a container's record is the first thing that is made of a sandbox, and the last that goes.
+	// The records are read last, because the record of a sandbox is created first and removed last.
 	cs, err := api.ContainerService().List(ctx)
 	if err != nil {
 		return nil, err
@@ -173,10 +175,10 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 	return append(left, workspaces(instance)...), nil
 }
 
-// workspaces lists those of an installation.
+// workspaces lists the workspaces of an installation.
 func workspaces(instance string) []string {
 	var left []string
-	tags, _ := filepath.Glob(stateDir() + "/workspaces/*/owner.json") // the pattern is well-formed
+	tags, _ := filepath.Glob(stateDir() + "/workspaces/*/owner.json") // the pattern is valid
 	for _, p := range tags {
 		if data, err := os.ReadFile(p); err == nil && strings.Contains(string(data), instance) {
 			left = append(left, "workspace "+p)

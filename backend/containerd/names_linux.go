@@ -12,25 +12,25 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// sessionPrefix is how much of a session's name is in the names of its containers: containerd takes 76 characters.
+// sessionPrefix is the length of the session name's part in container names, because containerd allows 76 characters.
 const sessionPrefix = 32
 
-// sandboxIDs matches our ids of sandboxes: the session's name, a dot, and what no other sandbox of the session has.
+// sandboxIDs matches sandbox IDs: the session's name, a dot, and a part that is unique among the session's sandboxes.
 var sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.([A-Z2-7]{26})$`)
 
-// sessionName names a session's workspace and lock, and begins the names of its containers.
+// sessionName returns the name of a session's workspace and lock. It is also the prefix of its container names.
 func sessionName(session string) string {
 	sum := sha256.Sum256([]byte("workcell\x00" + session))
 	return hex.EncodeToString(sum[:])
 }
 
-// containerID names a container, and all that containerd, a shim and a runtime make of it. Every creation has a name of
-// its own, because containerd may still be at work for one whose process died, and what it cleans up goes by the name
-// alone.
+// containerID returns the name of a container. containerd, its shim, and the runtime use this name for all their
+// objects. Every creation has a unique name, because containerd may still be working on a container of a dead process,
+// and its cleanup only uses the name.
 func containerID(session, nonce string) string { return session[:sessionPrefix] + "." + nonce }
 
-// namesOf splits a sandbox's id into the name of its session and the id of its container; false for what is no id of
-// ours.
+// namesOf splits a sandbox ID into the name of its session and the ID of its container. It returns false if id is not a
+// sandbox ID.
 func namesOf(id string) (session, container string, ok bool) {
 	m := sandboxIDs.FindStringSubmatch(id)
 	if m == nil {
@@ -39,8 +39,8 @@ func namesOf(id string) (session, container string, ok bool) {
 	return m[1], containerID(m[1], m[2]), true
 }
 
-// others returns the records of a session's sandboxes, but for one, if any. There is at most one record, except where a
-// process dies, or several installations make a sandbox of one session at the same time.
+// others returns the records of a session's sandboxes, except the record but. At most one record exists, unless a
+// process died or several installations created a sandbox of the session at the same time.
 func (b *driver) others(ctx context.Context, session string, but *record) ([]*record, error) {
 	list, err := kit.Call(ctx, b.calls, "look for sandboxes of the session", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, "id~="+strconv.Quote("^"+session[:sessionPrefix]))

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// rewritten is a part of a container's record with other names in it.
+// rewritten is a part of a container's record with changed names.
 type rewritten struct {
 	kind  string
 	value []byte
@@ -27,7 +27,7 @@ type rewritten struct {
 func (r rewritten) GetTypeUrl() string { return r.kind }
 func (r rewritten) GetValue() []byte   { return r.value }
 
-// copyRecord makes a container's record that is like a sandbox's, by another id and own word.
+// copyRecord creates a copy of a sandbox's container record with another ID and nonce.
 func copyRecord(t *testing.T, id, container, own string) {
 	t.Helper()
 	api := engineAPI(t).ContainerService()
@@ -48,8 +48,8 @@ func copyRecord(t *testing.T, id, container, own string) {
 	must(t, err)
 }
 
-// TestLateRecord: what a process asked for that died may come when the session has a sandbox again. It can be removed,
-// and keeps its hands off the sandbox.
+// TestLateRecord verifies that a late record, which a dead process requested, can be removed after the session has a
+// new sandbox, and that this does not affect the new sandbox.
 func TestLateRecord(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -71,7 +71,8 @@ func TestLateRecord(t *testing.T) {
 	nothingLeft(t, spec.ID)
 }
 
-// TestTwoInstallations has two installations make a sandbox of one session at the same time: no more than one does.
+// TestTwoInstallations verifies that at most one of two installations succeeds if they create a sandbox of the same
+// session concurrently.
 func TestTwoInstallations(t *testing.T) {
 	t.Parallel()
 	makers := []*containerd.Backend{newBackend(t, nil), newBackend(t, func(o *containerd.Options) { o.StateDir = t.TempDir() })}

@@ -24,7 +24,7 @@ import (
 
 const (
 	defaultBridge = "workcell0"
-	// interfaceName is what a sandbox sees.
+	// interfaceName is the name of the network interface in a sandbox.
 	interfaceName = "eth0"
 )
 
@@ -43,7 +43,7 @@ func (o *CNIOptions) applyDefaults() error {
 	return nil
 }
 
-// available reports whether all programs are there that a bridged network needs.
+// available reports whether all programs for a bridged network are installed.
 func (o *CNIOptions) available() bool {
 	there := func(program string) bool { _, err := exec.LookPath(program); return err == nil }
 	for _, plugin := range []string{"bridge", "host-local", "firewall"} {
@@ -54,8 +54,9 @@ func (o *CNIOptions) available() bool {
 	return there("iptables") || there("/usr/sbin/iptables")
 }
 
-// networkConfig is the CNI configuration list of the one network of all bridged sandboxes. One is enough, because they
-// cannot reach each other. Addresses are kept where all installations on this machine look.
+// networkConfig returns the CNI configuration list of the network for all bridged sandboxes. One network is sufficient,
+// because the sandboxes cannot reach each other. The addresses are stored in a directory that all installations on this
+// host share.
 func (o *CNIOptions) networkConfig() ([]byte, error) {
 	type object = map[string]any
 	return json.Marshal(object{
@@ -75,8 +76,8 @@ func (o *CNIOptions) networkConfig() ([]byte, error) {
 	})
 }
 
-// plugins returns the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that
-// are built to find races its lock looks for deadlocks too, takes all goroutines for one, and ends the process when two
+// plugins returns the CNI library with only Workcell's network loaded. Every call returns a new instance. With the race
+// detector, the library's lock also detects deadlocks: it treats all goroutines as one and ends the process if two
 // calls overlap.
 func (b *driver) plugins() (gocni.CNI, error) {
 	conf, err := b.opts.CNI.networkConfig()
@@ -87,8 +88,8 @@ func (b *driver) plugins() (gocni.CNI, error) {
 		gocni.WithMinNetworkCount(1), gocni.WithConfListBytes(conf))
 }
 
-// makeNetns makes a network namespace that outlives this process and the sandbox's processes, by a mount on a file. One
-// that is there stays, with all that is set in it.
+// makeNetns creates a network namespace and mounts it on a file, so that it outlives this process and the sandbox's
+// processes. An existing namespace and its settings are kept.
 func makeNetns(path string) error {
 	if isNamespace(path) {
 		return nil
@@ -114,8 +115,8 @@ func isNamespace(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }
 
-// noIPv6 switches IPv6 off in the calling thread's network, which has no address of it but those that every interface
-// makes for itself: what is tried over it then fails at once.
+// noIPv6 disables IPv6 in the calling thread's network namespace. The namespace has only automatic link-local IPv6
+// addresses, so connections over IPv6 then fail immediately.
 func noIPv6() error {
 	for _, which := range []string{"all", "default"} {
 		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/disable_ipv6", []byte("1"), 0)
@@ -126,14 +127,14 @@ func noIPv6() error {
 	return nil
 }
 
-// loopbackUp starts the loopback interface of the calling thread's network; a runtime does so only in a namespace that
-// it made itself.
+// loopbackUp starts the loopback interface in the calling thread's network namespace. A runtime only does this in
+// namespaces that it created itself.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	defer unix.Close(fd) //nolint:errcheck // no data is buffered
 	req, err := unix.NewIfreq("lo")
 	if err != nil {
 		return err
@@ -142,7 +143,8 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
 }
 
-// joinNetwork connects a sandbox's network namespace and closes what it must not reach, before anything runs in it.
+// joinNetwork connects a sandbox's network namespace and blocks forbidden destinations, before any process runs in the
+// namespace.
 func (b *driver) joinNetwork(ctx context.Context, r *record) error {
 	path := r.state().netns(r.id)
 	if !hasInterface(path, interfaceName) {
@@ -153,8 +155,8 @@ func (b *driver) joinNetwork(ctx context.Context, r *record) error {
 	return b.guard(ctx, path)
 }
 
-// setupNetwork has the plugins connect a network namespace. They keep what they did for an id, and refuse it a second
-// time: after the machine was restarted, or after a failure half-way, that is undone first.
+// setupNetwork makes the plugins connect a network namespace. The plugins store their state by ID and reject a second
+// setup. After a restart of the host or an incomplete setup, setupNetwork first undoes the earlier setup.
 func (b *driver) setupNetwork(ctx context.Context, id, path string) error {
 	cni, err := b.plugins()
 	if err != nil {
@@ -176,7 +178,7 @@ func (b *driver) setupNetwork(ctx context.Context, id, path string) error {
 	}
 }
 
-// guard sets the rules in a network namespace. Setting them again replaces them in one step.
+// guard sets the rules in a network namespace. Setting the rules again replaces them atomically.
 func (b *driver) guard(ctx context.Context, path string) error {
 	facts, err := netguard.Probe()
 	if err != nil {
@@ -192,7 +194,8 @@ func (b *driver) guard(ctx context.Context, path string) error {
 	return nil
 }
 
-// networkError is ErrUnsupported, or the caller's end: an open network is never given instead.
+// networkError returns ErrUnsupported, or the error of ctx if it has ended. The driver never provides an unfiltered
+// network instead.
 func (b *driver) networkError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return b.calls.Fail(ctx, what, ctx.Err())
@@ -202,13 +205,14 @@ func (b *driver) networkError(ctx context.Context, what string, err error) error
 }
 
 func hasInterface(path, name string) bool {
-	return host.InNetns(path, func() error { // what cannot be entered has none
+	return host.InNetns(path, func() error { // an inaccessible namespace counts as having none
 		_, err := net.InterfaceByName(name)
 		return err
 	}) == nil
 }
 
-// leaveNetwork releases a sandbox's address and deletes its network namespace. It does nothing where there is none.
+// leaveNetwork releases a sandbox's address and deletes its network namespace. It does nothing if the namespace does
+// not exist.
 func (b *driver) leaveNetwork(ctx context.Context, dir stateDir, id string) error {
 	path := dir.netns(id)
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
@@ -219,7 +223,7 @@ func (b *driver) leaveNetwork(ctx context.Context, dir stateDir, id string) erro
 		cctx, cancel := context.WithTimeout(muted(ctx), b.opts.CallTimeout)
 		defer cancel()
 		at := path
-		if !isNamespace(path) { // as after the machine was restarted
+		if !isNamespace(path) { // for example, after a restart of the host
 			at = ""
 		}
 		err = cni.Remove(cctx, id, at)
@@ -230,7 +234,7 @@ func (b *driver) leaveNetwork(ctx context.Context, dir stateDir, id string) erro
 	return deleteNetns(path)
 }
 
-// deleteNetns deletes a network namespace. It does nothing where there is none.
+// deleteNetns deletes a network namespace. It does nothing if the namespace does not exist.
 func deleteNetns(path string) error {
 	for isNamespace(path) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
@@ -243,7 +247,8 @@ func deleteNetns(path string) error {
 	return nil
 }
 
-// resolvers returns the machine's name servers but those on its loopback, behind which systemd keeps the true ones.
+// resolvers returns the host's name servers, except servers on its loopback addresses. If systemd-resolved listens on
+// loopback, resolvers returns the servers behind it.
 func resolvers() []netip.Addr {
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		data, err := os.ReadFile(path)
@@ -262,7 +267,7 @@ func resolvers() []netip.Addr {
 			return out
 		}
 	}
-	// Public ones, Docker's choice, where the machine has none that a sandbox could reach.
+	// If a sandbox can reach none of the host's name servers, use public servers, as Docker does.
 	return []netip.Addr{netip.AddrFrom4([4]byte{8, 8, 8, 8}), netip.AddrFrom4([4]byte{8, 8, 4, 4})}
 }
 
@@ -274,8 +279,8 @@ func resolvConf() []byte {
 	return []byte(out.String())
 }
 
-// inThread runs f on a separate thread in new namespaces. The thread ends with f, and the kernel then removes the
-// namespaces that nothing else uses.
+// inThread runs f on a separate thread in new namespaces. The thread exits after f, and the kernel then removes
+// namespaces that are not used elsewhere.
 func inThread(namespaces int, f func() error) error {
 	return host.OnThread(func() error {
 		if err := unix.Unshare(namespaces); err != nil {

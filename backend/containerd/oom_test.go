@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestOOM has the kernel kill the main process: root of the sandbox can have it picked.
+// TestOOM verifies the state after the kernel killed the main process because memory ran out. The sandbox's root user
+// can make the kernel select this process.
 func TestOOM(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -21,8 +22,8 @@ func TestOOM(t *testing.T) {
 	info := backendtest.Create(t, b, spec)
 	conn := backendtest.Dial(t, b, info.ID)
 	hog := []string{"/bin/sh", "-c", "echo 1000 > /proc/1/oom_score_adj; echo 0 > /proc/self/oom_score_adj; tail /dev/zero"}
-	for try := 0; try < 30 && conn.Err() == nil; try++ { // which of the two is killed is the kernel's choice
-		_, _ = conn.Run(t.Context(), wire.RunRequest{ // ends with the sandbox, or with the hog
+	for try := 0; try < 30 && conn.Err() == nil; try++ { // the kernel chooses which of the two it kills
+		_, _ = conn.Run(t.Context(), wire.RunRequest{ // ends with the sandbox or with the memory hog
 			Spawn:  wire.Spawn{Argv: hog, Env: []string{"PATH=/usr/bin:/bin"}},
 			ExecID: rand.Text(), YieldMillis: -1,
 		})

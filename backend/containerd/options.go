@@ -1,26 +1,28 @@
-// Package containerd runs sandboxes on containerd itself, without Docker: on Linux, on the machine that containerd runs
-// on, and with the rights to use its socket, to make directories and to enter network namespaces (root).
+// Package containerd runs sandboxes directly on containerd, without Docker. It requires Linux and must run on
+// containerd's host. It needs root privileges to use containerd's socket, create directories, and enter network
+// namespaces.
 //
-// A sandbox is one container record, one snapshot and one task in a containerd namespace of Workcell's own, whose main
-// process is the Workcell guest. The guest listens on a socket in the sandbox's network namespace, which outlives the
-// host process and containerd. Beside containerd, everything of a sandbox lies in one directory below Options.StateDir.
+// A sandbox consists of one container record, one snapshot, and one task in a separate containerd namespace. Its main
+// process is the Workcell guest agent. The guest agent listens on a socket in the sandbox's network namespace. This
+// socket works without the host process and without containerd. All other files of a sandbox are in one directory below
+// Options.StateDir.
 //
-// What every container gets, whatever its image says, is as in backend/docker: a numeric non-root user, no
-// capabilities, no-new-privileges, the project's seccomp filter (containerd alone sets none), a read-only root (unless
-// the Spec asks for a writable one), private namespaces, limits on memory (swap included), CPU, processes, files and
-// core dumps, a sized /tmp and /dev/shm. docs/containerd.md has the whole list.
+// Every container has the same settings as in backend/docker, regardless of its image: a numeric non-root user, no
+// capabilities, no-new-privileges, Workcell's seccomp filter (containerd itself sets none), a read-only root (unless
+// the Spec requests a writable root), private namespaces, limits for memory (including swap), CPU, processes, files,
+// and core dumps, and a sized /tmp and /dev/shm. docs/containerd.md has the complete list.
 //
 // # Networks
 //
-// The default is no network at all. A bridged sandbox gets an address through CNI plugins and reaches public addresses
-// only: rules in its network namespace, set before its first process runs and out of its reach, reject what is private,
-// link-local (cloud metadata), on the sandbox network itself or an address of this machine, except the machine's
-// resolvers on port 53 and what Options.AllowNets lists.
+// By default, a sandbox has no network. A bridged sandbox gets an address through CNI plugins and can only reach public
+// addresses. Rules in its network namespace reject all other addresses: private addresses, link-local addresses (cloud
+// metadata), addresses on the sandbox network, and addresses of this host. The rules are set before the first process
+// runs, and the sandbox cannot change them. Exceptions are the host's resolvers on port 53 and the addresses in
+// Options.AllowNets.
 //
 // # Spans
 //
-// containerd.Create, containerd.Pull, containerd.Start, containerd.Stop, containerd.Dial,
-// containerd.Remove.
+// containerd.Create, containerd.Pull, containerd.Start, containerd.Stop, containerd.Dial, containerd.Remove.
 package containerd
 
 import (
@@ -42,60 +44,64 @@ const (
 	DefaultSubnet     = "10.89.64.0/20"
 )
 
-// Options refine New. The zero value, and nil, mean the defaults named at each field.
+// Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Address is containerd's socket; empty means DefaultAddress. The environment is not looked at: a command that
-	// honours CONTAINERD_ADDRESS reads it and sets this.
+	// Address is containerd's socket. If empty, it defaults to DefaultAddress. New does not read the environment: a
+	// command that supports CONTAINERD_ADDRESS must read the variable and set this field.
 	Address string
-	// Namespace is containerd's namespace for sandboxes and their images; empty means DefaultNamespace. Other
-	// namespaces, Docker's among them, are never touched.
+	// Namespace is containerd's namespace for sandboxes and their images. If empty, it defaults to DefaultNamespace. The
+	// driver never touches other namespaces, for example Docker's.
 	Namespace string
-	// Snapshotter is containerd's snapshotter; empty means overlayfs or, where containerd has none, native.
+	// Snapshotter is containerd's snapshotter. If empty, it defaults to overlayfs, or to native if overlayfs is not
+	// available.
 	Snapshotter string
-	// OCIRuntime is the OCI runtime of sandboxes that ask for none; empty means DefaultOCIRuntime.
+	// OCIRuntime is the OCI runtime of sandboxes that request none. If empty, it defaults to DefaultOCIRuntime.
 	OCIRuntime string
-	// OCIRuntimes are OCI runtimes by name, as absolute paths of their programs; a name that begins with runsc or kata is
-	// of one whose containers have a kernel of their own. "runc", "crun" and "runsc" need no entry when they are in PATH.
+	// OCIRuntimes maps names of OCI runtimes to absolute paths of their programs. A name with the prefix runsc or kata
+	// means that the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are in
+	// PATH.
 	OCIRuntimes map[string]string
-	// StateDir holds workspaces and other files of sandboxes, for root alone; empty means DefaultStateDir.
+	// StateDir is the directory for workspaces and other files of sandboxes. Only root can access it. If empty, it
+	// defaults to DefaultStateDir.
 	StateDir string
-	// CgroupParent is the control group that holds those of all sandboxes, "/name"; empty means "/" and the namespace. It
-	// is made with the first sandbox and removed with the last.
+	// CgroupParent is the parent of all sandboxes' control groups, for example "/name". If empty, it defaults to "/" and
+	// the namespace. The driver creates it with the first sandbox and removes it with the last.
 	CgroupParent string
-	// CNI refines bridged networks.
+	// CNI configures bridged networks.
 	CNI CNIOptions
-	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.
-	// Empty asks registries anonymously. Registries on a loopback address are spoken to in plain HTTP.
+	// ConfigDir is the directory of Docker's config.json, which contains registry credentials or names credential helpers.
+	// If empty, pulls are anonymous. Connections to registries on loopback addresses use plain HTTP.
 	ConfigDir string
-	// Images are those that may be used; nil allows all.
+	// Images is the policy for images. If nil, all images are allowed.
 	Images *backend.ImagePolicy
-	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the
-	// memory, 16384 open files) where not zero.
+	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
+	// of /tmp but at most half of the memory, and 16384 open files.
 	Limits backend.Limits
-	// AllowNets are addresses that bridged sandboxes may reach although they are private or this machine's own.
+	// AllowNets lists private addresses and addresses of this host that bridged sandboxes may reach.
 	AllowNets []netip.Prefix
-	// CallTimeout bounds one call of containerd's API, pulls excluded; 0 means 2 minutes.
+	// CallTimeout bounds one call of containerd's API, except pulls. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long containerd may answer nothing, not even a question for its version, before a call fails
-	// with ErrUnavailable; 0 means 5 s.
+	// Patience is how long containerd may leave a call and all version requests unanswered before the call fails with
+	// ErrUnavailable. If zero, it defaults to 5 seconds.
 	Patience time.Duration
-	// PullTimeout bounds one pull; 0 means 30 minutes.
+	// PullTimeout bounds one pull. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
-	// Guest replaces the guest that the library carries.
+	// Guest replaces the embedded guest agent.
 	Guest *backend.Guest
-	// TracerProvider makes the spans; nil means that of the span in the caller's context.
+	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger gets what operators may need and callers may not see, such as containerd's own error texts; nil drops it.
+	// Logger receives information for operators that callers may not see, for example containerd's original error texts.
+	// If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 
-// CNIOptions refine bridged networks.
+// CNIOptions configure bridged networks.
 type CNIOptions struct {
-	// BinDirs hold the plugins bridge, host-local and firewall; empty means /opt/cni/bin and /usr/lib/cni. Without the
-	// plugins there is no bridged network.
+	// BinDirs are the directories of the plugins bridge, host-local, and firewall. If empty, BinDirs defaults to
+	// /opt/cni/bin and /usr/lib/cni. Without the plugins, bridged networks are not available.
 	BinDirs []string
-	// Subnet is the IPv4 network of bridged sandboxes; the zero value means DefaultSubnet.
+	// Subnet is the IPv4 network of bridged sandboxes. The zero value means DefaultSubnet.
 	Subnet netip.Prefix
-	// Bridge is the name of the bridge; empty means "workcell0".
+	// Bridge is the name of the bridge. If empty, it defaults to "workcell0".
 	Bridge string
 }

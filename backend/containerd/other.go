@@ -9,12 +9,12 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Backend is a [backend.SandboxBackend] on Linux; on other systems New always fails.
+// Backend is a [backend.SandboxBackend] on Linux. On other systems, New always fails.
 type Backend struct {
 	backend.SandboxBackend
 }
 
-// New fails with ErrUnsupported: sandboxes on containerd need to be on containerd's own machine, which runs Linux.
+// New returns ErrUnsupported, because the driver must run on containerd's host, which runs Linux.
 func New(context.Context, *Options) (*Backend, error) {
 	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// plan is what containerd is to be asked for.
+// plan describes the requests to containerd.
 type plan struct {
 	*kit.Plan
-	runtime     string              // path of the OCI runtime's program
-	enforcement backend.Enforcement // of the workspace's limit
+	runtime     string              // path of the OCI runtime
+	enforcement backend.Enforcement // enforcement of the workspace limit
 }
 
-// newPlan checks a plan against what the engine can do.
+// newPlan checks a plan against the engine's capabilities.
 func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) {
 	p := &plan{Plan: checked, enforcement: backend.WorkspaceWatched}
 	if err := checkDomain(p.Ref); err != nil {
@@ -45,8 +45,8 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	return p, nil
 }
 
-// checkDomain refuses a registry with upper-case letters: it is a misspelt repository, as every engine says, or a
-// second spelling of one registry.
+// checkDomain returns an error for a registry with upper-case letters. Such a registry is a misspelled repository,
+// which every engine rejects, or a second spelling of the same registry.
 func checkDomain(ref string) error {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil || reference.Domain(named) != strings.ToLower(reference.Domain(named)) {
@@ -55,7 +55,7 @@ func checkDomain(ref string) error {
 	return nil
 }
 
-// supports refuses what this machine cannot do. The limits were looked at before.
+// supports returns an error if this host cannot run the plan. The limits have already been checked.
 func (e *engine) supports(p *kit.Plan) error {
 	switch s := p.Spec; {
 	case s.Network == backend.NetworkBridge && !slices.Contains(e.caps.Networks, backend.NetworkBridge):
@@ -66,18 +66,18 @@ func (e *engine) supports(p *kit.Plan) error {
 	return p.Supports("containerd", e.caps, e.arch)
 }
 
-// kernelNetwork reports whether a runtime's containers use the kernel's network stack of their namespace, so that rules
-// in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack, so that rules in their network
+// namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
 func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"
 }
 
-// ownKernel reports whether a runtime's containers have a kernel of their own, by its name.
+// ownKernel reports whether the containers of the runtime with this name have a separate kernel.
 func ownKernel(runtime string) bool {
 	return backend.RuntimeIsolation(runtime).AtLeast(backend.IsolationKernel)
 }
 
-// familiar returns the short form of a reference, for people.
+// familiar returns the short form of a reference, for display.
 func familiar(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// engineProxy stands between a driver and containerd, and knows the calls by name.
+// engineProxy is a proxy between a driver and containerd that knows the names of the calls.
 type engineProxy struct {
 	address string
 	to      *grpc.ClientConn
@@ -29,12 +29,13 @@ type engineProxy struct {
 	hook    atomic.Pointer[hook]
 }
 
-// hook sees every call: before it is passed on, and once it is answered. An error is the answer instead.
+// hook is called twice for every call: before the proxy forwards the call, and after the response. If it returns an
+// error, this error is the response.
 type hook func(ctx context.Context, method string, answered bool) error
 
 func (p *engineProxy) on(f hook) { p.hook.Store(&f) }
 
-// raw passes messages as they are.
+// raw is a codec that does not decode messages.
 type raw struct{}
 
 func (raw) Name() string                  { return "proto" }
@@ -46,7 +47,7 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 func newProxy(t testing.TB) *engineProxy {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ctrd") // a test's own directory may be too long for a socket
+	dir, err := os.MkdirTemp("", "ctrd") // t.TempDir may be too long for a socket
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	to, err := grpc.NewClient("unix://"+engineAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -60,7 +61,7 @@ func newProxy(t testing.TB) *engineProxy {
 	return p
 }
 
-// start listens; after stop it does so again.
+// start starts listening. It can be called again after stop.
 func (p *engineProxy) start(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("unix", p.address)
@@ -76,7 +77,7 @@ func (p *engineProxy) call(ctx context.Context, method string, answered bool) er
 	return nil
 }
 
-// pass passes one call on.
+// pass forwards one call.
 func (p *engineProxy) pass(_ any, in grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(in)
 	if err := p.call(in.Context(), method, false); err != nil {
@@ -120,7 +121,7 @@ func (p *engineProxy) pass(_ any, in grpc.ServerStream) error {
 	}
 }
 
-// silence has calls wait for their end; one of the given name only, or all.
+// silence makes calls with this name wait until their context ends. An empty name matches all calls.
 func silence(name string) hook {
 	return func(ctx context.Context, method string, answered bool) error {
 		if answered || !strings.HasSuffix(method, name) {
@@ -131,7 +132,7 @@ func silence(name string) hook {
 	}
 }
 
-// refuse answers one call with an error.
+// refuse makes calls with this name return an error.
 func refuse(name string, late bool) hook {
 	return func(_ context.Context, method string, answered bool) error {
 		if strings.HasSuffix(method, name) && answered == late {

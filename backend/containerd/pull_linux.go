@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/registryauth"
 )
 
-// fetchImage does one pull. This process speaks with the registry itself and hands the layers to containerd.
+// fetchImage pulls an image. This process connects to the registry and passes the layers to containerd.
 func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backend.PullProgress)) error {
 	what := "pull " + p.Image
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
@@ -31,8 +31,8 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 		return err
 	})
 	silent := errors.Is(context.Cause(cctx), kit.ErrSilent) || cerrdefs.IsUnavailable(err)
-	failed := b.calls.Fail(ctx, what, err) // which logs all of it
-	// Errors of containerd and of the caller keep their kind. All other errors become errors of the image.
+	failed := b.calls.Fail(ctx, what, err) // also logs the full error
+	// Errors of containerd and of the caller keep their kind. All other errors become ErrImage.
 	switch {
 	case err == nil:
 		report(backend.PullProgress{Image: p.Image, Status: "Downloaded"})
@@ -45,7 +45,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 	return b.calls.Error(what, backend.ErrImage, kit.Scrub(err.Error()))
 }
 
-// resolver finds registries and shows them Docker's credentials.
+// resolver returns a resolver for registries that uses Docker's credentials.
 func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
 	client := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	credentials := func(host string) (string, string, error) {
@@ -62,7 +62,7 @@ func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle fu
 	)}), client.CloseIdleConnections
 }
 
-// isLoopback reports whether a registry is on this machine's own loopback addresses; its name need not be looked up.
+// isLoopback reports whether a registry has a loopback address of this host. It does not resolve names.
 func isLoopback(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

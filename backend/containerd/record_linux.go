@@ -18,61 +18,62 @@ import (
 )
 
 const (
-	// configKey names the extension of a container record that holds config.
+	// configKey is the key of the container record's extension that contains config.
 	configKey = backend.LabelPrefix + "config"
-	// configType marks it, so that containerd keeps it as it is.
+	// configType is the type of the extension. containerd stores unknown types without changes.
 	configType = "dev.workcell/config.v1+json"
-	// labelNonce is the part of a sandbox's name that no other sandbox of its session has.
+	// labelNonce contains the part of a sandbox's ID that is unique among the session's sandboxes.
 	labelNonce = backend.LabelPrefix + "nonce"
 )
 
-// config is what Workcell keeps in a container's record beside its labels.
+// config is the data that Workcell stores in a container's record in addition to its labels.
 type config struct {
 	kit.Record
 	ImageID  string   `json:"image_id"`
 	ImageEnv []string `json:"image_env,omitempty"`
-	Parent   string   `json:"parent"`  // chain id of the image's layers; empty for an image without any
+	Parent   string   `json:"parent"`  // chain ID of the image's layers; empty if the image has no layers
 	Runtime  string   `json:"runtime"` // name of the OCI runtime
 
-	Labels   map[string]string `json:"labels,omitempty"`   // the user's own
-	State    string            `json:"state"`              // the state directory that holds the sandbox's files
-	Cgroup   string            `json:"cgroup"`             // its control group
+	Labels   map[string]string `json:"labels,omitempty"`   // labels of the user
+	State    string            `json:"state"`              // state directory with the sandbox's files
+	Cgroup   string            `json:"cgroup"`             // control group of the sandbox
 	Building string            `json:"building,omitempty"` // name of the environment to install
-	// Fork is what the workspace begins as, whoever makes it: the process that made the record may have died before it
-	// did.
+	// Fork is the origin of the workspace's files. It is part of the record because the process that created the record
+	// may die before it creates the workspace.
 	Fork *backend.ForkOf `json:"fork,omitempty"`
 }
 
-// record is a sandbox's container record, as far as the driver uses it. It never changes.
+// record contains the parts of a sandbox's container record that the driver uses. It is immutable.
 type record struct {
-	id          string // of the container, see containerID
+	id          string // ID of the container, see containerID
 	session     string // see sessionName
 	labels      map[string]string
 	config      config
 	snapshotter string
 	image       string // full reference
 
-	held io.Closer // keeps the workspace of a fork mounted until the sandbox has it; nil for none
+	held io.Closer // keeps a fork's workspace mounted until the sandbox mounts it; may be nil
 }
 
-// letGo lets go of the workspace of a fork that was just made.
+// letGo releases the workspace of a new fork.
 func (r *record) letGo() {
 	if r.held != nil {
-		_ = r.held.Close() // a descriptor
+		_ = r.held.Close() // only a descriptor
 	}
 }
 
-// jsonAny carries JSON through containerd.
+// jsonAny passes JSON to containerd.
 type jsonAny struct{ value []byte }
 
 func (jsonAny) GetTypeUrl() string { return configType }
 func (a jsonAny) GetValue() []byte { return a.value }
 
-// newRecord describes the container of a plan.
+// newRecord returns the record for the container of a plan.
 func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	session := sessionName(p.Spec.ID)
 	id := containerID(session, nonce)
-	// The user's own are in config alone: containerd and its plugins act on some, and take none of more than 4 KiB.
+	// The user's labels are only in config, because containerd and its plugins interpret some labels and reject labels of
+	// more than 4 KiB.
 	labels := p.SandboxLabels(b.opts.Guest.Version)
 	labels[labelNonce] = nonce
 	var fork *backend.ForkOf
@@ -97,7 +98,7 @@ func (r *record) extension() (typeurl.Any, error) {
 	return jsonAny{js}, nil
 }
 
-// readRecord reads back what Create wrote; false for a container that is not a sandbox of ours.
+// readRecord parses the record that Create wrote. It returns false if the container is not a sandbox of this driver.
 func readRecord(c containers.Container) (*record, bool) {
 	session := sessionName(c.Labels[backend.LabelID])
 	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(session, c.Labels[labelNonce]) {
@@ -111,23 +112,24 @@ func readRecord(c containers.Container) (*record, bool) {
 	return r, filepath.IsAbs(r.config.State) && filepath.Base(r.config.Cgroup) == r.id
 }
 
-// name is the sandbox's id for callers.
+// name returns the sandbox ID for callers.
 func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
 
-// is reports whether this is the record of the sandbox of that id.
+// is reports whether the record belongs to the sandbox with this ID.
 func (r *record) is(id string) bool { return r != nil && r.name() == id }
 
-// state returns the directory that holds the sandbox's files: that of the installation that made it.
+// state returns the state directory of the installation that created the sandbox.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 
-// owner is the user whom the workspace belongs to.
+// owner returns the user that owns the workspace.
 func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User) }
 
 // bridged reports whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
 
-// netns returns the network namespace that is made for a sandbox; empty when its runtime makes it. A runtime with a
-// network stack of its own (runsc) has the interfaces that it finds, and starts none.
+// netns returns the path of the network namespace that the driver creates for a sandbox. If the runtime creates the
+// namespace, netns returns an empty string. A runtime with a separate network stack (runsc) uses the existing
+// interfaces and starts none.
 func (r *record) netns() string {
 	switch {
 	case r.bridged():
@@ -138,14 +140,14 @@ func (r *record) netns() string {
 	return ""
 }
 
-// info describes the sandbox.
+// info returns the info of the sandbox.
 func (r *record) info(s backend.State) backend.Info {
 	info := r.config.Info(r.labels, r.config.Labels)
 	info.ID, info.ImageID, info.ImageEnv, info.State = r.name(), r.config.ImageID, slices.Clone(r.config.ImageEnv), s
 	return info
 }
 
-// stateOf returns the state of a sandbox from its main process, nil for none.
+// stateOf returns the state of a sandbox. p is its main process, or nil.
 func (r *record) stateOf(p *apitask.Process) backend.State {
 	switch p.GetStatus() {
 	case apitask.Status_CREATED:
@@ -161,7 +163,8 @@ func (r *record) stateOf(p *apitask.Process) backend.State {
 	return backend.StateStopped
 }
 
-// startedFile names the sandbox that was started: before that, its creation may be under way in another process.
+// startedFile contains the ID of a sandbox that was started. Before that, another process may still be creating the
+// sandbox.
 const startedFile = "started"
 
 func (r *record) markStarted() error {

@@ -14,18 +14,18 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in
-// the container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of
-// this one.
+// deviceLink is a symbolic link in a sandbox's directory to the loop device with its workspace. The runtime mounts the
+// device only in the container's mount namespace. Therefore the kernel releases it with the sandbox's last process,
+// even if this process has died.
 const deviceLink = "workspace.dev"
 
-// Enforcement returns what can hold the limit of a workspace under the default runtime.
+// Enforcement returns the enforcement of workspace limits under the default runtime.
 func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	return b.enforcement(ctx, b.opts.OCIRuntime)
 }
 
-// enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel
-// may pass over what it does not know.
+// enforcement returns the enforcement of workspace limits under a runtime. A runtime that does not use the kernel's
+// mount call may ignore mount options that it does not know.
 func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
@@ -34,14 +34,14 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 	return enforcement, b.settle(ctx, "inspect workspaces", stateError("create a workspace", err))
 }
 
-// chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is.
+// chooseEnforcement selects the enforcement of the workspace limit. An existing workspace keeps its enforcement.
 func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
 		p.enforcement = backend.WorkspaceWatched
 	case kept && kernelNetwork(p.Spec.OCIRuntime):
-		p.enforcement = backend.WorkspaceSized // what is wrong with it is told when it is mounted
+		p.enforcement = backend.WorkspaceSized // the mount reports problems with it
 	default:
 		p.enforcement, err = b.enforcement(ctx, p.Spec.OCIRuntime)
 	}
@@ -52,11 +52,11 @@ func (s stateDir) image(session string) string {
 	return filepath.Join(s.workspaces(session), "disk.img")
 }
 
-// newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is
-// never taken for half made.
+// newImage is the temporary name of a workspace's file system, until the workspace has its tag. A file system with its
+// final name is always complete.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
 
-// finishImage renames a workspace's file system to its final name, unless it has that.
+// finishImage renames a workspace's file system to its final name, unless this has been done.
 func (r *record) finishImage() error {
 	if r.config.Sized() == 0 {
 		return nil
@@ -72,8 +72,8 @@ func (r *record) finishImage() error {
 	return stateError("create the workspace", err)
 }
 
-// formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is
-// half made.
+// formatWorkspace creates a workspace's file system under its temporary name, if the workspace needs one. An existing
+// file with this name is incomplete and is replaced.
 func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
 	if r.config.Sized() == 0 {
 		return nil
@@ -93,8 +93,8 @@ func (r *record) sizedSpec(user kit.User) sizedfs.Spec {
 	return sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(user.UID), GID: int(user.GID)}
 }
 
-// attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed
-// then.
+// attachWorkspace attaches a workspace's file system to a loop device. The runtime mounts the device. The caller must
+// close the returned Closer afterwards.
 func (r *record) attachWorkspace() (io.Closer, error) {
 	if r.config.Sized() == 0 {
 		return io.NopCloser(nil), nil
@@ -107,7 +107,7 @@ func (r *record) attachWorkspace() (io.Closer, error) {
 		return nil, stateError("mount the workspace", err)
 	}
 	link := r.state().file(r.id, deviceLink)
-	_ = os.Remove(link + ".new") // of a process that died
+	_ = os.Remove(link + ".new") // left over from a dead process
 	if err = os.Symlink(d.Path, link+".new"); err == nil {
 		err = os.Rename(link+".new", link)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// snapshots returns where a session's workspace lies.
+// snapshots returns the location of a session's workspace.
 func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
 	w := &snapshots.Workspace{Dir: s.workspaces(session), Files: s.workspace(session)}
 	if sized {
@@ -23,7 +23,7 @@ func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
 	return w
 }
 
-// snapshots returns where a sandbox's workspace lies, and its processes if it runs.
+// snapshots returns the location of a sandbox's workspace, and its processes if it is running.
 func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace, error) {
 	if !kernelNetwork(r.config.Runtime) {
 		return nil, fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w",
@@ -40,7 +40,7 @@ func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace
 	return w, nil
 }
 
-// origin returns where the workspace of a snapshot lies that the sandbox may have.
+// origin returns the workspace of a snapshot if the sandbox may copy it.
 func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snapshots.Workspace, error) {
 	session := sessionName(from.SessionID)
 	tag, err := r.state().readTag(session)
@@ -53,7 +53,7 @@ func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snaps
 	return r.state().snapshots(session, tag.Bytes > 0), nil
 }
 
-// forkFiles makes the files of a new workspace of a snapshot. The directory of its files is there.
+// forkFiles creates the files of a new workspace from a snapshot. The directory for the files must exist.
 func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error {
 	state := r.state()
 	origin, err := b.origin(ctx, r, *r.config.Fork)
@@ -65,7 +65,7 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 	if r.config.Sized() > 0 {
 		to.Image, to.Size = state.newImage(r.session), r.sizedSpec(user)
 	} else {
-		to.Files += ".new" // half of the files are nobody's workspace
+		to.Files += ".new" // incomplete files are not in the workspace
 		err = errors.Join(removeTree(ctx, to.Files), os.Mkdir(to.Files, 0o755), os.Chown(to.Files, int(user.UID), int(user.GID)))
 	}
 	if err != nil {
@@ -77,13 +77,13 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 	if to.Files == files {
 		return nil
 	}
-	if err := os.Remove(files); err != nil { // it is empty
+	if err := os.Remove(files); err != nil { // the directory is empty
 		return stateError("create the workspace", err)
 	}
 	return stateError("create the workspace", os.Rename(to.Files, files))
 }
 
-// waitForWorkspace waits for what is done to a sandbox's workspace, or brings to its end what a dead process began.
+// waitForWorkspace waits for an operation on a sandbox's workspace, or completes an operation of a dead process.
 func (b *driver) waitForWorkspace(ctx context.Context, id string) error {
 	session, _, ok := namesOf(id)
 	if !ok || !snapshots.Busy(b.state.workspaces(session)) {

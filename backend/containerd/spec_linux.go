@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	guestDir = embed.Dir // where the guest's directory is mounted
+	guestDir = embed.Dir // mount point of the guest agent's directory
 	hostname = "workcell"
-	// specVersion is the oldest that says all of this; an older runtime refuses a newer one.
+	// specVersion is the oldest version that supports all of these settings. Old runtimes reject newer versions.
 	specVersion = "1.0.2"
 )
 
-// ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
-// of its volumes.
+// ociSpec describes the container for the OCI runtime. Of the image's configuration, it only uses the mount points of
+// volumes.
 func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	args := r.config.GuestArgs(r.config.RootBytes)
 	return &specs.Spec{
@@ -39,7 +39,7 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 			Seccomp:       b.engine.seccomp,
 			MaskedPaths:   kit.MaskedPaths(b.engine.cpus),
 			ReadonlyPaths: kit.ReadonlyPaths(),
-			Sysctl: map[string]string{ // as Docker: what needs a privilege elsewhere is harmless in a namespace
+			Sysctl: map[string]string{ // as in Docker; a network namespace makes these privileges harmless
 				"net.ipv4.ip_unprivileged_port_start": "0",
 				"net.ipv4.ping_group_range":           "0 2147483647",
 			},
@@ -48,7 +48,7 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	}
 }
 
-// guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
+// guestProcess describes a Workcell program in the sandbox: the guest agent or its bridge.
 func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},
@@ -58,7 +58,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: true,
 		Rlimits:         rlimits(r),
-		OOMScoreAdj:     new(0), // not what containerd itself has, which may be protected
+		OOMScoreAdj:     new(0), // not containerd's own value, which may protect it
 	}
 }
 
@@ -107,7 +107,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 	}
 }
 
-// tmpfs allows execution: installers and compilers run what they put into /tmp.
+// tmpfs returns a tmpfs mount that allows execution, because installers and compilers execute files in /tmp.
 func tmpfs(at string, size int64, o kit.User) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
 		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", kit.Inodes(size)),
@@ -119,7 +119,7 @@ func bind(from, at string, more ...string) specs.Mount {
 	return specs.Mount{Type: "bind", Source: from, Destination: at, Options: append([]string{"bind", "nosuid", "nodev", "private"}, more...)}
 }
 
-// workspaceMount is the workspace's directory or its own file system.
+// workspaceMount returns the mount of the workspace's directory or file system.
 func workspaceMount(r *record) specs.Mount {
 	if r.config.Sized() > 0 {
 		options := append([]string{"rw", "nosuid", "nodev"}, strings.Split(sizedfs.Options, ",")...)

@@ -18,11 +18,11 @@ import (
 
 // stateDir is the driver's directory:
 //
-//	guest/<version>/                      the guest and its library, mounted into every sandbox
+//	guest/<version>/                      the guest agent and its library, mounted in every sandbox
 //	sandboxes/<container>/                files of /etc, network namespace
-//	workspaces/<session>/owner.json,data  outlives its sandbox unless it is removed with it
-//	locks/<session>                       while something is ended, deleted or about to be made; see Backend.lock
-//	empty/                                a place to mount on, in namespaces that nobody else sees
+//	workspaces/<session>/owner.json,data  kept after the sandbox, unless removed with it
+//	locks/<session>                       held while a sandbox is stopped, deleted, or created; see driver.lock
+//	empty/                                mount point for private mount namespaces
 type stateDir struct{ root string }
 
 func (s stateDir) guests() string              { return filepath.Join(s.root, "guest") }
@@ -43,7 +43,7 @@ func (s stateDir) workspaceTag(session string) string {
 func (s stateDir) locks() string { return filepath.Join(s.root, "locks") }
 func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 
-// openState makes the directory where there is none. It must be for its owner alone.
+// openState creates the state directory if it is missing. Only its owner may have access to it.
 func openState(root string) (stateDir, error) {
 	s := stateDir{root: filepath.Clean(root)}
 	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.locks(), s.empty()} {
@@ -58,7 +58,7 @@ func openState(root string) (stateDir, error) {
 	return s, stateError("close the state directory", err)
 }
 
-// stateError hides the path in an error of the file system.
+// stateError removes the path from an error of the file system.
 func stateError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -69,7 +69,7 @@ func stateError(what string, err error) error {
 	return fmt.Errorf("containerd: %s: %w", what, err)
 }
 
-// guestFor returns the guest of sandboxes of an OCI runtime.
+// guestFor returns the guest agent for sandboxes of an OCI runtime.
 func (b *driver) guestFor(runtime string) *backend.Guest {
 	if ownKernel(runtime) {
 		return kit.ReadableGuest(b.opts.Guest)
@@ -77,7 +77,7 @@ func (b *driver) guestFor(runtime string) *backend.Guest {
 	return b.opts.Guest
 }
 
-// installGuest puts the guest where sandboxes of an OCI runtime find it, unless it is there.
+// installGuest installs the guest agent for sandboxes of an OCI runtime, unless it is already installed.
 func (b *driver) installGuest(runtime string) error {
 	g := b.guestFor(runtime)
 	err := kit.InstallGuest(b.state.guest(g.Version), filepath.Join(b.state.guests(), "new-"), g, b.engine.arch)
@@ -89,7 +89,7 @@ func (b *driver) installGuest(runtime string) error {
 
 func etcFiles() []string { return []string{"hosts", "hostname", "resolv.conf"} }
 
-// makeFiles makes a sandbox's own directory.
+// makeFiles creates a sandbox's directory and its files.
 func (b *driver) makeFiles(r *record) error {
 	dir := r.state()
 	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
@@ -116,22 +116,22 @@ func etcFile(name string, r *record) []byte {
 	return []byte("# This sandbox has no network.\n")
 }
 
-// workspaceTag is the owner of a workspace.
+// workspaceTag records the owner of a workspace.
 type workspaceTag struct {
 	Instance string `json:"instance"`
 	Session  string `json:"session"`
-	Bytes    int64  `json:"bytes,omitempty"` // size of its own file system; 0 for a directory
+	Bytes    int64  `json:"bytes,omitempty"` // size of its file system; 0 for a directory
 }
 
-// errStrange: a workspace cannot be a session's.
+// errStrange means that a workspace belongs to another session.
 var errStrange = fmt.Errorf("containerd: the existing workspace belongs to another sandbox: %w", backend.ErrExists)
 
 func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
 }
 
-// readTag returns the owner of a session's workspace, and a zero tag without one: there is no workspace, or its maker
-// died before it wrote the tag.
+// readTag returns the owner of a session's workspace. It returns a zero tag if the workspace does not exist, or if the
+// process that created it died before it wrote the tag.
 func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))
@@ -144,8 +144,8 @@ func (s stateDir) readTag(session string) (workspaceTag, error) {
 	return tag, nil
 }
 
-// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made
-// reports which.
+// makeWorkspace creates a session's workspace or uses an existing workspace of the session. made reports whether it
+// created one.
 func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
 	dir := r.state()
 	user, err := r.owner()
@@ -173,7 +173,7 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 	if made {
 		err = snapshots.Alone(ctx, dir.workspaces(r.session), func() error {
 			now, err := dir.readTag(r.session)
-			if made = now == (workspaceTag{}); err != nil || !made { // another process was at it, and has done it
+			if made = now == (workspaceTag{}); err != nil || !made { // another process has created it
 				return err
 			}
 			return b.fillWorkspace(ctx, r, user, tag)
@@ -185,10 +185,10 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 	return made, r.finishImage()
 }
 
-// fillWorkspace makes what is in a new workspace, and then its tag.
+// fillWorkspace creates the contents of a new workspace and then its tag.
 func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, tag workspaceTag) error {
 	dir := r.state()
-	// The owner comes first: a tag says that the directory is as it must be.
+	// The owner is set first, because a tag means that the directory is complete.
 	err := stateError("create the workspace", os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)))
 	switch {
 	case err != nil:
@@ -204,7 +204,7 @@ func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, ta
 	return stateError("create the workspace", host.WriteJSON(dir.workspaceTag(r.session), tag, durable))
 }
 
-// removeTree deletes a directory below the state directory, however large, within the bounds of ctx.
+// removeTree deletes a directory of any size below the state directory. It stops when ctx ends.
 func removeTree(ctx context.Context, path string) error {
 	err := host.RemoveTree(ctx, path)
 	if err != nil && ctx.Err() != nil {

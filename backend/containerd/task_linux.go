@@ -18,14 +18,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// killWait is how long a killed process may take to end before it is looked at again: it may be paused.
+// killWait is the maximum time that a killed process has to exit before it is checked again, because it may be paused.
 const killWait = 3 * time.Second
 
-// staleWait is how long containerd may take to forget a task whose shim died or was never whole.
+// staleWait is the maximum time in which containerd removes a task whose shim died or was incomplete.
 const staleWait = 10 * time.Second
 
-// startTask starts a sandbox's main process, in its network when it has one. again: there may have been one before. A
-// failure leaves a task for destroy.
+// startTask connects the network of a bridged sandbox and starts the sandbox's main process. again means that an
+// earlier task may have existed. If startTask fails, destroy removes the task.
 func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
@@ -38,7 +38,7 @@ func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount,
 	if err != nil {
 		return err
 	}
-	defer device.Close() //nolint:errcheck // what the runtime mounted keeps it
+	defer device.Close() //nolint:errcheck // the runtime's mount keeps the device
 	g, gctx := errgroup.WithContext(ctx)
 	if r.bridged() {
 		g.Go(func() error { return b.joinNetwork(gctx, r) })
@@ -56,10 +56,10 @@ func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount,
 	return r.markStarted()
 }
 
-// errStarted: another call, perhaps of another process, started the sandbox meanwhile.
+// errStarted means that another call, perhaps in another process, started the sandbox concurrently.
 var errStarted = errors.New("another call started the sandbox")
 
-// createTask has the runtime make the container around a process that does not run yet.
+// createTask makes the runtime create the container with a process that is not running yet.
 func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) error {
 	req := &tasks.CreateTaskRequest{ContainerID: r.id}
 	for _, m := range mounts {
@@ -72,8 +72,8 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 		})
 		switch {
 		case kit.Unexplained(err):
-			// containerd may still be cleaning up after an earlier task of this name that came to nothing, as when the
-			// process that asked for it died, and has no type for that.
+			// containerd may still be cleaning up an earlier, failed task of this name, for example because the process that
+			// requested it died. Its error for this case has no type.
 			return !again || ctx.Err() != nil || time.Since(began) > staleWait, err
 		case !errors.Is(err, backend.ErrExists):
 			return true, err
@@ -81,12 +81,12 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 		if p, err := b.task(ctx, r.id); err == nil && r.stateOf(p) == backend.StateRunning {
 			return true, errStarted
 		}
-		// Somebody else is starting it, or containerd has not yet cleaned up after a shim that died.
+		// Another caller is starting the sandbox, or containerd has not yet cleaned up a dead shim.
 		return time.Since(began) > staleWait, fmt.Errorf("containerd: the sandbox is starting or stopping: %w", backend.ErrUnavailable)
 	})
 }
 
-// task returns the main process of a sandbox; ErrNotFound when it has none.
+// task returns the main process of a sandbox, or ErrNotFound if it has none.
 func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) {
 	res, err := kit.Call(ctx, b.calls, "inspect sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
 		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
@@ -94,12 +94,12 @@ func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) 
 	return res.GetProcess(), err
 }
 
-// deleteTask ends a sandbox's processes and returns when they are gone.
+// deleteTask kills a sandbox's processes and waits until they have exited.
 func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	if err := b.Thaw(ctx, r); err != nil {
 		return err
 	}
-	var begin time.Time // of what endWait bounds
+	var begin time.Time // start of the time that endWait bounds
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.killTask(ctx, r.id)
 		if err == nil {
@@ -120,21 +120,21 @@ func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	})
 }
 
-// endWait is how long an end is tried that fails for no reason that is known by its type. Shims give such errors while
-// another call ends the same process, and containerd while it clears up after a shim that was killed.
+// endWait is how long deleteTask retries after errors without a known type. Shims return such errors while another call
+// ends the same process. containerd returns them while it cleans up a killed shim.
 const endWait = 5 * time.Second
 
-// killTask kills the main process, and with it every process of its namespace, and waits a while for the end.
+// killTask kills the main process and thereby all processes in its PID namespace. It waits for a while until they exit.
 func (b *driver) killTask(ctx context.Context, id string) error {
 	svc := b.api.TaskService()
 	err := b.calls.Do(ctx, "kill sandbox", func(ctx context.Context) error {
 		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
 		return err
 	})
-	if errors.Is(err, backend.ErrNotFound) { // there is none, or it has ended
+	if errors.Is(err, backend.ErrNotFound) { // no task, or it has exited
 		return nil
 	}
-	if kit.Unexplained(err) { // runsc has no word for "it has ended already"
+	if kit.Unexplained(err) { // runsc has no error type for a process that has exited
 		if p, terr := b.task(ctx, id); terr == nil && p.GetStatus() == apitask.Status_STOPPED {
 			return nil
 		}
@@ -148,7 +148,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 		return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		// What is frozen does not die.
+		// A frozen process does not exit.
 		return b.calls.Do(ctx, "resume sandbox", func(ctx context.Context) error {
 			_, err := svc.Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 			if err != nil {

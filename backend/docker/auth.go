@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/registryauth"
 )
 
-// registryAuth returns the credentials for the registry of ref in the form that the engine takes; empty when there are
-// none.
+// registryAuth returns the credentials for the registry of ref in the engine's format. It returns an empty string if no
+// credentials exist.
 func (b *driver) registryAuth(ctx context.Context, ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 
 const (
 	cleanupTimeout = kit.CleanupTimeout
-	// attachTimeout bounds the opening of a stream: an engine whose earlier client stopped reading answers nothing.
+	// attachTimeout bounds the opening of a stream. An engine does not respond if an earlier client stopped reading.
 	attachTimeout = 10 * time.Second
 )
 
 func newClient(o Options) (*client.Client, error) {
 	opts := []client.Opt{
 		client.WithAPIVersionNegotiation(),
-		// Workcell has spans of its own; the client's would carry raw ids and image names in their paths.
+		// Workcell creates spans itself. The client's spans would contain raw IDs and image names in their paths.
 		client.WithTraceProvider(noop.NewTracerProvider()),
 		client.WithUserAgent("workcell"),
 	}
@@ -33,7 +33,7 @@ func newClient(o Options) (*client.Client, error) {
 		opts = append(opts, client.WithHost(o.Host))
 	}
 	api, err := client.NewClientWithOpts(opts...)
-	if err != nil { // the text quotes the address, which may be a path
+	if err != nil { // the text contains the address, which may be a path
 		return nil, fmt.Errorf("docker: Options.Host is not an engine address: %w", backend.ErrInvalid)
 	}
 	return api, nil

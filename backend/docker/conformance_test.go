@@ -17,7 +17,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	dropInits(t, "1234-1234", "4242-100", "2147483647-2147483647") // users of the suite
+	dropInits(t, "1234-1234", "4242-100", "2147483647-2147483647") // users in the suite
 	backendtest.Run(t, harness(t))
 }
 

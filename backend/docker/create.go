@@ -17,22 +17,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// tidyDelay is how long the container that prepared a workspace is left alone.
+// tidyDelay is the delay before the container that prepared a workspace is removed.
 const tidyDelay = 250 * time.Millisecond
 
-// creation is a Create under way: what it made so far, and so what a failure has to take back.
+// creation is a running Create. It records the created objects, so that a failure can remove them.
 type creation struct {
 	b     *driver
 	p     *plan
 	img   *image
 	nonce string
 
-	tried    bool                        // a container was asked for, and so perhaps a volume
-	id       string                      // of the container, once known
-	prepared func(context.Context) error // removes what prepared the workspace
+	tried    bool                        // a container, and possibly a volume, was requested
+	id       string                      // ID of the container, once known
+	prepared func(context.Context) error // removes the container that prepared the workspace
 }
 
-// Create makes a sandbox and starts it.
+// Create creates a sandbox and starts it.
 func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
 	p, err := b.newPlan(ctx, checked)
 	if err != nil {
@@ -60,7 +60,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	b.workspaces.Store(c.id, p.volume)
 	if remove := c.prepared; remove != nil {
 		b.calls.Background(ctx, func(ctx context.Context) {
-			select { // the caller's first command matters more than tidiness
+			select { // the caller's first command has priority over cleanup
 			case <-time.After(tidyDelay):
 			case <-b.calls.Life().Done():
 			}
@@ -72,7 +72,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return info, nil
 }
 
-// make creates the container, then starts it while a new workspace gets its owner.
+// make creates the container. It then starts the container and sets the owner of a new workspace concurrently.
 func (c *creation) make(ctx context.Context) error {
 	if c.p.Spec.Network == backend.NetworkBridge {
 		if err := c.b.ensureNetwork(ctx); err != nil {
@@ -105,7 +105,7 @@ func (c *creation) make(ctx context.Context) error {
 	return g.Wait()
 }
 
-// launch starts the container with the guest in it.
+// launch starts the container with the guest agent.
 func (c *creation) launch(ctx context.Context) error {
 	if err := c.b.ensureGuest(ctx, c.b.guest.of(c.p.engine.runtime(c.p.Spec)), c.id); err != nil {
 		return err
@@ -121,13 +121,13 @@ func (c *creation) launch(ctx context.Context) error {
 	return err
 }
 
-// why returns the true reason of a failure: the end of ctx, whatever it made fail, or the removal of the sandbox. That
-// something is missing which the sandbox needs, such as its network, must not read as if the sandbox were.
+// why returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object that the
+// sandbox needs is missing, for example its network, the error must not look as if the sandbox were missing.
 func (c *creation) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return c.b.calls.Fail(ctx, "create", ctx.Err())
-	case errors.Is(err, snapshots.ErrNone), errors.Is(err, backend.ErrUnavailable): // to ask would take as long again
+	case errors.Is(err, snapshots.ErrNone), errors.Is(err, backend.ErrUnavailable): // asking would take as long
 		return err
 	case c.id != "" && c.b.isRemoved(ctx, c.id):
 		return fmt.Errorf("docker: the sandbox was removed while it was being created: %w", backend.ErrLost)
@@ -137,7 +137,7 @@ func (c *creation) why(ctx context.Context, err error) error {
 	return err
 }
 
-// isRemoved reports whether a container that was there is gone, or about to be.
+// isRemoved reports whether an existing container was removed or is being removed.
 func (b *driver) isRemoved(ctx context.Context, id string) bool {
 	res, err := b.inspect(ctx, id)
 	if err != nil {
@@ -158,10 +158,10 @@ func (c *creation) createContainer(ctx context.Context) error {
 		return err
 	})
 	switch {
-	case errors.Is(err, backend.ErrNotFound) && c.p.installed != "": // it was removed, perhaps by another process
+	case errors.Is(err, backend.ErrNotFound) && c.p.installed != "": // removed, perhaps by another process
 		c.b.installed.Delete(c.p.installed)
 		return c.b.calls.NoEnvironment(c.p.Plan)
-	case errors.Is(err, backend.ErrInvalid) && len(c.p.Spec.Mounts) > 0: // its words name directories of its machine
+	case errors.Is(err, backend.ErrInvalid) && len(c.p.Spec.Mounts) > 0: // the text contains host directories
 		return fmt.Errorf("docker: a directory to mount does not exist on the engine's host: %w", backend.ErrInvalid)
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s was removed during the call: %w", c.p.Image, backend.ErrImage)
@@ -171,7 +171,8 @@ func (c *creation) createContainer(ctx context.Context) error {
 	return err
 }
 
-// startContainer starts a container. A guest volume that was emptied behind our back, as by a prune, is filled again.
+// startContainer starts a container. If another program emptied the guest volume, for example with docker volume prune,
+// startContainer fills the volume again.
 func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := func() error {
 		return b.calls.Do(ctx, "start container", func(ctx context.Context) error { return b.api.ContainerStart(ctx, id, container.StartOptions{}) })
@@ -198,7 +199,8 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 	return start()
 }
 
-// verify describes what now runs, and makes sure that it is what was checked and that its network is closed.
+// verify describes the running sandbox. It verifies that the image is the checked image and that the network is
+// filtered.
 func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	res, err := c.b.inspect(ctx, c.id)
 	if err != nil {
@@ -220,8 +222,8 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	return info, nil
 }
 
-// sameImage reports whether a container's image is the one that was checked. Engines with another image store may call
-// it by another of its digests, and then know it by both.
+// sameImage reports whether a container uses the checked image. Engines with the containerd image store may use another
+// digest of the image as its ID, and then find it under both digests.
 func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
 		return true, nil
@@ -233,7 +235,7 @@ func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	return err == nil && res.ID == c.img.id, err
 }
 
-// rollback removes what was made.
+// rollback removes the created objects.
 func (c *creation) rollback(ctx context.Context) error {
 	var errs []error
 	if c.prepared != nil {
@@ -246,14 +248,14 @@ func (c *creation) rollback(ctx context.Context) error {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
 		c.b.network.guarded.Delete(c.id)
 	}
-	if c.tried { // the engine keeps a container's own volume if it reads the container's files at that moment
+	if c.tried { // the engine keeps an anonymous volume if it reads the container's files at this moment
 		errs = append(errs, c.b.removeTerminals(ctx, c.p.volume), c.dropWorkspace(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// findContainer looks for a container that was asked for and whose creation was not answered. One of the same name that
-// another Create made stays.
+// findContainer looks for a container whose creation was requested but not answered. It ignores a container of the same
+// name that another Create created.
 func (c *creation) findContainer(ctx context.Context) error {
 	res, err := c.b.inspect(ctx, c.p.name)
 	if err == nil && res.Config.Labels[labelNonce] == c.nonce {
@@ -262,7 +264,7 @@ func (c *creation) findContainer(ctx context.Context) error {
 	return kit.Ignore(err, backend.ErrNotFound)
 }
 
-// dropWorkspace removes the volume if the container's creation made it.
+// dropWorkspace removes the volume if this creation created it.
 func (c *creation) dropWorkspace(ctx context.Context) error {
 	made, _, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
 	if made {

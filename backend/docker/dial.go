@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Dial connects to the guest's socket. Where only the engine reaches that, the engine starts the guest's bridge in the
-// sandbox, which takes some tens of milliseconds more.
+// Dial connects to the guest agent's socket. If only the engine can reach the socket, the engine starts the guest
+// agent's bridge in the sandbox. This takes some tens of milliseconds longer.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	info, pid, err := b.running(ctx, id)
 	if err != nil {
@@ -28,7 +28,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	case err == nil:
 		b.near.Store(true)
 		return s, nil
-	case b.near.Load() && errors.Is(err, kit.ErrNoProcess): // when the runtime did not report its end
+	case b.near.Load() && errors.Is(err, kit.ErrNoProcess): // the runtime did not report its exit
 		return nil, fmt.Errorf("docker: the sandbox's process is gone, although the engine says that it runs: %w", backend.ErrLost)
 	case !errors.Is(err, kit.ErrElsewhere):
 		return nil, err
@@ -46,8 +46,9 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return s, lost(err)
 }
 
-// reach connects to the guest's socket as a process of this machine, which an engine behind a local socket most likely
-// runs its containers on. Such a stream is a third faster than the engine's, and the engine may be away.
+// reach connects directly to the guest agent's socket, as a process of this host. An engine with a local socket most
+// likely runs its containers on this host. Such a stream is a third faster than a stream of the engine, and works even
+// if the engine is not running.
 func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteCloser, error) {
 	if !strings.HasPrefix(b.api.DaemonHost(), "unix://") {
 		return nil, kit.ErrElsewhere
@@ -62,8 +63,8 @@ func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteClo
 	return s, err
 }
 
-// running makes sure that a sandbox can be spoken to, and may be. It
-// also returns the id of the sandbox's first process.
+// running verifies that a sandbox is running and that this driver may connect to it. It also returns the process ID of
+// the sandbox's main process.
 func (b *driver) running(ctx context.Context, id string) (backend.Info, int, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
@@ -75,7 +76,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	info := describeContainer(res)
 	switch info.State {
 	case backend.StateRunning:
-	case backend.StatePaused: // its processes continue when it is resumed
+	case backend.StatePaused: // its processes continue after a resume
 		return info, 0, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
 	default:
 		return info, 0, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
@@ -83,7 +84,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	return info, res.State.Pid, b.guardNetwork(ctx, res)
 }
 
-// lost returns backend.ErrLost for a sandbox that ran a moment ago and is gone or in conflict.
+// lost returns backend.ErrLost if the error means that a sandbox that was just running has exited or is in conflict.
 func lost(err error) error {
 	if kit.IsAny(err, backend.ErrNotFound, backend.ErrExists) {
 		return fmt.Errorf("docker: the sandbox exited: %w", backend.ErrLost)

@@ -7,9 +7,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// TestDialWithoutProcess: who may enter the sandbox's network namespace on the engine's own machine comes in without a
-// process of the engine's in the sandbox, for which a sandbox whose commands use up its processes may have no room.
-// Others are served by one, as TestRemoteEngine shows.
+// TestDialWithoutProcess verifies that a process that may enter the sandbox's network namespace connects without a
+// helper process in the sandbox. A sandbox whose commands use all processes has no room for a helper process. Other
+// clients use a helper process, see TestRemoteEngine.
 func TestDialWithoutProcess(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -1,30 +1,30 @@
-// Package docker runs sandboxes on a Docker Engine, local or remote, from API 1.41 on.
+// Package docker runs sandboxes on a local or remote Docker Engine, from API 1.41 on.
 //
-// Everything goes through the Engine API: no command, no bind mount, no socket shared with a sandbox. A sandbox is one
-// container whose main process is the Workcell guest, delivered through a read-only volume that is filled once per
-// engine and guest version, and one workspace volume. The engine keeps the labels.
+// The driver only uses the Engine API. It needs no commands, bind mounts, or sockets that it shares with a sandbox. A
+// sandbox consists of one container and one workspace volume. The main process of the container is the Workcell guest
+// agent. The guest agent is in a read-only volume, which is filled once per engine and guest version. The engine stores
+// the labels.
 //
-// Dial connects to the guest's Unix socket in the sandbox's network namespace. If this process cannot enter the
+// Dial connects to the guest agent's Unix socket in the sandbox's network namespace. If this process cannot enter the
 // namespace, for example because the engine is on another host, Dial runs `workcell-guest connect` with the engine's
 // exec.
 //
-// What every container gets, whatever its image says: a numeric non-root user, no capabilities, no-new-privileges, the
-// engine's seccomp filter, a read-only root (unless the Spec asks for a writable one), private namespaces, limits on
-// memory (swap included), CPU, processes, files and core dumps, a sized /tmp and /dev/shm, no log, no health check, no
-// restart. docs/docker.md has the whole list.
+// Every container has these settings, regardless of its image: a numeric non-root user, no capabilities,
+// no-new-privileges, the engine's seccomp filter, a read-only root (unless the Spec requests a writable root), private
+// namespaces, limits for memory (including swap), CPU, processes, files, and core dumps, a sized /tmp and /dev/shm, no
+// log, no health check, and no restart. docs/docker.md has the complete list.
 //
 // # Networks
 //
-// The default is no network at all. A bridged sandbox reaches public addresses only: what is private, link-local (cloud
-// metadata), on the sandbox network itself (gateway, other sandboxes) or an address of the engine's own machine is
-// rejected inside the sandbox's network namespace by rules that the sandbox has no privilege to change, except the
-// engine's resolvers on port 53 and what Options.AllowNets lists. Where such rules cannot be installed, Create fails
-// with ErrUnsupported.
+// By default, a sandbox has no network. A bridged sandbox can only reach public addresses. Rules inside the sandbox's
+// network namespace, which the sandbox has no privilege to change, reject all other addresses: private addresses,
+// link-local addresses (cloud metadata), addresses on the sandbox network (gateway, other sandboxes), and addresses of
+// the engine's host. Exceptions are the engine's resolvers on port 53 and the addresses in Options.AllowNets. If the
+// rules cannot be installed, Create fails with ErrUnsupported.
 //
 // # Spans
 //
-// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Remove,
-// docker.Snapshot, docker.Rollback.
+// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Remove, docker.Snapshot, docker.Rollback.
 package docker
 
 import (
@@ -45,57 +45,58 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// Options refine New. The zero value, and nil, mean the defaults named at each field.
+// Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Host is the engine's address: "unix:///run/docker.sock", "tcp://host:2376", "npipe:////./pipe/docker_engine".
-	// Empty is the platform's default. The environment is not looked at: a command that honours DOCKER_HOST reads it
-	// and sets this.
+	// Host is the engine's address, for example "unix:///run/docker.sock", "tcp://host:2376", or
+	// "npipe:////./pipe/docker_engine". If empty, Host is the platform's default. New does not read the environment: a
+	// command that supports DOCKER_HOST must read the variable and set this field.
 	Host string
-	// TLS protects a tcp Host; nil speaks plain HTTP.
+	// TLS protects a tcp Host. If nil, the client uses plain HTTP.
 	TLS *tls.Config
-	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.
-	// Empty asks registries anonymously.
+	// ConfigDir is the directory of Docker's config.json, which contains registry credentials or names credential helpers.
+	// If empty, pulls are anonymous.
 	ConfigDir string
-	// Images are those that may be used; nil allows all.
+	// Images is the policy for images. If nil, all images are allowed.
 	Images *backend.ImagePolicy
-	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the
-	// memory, 16384 open files) where not zero.
+	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
+	// of /tmp but at most half of the memory, and 16384 open files.
 	Limits backend.Limits
-	// AllowNets are addresses that bridged sandboxes may reach although they are private or the engine's own.
+	// AllowNets lists private addresses and addresses of the engine's host that bridged sandboxes may reach.
 	AllowNets []netip.Prefix
-	// CallTimeout bounds one call of the engine's API, pulls excluded; 0 means 2 minutes.
+	// CallTimeout bounds one call of the engine's API, except pulls. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long the engine may answer nothing, not even a ping, before a call fails with ErrUnavailable;
-	// 0 means 5 s.
+	// Patience is how long the engine may leave a call and all pings unanswered before the call fails with ErrUnavailable.
+	// If zero, it defaults to 5 seconds.
 	Patience time.Duration
-	// PullTimeout bounds one pull; 0 means 30 minutes.
+	// PullTimeout bounds one pull. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
-	// Guest replaces the guest that the library carries.
+	// Guest replaces the embedded guest agent.
 	Guest *backend.Guest
-	// TracerProvider makes the spans; nil means that of the span in the caller's context.
+	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger gets what operators may need and callers may not see, such as the engine's own error texts; nil drops it.
+	// Logger receives information for operators that callers may not see, for example the engine's original error texts.
+	// If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 
-// Backend is a [backend.SandboxBackend] on one Docker Engine. Its methods may be called concurrently. Streams of Dial
-// outlive Close.
+// Backend is a [backend.SandboxBackend] on one Docker Engine. It is safe for concurrent use. Streams of Dial stay open
+// after Close.
 type Backend struct {
 	*common
 	d *driver
 }
 
-type common = kit.Driver // without a name of its own in Backend
+type common = kit.Driver // alias, so that Backend has no field with an exported name
 
-// driver is what is Docker's own.
+// driver implements the engine-specific methods for Docker.
 type driver struct {
 	workspaceSnapshots
 
 	opts  Options
 	api   *client.Client
 	log   *slog.Logger
-	known atomic.Pointer[engine] // what learn found out, nil before
-	near  atomic.Bool            // the engine's containers are processes of this machine
+	known atomic.Pointer[engine] // result of learn; nil before
+	near  atomic.Bool            // the engine's containers are processes of this host
 
 	calls *kit.Calls
 
@@ -103,12 +104,12 @@ type driver struct {
 	guest   guestVolumes
 	network sandboxNetwork
 
-	installed  sync.Map // image id by name of an environment that was seen
-	workspaces sync.Map // volumeName by container id, so that a container that is gone does not hide its volume
+	installed  sync.Map // image ID by name of known environments
+	workspaces sync.Map // volumeName by container ID, to find the volume of a removed container
 }
 
-// New connects to an engine, within the bounds of ctx and Options.Patience. An engine that does not answer is
-// ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
+// New connects to an engine. ctx and Options.Patience bound the connection attempt. If the engine does not respond, New
+// returns ErrUnavailable. If the engine cannot run Linux containers, New returns ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(driver)
 	if opts != nil {
@@ -139,10 +140,11 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits), b}, nil
 }
 
-// Capabilities are those that the engine had when they first mattered; none when it does not answer.
+// Capabilities returns the engine's capabilities at the time of their first use. If the engine does not respond, it
+// returns none.
 func (b *driver) Capabilities() backend.Capabilities { return b.engine().caps }
 
-// Enforcement returns WorkspaceWatched: the engine's volumes have no size.
+// Enforcement returns WorkspaceWatched, because the engine's volumes have no size limit.
 func (b *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 	return backend.WorkspaceWatched, nil
 }

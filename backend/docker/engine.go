@@ -15,23 +15,23 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// minAPI is the oldest API that knows private cgroup namespaces and platforms.
+// minAPI is the oldest API version with private cgroup namespaces and platforms.
 const minAPI = "1.41"
 
-// engine is what learn found out; it never changes.
+// engine is the result of learn. It is immutable.
 type engine struct {
 	caps           backend.Capabilities
-	arch           string // as images name it
+	arch           string // architecture name in images
 	cpus           int
-	memory         bool   // memory can be limited, swap perhaps not
-	seccomp        bool   // containers are filtered
-	profile        string // by this; empty for the engine's own
+	memory         bool   // memory can be limited, even if swap cannot
+	seccomp        bool   // containers have a seccomp filter
+	profile        string // seccomp profile; empty means the engine's own
 	defaultRuntime string
-	root           string // where the engine keeps its data, on its own machine
-	terminals      bool   // it can mount our devpts
+	root           string // data directory of the engine, on its host
+	terminals      bool   // the engine can mount our devpts
 }
 
-// probe asks the engine whether it is there and can be used.
+// probe checks that the engine responds and can be used.
 func (b *driver) probe(ctx context.Context) error {
 	ping, err := kit.Call(ctx, b.calls, "connect", b.api.Ping)
 	if err != nil {
@@ -47,8 +47,8 @@ func (b *driver) probe(ctx context.Context) error {
 	return nil
 }
 
-// learn asks the engine what it is, once: the answer takes it longer than all that the use of a sandbox takes, which
-// does without. Several at once may ask.
+// learn reads the engine's properties once. This call takes the engine longer than all calls that an existing sandbox
+// needs, so these calls do not use learn. learn is safe for concurrent use.
 func (b *driver) learn(ctx context.Context) (*engine, error) {
 	if e := b.known.Load(); e != nil {
 		return e, nil
@@ -65,8 +65,9 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 	return b.known.Load(), nil
 }
 
-// engine returns the result of learn, or an engine without capabilities if the daemon does not answer. Containers are
-// made with the engine of their plan: an empty engine has no seccomp profile and no limits.
+// engine returns the result of learn. If the daemon does not respond, it returns an engine without capabilities.
+// Containers must be created with the engine of their plan, because an empty engine has no seccomp profile and no
+// limits.
 func (b *driver) engine() *engine {
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
 	defer cancel()
@@ -110,7 +111,7 @@ func describe(info system.Info) (engine, error) {
 	return e, nil
 }
 
-// mountsTerminals reports whether an engine can mount, label and unmount a devpts that is a volume.
+// mountsTerminals reports whether the engine can mount, label, and unmount a devpts volume.
 func mountsTerminals(info system.Info) bool {
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ","); name {
@@ -118,11 +119,12 @@ func mountsTerminals(info system.Info) bool {
 			return false
 		}
 	}
-	// Engines before 23.0 count wrong what containers that outlived them have mounted, and then never remove it.
+	// Engines before 23.0 count mounts of containers incorrectly if the containers outlive the daemon, and then never
+	// remove the volume.
 	return !info.LiveRestoreEnabled
 }
 
-// goArch returns the name of a machine in Go and in images.
+// goArch returns the name of an architecture in Go and in images.
 func goArch(machine string) string {
 	switch machine {
 	case "x86_64":
@@ -133,8 +135,8 @@ func goArch(machine string) string {
 	return machine
 }
 
-// kernelNetwork reports whether a runtime's containers use the kernel's network stack of their namespace, so that rules
-// in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack, so that rules in their network
+// namespace apply. A separate network stack, for example in gVisor or a virtual machine, bypasses these rules.
 func kernelNetwork(runtime string) bool {
 	switch runtime {
 	case "", "runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux":
@@ -143,7 +145,7 @@ func kernelNetwork(runtime string) bool {
 	return false
 }
 
-// supports refuses what this engine cannot do. The limits were looked at before.
+// supports returns an error if the engine cannot run the plan. The limits have already been checked.
 func (e *engine) supports(p *kit.Plan) error {
 	switch s := p.Spec; {
 	case !e.seccomp:
@@ -156,7 +158,7 @@ func (e *engine) supports(p *kit.Plan) error {
 
 func (e *engine) runtime(s backend.Spec) string { return cmp.Or(s.OCIRuntime, e.defaultRuntime) }
 
-// Ping asks the engine whether it is there, and what it is.
+// Ping checks that the engine responds and returns information about it.
 func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	info, err := kit.Call(ctx, b.calls, "ping", b.api.Info)
 	if err != nil {

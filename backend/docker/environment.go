@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// environments is the repository of the images that hold environments; their tags are the names.
+	// environments is the repository of the images that contain environments. The tag is the environment's name.
 	environments = "workcell/environment:"
-	// labelBuilding holds the name of the environment that is to be installed in a sandbox.
+	// labelBuilding contains the name of the environment to install in a sandbox.
 	labelBuilding = backend.LabelPrefix + "building"
 )
 
-// findEnvironment makes the environment that the sandbox is to find what its container is created from.
+// findEnvironment makes the environment's image the image of the sandbox's container.
 func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) error {
 	if p.Spec.Environment == "" {
 		return nil
@@ -51,7 +51,7 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) error
 	return err
 }
 
-// prepareBuilding makes the directory to install in.
+// prepareBuilding creates the install directory.
 func (b *driver) prepareBuilding(ctx context.Context, id string, o kit.User) error {
 	headers := []tar.Header{directory(path.Dir(backend.EnvironmentDir), kit.User{}), directory(backend.EnvironmentDir, o)}
 	_, err := b.statPath(ctx, id, backend.NodeModulesLink)
@@ -73,7 +73,7 @@ func (b *driver) prepareBuilding(ctx context.Context, id string, o kit.User) err
 	})
 }
 
-// CommitEnvironment keeps the root of a sandbox as an image.
+// CommitEnvironment saves the root of a sandbox as an image.
 func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	res, err := b.own(ctx, id)
 	if err != nil {
@@ -94,7 +94,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 		return fmt.Errorf("docker: label %s: %w", labelConfig, err)
 	}
 	labels := kit.EnvironmentLabels(&c.Record, res.Config.Labels, time.Now())
-	for l := range res.Config.Labels { // they would be the image's, too
+	for l := range res.Config.Labels { // clears the labels because the image would inherit them
 		if _, set := labels[l]; !set {
 			labels[l] = ""
 		}
@@ -105,8 +105,8 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return err
 }
 
-// Environments returns the images of an instance's environments. One without a name lost it to another one of the same
-// recipe.
+// Environments returns the images of an instance's environments. An image without a name lost its name to a newer image
+// with the same recipe.
 func (b *driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
 	list, err := kit.Call(ctx, b.calls, "list images", kit.With(b.api.ImageList, imagetypes.ListOptions{}))
 	if err != nil {
@@ -132,7 +132,7 @@ func (b *driver) Environments(ctx context.Context, instance string) ([]backend.E
 	return out, nil
 }
 
-// RemoveEnvironment removes the image of an environment. The engine itself refuses one that a container has.
+// RemoveEnvironment removes the image of an environment. The engine refuses to remove the image of a container.
 func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	ref := environments + name
 	if strings.HasPrefix(name, "sha256:") {
@@ -153,7 +153,8 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	return kit.Ignore(err, backend.ErrNotFound)
 }
 
-// unused returns ErrExists for an image that a container has: a running one keeps the image, and would lose its name.
+// unused returns ErrExists if a container uses the image. Without this check, the engine would keep the image of a
+// running container but remove the image's name.
 func (b *driver) unused(ctx context.Context, image string) error {
 	list, err := b.listContainers(ctx, filters.Arg("ancestor", image))
 	if err == nil && len(list) > 0 {

@@ -14,11 +14,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// prompt is what a caller may have to wait for the news that the engine is gone; the bound promised is 5 s, and the
-// machine that runs the tests may be busy.
+// prompt is the maximum time in which a caller must learn that the engine does not respond. The documented limit is 5
+// seconds, but the host of the tests may be busy.
 const prompt = 90 * time.Second
 
-// TestEngineSilent has an engine that takes connections and answers nothing, from the beginning.
+// TestEngineSilent verifies the error for an engine that accepts connections but never responds.
 func TestEngineSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -36,7 +36,8 @@ func TestEngineSilent(t *testing.T) {
 	}
 }
 
-// TestEngineFallsSilent stops the engine's answers under every method, and has it come back.
+// TestEngineFallsSilent verifies the error of every method if the engine stops responding, and that the methods work
+// again after the engine recovers.
 func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -66,7 +67,8 @@ func TestEngineFallsSilent(t *testing.T) {
 	}
 }
 
-// TestEngineFallsSilentInCreate loses the engine at the start of a container, and gets it back soon after.
+// TestEngineFallsSilentInCreate verifies the cleanup if the engine stops responding when a container starts, and
+// recovers soon after.
 func TestEngineFallsSilentInCreate(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -86,13 +88,13 @@ func TestEngineFallsSilentInCreate(t *testing.T) {
 	if d := time.Since(begin); d > prompt {
 		t.Errorf("it took %v", d)
 	}
-	time.Sleep(100 * time.Millisecond) // what is first asked for, to take back what was made, is lost, too
+	time.Sleep(100 * time.Millisecond) // the first request of the cleanup is also lost
 	p.on(func(*http.Request) bool { return true })
-	must(t, b.Close()) // waits for what is to be taken back
+	must(t, b.Close()) // waits for the cleanup
 	nothingLeft(t, spec.ID)
 }
 
-// TestEngineSlow has an engine that takes longer over a call than the patience with a silent one: it answers pings.
+// TestEngineSlow verifies that a call may take longer than Patience if the engine responds to pings.
 func TestEngineSlow(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -132,7 +134,7 @@ func TestCallTimeout(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	b := newBackend(t, func(o *docker.Options) { o.Host, o.CallTimeout = p.host, 10*time.Second })
-	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/containers/json") }) // pings go through
+	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/containers/json") }) // pings succeed
 	if _, err := b.List(t.Context(), backend.Filter{}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("List: %v, want ErrUnavailable", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// steps reads as its bytes in small steps with a pause before each.
+// steps is a reader that returns its data in small steps with a pause before each step.
 type steps struct {
 	data  []byte
 	step  int
@@ -54,7 +54,7 @@ func TestGatherer(t *testing.T) {
 				if !bytes.Equal(out.Bytes(), data) {
 					t.Errorf("%d bytes of %d", out.Len(), len(data))
 				}
-				// The time is the bubble's own: what is over the source's pauses is waiting.
+				// The time is the bubble's fake time. Time in excess of the source's pauses was spent waiting.
 				if waited := time.Since(begun) - time.Duration(src.reads)*tt.pause; (waited > 0) != tt.waits {
 					t.Errorf("waited %v in %d reads", waited, src.reads)
 				}

@@ -19,23 +19,23 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
-// factsAge is how long the addresses of the engine's machine are taken to stay as they are.
+// factsAge is how long the addresses of the engine's host are cached.
 const factsAge = time.Minute
 
-// sandboxNetwork is what this process knows of the engine's surroundings.
+// sandboxNetwork caches information about the networks of the engine.
 type sandboxNetwork struct {
-	guarded sync.Map // by container id, when the start happened for which this process set the rules
+	guarded sync.Map // by container ID: the start time for which this process has set the rules
 
-	mu    sync.Mutex // guards what follows; not held across calls
+	mu    sync.Mutex // guards the fields below; not held during calls
 	facts netguard.Facts
-	asked time.Time // zero when facts were never found out
+	asked time.Time // zero if facts is not set
 }
 
-// guardNetwork closes, for a bridged sandbox that runs, what it must not reach, unless this process did so since the
-// sandbox was started. The rules are set in the sandbox's network namespace by a container of ours that shares it, the
-// only one to have the privilege; setting them again replaces them in one step. Because every way to a sandbox leads
-// through here, one that was started behind our back, or by a process that died right then, is closed as well before
-// any command of the user's runs through us.
+// guardNetwork blocks forbidden destinations for a running bridged sandbox, unless this process has already done so
+// since the sandbox was started. A helper container shares the sandbox's network namespace and sets the rules there.
+// Only this container has the privilege. Setting the rules again replaces them atomically. Every access to a sandbox
+// calls guardNetwork. Therefore the rules apply before the driver runs any user command, even if another program
+// started the sandbox or a process died during the start.
 func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse) error {
 	if describeContainer(res).Network != backend.NetworkBridge {
 		return nil
@@ -58,8 +58,8 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 	return nil
 }
 
-// guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
-// never given instead.
+// guardError returns ErrUnsupported for all errors except the end of the context and an unavailable engine. The driver
+// never provides an unfiltered network instead.
 func guardError(err error) error {
 	over := kit.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed)
 	if err == nil || over {
@@ -68,8 +68,8 @@ func guardError(err error) error {
 	return fmt.Errorf("docker: cannot filter the bridged network: %v: %w", err, backend.ErrUnsupported)
 }
 
-// hostFacts finds out the addresses and resolvers of the engine's machine, from a container of ours in its network that
-// only reads them.
+// hostFacts returns the addresses and resolvers of the engine's host. A helper container in the host's network reads
+// them.
 func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	n := &b.network
 	n.mu.Lock()
@@ -91,7 +91,8 @@ func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	return facts, nil
 }
 
-// runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and returns its output.
+// runGuard runs the guest agent's network mode in a helper container and returns its output. It removes the container
+// afterwards.
 func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
@@ -105,7 +106,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		NetworkMode: container.NetworkMode(network), IpcMode: container.IPCModePrivate,
 		CapDrop: []string{"ALL"}, CapAdd: caps, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true,
 		LogConfig:  container.LogConfig{Type: "none"},
-		UsernsMode: "host", // where the engine remaps users, a privilege over another container's network needs this
+		UsernsMode: "host", // if the engine remaps users, access to another container's network needs this
 		Resources:  container.Resources{PidsLimit: new(int64(64))},
 		Mounts:     []mount.Mount{b.guest.plain.mount(true)},
 	}
@@ -126,7 +127,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 	return b.runOnce(ctx, id)
 }
 
-// runOnce starts a container, and returns its output when it ended well.
+// runOnce starts a container and returns its output if it exits successfully.
 func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
@@ -134,7 +135,7 @@ func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // ends the read below
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // unblocks the read below
 	defer stop()
 	if err := b.startContainer(ctx, id); err != nil {
 		return nil, errors.Join(err, s.Close())

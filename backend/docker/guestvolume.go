@@ -17,24 +17,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// readyFile is written after the guest: a volume that has it is whole.
+// readyFile is written after the guest agent. A volume with this file is complete.
 const readyFile = guestDir + "/ready"
 
-// guestVolume is what this process knows of a volume that carries the guest.
+// guestVolume caches the state of a volume with the guest agent.
 type guestVolume struct {
 	guest *backend.Guest
-	lock  chan struct{} // holds one token, taken while the volume is looked at or filled
+	lock  chan struct{} // holds one token while a caller examines or fills the volume
 	ready atomic.Bool
 }
 
-// guestVolumes are the volumes of this version's guest.
+// guestVolumes are the volumes of this version's guest agent.
 type guestVolumes struct {
 	plain    guestVolume
 	readable guestVolume // for sandboxes with a kernel of their own
 	unnamed  atomic.Bool // the engine cannot mount the files of accountMounts
 	// patience is how long another process is seen to fill a volume before its lock counts as left behind.
 	patience time.Duration
-	// grace is how old another version's volume must be to be one that is not needed.
+	// grace is the minimum age at which another version's volume counts as unused.
 	grace time.Duration
 }
 
@@ -44,7 +44,7 @@ func (vs *guestVolumes) init(g *backend.Guest) {
 	vs.patience, vs.grace = 15*time.Second, 24*time.Hour
 }
 
-// of returns the volume for containers of an OCI runtime.
+// of returns the volume for containers with this OCI runtime.
 func (vs *guestVolumes) of(runtime string) *guestVolume {
 	if kernelNetwork(runtime) {
 		return &vs.plain
@@ -58,7 +58,7 @@ func (v *guestVolume) labels(role string) map[string]string {
 	return map[string]string{backend.LabelRole: role, backend.LabelGuest: v.guest.Version}
 }
 
-// mount mounts the volume.
+// mount returns the mount of the volume.
 func (v *guestVolume) mount(readOnly bool) mount.Mount {
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: string(v.name()), Target: guestDir, ReadOnly: readOnly,
@@ -106,8 +106,8 @@ func (b *driver) guestWhole(ctx context.Context, container string) (bool, error)
 	return err == nil, kit.Ignore(err, backend.ErrNotFound)
 }
 
-// fillGuest puts the guest into its volume. The name of the container through which it does is the lock against other
-// processes; one that was left behind by a dead process is taken over after a while.
+// fillGuest copies the guest agent to its volume. The name of the helper container is a lock against other processes. A
+// stale lock of a dead process is taken over after a while.
 func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
 	name := string(v.name())
 	var lock guestLock
@@ -130,18 +130,18 @@ func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
 	})
 }
 
-// guestLock is another process's lock as this one has seen it. The engine's clock may differ from ours, so that only
-// the time since it was first seen counts.
+// guestLock describes another process's lock. The engine's clock may differ from the local clock, so only the time
+// since the first observation counts.
 type guestLock struct {
 	id    string
 	since time.Time
 }
 
-// awaitGuest looks whether the process that holds the lock is done, through its own container.
+// awaitGuest checks through the lock's container whether the process that holds the lock has finished.
 func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
 	holder, err := b.inspect(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil // just removed: try to take the lock, and find the volume whole
+		return false, nil // just removed: acquire the lock and find the volume complete
 	}
 	if err != nil {
 		return true, err
@@ -153,7 +153,7 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 	switch {
 	case whole:
 		return true, nil
-	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // as while it is being removed
+	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // for example, during its removal
 		return true, err
 	case time.Since(lock.since) > b.guest.patience && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
 		b.log.Warn("docker: removing a stale guest lock", "container", name)
@@ -162,7 +162,7 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 	return false, nil
 }
 
-// copyGuest writes the guest and then the mark, unless another process was faster.
+// copyGuest writes the guest agent and then readyFile, unless another process has already done so.
 func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error {
 	e, err := b.learn(ctx)
 	if err != nil {

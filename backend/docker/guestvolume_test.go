@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// TestGuestVolume fills the volume of a new guest version from several processes at a time, empties it, and leaves a
-// stale lock.
+// TestGuestVolume verifies that several processes can fill the volume of a new guest version concurrently, that an
+// emptied volume is filled again, and that a stale lock is taken over.
 func TestGuestVolume(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
@@ -54,7 +54,7 @@ func TestGuestVolume(t *testing.T) {
 	}
 
 	b := backends[0]
-	must(t, api.VolumeRemove(t.Context(), name, false)) // as a prune does
+	must(t, api.VolumeRemove(t.Context(), name, false)) // as docker volume prune does
 	info := backendtest.Create(t, b, newSpec())
 	backendtest.Prints(t, backendtest.Dial(t, b, info.ID), "echo alive", "alive\n")
 	backendtest.Remove(t, b, info.ID)
@@ -72,8 +72,9 @@ func TestGuestVolume(t *testing.T) {
 	backendtest.Remove(t, fresh, info.ID)
 }
 
-// TestOldGuests: the first use of a version removes the guest volumes of other versions, except new volumes, volumes of
-// sandboxes, and volumes without our labels. A version whose volume was removed fills it again.
+// TestOldGuests verifies that the first use of a version removes the guest volumes of other versions, except new
+// volumes, volumes of sandboxes, and volumes without Workcell labels. A version whose volume was removed must fill it
+// again.
 func TestOldGuests(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)

@@ -10,14 +10,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// TestPaused: a sandbox that somebody paused is not lost.
+// TestPaused verifies that a sandbox that another program paused is not reported as lost.
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	id := backendtest.Create(t, b, newSpec()).ID
 	api := engineAPI(t)
-	// The engine gives up after milliseconds when a process cannot be frozen in that moment, for one that waits for a
-	// disk.
+	// The engine gives up after milliseconds if a process cannot be frozen at that moment, for example because it waits
+	// for a disk.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := api.ContainerPause(t.Context(), id)
 		if err == nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// image is what Create needs to know of an image.
+// image is the information about an image that Create needs.
 type image struct {
 	id      string
 	env     []string
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// ensureImage finds the image on the engine or fetches it, as the plan says, and judges its configuration.
+// ensureImage returns the plan's image, pulls it if necessary, and checks its configuration.
 func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.inspectImage, p), b.fetchImage)
 }
@@ -44,7 +44,7 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	return img, nil
 }
 
-// ImageID looks for an image.
+// ImageID returns the ID of an image.
 func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 	res, err := b.lookUp(ctx, ref)
 	return res.ID, err

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// imageStore lets the conformance suite at the engine's images.
+// imageStore gives the conformance suite access to the engine's images.
 func imageStore(t testing.TB) *backendtest.Images {
 	api := engineAPI(t)
 	return &backendtest.Images{
@@ -26,7 +26,7 @@ func imageStore(t testing.TB) *backendtest.Images {
 			if err != nil {
 				return err
 			}
-			defer r.Close() //nolint:errcheck // only read from
+			defer r.Close() //nolint:errcheck // only used for reading
 			_, err = io.Copy(w, r)
 			return err
 		},
@@ -35,7 +35,7 @@ func imageStore(t testing.TB) *backendtest.Images {
 			if err != nil {
 				return err
 			}
-			defer res.Body.Close() //nolint:errcheck // only read from
+			defer res.Body.Close() //nolint:errcheck // only used for reading
 			_, err = io.Copy(io.Discard, res.Body)
 			return err
 		},
@@ -50,7 +50,7 @@ func removeImages(ctx context.Context, api *dockerclient.Client, repo string) er
 	for _, i := range list {
 		for _, ref := range append(i.RepoTags, i.RepoDigests...) {
 			if strings.HasPrefix(ref, repo+":") || strings.HasPrefix(ref, repo+"@") {
-				_, _ = api.ImageRemove(ctx, ref, image.RemoveOptions{Force: true}) // another name may have taken it along
+				_, _ = api.ImageRemove(ctx, ref, image.RemoveOptions{Force: true}) // may be removed with another name
 			}
 		}
 	}

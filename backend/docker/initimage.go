@@ -18,12 +18,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// initImage names the image for containers of our own, which hold two empty directories and are one per owner of the
-// workspace.
+// initImage returns the image for helper containers. It contains two empty directories. Each owner of a workspace has a
+// separate image.
 func initImage(o kit.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.UID, o.GID) }
 
-// createFromInit creates a container of our own, making its image when the engine has none. The id is given beside an
-// error when there is a container nevertheless.
+// createFromInit creates a helper container, and its image if the engine does not have it. If a container exists
+// despite an error, createFromInit returns its ID together with the error.
 func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
 	host *container.HostConfig, adjust func(*container.Config),
 ) (string, error) {
@@ -50,12 +50,12 @@ func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, la
 	return create()
 }
 
-// quietHost has neither a network nor a log.
+// quietHost returns a configuration without a network and a log.
 func quietHost(mounts ...mount.Mount) *container.HostConfig {
 	return &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, Mounts: mounts}
 }
 
-// importInit makes the image for createFromInit. Doing it twice does no harm.
+// importInit creates the image for createFromInit. Concurrent calls are safe.
 func (b *driver) importInit(ctx context.Context, o kit.User) error {
 	layer, err := archive(directory(guestDir, kit.User{}), directory(backend.Workdir, o))
 	if err != nil {
@@ -85,7 +85,7 @@ func archive(headers ...tar.Header) (*bytes.Buffer, error) {
 	return &buf, tw.Close()
 }
 
-// directory describes a directory with an owner.
+// directory returns the header of a directory with an owner.
 func directory(path string, o kit.User) tar.Header {
 	name := strings.TrimPrefix(path, "/") + "/"
 	return tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)}

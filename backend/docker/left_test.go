@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// nothingLeft looks for anything that belongs to a session, by label and by name.
+// nothingLeft verifies that no object of a session remains. It searches by label and by name.
 func nothingLeft(t *testing.T, id string) {
 	t.Helper()
 	api := engineAPI(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// containerIDs matches an engine's full id. A prefix or a name, which the engine would take too, is never one of ours.
+// containerIDs matches a full engine ID. The engine would also accept a prefix or a name, but sandboxes never use
+// these.
 var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (b *driver) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
@@ -25,7 +26,7 @@ func (b *driver) statPath(ctx context.Context, id, path string) (container.PathS
 	})
 }
 
-// own inspects a sandbox; ErrNotFound for what is not one of ours, too.
+// own inspects a sandbox. It returns ErrNotFound if the container is not a sandbox of this driver.
 func (b *driver) own(ctx context.Context, id string) (container.InspectResponse, error) {
 	if !containerIDs.MatchString(id) {
 		return container.InspectResponse{}, notFound(id)
@@ -68,7 +69,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 	return b.guardNetwork(ctx, res)
 }
 
-// Stop ends the processes of a sandbox.
+// Stop kills the processes of a sandbox.
 func (b *driver) Stop(ctx context.Context, id string) error {
 	res, err := b.own(ctx, id)
 	if err != nil || !res.State.Running {
@@ -86,7 +87,7 @@ func (b *driver) stopContainer(ctx context.Context, id string) error {
 	})
 }
 
-// Remove ends a sandbox and deletes it.
+// Remove stops a sandbox and deletes it.
 func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	res, err := b.own(ctx, id)
 	if err == nil {
@@ -115,7 +116,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return nil
 }
 
-// HasWorkspace reports whether a session has a workspace.
+// HasWorkspace reports whether a session has a complete workspace.
 func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	v, err := b.inspectVolume(ctx, workspaceName(sessionID))
 	return err == nil && sameOwner(v.Labels, instance, sessionID) && !b.half(v), kit.Ignore(err, backend.ErrNotFound)
@@ -137,8 +138,8 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return errors.Join(b.removeTerminals(ctx, name), b.removeUnforked(ctx, name))
 }
 
-// removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is
-// waited for.
+// removeContainer removes a running or stopped container and waits until it is removed. It also waits for a concurrent
+// removal.
 func (b *driver) removeContainer(ctx context.Context, id string) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
@@ -147,7 +148,7 @@ func (b *driver) removeContainer(ctx context.Context, id string) error {
 		switch {
 		case errors.Is(err, backend.ErrNotFound):
 			return true, nil
-		case errors.Is(err, backend.ErrExists): // in conflict with another removal, or with a start
+		case errors.Is(err, backend.ErrExists): // conflicts with another removal or with a start
 			return false, err
 		}
 		return true, err

@@ -7,18 +7,18 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// resources translates limits; for root see kit.FileBytes. Requested limits that the engine cannot enforce were refused
-// before.
+// resources converts limits to the engine's form. For root, see kit.FileBytes. Requested limits that the engine cannot
+// enforce have already been rejected.
 func (e *engine) resources(l backend.Limits, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {
 		r.Memory = l.MemoryBytes + kit.GuestMemory
 	}
 	if e.caps.Memory {
-		r.MemorySwap = r.Memory // memory and swap together: no swap on top
+		r.MemorySwap = r.Memory // memory and swap together, so no additional swap
 	}
 	if e.caps.CPU {
-		// The engine refuses more than it has; having less than asked for is bound enough.
+		// The engine rejects more CPUs than the host has. The host's CPUs are a sufficient limit in this case.
 		r.NanoCPUs = min(l.CPUMillis*1e6, int64(e.cpus)*1e9)
 	}
 	if e.caps.PIDs {

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// isSandbox reports whether a container is one of ours. An image can declare any label, and the engine copies those to
-// its containers; it cannot choose their names.
+// isSandbox reports whether a container is a Workcell sandbox. Labels are not sufficient, because the engine copies
+// labels from images to containers. An image cannot choose the container's name.
 func isSandbox(labels map[string]string, name string) bool {
 	id := labels[backend.LabelID]
 	return labels[backend.LabelRole] == backend.RoleSandbox && id != "" && strings.TrimPrefix(name, "/") == namePre+id
@@ -32,8 +32,8 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, err
 }
 
-// imageEnv returns the environment that an image declares, without the guest's, which an environment's image has. For a
-// deleted image it returns nothing.
+// imageEnv returns the environment of an image, without the guest agent's variables, which an environment's image
+// contains. For a deleted image it returns nil.
 func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	res, err := b.lookUp(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
@@ -64,7 +64,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		b.workspaces.Store(c.ID, workspaceName(c.Labels[backend.LabelID]))
 		info := describeLabels(c.Labels)
 		info.ID, info.ImageID, info.State = c.ID, c.ImageID, state(c.State)
-		if info.State == backend.StateStopped { // only an inspection tells why
+		if info.State == backend.StateStopped { // only inspect returns the reason
 			res, err := b.own(ctx, c.ID)
 			if errors.Is(err, backend.ErrNotFound) {
 				continue
@@ -79,7 +79,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
-// listContainers returns the containers that a filter selects, running or not.
+// listContainers returns the running and stopped containers that match a filter.
 func (b *driver) listContainers(ctx context.Context, filter ...filters.KeyValuePair) ([]container.Summary, error) {
 	options := container.ListOptions{All: true, Filters: filters.NewArgs(filter...)}
 	return kit.Call(ctx, b.calls, "list containers", kit.With(b.api.ContainerList, options))
@@ -95,7 +95,7 @@ func describeContainer(res container.InspectResponse) backend.Info {
 	return info
 }
 
-// describeLabels reads back what Create wrote. What does not parse stays empty.
+// describeLabels parses the labels that Create wrote. Fields that cannot be parsed stay empty.
 func describeLabels(l map[string]string) backend.Info {
 	var c config
 	_ = json.Unmarshal([]byte(l[labelConfig]), &c)

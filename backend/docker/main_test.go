@@ -26,7 +26,7 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// instance marks everything that this run of the tests makes.
+// instance labels all objects that this test run creates.
 var instance = "test-" + strings.ToLower(rand.Text())
 
 func TestMain(m *testing.M) {
@@ -46,13 +46,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftovers lists what an instance has on the engine.
+// leftovers lists the objects of an instance on the engine.
 func leftovers(ctx context.Context, instance string) ([]string, error) {
 	api, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, err
 	}
-	defer api.Close() //nolint:errcheck // only asked
+	defer api.Close() //nolint:errcheck // only used for queries
 	ours := filters.NewArgs(filters.Arg("label", backend.LabelInstance+"="+instance))
 	var left []string
 	cs, err := api.ContainerList(ctx, container.ListOptions{All: true, Filters: ours})
@@ -99,7 +99,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// dropInits deletes, at the test's end, the images that sandboxes of unusual users needed, if there were any.
+// dropInits deletes the helper images for unusual users at the end of the test, if they exist.
 func dropInits(t testing.TB, users ...string) {
 	t.Helper()
 	api := engineAPI(t)
@@ -113,7 +113,7 @@ func dropInits(t testing.TB, users ...string) {
 	})
 }
 
-// removeContainer removes what is no sandbox.
+// removeContainer removes a container that is not a sandbox.
 func removeContainer(t testing.TB, api *dockerclient.Client, id string) {
 	t.Helper()
 	must(t, api.ContainerRemove(context.Background(), id, container.RemoveOptions{Force: true}))

@@ -13,11 +13,12 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// networkName names the one network of an engine's bridged sandboxes. One is enough, because they cannot reach each
-// other, and saves the engine's address pools. Containers have it by its name.
+// networkName is the name of the network for all bridged sandboxes of an engine. One network is sufficient, because the
+// sandboxes cannot reach each other. It also saves addresses in the engine's address pools. Containers refer to the
+// network by name.
 const networkName = "workcell"
 
-// ensureNetwork makes the network of bridged sandboxes unless it is there.
+// ensureNetwork creates the network for bridged sandboxes if it does not exist.
 func (b *driver) ensureNetwork(ctx context.Context) error {
 	if there, err := b.findNetwork(ctx); there || err != nil {
 		return err
@@ -36,15 +37,15 @@ func (b *driver) ensureNetwork(ctx context.Context) error {
 	return err
 }
 
-// findNetwork reports whether the network exists. Engines before 25.0 let two processes create two networks of one
-// name.
+// findNetwork reports whether the network exists. With engines before 25.0, two processes can create two networks of
+// the same name.
 func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	named := networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))}
 	list, err := kit.Call(ctx, b.calls, "list networks", kit.With(b.api.NetworkList, named))
 	if err != nil {
 		return false, err
 	}
-	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName }) // the filter matches parts
+	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName }) // the filter is a substring
 	if len(list) > 1 {
 		return false, fmt.Errorf("docker: the engine has %d networks named %q; remove one with `docker network rm %s`: %w",
 			len(list), networkName, list[1].ID, backend.ErrUnsupported)

@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// TestNetworkRestarted has the engine restart a bridged sandbox by itself, which takes the rules of its network away.
-// The first stream to it must find them set again, from whichever process.
+// TestNetworkRestarted verifies that the rules of a bridged sandbox are set again before the first stream, in any
+// process, after the engine restarted the sandbox. The restart removes the rules.
 func TestNetworkRestarted(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", ":0")
@@ -39,7 +39,7 @@ func TestNetworkRestarted(t *testing.T) {
 	if ip := net.ParseIP(gateway); ip == nil || ip.IsUnspecified() {
 		t.Fatalf("gateway %q", gateway)
 	}
-	rejected := regexp.MustCompile("No route to host|refused|unreachable") // at once, by a rule
+	rejected := regexp.MustCompile("No route to host|refused|unreachable") // immediately, because of a rule
 	for _, to := range []string{gateway + "/" + port, "169.254.169.254/80", "10.0.0.1/80"} {
 		if res := backendtest.Exec(t, conn, "bash", "-c", "exec 3<>/dev/tcp/"+to); res.ExitCode == 0 || !rejected.Match(res.Stderr.Head) {
 			t.Errorf("%s: %+v, %s", to, res.ExecStatus, res.Stderr.Head)
@@ -47,7 +47,8 @@ func TestNetworkRestarted(t *testing.T) {
 	}
 }
 
-// TestNetworkUnguarded has a guest that cannot set rules: the sandbox must not come up open.
+// TestNetworkUnguarded verifies that a sandbox is not created with an open network if the guest agent cannot set the
+// rules.
 func TestNetworkUnguarded(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, func(o *docker.Options) { o.Guest = stubGuest(t) })
@@ -63,7 +64,7 @@ func TestNetworkUnguarded(t *testing.T) {
 	nothingLeft(t, spec.ID)
 }
 
-// stubGuest is a guest that can only run (testdata/stubguest.go). Its volume goes with the test.
+// stubGuest returns a guest agent that can only run (testdata/stubguest.go). The end of the test removes its volume.
 func stubGuest(t *testing.T) *backend.Guest {
 	t.Helper()
 	version := strings.ToLower(rand.Text())

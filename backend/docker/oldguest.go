@@ -8,12 +8,12 @@ import (
 )
 
 // removeOldGuests removes unused volumes of other guest versions after the grace period. The first use of a version
-// calls it. A removal that fails is repeated by the next version. The engine refuses to remove the volume of a
-// container. If a process of that version makes a sandbox at this moment, the start fails and fills the volume again.
+// calls it. If a removal fails, the next version tries again. The engine refuses to remove the volume of a container.
+// If a process of the removed version creates a sandbox at this moment, the start fails and fills the volume again.
 func (b *driver) removeOldGuests(ctx context.Context) {
 	list, err := b.unusedVolumes(ctx, backend.LabelRole, backend.RoleGuest)
 	for _, v := range list {
-		// Labels and name must agree: other programs may use such a name.
+		// Labels and name must match, because other programs may use such a name.
 		version := v.Labels[backend.LabelGuest]
 		made, timeErr := time.Parse(time.RFC3339, v.CreatedAt)
 		if v.Name != namePre+"guest-"+version || version == b.guest.plain.guest.Version || version == b.guest.readable.guest.Version ||

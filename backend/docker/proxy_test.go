@@ -16,19 +16,20 @@ import (
 	dockerclient "github.com/docker/docker/client"
 )
 
-// engineProxy stands between a backend and the real engine, so that a test can act at a chosen moment of a call. What
-// reaches it is done on the engine even when the caller hangs up, as an engine would.
+// engineProxy is a proxy between a backend and the real engine, so that a test can act at a chosen moment of a call. If
+// the caller disconnects, the engine still completes requests that reached the proxy, like requests that reached a real
+// engine.
 type engineProxy struct {
 	host string                                   // for Options.Host
-	hook atomic.Pointer[func(*http.Request) bool] // called for every request; false drops the request
+	hook atomic.Pointer[func(*http.Request) bool] // called for every request; if it returns false, the request is held
 
 	path    string
 	handler http.Handler
-	stop    func() // ends the listener and every connection
+	stop    func() // closes the listener and every connection
 }
 
-// on sets what is called for every request, on the proxy's goroutines. When it returns false, the request is held until
-// the caller hangs up, as by an engine that hangs.
+// on sets a function that the proxy calls for every request, in the goroutine of the request. If the function returns
+// false, the request is held until the caller disconnects, like a request to an engine that hangs.
 func (p *engineProxy) on(f func(*http.Request) bool) { p.hook.Store(&f) }
 
 func newProxy(t testing.TB) *engineProxy {
@@ -38,7 +39,7 @@ func newProxy(t testing.TB) *engineProxy {
 	return newProxyTo(t, engine.Host)
 }
 
-// newProxyTo stands before the engine that listens on a Unix socket.
+// newProxyTo returns a proxy for the engine that listens on a Unix socket.
 func newProxyTo(t testing.TB, socket string) *engineProxy {
 	t.Helper()
 	p := &engineProxy{path: filepath.Join(t.TempDir(), "e.sock")}
@@ -70,13 +71,13 @@ func newProxyTo(t testing.TB, socket string) *engineProxy {
 	return p
 }
 
-// start listens, also again after stop.
+// start starts listening. It can be called again after stop.
 func (p *engineProxy) start(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("unix", p.path)
 	must(t, err)
 	var mu sync.Mutex
-	conns := map[net.Conn]bool{} // the server forgets those that were upgraded
+	conns := map[net.Conn]bool{} // the server does not track hijacked connections
 	srv := &http.Server{
 		Handler: p.handler, ErrorLog: log.New(io.Discard, "", 0),
 		ConnState: func(c net.Conn, s http.ConnState) {

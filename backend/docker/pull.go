@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// pullMessage is one JSON object of the engine's answer to a pull.
+// pullMessage is one JSON object in the engine's response to a pull.
 type pullMessage struct {
 	ID       string `json:"id"`
 	Status   string `json:"status"`
@@ -23,7 +23,8 @@ type pullMessage struct {
 	Error string `json:"error"`
 }
 
-// fetchImage does one pull. The engine's refusals have no types in its answer, so all of them are ErrImage.
+// fetchImage pulls an image. The engine's errors in the response have no types, so fetchImage returns ErrImage for all
+// of them.
 func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backend.PullProgress)) error {
 	e, err := b.learn(ctx)
 	if err != nil {
@@ -40,7 +41,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 	if err != nil {
 		return b.pullError(ctx, what, err)
 	}
-	defer body.Close() //nolint:errcheck // only read from
+	defer body.Close() //nolint:errcheck // only used for reading
 	dec := json.NewDecoder(body)
 	for {
 		var m pullMessage
@@ -60,7 +61,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 	}
 }
 
-// pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
+// pullError keeps errors of an unavailable engine or a canceled caller. It converts all other errors to ErrImage.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	err = b.calls.Fail(ctx, what, err)
 	if e, ok := errors.AsType[*kit.Error](err); ok && !errors.Is(e.Kind, backend.ErrUnavailable) {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// TestRemoteEngine reaches the engine over TCP, with and without TLS, as one on another machine.
+// TestRemoteEngine verifies that the driver works over TCP, with and without TLS, as for an engine on another host.
 func TestRemoteEngine(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -45,7 +45,7 @@ func TestRemoteEngine(t *testing.T) {
 	}
 }
 
-// TestRemoteDial: streams of an engine on another machine, which go through bridges that it starts.
+// TestRemoteDial verifies the streams of an engine on another host, which use bridges that the engine starts.
 func TestRemoteDial(t *testing.T) {
 	t.Parallel()
 	engine := httptest.NewServer(newProxy(t).handler)

@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// TestRemovedWhileMade: creating a sandbox that somebody else removes meanwhile fails with just that, and nothing is
-// left.
+// TestRemovedWhileMade verifies that Create reports the removal if another program removes the sandbox during the
+// creation, and that no objects remain.
 func TestRemovedWhileMade(t *testing.T) {
 	t.Parallel()
 	for name, moment := range map[string]func(*http.Request) bool{

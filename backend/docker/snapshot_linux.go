@@ -16,16 +16,16 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// Snapshots lie in the directory that the engine has for the workspace's volume, beside its files, and are removed with
-// it. This process reads and writes there itself, so that it must be root on the engine's machine.
+// Snapshots are in the engine's directory for the workspace volume, next to the files, and are removed together with
+// the volume. This process reads and writes the directory directly, so it must be root on the engine's host.
 
-// volumeDir is where the engine keeps a volume, if it is on this machine.
+// volumeDir returns the engine's directory for a volume, if the engine is on this host.
 func (b *driver) volumeDir(v volumeName) string {
 	return filepath.Join(b.engine().root, "volumes", string(v))
 }
 
-// snapshots returns where a workspace lies, unless this process cannot reach it. That a volume of its name is there,
-// which nobody guesses, says that the engine is this machine's.
+// snapshots returns the location of a workspace, or an error if this process cannot access it. If a volume with this
+// unguessable name exists on this host, the engine is on this host.
 func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
@@ -41,7 +41,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// sandboxSnapshots returns where a sandbox's workspace lies, and its processes if it runs.
+// sandboxSnapshots returns the location of a sandbox's workspace, and its processes if it is running.
 func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectResponse) (*snapshots.Workspace, error) {
 	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
 		return nil, fmt.Errorf("docker: snapshots are not supported with OCI runtime %s: %w", runtime, backend.ErrUnsupported)
@@ -57,7 +57,7 @@ func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectRespon
 	return w, err
 }
 
-// workspaceSnapshots are the driver's methods for snapshots.
+// workspaceSnapshots implements the driver's snapshot methods.
 type workspaceSnapshots = snapshots.Methods[container.InspectResponse]
 
 func (b *driver) snapshotMethods() workspaceSnapshots {
@@ -75,20 +75,20 @@ func (b *driver) sandboxOrigin(
 	return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
 }
 
-// removeUnforked removes a workspace when nobody copies from it.
+// removeUnforked removes a workspace when no fork or copy reads from it.
 func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	remove := func() error { return b.removeWorkspace(ctx, v) }
 	if w, err := b.snapshots(v); err == nil {
 		return snapshots.Alone(ctx, w.Dir, remove)
 	}
-	return remove() // this process cannot copy from it, either
+	return remove() // this process also cannot copy from it
 }
 
-// forkedFile lies in the directory of a volume that is a whole fork.
+// forkedFile is a file in the directory of a volume. It marks the volume as a complete fork.
 const forkedFile = "forked"
 
-// half reports whether a volume was to be a fork and is not whole. Of a volume that this process cannot reach it cannot
-// be told, as of one that it could not fork.
+// half reports whether a volume is an incomplete fork. If this process cannot access the volume, half returns false; it
+// also could not have created the fork.
 func (b *driver) half(v volume.Volume) bool {
 	if v.Labels[labelFork] == "" {
 		return false
@@ -97,15 +97,15 @@ func (b *driver) half(v volume.Volume) bool {
 	return err == nil && !exists(filepath.Join(w.Dir, forkedFile))
 }
 
-// whole waits for who fills a sandbox's volume with the files of a snapshot, and fails when that did not come to its
-// end.
+// whole waits for a process that copies the files of a snapshot to a sandbox's volume. If the copy is incomplete, whole
+// returns an error.
 func (b *driver) whole(ctx context.Context, res container.InspectResponse) error {
 	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
-	if errors.Is(err, backend.ErrNotFound) { // the start says so
+	if errors.Is(err, backend.ErrNotFound) { // the start reports this error
 		return nil
 	}
 	if err == nil {
-		_, err = b.learn(ctx) // where the engine keeps volumes
+		_, err = b.learn(ctx) // reads the location of the engine's volumes
 	}
 	if err != nil || !b.half(v) {
 		return err
@@ -118,7 +118,7 @@ func (b *driver) whole(ctx context.Context, res container.InspectResponse) error
 	})
 }
 
-// origin returns where the workspace of a snapshot lies that a sandbox of the instance may have.
+// origin returns the workspace of a snapshot, if the sandbox's instance owns it.
 func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance string) (*snapshots.Workspace, error) {
 	name := workspaceName(from.SessionID)
 	v, err := b.inspectVolume(ctx, name)
@@ -128,7 +128,7 @@ func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance strin
 	return b.snapshots(name)
 }
 
-// forkFiles makes the files of a workspace that was just made, or left half, of a snapshot.
+// forkFiles copies the files of a snapshot to a workspace that is new or an incomplete fork.
 func (c *creation) forkFiles(ctx context.Context) error {
 	from := *c.p.Spec.Fork
 	origin, err := c.b.origin(ctx, from, c.p.Spec.Instance)
@@ -137,7 +137,7 @@ func (c *creation) forkFiles(ctx context.Context) error {
 	}
 	own := c.b.volumeDir(c.p.volume)
 	err = snapshots.Alone(ctx, own, func() error {
-		if exists(filepath.Join(own, forkedFile)) { // another process was at it, and has done it
+		if exists(filepath.Join(own, forkedFile)) { // another process has completed the fork
 			return nil
 		}
 		to := snapshots.Target{Files: filepath.Join(own, "_data")}

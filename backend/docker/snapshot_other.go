@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Snapshots are files of the engine's machine, which is a virtual machine here: the methods of backend.Unsupported
-// apply.
+// On this operating system, the engine runs in a virtual machine, and snapshots would be files of that machine. The
+// methods of backend.Unsupported apply.
 
 type workspaceSnapshots = backend.Unsupported
 
@@ -25,10 +25,10 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 func (b *driver) half(volume.Volume) bool                                { return false }
 func (b *driver) whole(context.Context, container.InspectResponse) error { return nil }
 
-// Recover does nothing without snapshots.
+// Recover does nothing because snapshots are not supported.
 func (b *driver) Recover(context.Context, container.InspectResponse) error { return nil }
 
-// Thaw does nothing without snapshots.
+// Thaw does nothing because snapshots are not supported.
 func (b *driver) Thaw(context.Context, container.InspectResponse) error { return nil }
 
 func (c *creation) forkFiles(context.Context) error { return backend.ErrNoSnapshots }

@@ -18,31 +18,31 @@ import (
 )
 
 const (
-	guestDir  = embed.Dir   // where the guest's volume is mounted
-	namePre   = "workcell-" // begins the name of every container and volume
-	noneShell = "NONE"      // a health check of this name switches off the image's own
+	guestDir  = embed.Dir   // mount point of the guest volume
+	namePre   = "workcell-" // prefix of all container and volume names
+	noneShell = "NONE"      // disables the health check of an image
 
-	// labelConfig holds what Info needs and the engine's listing does not have, as JSON.
+	// labelConfig contains the data for Info that the engine's listing does not include, as JSON.
 	labelConfig = backend.LabelPrefix + "config"
-	// labelNonce distinguishes the volume of this very Create from one that was there.
+	// labelNonce distinguishes a volume of this Create call from an existing volume.
 	labelNonce = backend.LabelPrefix + "nonce"
-	// labelTerminals is the workspace's volume, on the volume of a sandbox's terminals.
+	// labelTerminals is a label on the volume of a sandbox's terminals. It contains the name of the workspace volume.
 	labelTerminals = backend.LabelPrefix + "terminals"
-	// labelFork is on the volume of a fork, which is whole once its directory has forkedFile.
+	// labelFork is a label on the volume of a fork. The fork is complete when its directory contains forkedFile.
 	labelFork = backend.LabelPrefix + "fork"
 )
 
 type volumeName string
 
-// workspaceName names the workspace of a session.
+// workspaceName returns the name of a session's workspace volume.
 func workspaceName(session string) volumeName { return volumeName(namePre + session + "-workspace") }
 
-// plan is what the engine is to be asked for.
+// plan describes the requests to the engine.
 type plan struct {
 	*kit.Plan
-	engine    *engine    // that it was checked against
-	name      string     // of the container
-	volume    volumeName // of the workspace
+	engine    *engine    // engine against which the plan was checked
+	name      string     // name of the container
+	volume    volumeName // workspace volume
 	labels    map[string]string
 	installed string // name of the environment that it finds; empty for none
 	unnamed   bool   // created without accountMounts
@@ -51,10 +51,10 @@ type plan struct {
 // config is the content of labelConfig.
 type config struct {
 	kit.Record
-	Labels []string `json:"labels,omitempty"` // names of the user's own labels; others come with the image
+	Labels []string `json:"labels,omitempty"` // names of the user's labels; other labels come from the image
 }
 
-// newPlan checks a plan against what the engine can do.
+// newPlan checks a plan against the engine's capabilities.
 func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) {
 	e, err := b.learn(ctx)
 	if err != nil {
@@ -74,13 +74,12 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	return p, err
 }
 
-// resolveMounts looks at the directories that are to be mounted, as far as the engine is likely to see those of this
-// machine.
+// resolveMounts checks the directories to mount, if the engine probably uses the directories of this host.
 func (b *driver) resolveMounts(p *plan) error {
 	p.Spec.Mounts = slices.Clone(p.Spec.Mounts)
 	for i, m := range p.Spec.Mounts {
 		if _, err := os.Stat(m.Source); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix:") {
-			continue // its own engine tells whether it is there
+			continue // the engine checks whether the directory exists
 		}
 		found, err := kit.ResolveMounts("docker", []backend.Mount{m}, p.engine.root)
 		if err != nil {
@@ -94,7 +93,7 @@ func (b *driver) resolveMounts(p *plan) error {
 	return nil
 }
 
-// makeLabels joins the user's labels with ours.
+// makeLabels merges the user's labels with Workcell's labels.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	names := slices.Sorted(maps.Keys(p.Spec.Labels))
 	js, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Labels: names})
@@ -119,7 +118,7 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 		Env:         kit.GuestEnv(),
 		Labels:      p.labels,
 		Healthcheck: &container.HealthConfig{Test: []string{noneShell}},
-		// The guest outlives every signal but this one, because its commands may send it any.
+		// The guest agent ignores all other signals, because its commands may send it any signal.
 		StopSignal:  "SIGKILL",
 		StopTimeout: new(1),
 	}
@@ -154,15 +153,15 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 	}
 }
 
-// tmpfsOptions allow execution: installers and compilers run what they put into /tmp.
+// tmpfsOptions allow execution, because installers and compilers execute files in /tmp.
 func tmpfsOptions(size int64, o kit.User) string {
 	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d",
 		size, kit.Inodes(size), o.UID, o.GID)
 }
 
-// terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The
-// engine creates this volume with the container, and removes both together. See removeTerminals for `docker rm` without
-// volumes.
+// terminals returns a mount that replaces the engine's devpts, in which a container could use all pseudo-terminals of
+// the host. The engine creates the volume together with the container and removes both together. For `docker rm`
+// without volumes, see removeTerminals.
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
@@ -191,11 +190,11 @@ func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	for _, m := range p.Spec.Mounts {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: !m.Writable,
-			// What is mounted below a read-only mount could be written to.
+			// Mounts below a read-only mount could be writable.
 			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: true},
 		})
 	}
-	// The engine would not remove it again if it failed to make a mount behind it.
+	// The terminals are the last mount because the engine would not remove this volume if a later mount failed.
 	if p.engine.terminals && kernelNetwork(p.engine.runtime(p.Spec)) {
 		ms = append(ms, terminals(map[string]string{backend.LabelInstance: p.Spec.Instance, labelTerminals: string(p.volume)}))
 	}

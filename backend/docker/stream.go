@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and
-// loses the answer's status. The output must start with start.
+// hijack opens a stream through the engine. It does not use the client's method, because that method ignores the
+// context after connecting and loses the status of the response. The output must begin with start.
 func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any, start []byte) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()
@@ -72,7 +72,7 @@ func (b *driver) hijackRequest(ctx context.Context, route string, query url.Valu
 	return req, nil
 }
 
-// refusal returns the engine's answer as an error of its status's type.
+// refusal converts the engine's response to an error with the type of its status.
 func refusal(resp *http.Response) error {
 	var m struct {
 		Message string `json:"message"`
@@ -94,24 +94,24 @@ func refusal(resp *http.Response) error {
 	return fmt.Errorf("%s: %w", m.Message, kind)
 }
 
-// readBuffer holds the engine's chunks, which are at most 32 KiB.
+// readBuffer is the size of the read buffer. It is larger than the engine's chunks, which have at most 32 KiB.
 const readBuffer = 64 << 10
 
-// newStream returns a duplex stream. The container's outputs come in frames, of which reads return the standard output.
-// Reads and writes may run concurrently. Close ends both directions and pending calls.
+// newStream returns a duplex stream. The engine multiplexes the container's outputs in frames. Reads return the
+// standard output. Reads and writes may run concurrently. Close ends both directions and pending calls.
 func newStream(conn io.ReadWriteCloser, start []byte) io.ReadWriteCloser {
 	r, w := io.Pipe()
 	go func() { // ends with the connection
 		_, err := stdcopy.StdCopy(&output{w, start}, io.Discard, bufio.NewReaderSize(newGatherer(conn), readBuffer))
-		_ = w.CloseWithError(err) // never fails
+		_ = w.CloseWithError(err) // always succeeds
 	}()
 	return host.NewStream(r, conn, func() error { return errors.Join(conn.Close(), r.Close()) })
 }
 
-// output checks how output starts. An engine that cannot start a program writes the reason there instead.
+// output checks the beginning of the output. If the engine cannot start a program, it writes the reason to the output.
 type output struct {
 	w     io.Writer
-	start []byte // what must come next
+	start []byte // expected next bytes
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -119,7 +119,7 @@ func (o *output) Write(p []byte) (int, error) {
 	if !bytes.Equal(p[:n], o.start[:n]) {
 		text := strings.TrimSpace(sanitize.Text(string(p[:min(len(p), 400)])))
 		err := fmt.Errorf("docker: the engine did not start the program: %s", text)
-		if strings.Contains(text, "is not running") { // even though the engine says that it runs, when its runtime was killed
+		if strings.Contains(text, "is not running") { // the engine may report a running state after its runtime was killed
 			err = fmt.Errorf("%w: %w", err, backend.ErrLost)
 		}
 		return 0, err

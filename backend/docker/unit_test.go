@@ -30,7 +30,7 @@ func TestStreamDemultiplexes(t *testing.T) {
 	if _, err := io.ReadAll(feed(t, []byte{9, 0, 0, 0, 0, 0, 0, 1, 'x'}, "")); err == nil {
 		t.Error("a malformed frame went unnoticed")
 	}
-	// An engine that cannot start a program writes the reason to its output.
+	// If an engine cannot start a program, it writes the reason to the output.
 	if got, err := io.ReadAll(feed(t, frame(1, "container is not running\r\n"), "WCLGUEST")); !errors.Is(err, backend.ErrLost) || len(got) != 0 || !strings.Contains(err.Error(), "is not running") {
 		t.Errorf("the engine's own output: %q, %v", got, err)
 	}
@@ -42,12 +42,12 @@ func TestStreamDemultiplexes(t *testing.T) {
 	}
 }
 
-// feed returns a stream over a connection that carries in and then ends.
+// feed returns a stream over a connection that delivers in and then ends.
 func feed(t *testing.T, in []byte, start string) io.Reader {
 	t.Helper()
 	near, far := net.Pipe()
 	go func() {
-		_, _ = far.Write(in) // fails when the reader gives up early
+		_, _ = far.Write(in) // fails if the reader stops early
 		_ = far.Close()
 	}()
 	t.Cleanup(func() { _ = near.Close() })

@@ -14,9 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// workspaceMount makes the workspace's volume together with the sandbox's container: the container's name is the lock
-// of the session, so that of several creations at a time only the one that wins has a volume. One that an earlier
-// sandbox of the session left is taken over.
+// workspaceMount returns a mount that creates the workspace volume together with the sandbox's container. The
+// container's name is the lock of the session. If several creations run concurrently, only the one that gets the name
+// creates a volume. An existing volume of the session is used again.
 func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	labels := p.Labels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
@@ -31,8 +31,8 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace reports whether the container's creation made the volume, or else whether one was left that is half a
-// fork. It fails when there was one that is not the session's.
+// claimWorkspace reports whether the creation of the container created the volume. If not, half reports whether the
+// existing volume is an incomplete fork. If the volume does not belong to the session, claimWorkspace returns an error.
 func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made, half bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	if err != nil {
@@ -51,7 +51,8 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 	return false, half, err
 }
 
-// errHalf: whoever made the fork died while it did, and nothing but the snapshot's files was ever in it.
+// errHalf means that the process that created the fork died before it was complete. The volume contains only files of
+// the snapshot.
 var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w", backend.ErrLost)
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
@@ -63,10 +64,11 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 		labels[backend.LabelInstance] == instance && labels[backend.LabelID] == id
 }
 
-// prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API cannot do that by itself, and its
-// copying of files takes a third of a container's start; but an engine that creates a container with an empty volume on
-// it copies the image's directory with its owner into the volume. So a container is created, from an image of ours with
-// that directory, and removed without being started. It returns what removes it.
+// prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API has no call for this, and copying
+// files with it takes a third of a container's start time. Instead, prepareWorkspace uses a side effect: when the
+// engine creates a container with an empty volume, it copies the image's directory and its owner to the volume. The
+// helper container is created from an image with such a directory and is never started. prepareWorkspace returns a
+// function that removes the container.
 func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
 	id, err := b.createFromInit(ctx, "", p.User, labels,
@@ -77,7 +79,7 @@ func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(con
 	return func(ctx context.Context) error { return b.removeContainer(ctx, id) }, err
 }
 
-// removeWorkspace deletes a volume. One that is in use by a container that only prepared it is freed first.
+// removeWorkspace deletes a volume. It first removes helper containers that still use the volume.
 func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, "remove workspace", func(ctx context.Context) error {
@@ -93,7 +95,8 @@ func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 	})
 }
 
-// removeTerminals removes the terminals of earlier containers of a workspace that were removed without their volumes.
+// removeTerminals removes the terminal volumes of earlier containers of a workspace that were removed without their
+// volumes.
 func (b *driver) removeTerminals(ctx context.Context, workspace volumeName) error {
 	list, err := b.unusedVolumes(ctx, labelTerminals, string(workspace))
 	for _, v := range list {
@@ -102,14 +105,14 @@ func (b *driver) removeTerminals(ctx context.Context, workspace volumeName) erro
 	return err
 }
 
-// unusedVolumes returns the volumes with a label that no container mounts.
+// unusedVolumes returns the volumes with this label that no container mounts.
 func (b *driver) unusedVolumes(ctx context.Context, label, value string) ([]*volume.Volume, error) {
 	unused := filters.NewArgs(filters.Arg("label", label+"="+value), filters.Arg("dangling", "true"))
 	list, err := kit.Call(ctx, b.calls, "list volumes", kit.With(b.api.VolumeList, volume.ListOptions{Filters: unused}))
 	return list.Volumes, err
 }
 
-// removeInits removes the containers that prepared a volume.
+// removeInits removes the helper containers that prepared a volume.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
 	role := filters.Arg("label", backend.LabelRole+"="+backend.RoleInit)
 	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)), role)

@@ -10,7 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/memory"
 )
 
-// A sandbox lives as on every engine. The commands of the suite are answered from the files that it wrote.
+// TestLifecycle verifies that a sandbox has the same lifecycle as on a real engine. A script answers the commands of
+// the suite from the files that the suite wrote.
 func TestLifecycle(t *testing.T) {
 	b, err := memory.New(&memory.Options{Images: []string{image}})
 	must(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// newExample returns a backend without sandboxes and a manager on it; done closes both.
+// newExample returns a backend without sandboxes and a manager for it. done closes both.
 func newExample() (b *memory.Backend, m *session.Manager, done func()) {
 	b, err := memory.New(nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func newExample() (b *memory.Backend, m *session.Manager, done func()) {
 	}
 }
 
-// Files are kept, commands are answered, and what was called is there to be looked at.
+// The backend stores files, answers commands, and records calls for later checks.
 func Example() {
 	b, m, done := newExample()
 	defer done()
@@ -72,7 +72,7 @@ func Example() {
 	// Read report.txt
 }
 
-// An agent's model is played too: it calls a tool and answers with what came of it.
+// A mock model calls a tool and answers with the tool's result.
 func Example_tools() {
 	b, m, done := newExample()
 	defer done()

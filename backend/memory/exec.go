@@ -13,19 +13,19 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// execution is one command. It waits for the end of its standard input, is answered, and ends.
+// execution is one command. It waits for the end of its standard input, gets an answer, and exits.
 type execution struct {
 	g       *guest
 	req     wire.RunRequest
 	started time.Time
 	input   chan struct{} // closed at the end of standard input
-	ready   chan struct{} // closed when the output is there
+	ready   chan struct{} // closed when the output is available
 	ended   chan struct{}
-	ends    chan ending // the first counts
+	ends    chan ending // only the first value counts
 
-	endInput, setReady func() // close the channels, once
+	endInput, setReady func() // each closes its channel once
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	stdin   []byte
 	chunks  []wire.Chunk
 	stdout  []byte
@@ -34,14 +34,14 @@ type execution struct {
 	endedAt time.Time
 }
 
-// ending is how a command ended; a state of "" is not yet.
+// ending describes how a command ended. If state is empty, the command is still running.
 type ending struct {
 	state  wire.ExecState
 	code   int
 	signal string
 }
 
-// start starts a command. A streamed input comes later.
+// start starts a command. Streamed input arrives later.
 func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 	switch {
 	case !wire.ValidExecID(req.ExecID):
@@ -71,7 +71,7 @@ func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 	return x, nil
 }
 
-// live takes the command through its life.
+// live runs the command from start to end.
 func (x *execution) live() {
 	var deadline <-chan time.Time
 	if x.req.TimeoutMillis > 0 {
@@ -108,7 +108,7 @@ func (x *execution) live() {
 	close(x.ended)
 }
 
-// ask records the command and gets its answer.
+// ask records the command and returns its answer.
 func (x *execution) ask() Answer {
 	x.mu.Lock()
 	c := Command{
@@ -124,7 +124,7 @@ func (x *execution) ask() Answer {
 	return a
 }
 
-// take has the effects of an answer and returns the exit code.
+// take applies an answer and returns the exit code.
 func (x *execution) take(a Answer) int {
 	code, stderr := a.ExitCode&0xff, a.Stderr
 	for _, p := range slices.Sorted(maps.Keys(a.Files)) {
@@ -141,7 +141,7 @@ func (x *execution) take(a Answer) int {
 	return code
 }
 
-// chunk records output. The caller holds the mutex.
+// chunk records output. The caller must hold the mutex.
 func (x *execution) chunk(s wire.StreamName, data []byte) {
 	for part := range slices.Chunk(data, wire.MaxData) {
 		x.chunks = append(x.chunks, wire.Chunk{Seq: int64(len(x.chunks) + 1), Stream: s, Data: part})
@@ -154,7 +154,7 @@ func (x *execution) write(p []byte) {
 	x.stdin = append(x.stdin, p...)
 }
 
-// end ends the command unless something else did.
+// end ends the command, unless it has already ended.
 func (x *execution) end(e ending) {
 	select {
 	case x.ends <- e:
@@ -191,7 +191,7 @@ func (x *execution) result() *wire.RunResult {
 	return &wire.RunResult{ExecStatus: st, Stdout: cut(x.stdout), Stderr: cut(x.stderr)}
 }
 
-// follow takes standard input from the stream until the host leaves, which closes the channel.
+// follow reads standard input from the stream. It closes the returned channel when the host disconnects.
 func (x *execution) follow(r *request) <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
@@ -271,7 +271,7 @@ func (g *guest) attach(r *request, req *wire.RunRequest) error {
 	return r.answer(x.result())
 }
 
-// since returns the chunks after a number, at most so many; 0 is all.
+// since returns at most most chunks after the number seq. If most is 0, it returns all of them.
 func (x *execution) since(seq int64, most int) []wire.Chunk {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -297,17 +297,18 @@ func (g *guest) find(id string) (*execution, error) {
 	return nil, wire.Errorf(wire.CodeNotFound, "exec %.80q not found", id)
 }
 
-// gone returns a channel that is closed when the host leaves. The request has no more frames.
+// gone returns a channel that is closed when the host disconnects. The request must have no more frames.
 func (r *request) gone() <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
-		_, _ = wire.ReadFrame(r, nil) // nothing comes but the end
+		_, _ = wire.ReadFrame(r, nil) // returns only at the end of the stream
 		close(left)
 	}()
 	return left
 }
 
-// await waits for c, at most so many milliseconds (negative: no limit). It reports false when the host left before.
+// await waits for c for at most millis milliseconds, or without a limit if millis is negative. It returns false if the
+// host disconnects first.
 func await(left, c <-chan struct{}, millis int64) bool {
 	var limit <-chan time.Time
 	if millis >= 0 {
@@ -388,7 +389,7 @@ func (g *guest) kill(r *request, req *wire.KillRequest) error {
 	if s := strings.TrimPrefix(req.Signal, "SIG"); s != "" {
 		how.signal = "SIG" + s
 		if s != "KILL" {
-			how.state = wire.ExecCompleted // as a process that a signal ended
+			how.state = wire.ExecCompleted // like a process that a signal killed
 		}
 	}
 	x.end(how)

@@ -14,15 +14,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// files is a workspace. Its paths are clean and relative; the workspace itself is ".".
+// files stores the files of a workspace. Its paths are clean and relative. The workspace itself is ".".
 type files struct {
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	nodes map[string]*node
-	limit int64 // of all contents together
+	limit int64 // maximum total size of all contents
 	used  int64
 }
 
-// node is a file or a directory. It is replaced, never changed.
+// node is a file or a directory. It is immutable; changes replace it.
 type node struct {
 	dir  bool
 	data []byte
@@ -40,7 +40,7 @@ func (f *files) setLimit(n int64) {
 	f.limit = n
 }
 
-// relative returns the path below the workspace.
+// relative returns the path relative to the workspace.
 func relative(p string) (string, error) {
 	if strings.ContainsRune(p, 0) {
 		return "", wire.Errorf(wire.CodeInvalid, "%q: the path must not contain a zero byte", p)
@@ -67,7 +67,7 @@ func (n *node) info(p string) wire.FileInfo {
 	return wire.FileInfo{Path: p, Type: kind, Size: int64(len(n.data)), Mode: n.mode, ModTimeUnix: n.mod.Unix()}
 }
 
-// at returns a node. The caller holds the mutex, as in all that follow but file and put.
+// at returns a node. The caller must hold the mutex, for at and for all methods below except file and put.
 func (f *files) at(p string) (*node, error) {
 	if n := f.nodes[p]; n != nil {
 		return n, nil
@@ -75,7 +75,7 @@ func (f *files) at(p string) (*node, error) {
 	return nil, wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
 }
 
-// makeDirs makes a directory and its parents.
+// makeDirs creates a directory and its parents.
 func (f *files) makeDirs(p string, mode uint32) error {
 	if n := f.nodes[p]; n != nil {
 		if n.dir {
@@ -90,14 +90,14 @@ func (f *files) makeDirs(p string, mode uint32) error {
 	return nil
 }
 
-// file returns a file, whose node never changes.
+// file returns the node of a file. The node is immutable.
 func (f *files) file(name string) (*node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.look(name)
 }
 
-// look is file for callers that hold the mutex.
+// look is like file, for callers that hold the mutex.
 func (f *files) look(name string) (*node, error) {
 	p, err := relative(name)
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *files) look(name string) (*node, error) {
 	return n, nil
 }
 
-// put writes a whole file. data is the file's from then on.
+// put writes a whole file. It takes ownership of data.
 func (f *files) put(req *wire.FilePutRequest, data []byte) (wire.FileInfo, error) {
 	var none wire.FileInfo
 	p, err := relative(req.Path)

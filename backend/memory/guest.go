@@ -15,20 +15,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// guest is what a running sandbox answers its hosts with. Its goroutines end soon after stop, or when hosts hang up.
+// guest implements the guest agent of a running sandbox. Its goroutines end soon after stop, or when hosts disconnect.
 type guest struct {
 	e       *engine
-	id      string // of the sandbox
+	id      string // ID of the sandbox
 	session string
 	files   *files
 	boot    string
 	started time.Time
 	done    chan struct{} // closed by stop
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	stopped bool
 	conns   map[net.Conn]bool
-	execs   []*execution // the oldest first
+	execs   []*execution // oldest first
 }
 
 func newGuest(e *engine, s *sandbox) *guest {
@@ -38,7 +38,7 @@ func newGuest(e *engine, s *sandbox) *guest {
 	}
 }
 
-// stop ends all commands and connections. It does not wait: a script may be what stops its own sandbox.
+// stop ends all commands and connections. It does not wait, because a script may stop its own sandbox.
 func (g *guest) stop() {
 	if g == nil {
 		return
@@ -49,23 +49,23 @@ func (g *guest) stop() {
 		return
 	}
 	g.stopped = true
-	for c := range g.conns { // before the commands end, so that no caller gets their results
-		_ = c.Close() // a pipe's end cannot fail to close
+	for c := range g.conns { // closed before the commands end, so that no caller gets their results
+		_ = c.Close() // closing a pipe cannot fail
 	}
 	close(g.done)
 }
 
-// serve serves one host on a stream of its own.
+// serve serves one host on a separate stream.
 func (g *guest) serve(conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopped {
-		_ = conn.Close() // as above
+		_ = conn.Close() // closing a pipe cannot fail
 		return
 	}
 	g.conns[conn] = true
 	go func() {
-		g.host(conn) // its error is the host's hanging up
+		g.host(conn) // an error means that the host disconnected
 		_ = conn.Close()
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -108,12 +108,12 @@ func (g *guest) hello() wire.Hello {
 	}
 }
 
-// request is one request and its stream.
+// request is one request with its stream.
 type request struct {
 	*yamux.Stream
 	mux *yamux.Session
 	env wire.Envelope
-	raw []byte // the frame's body
+	raw []byte // body of the frame
 }
 
 type operation struct {
@@ -121,7 +121,7 @@ type operation struct {
 	serve func(*guest, *request) error
 }
 
-// operations lists the requests that the guest serves.
+// operations lists the requests that the guest agent handles.
 func operations() []operation {
 	return []operation{
 		{wire.OpHealth, func(g *guest, r *request) error { return r.answer(g.health()) }},
@@ -169,7 +169,7 @@ func onFiles[T any](serve func(*files, *T) (any, error)) func(*guest, *request) 
 
 func (g *guest) request(r *request) {
 	defer func() {
-		_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail; ends who waits for the host
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail; unblocks readers that wait for the host
 		_ = r.Close()
 	}()
 	f, err := wire.ReadFrame(r, nil)
@@ -203,7 +203,7 @@ func (g *guest) dispatch(r *request) error {
 	return wire.Errorf(wire.CodeUnsupported, "%.40q is not supported by the memory backend", r.env.Op)
 }
 
-// send sends frames. A failure is a host that has left, which whoever reads from it notices.
+// send sends frames. It ignores errors, because they mean that the host disconnected, which the next read reports.
 func (r *request) send(b []byte) { _, _ = r.Write(b) }
 
 func (r *request) answer(msg any) error {

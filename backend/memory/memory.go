@@ -1,20 +1,20 @@
-// Package memory is a driver for your own tests: sandboxes without processes, engine or disk, on every operating
-// system.
+// Package memory is a driver for your own tests. Its sandboxes need no processes, engine, or disk, and work on every
+// operating system.
 //
-// A test gives it to session.NewManager like any other driver. Files are kept in memory, commands are answered by what
-// the test scripted, and every call is recorded:
+// A test passes the backend to session.NewManager like any other driver. The backend stores files in memory, answers
+// commands from the test's script, and records every call:
 //
 //	b, err := memory.New(nil)
 //	b.On("go test ./...", memory.Answer{Stdout: "ok\n"})
 //	m, err := session.NewManager(b, nil)
-//	...                                  // what is tested opens sandboxes and runs commands
+//	...                                  // the code under test opens sandboxes and runs commands
 //	for _, c := range b.Calls() { ... }  // Create, Exec, Put, Remove, in order
 //
-// A command that nothing answers ends with exit code 127, and its standard error has the words to add. [Backend.Fault]
-// makes calls of the engine fail or wait, [Backend.Lose] takes a sandbox away.
+// A command without an answer exits with code 127, and its standard error shows the missing Go call. Use
+// [Backend.Fault] to make calls fail or wait. Use [Backend.Lose] to remove a sandbox.
 //
-// Nothing is isolated and nothing is run, so a test with this driver says nothing of what a command does. Terminals,
-// ports and services of a sandbox are unsupported, as are links, mounts and environments.
+// The driver isolates and runs nothing, so tests with it cannot verify the effects of commands. It does not support
+// terminals, ports, services, links, mounts, and environments.
 package memory
 
 import (
@@ -37,13 +37,13 @@ import (
 
 const name = "memory"
 
-// Options refine New. The zero value is good.
+// Options configure New. The zero value is ready to use.
 type Options struct {
-	// Images are the references that there are; any other is backend.ErrImage. Empty: there is every image.
+	// Images lists the existing images. Any other image returns backend.ErrImage. If empty, every image exists.
 	Images []string
 }
 
-// Backend is a backend.SandboxBackend. All methods may be called concurrently.
+// Backend implements backend.SandboxBackend. It is safe for concurrent use.
 type Backend struct {
 	backend.Unsupported
 	e *engine
@@ -52,32 +52,32 @@ type Backend struct {
 	closed bool
 }
 
-// engine holds the sandboxes that backends share.
+// engine stores the sandboxes, which several backends can share.
 type engine struct {
 	o Options
 
-	mu         sync.Mutex // guards all below
+	mu         sync.Mutex // guards all fields below
 	sandboxes  map[string]*sandbox
-	workspaces map[string]*workspace // by session id
+	workspaces map[string]*workspace // by session ID
 	fault      func(context.Context, Call) error
-	answers    []func(Command) (Answer, bool) // the newest last
+	answers    []func(Command) (Answer, bool) // newest last
 	calls      []Call
 }
 
-// workspace is the files of a session. They may outlive its sandbox.
+// workspace stores the files of a session. A workspace may exist without a sandbox.
 type workspace struct {
 	instance string
 	files    *files
 }
 
-// sandbox is one sandbox. Its info, but for the state, never changes.
+// sandbox is one sandbox. Its info is immutable, except for the state.
 type sandbox struct {
 	info  backend.Info
-	guest *guest // nil while it is stopped
+	guest *guest // nil if the sandbox is stopped
 	files *files
 }
 
-// New returns a backend without sandboxes. nil is the zero Options.
+// New returns a backend without sandboxes. A nil o means the zero Options.
 func New(o *Options) (*Backend, error) {
 	e := &engine{sandboxes: map[string]*sandbox{}, workspaces: map[string]*workspace{}}
 	if o != nil {
@@ -87,14 +87,14 @@ func New(o *Options) (*Backend, error) {
 	return &Backend{e: e}, nil
 }
 
-// Reopen returns another backend on the same sandboxes, script and calls, as another process on the same engine has
-// one. The two are closed apart.
+// Reopen returns another backend that shares the sandboxes, script, and recorded calls. Use it to simulate another
+// process on the same engine. Each backend must be closed separately.
 func (b *Backend) Reopen() *Backend { return &Backend{e: b.e} }
 
 // Name returns "memory".
 func (b *Backend) Name() string { return name }
 
-// begin admits and records a call, and has the fault of the test happen.
+// begin admits and records a call, and applies the test's Fault.
 func (b *Backend) begin(ctx context.Context, c Call) error {
 	b.mu.Lock()
 	closed := b.closed
@@ -108,7 +108,7 @@ func (b *Backend) begin(ctx context.Context, c Call) error {
 	return b.e.record(ctx, c)
 }
 
-// Create makes a sandbox.
+// Create creates a sandbox.
 func (b *Backend) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
 	if err := b.begin(ctx, Call{Op: OpCreate, Sandbox: spec.ID, Image: spec.Image}); err != nil {
 		return backend.Info{}, err
@@ -165,7 +165,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	return s.describe(), nil
 }
 
-// of returns the sandbox of a session; nil for none. The caller holds the mutex.
+// of returns the sandbox of a session, or nil. The caller must hold the mutex.
 func (e *engine) of(sessionID string) *sandbox {
 	for _, s := range e.sandboxes {
 		if s.info.SessionID == sessionID {
@@ -175,7 +175,7 @@ func (e *engine) of(sessionID string) *sandbox {
 	return nil
 }
 
-// describe returns a copy of what is known of the sandbox. The caller holds the engine's mutex.
+// describe returns a copy of the sandbox's info. The caller must hold the engine's mutex.
 func (s *sandbox) describe() backend.Info {
 	info := s.info
 	info.Labels = maps.Clone(info.Labels)
@@ -187,7 +187,7 @@ func (s *sandbox) describe() backend.Info {
 	return info
 }
 
-// find returns a sandbox. The caller holds the mutex.
+// find returns a sandbox. The caller must hold the mutex.
 func (e *engine) find(id string) (*sandbox, error) {
 	if s := e.sandboxes[id]; s != nil {
 		return s, nil
@@ -195,7 +195,7 @@ func (e *engine) find(id string) (*sandbox, error) {
 	return nil, fmt.Errorf("memory: sandbox %.80q: %w", id, backend.ErrNotFound)
 }
 
-// session returns the session id of a sandbox, by which calls are recorded; that of an unknown one is its id.
+// session returns the session ID of a sandbox, for the record of a call. If the sandbox is unknown, it returns id.
 func (e *engine) session(id string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -252,7 +252,7 @@ func (b *Backend) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop ends the commands of a sandbox and keeps its files.
+// Stop kills the commands of a sandbox and keeps its files.
 func (b *Backend) Stop(ctx context.Context, id string) error {
 	if err := b.begin(ctx, Call{Op: OpStop, Sandbox: b.e.session(id)}); err != nil {
 		return err
@@ -292,7 +292,7 @@ func (e *engine) remove(id string, volumes bool) {
 	}
 }
 
-// Dial opens a stream to the sandbox's guest.
+// Dial opens a stream to the guest agent of a sandbox.
 func (b *Backend) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	if err := b.begin(ctx, Call{Op: OpDial, Sandbox: b.e.session(id)}); err != nil {
 		return nil, err
@@ -311,7 +311,7 @@ func (b *Backend) Dial(ctx context.Context, id string) (io.ReadWriteCloser, erro
 	return host, nil
 }
 
-// Ping describes the engine that there is not.
+// Ping returns information about the simulated engine.
 func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	if err := b.begin(ctx, Call{Op: OpPing}); err != nil {
 		return backend.EngineInfo{}, err
@@ -319,7 +319,8 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return backend.EngineInfo{Name: name, Version: "1", Kernel: "none", OS: runtime.GOOS, Arch: runtime.GOARCH, Cgroup: "none"}, nil
 }
 
-// Capabilities returns what can be asked for. Nothing uses CPU time, memory or processes, so that their limits hold.
+// Capabilities returns the supported features. Limits of CPU time, memory, and processes always hold, because commands
+// use none of these.
 func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, PIDs: true, Workspace: backend.WorkspaceWatched, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
@@ -328,7 +329,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	}
 }
 
-// HasWorkspace reports whether the files of a session are there.
+// HasWorkspace reports whether a session has files.
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	if err := b.begin(ctx, Call{Op: OpGet, Sandbox: sessionID}); err != nil {
 		return false, err
@@ -339,7 +340,7 @@ func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) 
 	return w != nil && w.instance == instance, nil
 }
 
-// RemoveWorkspace deletes the files of a session without a sandbox.
+// RemoveWorkspace deletes the files of a session that has no sandbox.
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	if err := b.begin(ctx, Call{Op: OpRemove, Sandbox: sessionID}); err != nil {
 		return err
@@ -360,7 +361,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 	return nil
 }
 
-// Close closes this backend. Sandboxes and their commands stay.
+// Close closes this backend. Sandboxes and their commands remain.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

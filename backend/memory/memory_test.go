@@ -17,7 +17,7 @@ import (
 
 const image = "debian:12"
 
-// manage returns a backend and a manager on it that the test's end closes.
+// manage returns a backend and a manager for it. The end of the test closes both.
 func manage(t *testing.T) (*memory.Backend, *session.Manager) {
 	t.Helper()
 	b, err := memory.New(nil)
@@ -35,7 +35,7 @@ func open(t *testing.T, m *session.Manager) *session.Session {
 	return s
 }
 
-// A command without an answer says what the test lacks.
+// TestUnscripted verifies that the error output of a command without an answer shows the missing call of On.
 func TestUnscripted(t *testing.T) {
 	b, m := manage(t)
 	res, err := open(t, m).Exec(t.Context(), sandbox.ExecRequest{Command: "make"})
@@ -47,7 +47,7 @@ func TestUnscripted(t *testing.T) {
 	}
 }
 
-// A command that takes longer than it may is ended as on every engine.
+// TestTimeout verifies that a command that exceeds its timeout ends as on a real engine.
 func TestTimeout(t *testing.T) {
 	b, m := manage(t)
 	b.On("sleep 1h", memory.Answer{Stdout: "begun\n", Takes: time.Hour})
@@ -57,7 +57,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// Standard input, streamed beyond what fits a request, reaches the script whole, and large output comes back whole.
+// TestLargeStreams verifies that standard input larger than a request reaches the script completely, and that large
+// output is returned completely.
 func TestLargeStreams(t *testing.T) {
 	b, m := manage(t)
 	in := strings.Repeat("0123456789abcdef", 40_000)
@@ -76,7 +77,7 @@ func TestLargeStreams(t *testing.T) {
 	}
 }
 
-// What the test has the engine do reaches who uses the session.
+// TestFaults verifies that errors from Fault reach the user of the session.
 func TestFaults(t *testing.T) {
 	b, m := manage(t)
 	b.Fault(func(_ context.Context, c memory.Call) error {
@@ -99,7 +100,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestUnsupported: what there is not is refused, and no sandbox is like one that has it.
+// TestUnsupported verifies that requests for unsupported features fail, and that no such sandbox is created.
 func TestUnsupported(t *testing.T) {
 	b, _ := manage(t)
 	for name, change := range map[string]func(*backend.Spec){

@@ -10,10 +10,10 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Op is what a Call asked for.
+// Op is the operation of a Call.
 type Op string
 
-// Calls of the driver, and of the guest in a sandbox.
+// Operations of the driver and of the guest agent.
 const (
 	OpCreate Op = "Create"
 	OpGet    Op = "Get"
@@ -25,31 +25,32 @@ const (
 	OpPing   Op = "Ping"
 
 	OpExec Op = "Exec"
-	OpPut  Op = "Put"  // a file was written
-	OpRead Op = "Read" // a file was read
+	OpPut  Op = "Put"  // writes a file
+	OpRead Op = "Read" // reads a file
 )
 
-// Call is a call that the backend got.
+// Call is a recorded call.
 type Call struct {
 	Op      Op
-	Sandbox string  // session id; empty for List and Ping
-	Image   string  // of Create
-	Path    string  // of Put and Read, below the workspace
-	Command Command // of Exec
+	Sandbox string  // session ID; empty for List and Ping
+	Image   string  // set for Create
+	Path    string  // set for Put and Read; relative to the workspace
+	Command Command // set for Exec
 }
 
-// Command is a command that was to run.
+// Command is a command to run.
 type Command struct {
-	Sandbox string   // session id
-	Argv    []string // as it was given; a shell's line is its third
-	Dir     string   // absolute
-	Env     []string // "NAME=value", all of it
+	Sandbox string   // session ID
+	Argv    []string // arguments as passed; for a shell command, the third is the command line
+	Dir     string   // absolute path
+	Env     []string // the complete environment, as "NAME=value"
 	Stdin   []byte
 
 	files *files
 }
 
-// Line returns the line of a shell that was given one with -c, else the arguments with spaces between them.
+// Line returns the command line if the command is a shell with -c. Otherwise it returns the arguments, separated by
+// spaces.
 func (c Command) Line() string {
 	if n := len(c.Argv); n >= 3 && strings.HasPrefix(c.Argv[n-2], "-") && strings.HasSuffix(c.Argv[n-2], "c") {
 		return c.Argv[n-1]
@@ -57,7 +58,7 @@ func (c Command) Line() string {
 	return strings.Join(c.Argv, " ")
 }
 
-// File returns what a file of the workspace holds, and whether there is one.
+// File returns the contents of a file in the workspace and reports whether the file exists.
 func (c Command) File(path string) (contents string, ok bool) {
 	n, err := c.files.file(path)
 	if err != nil {
@@ -66,47 +67,50 @@ func (c Command) File(path string) (contents string, ok bool) {
 	return string(n.data), true
 }
 
-// Answer is what becomes of a command.
+// Answer is the result of a command.
 type Answer struct {
 	Stdout, Stderr string
 	ExitCode       int
-	// Files are written before the command ends: contents by path, relative to the workspace or absolute in it. One that
-	// cannot be written ends the command with exit code 1 and the reason on standard error.
+	// Files are written before the command exits. The map contains contents by path. A path is relative to the workspace,
+	// or absolute inside it. If a file cannot be written, the command exits with code 1 and writes the reason to standard
+	// error.
 	Files map[string]string
-	// Takes is how long the command runs after its output; its timeout and whoever kills it may end it before.
+	// Takes is how long the command runs after its output. A timeout or a kill may end the command earlier.
 	Takes time.Duration
-	// Lost has the sandbox vanish in place of an answer.
+	// Lost makes the sandbox disappear; the command gets no answer.
 	Lost bool
 }
 
-// On answers commands whose Line is line. Of several answers to a command the newest counts.
+// On sets the answer for commands whose Line is line. If several answers match a command, the newest applies.
 func (b *Backend) On(line string, a Answer) {
 	b.Script(func(c Command) (Answer, bool) { return a, c.Line() == line })
 }
 
-// OnPrefix answers commands whose Line begins with prefix.
+// OnPrefix sets the answer for commands whose Line begins with prefix.
 func (b *Backend) OnPrefix(prefix string, a Answer) {
 	b.Script(func(c Command) (Answer, bool) { return a, strings.HasPrefix(c.Line(), prefix) })
 }
 
-// Script has f answer the commands for which it returns true. f may be called concurrently.
+// Script registers f as a source of answers. If f returns true for a command, its answer applies. f may be called
+// concurrently.
 func (b *Backend) Script(f func(Command) (Answer, bool)) {
 	b.e.mu.Lock()
 	defer b.e.mu.Unlock()
 	b.e.answers = append(b.e.answers, f)
 }
 
-// Fault has f asked before every call of the driver, by Op: its error is what the call returns, and
-// when it waits the call is slow. f must return when its context ends; nil removes it. Errors that drivers return wrap
-// backend.ErrUnavailable, ErrCapacity, ErrImage and others. What goes on inside a sandbox is not asked about.
+// Fault registers f, which the backend calls before every call of the driver. If f returns an error, the call fails
+// with this error. If f waits, the call is slow. f must return when its context ends. To remove f, pass nil. Errors of
+// real drivers wrap, for example, backend.ErrUnavailable, ErrCapacity, or ErrImage. f is not called for operations
+// inside a sandbox.
 func (b *Backend) Fault(f func(context.Context, Call) error) {
 	b.e.mu.Lock()
 	defer b.e.mu.Unlock()
 	b.e.fault = f
 }
 
-// Lose takes the sandbox of a session away, with its files, as an engine does that was reset. It reports whether there
-// was one.
+// Lose removes the sandbox of a session and its files, as if the engine had been reset. It reports whether the sandbox
+// existed.
 func (b *Backend) Lose(sessionID string) bool {
 	b.e.mu.Lock()
 	s := b.e.of(sessionID)
@@ -117,14 +121,14 @@ func (b *Backend) Lose(sessionID string) bool {
 	return s != nil
 }
 
-// Calls returns all calls until now, in order.
+// Calls returns all recorded calls, in order.
 func (b *Backend) Calls() []Call {
 	b.e.mu.Lock()
 	defer b.e.mu.Unlock()
 	return slices.Clone(b.e.calls)
 }
 
-// Commands returns the Line of every command until now, in order.
+// Commands returns the Line of every recorded command, in order.
 func (b *Backend) Commands() []string {
 	var lines []string
 	for _, c := range b.Calls() {
@@ -135,7 +139,7 @@ func (b *Backend) Commands() []string {
 	return lines
 }
 
-// record notes a call and has its fault happen.
+// record records a call and applies the Fault function.
 func (e *engine) record(ctx context.Context, c Call) error {
 	e.note(c)
 	e.mu.Lock()
@@ -153,7 +157,7 @@ func (e *engine) note(c Call) {
 	e.calls = append(e.calls, c)
 }
 
-// answer asks the script.
+// answer returns the answer of the script.
 func (e *engine) answer(c Command) Answer {
 	e.mu.Lock()
 	answers := slices.Clone(e.answers)

@@ -1,4 +1,4 @@
-// Stubguest stands in for the guest: it runs, and knows none of the guest's commands.
+// Stubguest is a test guest agent that runs but implements no commands.
 package main
 
 import (
