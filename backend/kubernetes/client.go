@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// clients has one client for each kind that the driver uses. The clientset of client-go would link every kind of
-// Kubernetes, and its package gentype the server of its tests.
+// clients contains a client for each kind of object that the driver uses. The clientset of client-go would link all
+// kinds of Kubernetes objects, and its package gentype would link the server of its tests.
 type clients struct {
 	core       rest.Interface
 	parameters runtime.ParameterCodec
@@ -53,7 +53,7 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 	}, failed
 }
 
-// requests has the common part of the requests for one kind.
+// requests contains the common settings of the requests for one kind.
 type requests struct {
 	api             rest.Interface
 	params          runtime.ParameterCodec
@@ -65,20 +65,20 @@ func (r *requests) to(verb *rest.Request, options runtime.Object) *rest.Request 
 		VersionedParams(options, r.params)
 }
 
-// do sends a request and returns the object in its answer.
+// do sends a request and returns the object in the response.
 func do[T any](ctx context.Context, r *rest.Request) (*T, error) {
 	object := new(T)
 	return object, r.Do(ctx).Into(any(object).(runtime.Object))
 }
 
-// client is a client for the objects T and their list L, which implement runtime.Object as pointers.
+// client is a client for objects of type T and lists of type L. *T and *L must implement runtime.Object.
 type client[T, L any] struct{ requests }
 
 func (c *client[T, L]) Get(ctx context.Context, name string) (*T, error) {
 	return do[T](ctx, c.to(c.api.Get(), &metav1.GetOptions{}).Name(name))
 }
 
-// List returns the objects that the labels select.
+// List returns the objects that match the label selector.
 func (c *client[T, L]) List(ctx context.Context, selector string) (*L, error) {
 	return do[L](ctx, c.to(c.api.Get(), &metav1.ListOptions{LabelSelector: selector}))
 }
@@ -87,7 +87,7 @@ func (c *client[T, L]) Create(ctx context.Context, object *T) (*T, error) {
 	return do[T](ctx, c.to(c.api.Post(), &metav1.CreateOptions{}).Body(object))
 }
 
-// Try validates an object as Create does, and creates nothing.
+// Try validates an object like Create, but does not create it.
 func (c *client[T, L]) Try(ctx context.Context, object *T) (*T, error) {
 	return do[T](ctx, c.to(c.api.Post(), &metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}).Body(object))
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// TestCredentialProgram: the program of a kubeconfig starts in the root directory with its arguments.
+// TestCredentialProgram verifies that the credential program of a kubeconfig starts in the root directory with its
+// arguments.
 func TestCredentialProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -36,7 +37,8 @@ func TestCredentialProgram(t *testing.T) {
 	}
 }
 
-// TestContext: a context that is named goes before the current one of the kubeconfig, here of a cluster that is away.
+// TestContext verifies that Options.Context overrides the current context of the kubeconfig, which belongs to an
+// unreachable cluster here.
 func TestContext(t *testing.T) {
 	t.Parallel()
 	config, err := clientcmd.LoadFromFile(clustertest.Kubeconfig())

@@ -20,32 +20,32 @@ import (
 )
 
 const (
-	// A pod that has a node is tried so often: its phase says that it runs up to a second after it does. The longer it
-	// takes, the less a moment counts.
+	// A scheduled pod is tried at this interval. Its phase shows a running container up to a second late. The interval
+	// grows with the elapsed time.
 	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
-	// tryAfter is how long a pod that does not run is left alone: kubelets look each 300 ms whether its volumes are
-	// mounted, and ours have some.
+	// tryAfter is the delay before the first attempt to reach a pod that is not running. Kubelets check every 300 ms
+	// whether a pod's volumes are mounted, and the driver's pods have volumes.
 	tryAfter = 250 * time.Millisecond
-	// lookEvery is how often the pod is looked at meanwhile, for a reason why it never will.
+	// lookEvery is how often the driver reads the pod during this time, to detect that it can never run.
 	lookEvery = 250 * time.Millisecond
-	// crowded is how long no node may take a pod: where nodes are added on demand one may come.
+	// crowded is how long a pod may stay unscheduled. An autoscaler may add a node during this time.
 	crowded = 30 * time.Second
-	// restarts is how long the server may be away while a pod that it has made starts.
+	// restarts is the maximum time that the server may be unavailable while a created pod starts.
 	restarts = time.Minute
 )
 
-// plan is what the cluster is to be asked for.
+// plan describes the requests to the cluster.
 type plan struct {
 	*kit.Plan
-	name    string // of the pod and of its claim
+	name    string // name of the pod and of its claim
 	nonce   string
-	guest   string // version
-	network string // the label by which its NetworkPolicy selects it
+	guest   string // version of the guest agent
+	network string // label that the NetworkPolicy selects
 }
 
 func (p *plan) id() string { return p.name + "." + p.nonce }
 
-// newPlan checks a plan against what a cluster can do.
+// newPlan checks a plan against the capabilities of a cluster.
 func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	s := p.Spec
 	switch {
@@ -72,7 +72,7 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	return &plan{Plan: p, name: objectName(s.ID), nonce: strings.ToLower(rand.Text()), guest: d.opts.Guest.Version, network: d.networkLabel(s.Network)}, nil
 }
 
-// Create makes a sandbox and waits for its guest.
+// Create creates a sandbox and waits for its guest agent.
 func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
 	p, err := d.newPlan(checked)
 	if err != nil {
@@ -101,8 +101,8 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return d.await(ctx, pod, p.Image, p.id())
 }
 
-// ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim
-// before the server looks whether it is there, so that is looked at first.
+// ensureClaim creates the claim of a session's workspace if it does not exist. It first reads the claim, because the
+// server checks an exhausted quota before it checks whether the claim exists.
 func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	c, err := d.claim(p)
 	if err != nil {
@@ -122,7 +122,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	return err
 }
 
-// createPod asks for a pod.
+// createPod creates a pod.
 func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	session := pod.Name
 	if c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox); ok {
@@ -135,8 +135,8 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// await waits until the guest of a pod answers, and describes the sandbox; the error has the reason if it cannot start.
-// The first stream waits for the first Dial.
+// await waits until the guest agent of a pod responds, and returns the info of the sandbox. If the pod cannot start,
+// the error contains the reason. await keeps the first stream for the first Dial.
 func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (backend.Info, error) {
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
 	defer cancel()
@@ -176,7 +176,7 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 	}
 }
 
-// whyNot returns the true reason of a failure to wait for what was just made.
+// whyNot returns the real reason of a failure to wait for a new object.
 func (d *driver) whyNot(ctx, wait context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -189,7 +189,7 @@ func (d *driver) whyNot(ctx, wait context.Context, err error) error {
 	return err
 }
 
-// report asks a sandbox's guest, which answers as soon as it runs.
+// report reads the report of a sandbox's guest agent. The guest agent sends it as soon as it runs.
 func (d *driver) report(ctx context.Context, pod string) (wire.PodReport, error) {
 	s, r, err := d.hear(ctx, pod, "report")
 	if err != nil {
@@ -198,13 +198,13 @@ func (d *driver) report(ctx context.Context, pod string) (wire.PodReport, error)
 	return r, s.Close()
 }
 
-// greet opens the first stream to a guest, and returns what its image declares.
+// greet opens the first stream to a guest agent and returns the environment of its image.
 func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]string, error) {
 	s, r, err := d.hear(ctx, pod.Name, "connect", "--report")
 	switch {
 	case err == nil:
 		d.first.keep(id, s)
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // a guest of another version does not report on its stream
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // a guest agent of another version sends no report
 		r, err = d.report(ctx, pod.Name)
 	}
 	if err != nil {
@@ -213,7 +213,7 @@ func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]strin
 	return d.keepEnv(imageOf(pod), r), nil
 }
 
-// keepEnv returns the environment that an image declares, and keeps it: it never changes for one id.
+// keepEnv returns the environment of an image and caches it. It is constant for an image ID.
 func (d *driver) keepEnv(image string, r wire.PodReport) []string {
 	env := imageEnv(r.Environ)
 	if image != "" {
@@ -222,7 +222,8 @@ func (d *driver) keepEnv(image string, r wire.PodReport) []string {
 	return env
 }
 
-// hear runs the guest's program in a pod, and returns its streams behind the report that it begins with.
+// hear runs the guest agent's program in a pod. It reads the report at the beginning of the output and returns the
+// streams after it.
 func (d *driver) hear(ctx context.Context, pod string, args ...string) (_ *stream, r wire.PodReport, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
@@ -244,7 +245,7 @@ func (d *driver) hear(ctx context.Context, pod string, args ...string) (_ *strea
 	return s, r, nil
 }
 
-// firstLine reads a line of at most so many bytes, and nothing of what follows it.
+// firstLine reads a line of at most most bytes, and no bytes after the line.
 func firstLine(r io.Reader, most int) ([]byte, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) < most; line = append(line, b[0]) {
@@ -258,7 +259,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 	return nil, fmt.Errorf("kubernetes: the guest agent's report exceeds %d bytes: %w", most, backend.ErrUnavailable)
 }
 
-// rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.
+// rollback removes only the objects that a failed creation created. An existing claim contains the session's files.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
 	err := d.removePod(ctx, p.name, true, hasNonce(p.nonce))
 	if d.opts.StorageClass == "" {

@@ -16,12 +16,12 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// classify returns the sentinel for what only the API server reports. A refusal for lack of a permission names the verb
-// and what it was wanted for.
+// classify returns the sentinel for errors that only the API server returns. The error for a missing permission
+// contains the verb and the resource.
 func classify(err error) error {
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"),
-		// The server gave up counting many pods that were created at once.
+		// The server stopped counting because many pods were created at once.
 		apierrors.IsConflict(err) && strings.Contains(err.Error(), "resourcequotas"):
 		return backend.ErrCapacity
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -39,7 +39,7 @@ func classify(err error) error {
 	return nil
 }
 
-// trouble returns why a pod will not run, nil while it may.
+// trouble returns the reason why a pod can never run, or nil if it may still run.
 func trouble(pod *corev1.Pod, image string) error {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -69,7 +69,7 @@ func trouble(pod *corev1.Pod, image string) error {
 	return nil
 }
 
-// unpulled returns the kubelet's reason, without the layers that only repeat the image.
+// unpulled returns the kubelet's reason without the prefixes that only repeat the image.
 func unpulled(w *corev1.ContainerStateWaiting) string {
 	text := w.Message
 	if at := strings.LastIndex(text, " desc = "); at >= 0 {
@@ -85,7 +85,8 @@ func unpulled(w *corev1.ContainerStateWaiting) string {
 	return kit.Scrub(cmp.Or(text, w.Reason))
 }
 
-// troubleSince is trouble for a pod that was made at a time: where nodes are added on demand, one may come.
+// troubleSince is like trouble, for a pod that was created at begin. It ignores a lack of nodes for the time crowded,
+// because an autoscaler may add a node.
 func troubleSince(begin time.Time, pod *corev1.Pod, image string) error {
 	err := trouble(pod, image)
 	if errors.Is(err, backend.ErrCapacity) && !ended(pod) && time.Since(begin) <= crowded {
@@ -94,7 +95,7 @@ func troubleSince(begin time.Time, pod *corev1.Pod, image string) error {
 	return err
 }
 
-// endOf returns why a pod ended.
+// endOf returns the reason why a pod ended.
 func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	switch {
 	case pod.Status.Reason == "Evicted":
@@ -110,7 +111,7 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	return fmt.Errorf("kubernetes: the sandbox exited: %w", backend.ErrLost)
 }
 
-// lost returns why there is no guest to be reached in a pod that has ended.
+// lost returns the reason why the guest agent of an ended pod cannot be reached.
 func lost(pod *corev1.Pod) error {
 	if pod.Status.Reason == "Evicted" {
 		return endOf(pod, nil)
@@ -118,7 +119,7 @@ func lost(pod *corev1.Pod) error {
 	return fmt.Errorf("kubernetes: the sandbox is %s: %w", backend.StateStopped, backend.ErrLost)
 }
 
-// named returns the image of a container as the user called it.
+// named returns a container's image as the user specified it.
 func named(s *corev1.ContainerStatus, image string) string {
 	if s.Name == containerName {
 		return image

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestPullReasons verifies that an image that cannot be pulled is reported with the kubelet's reason.
+// TestPullReasons verifies that the error for an image that cannot be pulled contains the kubelet's reason.
 func TestPullReasons(t *testing.T) {
 	t.Parallel()
 	const unpacked = `rpc error: code = Unknown desc = failed to pull and unpack image "r.test/a:1": `
@@ -37,7 +37,7 @@ func TestPullReasons(t *testing.T) {
 	}
 }
 
-// TestKeysOfPods verifies which labels and annotations of pods New refuses, all of them at once.
+// TestKeysOfPods verifies which labels and annotations of pods New rejects, and that one error lists all of them.
 func TestKeysOfPods(t *testing.T) {
 	t.Parallel()
 	if err := errors.Join(checkKeys("label", map[string]string{"example.com/team": "ml", "cost": ""}),

@@ -34,10 +34,10 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+// patience is the maximum time that a test waits for an event. It is long because test hosts may be very busy.
 const patience = 3 * time.Minute
 
-// ownNamespace makes a namespace for one test.
+// ownNamespace creates a namespace for one test.
 func ownNamespace(t *testing.T) string {
 	t.Helper()
 	api, ns := admin(t), namespace()+"-"+strings.ToLower(rand.Text())[:8]
@@ -48,7 +48,7 @@ func ownNamespace(t *testing.T) string {
 	return ns
 }
 
-// as returns the configuration of a user who has nothing but a role in a namespace.
+// as returns the configuration of a user that only has a role with these rules in a namespace.
 func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
 	api, name := admin(t), "user-"+strings.ToLower(rand.Text())
@@ -65,7 +65,7 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Namespace: namespace, Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
 	}}}
-	reviews := accessReviews(api, "") // no list has them
+	reviews := accessReviews(api, "") // list types of reviews do not exist
 	backendtest.Eventually(t, "the server to know of the role", func() bool {
 		r, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
 		return err == nil && r.Status.Allowed
@@ -76,13 +76,13 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 	return config
 }
 
-// everything does what a driver is there for, in a namespace.
+// everything performs all operations of a driver in a namespace.
 func everything(t *testing.T, b *kubernetes.Backend, namespace string, spec backend.Spec) error {
 	ctx := t.Context()
 	if _, err := b.Identity(ctx); err != nil {
 		return err
 	}
-	whole := newBackend(t, func(o *kubernetes.Options) { o.Namespace = namespace }) // who may not look at what was made cannot remove it
+	whole := newBackend(t, func(o *kubernetes.Options) { o.Namespace = namespace }) // may remove all objects
 	t.Cleanup(func() {
 		list, err := whole.List(context.Background(), backend.Filter{SessionID: spec.ID})
 		for _, info := range list {
@@ -127,8 +127,8 @@ func role(t *testing.T, file string) []rbacv1.PolicyRule {
 	return r.Rules
 }
 
-// TestRole: the published Role is enough for everything, and without any of its verbs the error names the verb and what
-// it was wanted for.
+// TestRole verifies that the published Role is sufficient for all operations. It also verifies that, if a verb is
+// missing, the error names the verb and the resource.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	whole := role(t, "role.yaml")
@@ -142,17 +142,17 @@ func TestRole(t *testing.T) {
 		for _, verb := range rule.Verbs {
 			what := rule.Resources[0]
 			if what == "pods/exec" && verb == "get" {
-				continue // SPDY is not refused
+				continue // SPDY requests are not rejected
 			}
 			t.Run(verb+" "+what, func(t *testing.T) {
 				t.Parallel()
 				rules := slices.Clone(whole)
 				if rules[i].Verbs = slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == verb }); len(rules[i].Verbs) == 0 {
-					rules = slices.Delete(rules, i, i+1) // an empty rule is none
+					rules = slices.Delete(rules, i, i+1) // an empty rule is invalid
 				}
 				ns := namespace()
 				if what == "networkpolicies" && verb != "list" {
-					ns = ownNamespace(t) // here they are made already
+					ns = ownNamespace(t) // in the shared namespace, they already exist
 				}
 				if verb == "update" {
 					foreign := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workcell-none"}}
@@ -169,7 +169,7 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestQuota: what a namespace may not have any more is no failure of the request.
+// TestQuota verifies that an exceeded namespace quota returns ErrCapacity and not a failure of the request.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -185,7 +185,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestNoNode: a sandbox that no node takes is refused after a while, and leaves nothing.
+// TestNoNode verifies that Create fails after a while if no node can run the sandbox, and that no objects remain.
 func TestNoNode(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()
@@ -196,13 +196,14 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestEvicted: a node evicts a sandbox, here for its disk; its owner finds it lost, and can start it again.
+// TestEvicted verifies that a sandbox that its node evicted because of disk usage is reported as lost, and that it can
+// be started again.
 func TestEvicted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		class string
 		root  backend.RootMode
-		file  func(*testing.T, types.UID) string // on the node, not through the guest, which would not let it come so far
+		file  func(*testing.T, types.UID) string // a file on the node, because the guest agent would enforce its limit first
 		bytes int
 	}{
 		"workspace": {"", backend.RootReadonly, func(_ *testing.T, pod types.UID) string {
@@ -235,13 +236,13 @@ func TestEvicted(t *testing.T) {
 	}
 }
 
-// guestOf returns the process, on this machine, of the guest in a pod.
+// guestOf returns the process of the guest agent in a pod, on this host.
 func guestOf(t *testing.T, pod types.UID) string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	must(t, err)
 	for _, dir := range dirs {
-		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup")) // it may have ended
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup")) // the process may have exited
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		id := string(pod)
 		is := strings.Contains(string(groups), id) || strings.Contains(string(groups), strings.ReplaceAll(id, "-", "_"))
@@ -253,7 +254,7 @@ func guestOf(t *testing.T, pod types.UID) string {
 	return ""
 }
 
-// part ends or starts a part of the cluster, which no other test may need meanwhile.
+// part stops or starts a component of the cluster. No other test may need this component at the same time.
 func part(t *testing.T, do, name string) {
 	t.Helper()
 	c := exec.Command("hack/cluster.sh", do, name)
@@ -263,15 +264,16 @@ func part(t *testing.T, do, name string) {
 	}
 }
 
-// TestNodeAway: the kubelet of a sandbox's node ends. Nobody can say what became of the sandbox, which runs on and is
-// reached again when its node is back. One whose pod was deleted meanwhile is gone. It runs alone.
+// TestNodeAway verifies the state of sandboxes if the kubelet of their node stops. The state of a sandbox is unknown,
+// but the sandbox keeps running and is reachable when the kubelet is back. A sandbox whose pod was deleted in the
+// meantime no longer exists. This test does not run in parallel.
 func TestNodeAway(t *testing.T) {
 	b := newBackend(t, nil)
 	info, other := backendtest.Create(t, b, newSpec()), backendtest.Create(t, b, newSpec())
 	conn := backendtest.Dial(t, b, info.ID)
 	boot := conn.Hello().BootID
 	part(t, "end", "kubelet")
-	t.Cleanup(func() { part(t, "start", "kubelet") }) // when the test has failed
+	t.Cleanup(func() { part(t, "start", "kubelet") }) // if the test has failed
 	<-conn.Done()
 	if _, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Dial: %v, want ErrUnavailable", err)
@@ -299,7 +301,7 @@ func TestNodeAway(t *testing.T) {
 	}
 }
 
-// TestNoGuest: an image without the guest is told from others.
+// TestNoGuest verifies the error for an image without the guest agent.
 func TestNoGuest(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, func(o *kubernetes.Options) { o.GuestImage, o.StorageClass = "", "" })
@@ -308,11 +310,11 @@ func TestNoGuest(t *testing.T) {
 	}
 }
 
-// proxy stands between a driver and the API server.
+// proxy is a proxy between a driver and the API server.
 type proxy struct {
 	config *rest.Config
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	down  bool
 	conns map[net.Conn]bool
 }
@@ -375,7 +377,7 @@ func (p *proxy) serve(c net.Conn, server string) {
 	<-done
 }
 
-// cut ends all connections, and refuses new ones from now on or takes them again.
+// cut closes all connections. If down is true, the proxy then rejects new connections until the next call.
 func (p *proxy) cut(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -385,7 +387,7 @@ func (p *proxy) cut(down bool) {
 	}
 }
 
-// TestServerRestarts verifies that a 12 s outage of the API server delays commands and fails none.
+// TestServerRestarts verifies that a 12 s outage of the API server delays commands but does not make them fail.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
@@ -410,7 +412,7 @@ func TestServerRestarts(t *testing.T) {
 		return err == nil
 	})
 	p.cut(true)
-	go exec("echo started", "started\n") // while the server is away
+	go exec("echo started", "started\n") // during the outage
 	time.Sleep(12 * time.Second)
 	p.cut(false)
 	for range 2 {
@@ -418,7 +420,7 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
-// TestServerAway: the API server goes away under every call, and comes back. Sandboxes run on.
+// TestServerAway verifies the error of every call during an outage of the API server. Sandboxes keep running.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestForgedPod: users of the namespace can create a pod that looks like the sandbox of a key. It is not adopted for
-// the key, and connecting to it fails.
+// TestForgedPod verifies that a forged pod, which users of the namespace can create for the sandbox of a key, is not
+// adopted for the key, and that connecting to it fails.
 func TestForgedPod(t *testing.T) {
 	t.Parallel()
 	key, spec := session.UserKey("bob"), newSpec()

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// node is a client of the node's containerd, which knows what the API server does not: images.
+// node returns a client of the node's containerd. Unlike the API server, containerd knows the images.
 func node(t testing.TB) *ctrd.Client {
 	t.Helper()
 	api, err := ctrd.New(clustertest.Containerd, ctrd.WithDefaultNamespace("k8s.io"))
@@ -31,7 +31,7 @@ func node(t testing.TB) *ctrd.Client {
 	return api
 }
 
-// imageStore lets the conformance suite at the node's images.
+// imageStore gives the conformance suite access to the node's images.
 func imageStore(t testing.TB) *backendtest.Images {
 	api := node(t)
 	return &backendtest.Images{
@@ -68,7 +68,7 @@ func imageStore(t testing.TB) *backendtest.Images {
 	}
 }
 
-// pullSecret puts the credentials of a Docker configuration into the namespace.
+// pullSecret creates a secret with the credentials of a Docker configuration in the namespace.
 func pullSecret(t testing.TB, dir string) (name string) {
 	t.Helper()
 	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -83,7 +83,7 @@ func pullSecret(t testing.TB, dir string) (name string) {
 	return name
 }
 
-// plainPod returns a pod that is no sandbox, as the restricted Pod Security Standard wants it.
+// plainPod returns a pod that is not a sandbox and that conforms to the restricted Pod Security Standard.
 func plainPod() *corev1.Pod {
 	no, yes, user := false, true, int64(1000)
 	return &corev1.Pod{
@@ -98,7 +98,7 @@ func plainPod() *corev1.Pod {
 	}
 }
 
-// startPod makes a pod for the time of a test.
+// startPod creates a pod. The end of the test removes it.
 func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	pods, now := clustertest.Pods(admin(t), namespace()), int64(0)
@@ -110,7 +110,7 @@ func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return made
 }
 
-// foreign starts a pod that is no sandbox.
+// foreign creates a pod that is not a sandbox.
 func foreign(t testing.TB, labels map[string]string) []string {
 	t.Helper()
 	pod := plainPod()

@@ -1,19 +1,20 @@
 // Package kubernetes runs sandboxes as pods of a cluster.
 //
-// A sandbox is one pod whose main process is the Workcell guest, under the restricted Pod Security Standard: a numeric
-// non-root user, no capabilities, no privilege escalation, the runtime's own system call filter, a read-only root
-// (unless the Spec asks for a writable one), no service account token and no service links. Host and guest speak over
-// pods/exec; nothing listens on the pod's network, and nothing of what is said lies in the node's logs, as it would
-// with pods/attach.
+// A sandbox is one pod that conforms to the restricted Pod Security Standard. Its main process is the Workcell guest
+// agent. The pod has a numeric non-root user, no capabilities, no privilege escalation, the runtime's system call
+// filter, a read-only root (unless the Spec requests a writable root), no service account token, and no service links.
+// Host and guest agent communicate over pods/exec. Therefore no process listens on the pod's network, and the
+// communication is not in the node's logs, as it would be with pods/attach.
 //
-// The workspace is a persistent volume where Options.StorageClass names a class, and survives a stop; else it is an
-// emptyDir, which goes with the pod. docs/kubernetes.md has the whole list, and the Role that the driver needs.
+// If Options.StorageClass is set, the workspace is a persistent volume that survives a stop. Otherwise it is an
+// emptyDir, which is deleted with the pod. docs/kubernetes.md has the complete list of settings and the Role that the
+// driver needs.
 //
 // # Networks
 //
-// Both network modes are NetworkPolicies, which bind only if the cluster's network plugin enforces them. The driver
-// cannot see that, so Create fails with ErrUnsupported without Options.NetworkPolicyEnforced. Backend.TryNetwork tests
-// it with pods.
+// Both network modes use NetworkPolicies, which only have an effect if the cluster's network plugin enforces them. The
+// driver cannot detect this, so Create fails with ErrUnsupported unless Options.NetworkPolicyEnforced is set.
+// Backend.TryNetwork tests the enforcement with pods.
 //
 // # Spans
 //
@@ -50,90 +51,93 @@ import (
 
 const name = "kubernetes"
 
-// Options refine New. The zero value, and nil, mean the defaults named at each field.
+// Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Kubeconfig is the file that names the cluster. Empty: the cluster in whose pod the program runs, else the files of
-	// the variable KUBECONFIG, else ~/.kube/config.
+	// Kubeconfig is the path of the kubeconfig file. If empty, it defaults to the in-cluster configuration if the program
+	// runs in a pod, then to the files in the variable KUBECONFIG, then to ~/.kube/config.
 	Kubeconfig string
-	// Context is the one of the kubeconfig; empty is its current one.
+	// Context is the kubeconfig context. If empty, it defaults to the current context.
 	Context string
-	// Config replaces Kubeconfig and Context for a program that has a configuration already.
+	// Config replaces Kubeconfig and Context, for programs that already have a configuration.
 	Config *rest.Config
-	// Namespace is where sandboxes are. Empty is that of the context, else "default".
+	// Namespace is the namespace of sandboxes. If empty, it defaults to the namespace of the context, or to "default".
 	Namespace string
 
-	// GuestImage is the reference of the image that has the guest, see `workcell guest image`. An init container copies it
-	// from there. Empty: every sandbox's own image has it at /.workcell, which is faster by a second.
+	// GuestImage is the reference of an image with the guest agent, see `workcell guest image`. An init container copies
+	// the guest agent from this image. If empty, every sandbox image must contain the guest agent at /.workcell, which
+	// makes the start one second faster.
 	GuestImage string
-	// GuestVolume mounts GuestImage as a volume instead of copying from it: as fast as an image that has the guest, and
-	// needs Kubernetes 1.33 with a container runtime that can.
+	// GuestVolume mounts GuestImage as a volume instead of copying the guest agent. This is as fast as an image that
+	// contains the guest agent. It requires Kubernetes 1.33 and a container runtime that supports image volumes.
 	GuestVolume bool
-	// StorageClass is that of the workspaces' volumes. Empty: a workspace is an emptyDir, which goes when its sandbox
-	// stops.
+	// StorageClass is the storage class of workspace volumes. If empty, a workspace is an emptyDir, which is deleted when
+	// its sandbox stops.
 	StorageClass string
-	// RuntimeClasses are what a sandbox may name as its OCI runtime.
+	// RuntimeClasses are the RuntimeClasses that a sandbox may request as its OCI runtime.
 	RuntimeClasses []string
-	// NetworkPolicyEnforced declares that the cluster enforces NetworkPolicies. Without it, no sandbox is created.
+	// NetworkPolicyEnforced declares that the cluster enforces NetworkPolicies. If false, Create always fails.
 	NetworkPolicyEnforced bool
-	// NodeSelector, Tolerations, PriorityClass, and ImagePullSecrets are those of every pod.
+	// NodeSelector, Tolerations, PriorityClass, and ImagePullSecrets apply to every pod.
 	NodeSelector     map[string]string
 	Tolerations      []corev1.Toleration
 	PriorityClass    string
 	ImagePullSecrets []string
-	// Labels and Annotations are added to every pod. New refuses keys that the driver sets.
+	// Labels and Annotations are added to every pod. New rejects keys that the driver sets.
 	Labels, Annotations map[string]string
 
-	// Images are those that may be used; nil allows all.
+	// Images is the policy for images. If nil, all images are allowed.
 	Images *backend.ImagePolicy
-	// Limits replace the defaults where not zero.
+	// Limits override the defaults if they are not zero.
 	Limits backend.Limits
-	// AllowNets are addresses that bridged sandboxes may reach although they are private.
+	// AllowNets lists private addresses that bridged sandboxes may reach.
 	AllowNets []netip.Prefix
-	// CallTimeout bounds one call of the API; 0 means 2 minutes.
+	// CallTimeout bounds one call of the API. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long the API server may answer nothing before a call fails with ErrUnavailable; 0 means 5 s.
+	// Patience is how long the API server may leave a call unanswered before the call fails with ErrUnavailable. If zero,
+	// it defaults to 5 seconds.
 	Patience time.Duration
-	// PullTimeout bounds the time from a pod's creation to its guest's first answer, in which its node may have to be
-	// found and its image to be pulled; 0 means 30 minutes.
+	// PullTimeout bounds the time from a pod's creation to the first response of its guest agent. This includes scheduling
+	// and image pulls. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
-	// Guest replaces the guest that the library carries, of which only the version counts here.
+	// Guest replaces the embedded guest agent. This driver only uses its version.
 	Guest *backend.Guest
-	// TracerProvider makes the spans; nil means that of the span in the caller's context.
+	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger gets what operators may need and callers may not see; nil drops it.
+	// Logger receives information for operators that callers may not see. If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 
-// Backend is a [backend.SandboxBackend] on one namespace of a cluster. Its methods may be called concurrently. Streams
-// of Dial and Connect outlive Close.
+// Backend is a [backend.SandboxBackend] in one namespace of a cluster. It is safe for concurrent use. Streams of Dial
+// and Connect stay open after Close.
 type Backend struct {
 	*common
 	d *driver
 }
 
-type common = kit.Driver // without a name of its own in Backend
+type common = kit.Driver // alias, so that Backend has no field with an exported name
 
-// driver is what is the cluster's own.
+// driver implements the engine-specific methods for Kubernetes.
 type driver struct {
 	backend.Unsupported
 
 	opts   Options
 	config *rest.Config
-	http   *http.Client // of api; streams have connections of their own
+	http   *http.Client // HTTP client of api; streams use other connections
 	api    *clients
 	log    *slog.Logger
 	calls  *kit.Calls
 
 	first waiting
-	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil
-	// where the client's certificate may change, which a session does not.
+	// handshakes caches the TLS sessions that streams resume, because each stream is a connection and a new pod is tried
+	// many times. It is nil if the client's certificate may change, because a resumed session would keep the old
+	// certificate.
 	handshakes tls.ClientSessionCache
 	isolation  map[string]backend.Isolation // by RuntimeClass; see classes
 	env        sync.Map                     // image id -> []string, what an image declares
 }
 
-// New connects to a cluster, within the bounds of ctx and Options.Patience. A server that does not answer is
-// ErrUnavailable.
+// New connects to a cluster. ctx and Options.Patience bound the connection attempt. If the server does not respond, New
+// returns ErrUnavailable.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	d := new(driver)
 	if opts != nil {
@@ -162,7 +166,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	d.calls = kit.New(kit.Options{
 		Name: name, Log: d.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
-		Ping: func(ctx context.Context) error { _, err := d.version(ctx); return err }, // which needs no permission
+		Ping: func(ctx context.Context) error { _, err := d.version(ctx); return err }, // needs no permission
 	})
 	if _, err := d.Ping(ctx); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
@@ -171,7 +175,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	return &Backend{kit.NewDriver(d, d.calls, o.Images, o.Limits), d}, nil
 }
 
-// configure finds the cluster and makes the clients.
+// configure locates the cluster and creates the clients.
 func (d *driver) configure() error {
 	config, namespace, err := load(&d.opts)
 	if err != nil {
@@ -179,13 +183,13 @@ func (d *driver) configure() error {
 	}
 	d.config, d.opts.Namespace = rest.CopyConfig(config), namespace
 	d.config.UserAgent = "workcell"
-	if d.config.QPS == 0 { // the client's 5 requests per second are for a command line
+	if d.config.QPS == 0 { // the client's default of 5 requests per second is for command-line tools
 		d.config.QPS, d.config.Burst = 100, 200
 	}
 	if d.config.ExecProvider == nil && d.config.AuthProvider == nil {
 		d.handshakes = tls.NewLRUClientSessionCache(1)
 	}
-	// Certificates that are files are read once: the client would watch them for as long as the process lives.
+	// Certificate files are read once. Otherwise the client would watch them for the lifetime of the process.
 	if err = rest.LoadTLSFiles(d.config); err != nil {
 		return fmt.Errorf("kubernetes: cannot read the cluster's certificates: %.300v: %w", err, backend.ErrInvalid)
 	}
@@ -198,7 +202,7 @@ func (d *driver) configure() error {
 	return nil
 }
 
-// Locate returns the address of the cluster that options lead to, and the namespace, without asking it.
+// Locate returns the cluster's address and the namespace that the options select. It sends no request.
 func Locate(opts *Options) (server, namespace string, err error) {
 	config, namespace, err := load(opts)
 	if err != nil {
@@ -207,7 +211,7 @@ func Locate(opts *Options) (server, namespace string, err error) {
 	return config.Host, namespace, nil
 }
 
-// load returns the configuration of options, which is read as kubectl finds it, and the namespace.
+// load returns the configuration and the namespace of the options. It finds the configuration like kubectl does.
 func load(o *Options) (*rest.Config, string, error) {
 	if o.Config != nil {
 		return o.Config, cmp.Or(o.Namespace, "default"), nil
@@ -220,7 +224,7 @@ func load(o *Options) (*rest.Config, string, error) {
 	case err == nil:
 	case clientcmd.IsEmptyConfig(err) && o.Kubeconfig == "":
 		return nil, "", fmt.Errorf("kubernetes: no kubeconfig found, and the program does not run in a pod: %w", backend.ErrUnavailable)
-	default: // with the path, because the user set it
+	default: // with the path, because the user specified it
 		return nil, "", fmt.Errorf("kubernetes: invalid kubeconfig: %.300v: %w", err, backend.ErrInvalid)
 	}
 	if config.ExecProvider != nil {
@@ -228,16 +232,16 @@ func load(o *Options) (*rest.Config, string, error) {
 			return nil, "", err
 		}
 	}
-	namespace, _, _ := loader.Namespace() // empty where it fails
+	namespace, _, _ := loader.Namespace() // empty if it fails
 	return config, cmp.Or(o.Namespace, namespace, "default"), nil
 }
 
-// startInRoot starts a kubeconfig's credential program in the root directory. The client would start it in the working
-// directory, which may be a hostile repository with a module for python -m.
+// startInRoot makes a kubeconfig's credential program start in the root directory. The client would start it in the
+// working directory, which may be a hostile repository with a module for python -m.
 func startInRoot(plugin *api.ExecConfig) error {
 	command, err := exec.LookPath(plugin.Command)
 	if err != nil {
-		return nil // the client reports it
+		return nil // the client reports the error
 	}
 	shell, err := exec.LookPath("sh")
 	if err != nil {
@@ -248,7 +252,7 @@ func startInRoot(plugin *api.ExecConfig) error {
 	return nil
 }
 
-// version is ServerVersion of the client's, which takes no context.
+// version is like the client's ServerVersion, which does not take a context.
 func (d *driver) version(ctx context.Context) (v version.Info, err error) {
 	text, err := d.api.core.Get().AbsPath("/version").Do(ctx).Raw()
 	if err == nil {
@@ -257,7 +261,7 @@ func (d *driver) version(ctx context.Context) (v version.Info, err error) {
 	return v, err
 }
 
-// Ping asks the server what it is.
+// Ping returns information about the server.
 func (d *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return kit.Call(ctx, d.calls, "version", func(ctx context.Context) (backend.EngineInfo, error) {
 		v, err := d.version(ctx)
@@ -271,7 +275,8 @@ func (d *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	})
 }
 
-// Identity returns what tells the namespace from all others, of all clusters and whatever its address is: its UID.
+// Identity returns the UID of the namespace. The UID identifies the namespace among all namespaces of all clusters,
+// regardless of the cluster's address.
 func (b *Backend) Identity(ctx context.Context) (string, error) {
 	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (string, error) {
 		ns, err := kit.Call(ctx, b.d.calls, "get namespace", kit.With(b.d.api.namespaces.Get, b.d.opts.Namespace))
@@ -282,7 +287,8 @@ func (b *Backend) Identity(ctx context.Context) (string, error) {
 	})
 }
 
-// Capabilities are those of every cluster: what bounds processes is a setting of its nodes.
+// Capabilities returns the capabilities of every cluster. Process limits are not included, because they are a setting
+// of the nodes.
 func (d *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
@@ -311,14 +317,14 @@ func (d *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 	return backend.WorkspaceWatched, nil
 }
 
-// Release ends idle connections, and streams that wait.
+// Release closes idle connections and waiting streams.
 func (d *driver) Release() error {
 	d.first.end()
 	d.http.CloseIdleConnections()
 	return nil
 }
 
-// CommitEnvironment fails: a pod's files cannot be kept for other pods.
+// CommitEnvironment returns ErrUnsupported, because a pod's files cannot be saved for other pods.
 func (d *driver) CommitEnvironment(context.Context, string) error {
 	return fmt.Errorf("kubernetes: shared package environments are not supported;"+
 		" use an image that includes the packages: %w", backend.ErrUnsupported)

@@ -18,7 +18,7 @@ func (d *driver) getPod(ctx context.Context, name string) (*corev1.Pod, error) {
 	return kit.Call(ctx, d.calls, "get pod", kit.With(d.api.pods.Get, name))
 }
 
-// own returns the pod of a sandbox; ErrNotFound for what is not one of ours, too.
+// own returns the pod of a sandbox. It returns ErrNotFound if the ID does not belong to a sandbox of this driver.
 func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info, error) {
 	name, nonce, ok := splitID(id)
 	if !ok {
@@ -50,7 +50,7 @@ func (d *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, nil
 }
 
-// declared returns the environment that the image of a pod declares.
+// declared returns the environment of a pod's image.
 func (d *driver) declared(ctx context.Context, pod, image string) ([]string, error) {
 	if env, ok := d.env.Load(image); ok && image != "" {
 		return env.([]string), nil
@@ -78,7 +78,7 @@ func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
-// Start makes another pod of a sandbox that has stopped.
+// Start creates a new pod for a stopped sandbox.
 func (d *driver) Start(ctx context.Context, id string) error {
 	d.first.drop(id)
 	pod, info, err := d.own(ctx, id)
@@ -86,7 +86,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	next := again(pod)
-	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may be other ones by now
+	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may have changed
 	if err := d.isolate(ctx, info.Network, next.Labels); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	err = d.replace(ctx, pod, next)
-	if errors.Is(err, backend.ErrExists) { // another process was faster
+	if errors.Is(err, backend.ErrExists) { // another process has created it
 		return nil
 	}
 	if err == nil {
@@ -103,8 +103,8 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// replace makes a pod in the place of one that has ended, whatever becomes of ctx: between the two the sandbox is
-// nowhere but here.
+// replace replaces an ended pod with a new pod. It ignores the cancellation of ctx, because between the deletion and
+// the creation, only this process knows the sandbox.
 func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
 	defer cancel()
@@ -115,18 +115,18 @@ func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	return d.createPod(ctx, next)
 }
 
-// admits returns why the server would not take a pod, whose name another one has as yet.
+// admits returns the reason why the server would reject a pod whose name still belongs to another pod.
 func (d *driver) admits(ctx context.Context, pod *corev1.Pod) error {
 	return d.calls.Do(ctx, "create pod", func(ctx context.Context) error {
 		_, err := d.api.pods.Try(ctx, pod)
-		if apierrors.IsAlreadyExists(err) { // which it is found to be once it is admitted
+		if apierrors.IsAlreadyExists(err) { // the server checks this after admission
 			return nil
 		}
 		return err
 	})
 }
 
-// Stop ends the processes of a sandbox. Its pod stays, with all that is known of the sandbox.
+// Stop kills the processes of a sandbox. Its pod is kept, because it contains all information about the sandbox.
 func (d *driver) Stop(ctx context.Context, id string) error {
 	d.first.drop(id)
 	pod, info, err := d.own(ctx, id)
@@ -147,7 +147,7 @@ func (d *driver) Stop(ctx context.Context, id string) error {
 	})
 }
 
-// Remove ends a sandbox and deletes it.
+// Remove stops a sandbox and deletes it.
 func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	d.first.drop(id)
 	name, nonce, ok := splitID(id)
@@ -167,14 +167,15 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return d.removeClaim(ctx, claim)
 }
 
-// hasNonce selects the pod of a sandbox among those that its name had.
+// hasNonce returns a function that selects the pod of a sandbox among the pods with its name.
 func hasNonce(nonce string) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce }
 }
 
-// removePod deletes the named pod if it is the meant one, and returns when it is gone. In an unused pod no command ran.
-// While its image is pulled, removePod does not wait for it, because kubelets finish the pull of a deleted pod. If the
-// kubelet then starts the container, to end it, it runs only the guest.
+// removePod deletes the named pod if meant returns true, and waits until it is deleted. unused means that no command
+// has run in the pod. removePod does not wait for an unused pod whose image is being pulled, because kubelets finish
+// the pull for a deleted pod. If the kubelet then starts the container in order to stop it, the container only runs the
+// guest agent.
 func (d *driver) removePod(ctx context.Context, name string, unused bool, meant func(*corev1.Pod) bool) error {
 	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {
@@ -194,7 +195,7 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
 				err := d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 				if apierrors.IsConflict(err) {
-					return nil // another pod of the name: looked at again
+					return nil // another pod with this name: check again
 				}
 				return err
 			})
@@ -206,11 +207,11 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 	})
 }
 
-// What was deleted goes within goesWithin, unless its node is away. A call waits for stuckFor at least: this machine's
-// clock may be wrong.
+// A deleted object disappears within goesWithin, unless its node is unreachable. A call waits at least stuckFor,
+// because the clock of this host may be wrong.
 const goesWithin, stuckFor = 45 * time.Second, 5 * time.Second
 
-// stuck returns an error for an object that does not go.
+// stuck returns an error for a deleted object that does not disappear.
 func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
 		return nil
@@ -218,8 +219,9 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w", m.Name, backend.ErrUnavailable)
 }
 
-// getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where
-// no class is named there may be one of a time when one was, unless this user may not even look.
+// getClaim returns a session's claim and its config. If the claim does not belong to Workcell, getClaim returns
+// ErrExists. Without a storage class, a claim may still exist from an earlier configuration. In this case, getClaim
+// treats a missing permission to read claims as ErrNotFound.
 func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, config, error) {
 	c, err := kit.Call(ctx, d.calls, "get workspace", kit.With(d.api.volumes.Get, name))
 	if errors.Is(err, backend.ErrPermission) && d.opts.StorageClass == "" {
@@ -235,7 +237,7 @@ func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentV
 	return c, of, nil
 }
 
-// removeClaim deletes a claim, not another one of its name, and returns when it is gone.
+// removeClaim deletes a claim and waits until it is deleted. It does not delete a newer claim with the same name.
 func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	err := d.calls.Do(ctx, "delete workspace", func(ctx context.Context) error {
 		return d.api.volumes.Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
@@ -245,7 +247,7 @@ func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolume
 	}
 	return d.calls.Retry(ctx, func() (bool, error) {
 		now, _, err := d.getClaim(ctx, claim.Name)
-		done := err != nil || now.UID != claim.UID // else it is going
+		done := err != nil || now.UID != claim.UID // it is being deleted
 		return done, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 	})
 }
@@ -280,7 +282,7 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		case err == nil && pod.DeletionTimestamp == nil:
 			return true, fmt.Errorf("kubernetes: the workspace of sandbox %s is in use: %w", sessionID, backend.ErrExists)
 		}
-		return err != nil, err // a pod that is going is waited for
+		return err != nil, err // waits for a pod that is being deleted
 	})
 	if err != nil {
 		return err

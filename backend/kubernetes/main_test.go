@@ -30,10 +30,10 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// instance marks everything that this run of the tests makes.
+// instance labels all objects that this test run creates.
 var instance = "test-" + strings.ToLower(rand.Text())
 
-// namespace is that of this run.
+// namespace returns the namespace of this test run.
 var namespace = sync.OnceValue(func() string { return os.Getenv(clustertest.NamespaceVariable) })
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// tests are those of this package, and what they leave.
+// tests runs the tests of this package and checks for leftovers.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
@@ -60,7 +60,7 @@ func (t tests) Run() int {
 	return 0
 }
 
-// leftovers lists what an instance has in the namespace.
+// leftovers lists the objects of an instance in the namespace.
 func leftovers(ctx context.Context, instance string) ([]string, error) {
 	api, err := clustertest.Config()
 	if err != nil {
@@ -95,7 +95,7 @@ func newBackend(t testing.TB, adjust func(*kubernetes.Options)) *kubernetes.Back
 	return backendtest.Closing(t, b, err)
 }
 
-// admin returns the configuration of an administrator's client.
+// admin returns the configuration of a client with administrator permissions.
 func admin(t testing.TB) *rest.Config {
 	t.Helper()
 	config, err := clustertest.Config()
@@ -104,7 +104,7 @@ func admin(t testing.TB) *rest.Config {
 }
 
 var (
-	accessReviews   = clustertest.Kind[authorizationv1.SubjectAccessReview, metav1.List](authorizationv1.SchemeGroupVersion, "subjectaccessreviews") // which cannot be listed
+	accessReviews   = clustertest.Kind[authorizationv1.SubjectAccessReview, metav1.List](authorizationv1.SchemeGroupVersion, "subjectaccessreviews") // cannot be listed
 	networkPolicies = clustertest.Kind[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](networkingv1.SchemeGroupVersion, "networkpolicies")
 	quotas          = clustertest.Kind[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas")
 	roleBindings    = clustertest.Kind[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")
@@ -121,7 +121,7 @@ func podOf(t testing.TB, id string) *corev1.Pod {
 	return pod
 }
 
-// limitTo creates a quota in a namespace, and waits until the server applies it.
+// limitTo creates a quota in a namespace and waits until the server enforces it.
 func limitTo(t testing.TB, ns string, what corev1.ResourceName, most string) {
 	t.Helper()
 	all := quotas(admin(t), ns)

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	namePre = "workcell-" // begins the name of every object
+	namePre = "workcell-" // prefix of all object names
 
-	labelNonce   = backend.LabelPrefix + "nonce"   // distinguishes the sandbox of this very Create
-	labelNetwork = backend.LabelPrefix + "network" // what the NetworkPolicies select by
-	labelConfig  = backend.LabelPrefix + "config"  // an annotation: config, as JSON
+	labelNonce   = backend.LabelPrefix + "nonce"   // distinguishes this Create call's sandbox
+	labelNetwork = backend.LabelPrefix + "network" // selected by the NetworkPolicies
+	labelConfig  = backend.LabelPrefix + "config"  // annotation that contains config as JSON
 
 	labelName      = "app.kubernetes.io/name"
 	labelManagedBy = "app.kubernetes.io/managed-by"
@@ -38,18 +38,18 @@ const (
 	containerName = "sandbox"
 )
 
-// config is what Info needs and labels cannot hold.
+// config is the data for Info that labels cannot contain.
 type config struct {
 	kit.Record
-	Values map[string]string `json:"values"`           // of our labels, unabridged
-	Labels map[string]string `json:"labels,omitempty"` // the user's own
+	Values map[string]string `json:"values"`           // complete values of Workcell's labels
+	Labels map[string]string `json:"labels,omitempty"` // labels of the user
 }
 
 func (c *config) belongs(instance, session string) bool {
 	return c.Values[backend.LabelInstance] == instance && c.Values[backend.LabelID] == session
 }
 
-// objectName returns the name of a session's pod and volume.
+// objectName returns the name of a session's pod and claim.
 func objectName(session string) string {
 	if n := namePre + strings.ReplaceAll(session, "_", "-"); len(validation.IsDNS1123Label(n)) == 0 {
 		return n
@@ -58,7 +58,7 @@ func objectName(session string) string {
 	return namePre + "h" + hex.EncodeToString(sum[:16])
 }
 
-// labelValue returns v where a label can hold it, else a hash.
+// labelValue returns v if it is a valid label value. Otherwise it returns a hash of v.
 func labelValue(v string) string {
 	if len(validation.IsValidLabelValue(v)) == 0 {
 		return v
@@ -67,7 +67,7 @@ func labelValue(v string) string {
 	return "h-" + hex.EncodeToString(sum[:16])
 }
 
-// checkKeys checks labels or annotations of Options.
+// checkKeys validates the labels or annotations of Options.
 func checkKeys(what string, all map[string]string) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -86,7 +86,7 @@ func checkKeys(what string, all map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// metaOf returns the name, labels and annotations of an object of a planned sandbox.
+// metaOf returns the name, labels, and annotations of an object of a planned sandbox.
 func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 	values := p.SandboxLabels(p.guest)
 	values[backend.LabelRole] = role
@@ -103,14 +103,14 @@ func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 		Annotations: map[string]string{labelConfig: string(record), backend.LabelKey: p.Spec.Key, annotationContainer: containerName},
 	}
 	for k, v := range values {
-		if k != backend.LabelCreated && v != "" { // the object's own time says as much
+		if k != backend.LabelCreated && v != "" { // the object has its own creation time
 			m.Labels[k] = labelValue(v)
 		}
 	}
 	return m, nil
 }
 
-// configOf decodes the annotation of metaOf; false if the object does not belong to a sandbox.
+// configOf decodes the annotation that metaOf wrote. It returns false if the object does not belong to a sandbox.
 func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
 	var c config
 	if m.Labels[backend.LabelRole] != role || json.Unmarshal([]byte(m.Annotations[labelConfig]), &c) != nil {
@@ -120,7 +120,7 @@ func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
 	return c, id != "" && m.Name == objectName(id) && m.Labels[labelNonce] != ""
 }
 
-// selector returns the label selector of a filter. It also selects pods whose values have the same hashes.
+// selector returns the label selector of a filter. It may select additional pods whose label values have the same hash.
 func selector(f backend.Filter) string {
 	set := labels.Set{}
 	for k, v := range kit.FilterLabels(f) {
@@ -129,8 +129,8 @@ func selector(f backend.Filter) string {
 	return set.String()
 }
 
-// sandboxIDs matches the ids that the driver gives out: the name of the session's pod and the sandbox's nonce,
-// because a sandbox that is started again has another pod.
+// sandboxIDs matches sandbox IDs: the name of the session's pod and the sandbox's nonce. The pod's UID is not usable,
+// because a restarted sandbox has a new pod.
 var sandboxIDs = regexp.MustCompile(`^` + namePre + `[a-z0-9-]{1,54}\.[a-z0-9]{26}$`)
 
 func splitID(id string) (name, nonce string, ok bool) {
@@ -144,7 +144,7 @@ func notFound(id string) error {
 	return fmt.Errorf("kubernetes: sandbox %.90q: %w", id, backend.ErrNotFound)
 }
 
-// describe returns what a pod says of its sandbox; false when it is none.
+// describe returns the info of a pod's sandbox. It returns false if the pod is not a sandbox.
 func describe(pod *corev1.Pod) (backend.Info, bool) {
 	c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox)
 	if !ok {
@@ -152,7 +152,7 @@ func describe(pod *corev1.Pod) (backend.Info, bool) {
 	}
 	info := c.Info(c.Values, maps.Clone(c.Labels))
 	info.ID, info.State = objectName(c.Values[backend.LabelID])+"."+pod.Labels[labelNonce], backend.StateRunning
-	if ended(pod) || pod.Spec.NodeName == "" && pod.Spec.ActiveDeadlineSeconds != nil { // what was stopped ends as soon as it gets a node
+	if ended(pod) || pod.Spec.NodeName == "" && pod.Spec.ActiveDeadlineSeconds != nil { // stopped while pending
 		info.State = backend.StateStopped
 	}
 	info.ImageID = imageOf(pod)
@@ -161,7 +161,7 @@ func describe(pod *corev1.Pod) (backend.Info, bool) {
 	return info, true
 }
 
-// imageOf returns the id of the image of a pod that has started.
+// imageOf returns the image ID of a pod that has started.
 func imageOf(pod *corev1.Pod) (id string) {
 	for _, s := range pod.Status.ContainerStatuses {
 		id = s.ImageID
@@ -169,12 +169,12 @@ func imageOf(pod *corev1.Pod) (id string) {
 	return id
 }
 
-// ended reports whether a pod's main process has, whatever the phase says yet.
+// ended reports whether a pod's main process has exited. The pod's phase may not show this yet.
 func ended(pod *corev1.Pod) bool {
 	return terminated(pod) != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// terminated returns how a pod's container ended, nil while it has not.
+// terminated returns how a pod's container exited, or nil if it has not exited.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.State.Terminated != nil {

@@ -24,13 +24,13 @@ const (
 	volumeAccounts  = "accounts"
 )
 
-// Bytes that the guest's own volume, and what a node keeps of a pod beside its workspace, may take.
+// Size limits, in bytes, for the guest agent's volume and for a pod's other data on the node besides the workspace.
 const (
 	guestBytes   = 64 << 20
 	scratchBytes = 16 << 20
 )
 
-// manifest returns the pod of a planned sandbox.
+// manifest returns the pod for a planned sandbox.
 func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 	meta, err := p.metaOf(backend.RoleSandbox)
 	if err != nil {
@@ -103,15 +103,15 @@ func (p *plan) command() []string {
 	return append(args, fmt.Sprintf("--open-files=%d", kit.OpenFiles(l)), fmt.Sprintf("--file-bytes=%d", kit.FileBytes(l, backend.WorkspaceWatched, p.Root)))
 }
 
-// podSpec returns what all pods of the driver have.
+// podSpec returns the common settings of all pods of the driver.
 func (d *driver) podSpec(u kit.User) corev1.PodSpec {
 	uid, gid := int64(u.UID), int64(u.GID)
 	s := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
-		TerminationGracePeriodSeconds: new(int64(1)), // the guest has nothing to save
+		TerminationGracePeriodSeconds: new(int64(1)), // the guest agent has no state to save
 		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector, Tolerations: d.opts.Tolerations,
 		PriorityClassName: d.opts.PriorityClass,
-		DNSPolicy:         corev1.DNSDefault, // there is nothing to resolve
+		DNSPolicy:         corev1.DNSDefault, // the pod resolves no cluster names
 		SecurityContext: &corev1.PodSecurityContext{
 			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: new(uid != 0),
 			FSGroup: &gid, FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
@@ -124,7 +124,7 @@ func (d *driver) podSpec(u kit.User) corev1.PodSpec {
 	return s
 }
 
-// confined returns what every container is denied.
+// confined returns the security context of every container.
 func confined(readonly bool) *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false), Privileged: new(false), ReadOnlyRootFilesystem: &readonly,
@@ -132,7 +132,7 @@ func confined(readonly bool) *corev1.SecurityContext {
 	}
 }
 
-// deliverGuest lets the first container find the guest, unless its image has it.
+// deliverGuest makes the guest agent available to the first container, unless its image contains the guest agent.
 func (d *driver) deliverGuest(s *corev1.PodSpec) {
 	main := &s.Containers[0]
 	switch {
@@ -150,13 +150,14 @@ func (d *driver) deliverGuest(s *corev1.PodSpec) {
 			Command: []string{embed.Path, "install", "/guest", "/volume/" + volumeWorkspace}, SecurityContext: confined(true), Resources: main.Resources,
 			VolumeMounts: []corev1.VolumeMount{{Name: volumeGuest, MountPath: "/guest"}, {Name: volumeWorkspace, MountPath: "/volume"}},
 		}}
-		main.VolumeMounts[0].SubPath = volumeWorkspace // which is its user's, as the root of a volume is not
+		main.VolumeMounts[0].SubPath = volumeWorkspace // this subdirectory belongs to its user, unlike the volume's root
 		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, ReadOnly: true})
 	}
 }
 
-// resources returns those of a planned sandbox. Of the node's disk it may take twice what the guest lets it have, which
-// may be held up: at that the node evicts it, before its neighbours have no room. A claim is none of the node's.
+// resources returns the resources of a planned sandbox. The limit for the node's disk is twice the guest agent's limit,
+// because the guest agent may react late. If the pod exceeds the limit, the node evicts it before other pods run out of
+// space. A claim does not use the node's disk.
 func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 	local := int64(0)
 	if d.opts.StorageClass == "" {
@@ -168,9 +169,9 @@ func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 	return r
 }
 
-// resources returns the limits that a node enforces, and what it reserves: the memory that somebody asked for, so that
-// the sandbox's neighbours take nothing of it, and a quarter of the limit where nobody did; an eighth of the
-// processors, because most sandboxes wait most of the time.
+// resources returns the limits that a node enforces and the resources that it reserves. If the user requests a memory
+// size, all of it is reserved, so that other pods cannot use it. Otherwise a quarter of the limit is reserved. For CPU,
+// an eighth of the limit is reserved, because most sandboxes are idle most of the time.
 func resources(l, asked backend.Limits) corev1.ResourceRequirements {
 	reserved := l.MemoryBytes / 4
 	if asked.MemoryBytes > 0 {
@@ -193,8 +194,8 @@ func emptyDir(name string, medium corev1.StorageMedium, size int64) corev1.Volum
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: e}}
 }
 
-// workspaceVolume returns the claim of the session, or a directory of the node. The guest holds that to its limit; what
-// passes it all the same has the node evict the pod.
+// workspaceVolume returns the claim of the session, or an emptyDir on the node. The guest agent enforces the limit of
+// the emptyDir. If the emptyDir grows much larger anyway, the node evicts the pod.
 func (d *driver) workspaceVolume(p *plan) corev1.Volume {
 	if d.opts.StorageClass == "" {
 		return emptyDir(volumeWorkspace, corev1.StorageMediumDefault, 2*p.Spec.Limits.WorkspaceBytes)
@@ -204,7 +205,7 @@ func (d *driver) workspaceVolume(p *plan) corev1.Volume {
 	}}
 }
 
-// claim returns the claim of a session's workspace.
+// claim returns the claim for a session's workspace.
 func (d *driver) claim(p *plan) (*corev1.PersistentVolumeClaim, error) {
 	meta, err := p.metaOf(backend.RoleWorkspace)
 	if err != nil {
@@ -237,7 +238,7 @@ func environment(env []string) []corev1.EnvVar {
 	return vars
 }
 
-// imageEnv returns what an image declares, of the environment that its container has.
+// imageEnv returns the variables in a container's environment that come from its image.
 func imageEnv(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		k, _, _ := strings.Cut(e, "=")
@@ -245,11 +246,11 @@ func imageEnv(env []string) []string {
 	})
 }
 
-// again returns the manifest of a pod that is there, for another pod of the same sandbox.
+// again returns the manifest for a new pod of the same sandbox, based on its existing pod.
 func again(pod *corev1.Pod) *corev1.Pod {
 	next := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}
-	// The server computes the number from the class.
+	// The server computes the priority from the class.
 	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.PreemptionPolicy = "", nil, nil, nil
-	next.Spec.EphemeralContainers, next.Spec.Overhead = nil, nil // those of `kubectl debug`, which no new pod may have
+	next.Spec.EphemeralContainers, next.Spec.Overhead = nil, nil // added by `kubectl debug`; not allowed in new pods
 	return next
 }

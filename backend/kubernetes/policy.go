@@ -21,12 +21,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
-// errUndeclared: the driver cannot see whether policies bind.
+// errUndeclared is returned because the driver cannot detect whether the cluster enforces policies.
 var errUndeclared = fmt.Errorf("kubernetes: sandboxes require a cluster that enforces NetworkPolicies; run "+
 	"`workcell doctor --backend kubernetes --network`, then set kubernetes.network_policy: enforced "+
 	"(Options.NetworkPolicyEnforced): %w", backend.ErrUnsupported)
 
-// isolate makes sure that the network of a sandbox is closed before there is a pod with these labels.
+// isolate makes sure that the network of a sandbox is restricted before a pod with these labels exists.
 func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[string]string) error {
 	if !d.opts.NetworkPolicyEnforced {
 		return errUndeclared
@@ -34,8 +34,9 @@ func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[
 	return d.ensurePolicy(ctx, mode, pod)
 }
 
-// networkLabel returns what the policy of a network mode selects by: what bridged sandboxes may reach is not the same
-// with all options, and nobody's policy changes another one's.
+// networkLabel returns the label value that the policy of a network mode selects. Bridged sandboxes with different
+// AllowNets need different policies, so the value contains a hash of AllowNets. Processes with different options
+// therefore do not change each other's policy.
 func (d *driver) networkLabel(mode backend.NetworkMode) string {
 	if mode == backend.NetworkNone || len(d.opts.AllowNets) == 0 {
 		return string(mode)
@@ -44,7 +45,7 @@ func (d *driver) networkLabel(mode backend.NetworkMode) string {
 	return string(mode) + "-" + hex.EncodeToString(sum[:4])
 }
 
-// networkPolicy returns that of a network mode. None lets anything in.
+// networkPolicy returns the policy of a network mode. No policy allows ingress.
 func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPolicy {
 	label := d.networkLabel(mode)
 	p := &networkingv1.NetworkPolicy{
@@ -60,8 +61,8 @@ func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPo
 	return p
 }
 
-// outbound returns what bridged sandboxes may reach: public addresses, the cluster's resolver, and what the operator
-// allows.
+// outbound returns the destinations of bridged sandboxes: public addresses, the cluster's resolver, and addresses that
+// the operator allows.
 func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 	block := func(cidr string, except []netip.Prefix) networkingv1.NetworkPolicyPeer {
 		b := &networkingv1.IPBlock{CIDR: cidr}
@@ -88,8 +89,8 @@ func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 }
 
 // ensurePolicy creates the policy of a network mode, or corrects an existing policy that differs. The policies of a
-// namespace add up, so it fails if another policy opens the network of a pod that must not have one. It looks at them
-// each time, because they may change.
+// namespace are additive. Therefore ensurePolicy fails if another policy opens the network of a pod that must have no
+// network. It reads the policies each time, because they may change.
 func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode, pod map[string]string) error {
 	want := d.networkPolicy(mode)
 	all, err := kit.Call(ctx, d.calls, "network policy", func(ctx context.Context) ([]networkingv1.NetworkPolicy, error) {
@@ -106,7 +107,7 @@ func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode, pod
 				list.Items[at].Spec = want.Spec
 				_, err = d.api.networks.Update(ctx, want.Name, &list.Items[at])
 			}
-			if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) { // else another process was faster
+			if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) { // otherwise another process was faster
 				return list.Items, err
 			}
 		}

@@ -24,7 +24,7 @@ const (
 	ingress = networkingv1.PolicyTypeIngress
 )
 
-// addPolicy creates a NetworkPolicy for the pods with these labels.
+// addPolicy creates a NetworkPolicy for pods with these labels.
 func addPolicy(t *testing.T, ns, name string, pods map[string]string, spec networkingv1.NetworkPolicySpec) {
 	t.Helper()
 	spec.PodSelector.MatchLabels = pods
@@ -34,7 +34,7 @@ func addPolicy(t *testing.T, ns, name string, pods map[string]string, spec netwo
 	}
 }
 
-// noPods fails if there are pods in a namespace.
+// noPods fails the test if a namespace contains pods.
 func noPods(t *testing.T, ns string) {
 	t.Helper()
 	left, err := clustertest.Pods(admin(t), ns).List(t.Context(), metav1.ListOptions{})
@@ -43,8 +43,8 @@ func noPods(t *testing.T, ns string) {
 	}
 }
 
-// TestPolicyUndeclared: unless the operator declares that the cluster enforces policies, no sandbox is created. The
-// error names the test and the setting.
+// TestPolicyUndeclared verifies that Create fails unless the operator declares that the cluster enforces policies, and
+// that the error names the test and the setting.
 func TestPolicyUndeclared(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, func(o *kubernetes.Options) { o.NetworkPolicyEnforced = false })
@@ -60,8 +60,8 @@ func TestPolicyUndeclared(t *testing.T) {
 	}
 }
 
-// TestPolicyAddsUp: if another policy of the namespace opens the network of a sandbox without one, Create and Start
-// fail and name the policy. Policies that allow nothing, or that do not select the sandbox, do no harm.
+// TestPolicyAddsUp verifies that Create and Start fail and name the policy if another policy of the namespace opens the
+// network of a sandbox without a network. Policies that allow no traffic or do not select the sandbox must not matter.
 func TestPolicyAddsUp(t *testing.T) {
 	t.Parallel()
 	ns, udp := ownNamespace(t), corev1.ProtocolUDP
@@ -95,8 +95,8 @@ func TestPolicyAddsUp(t *testing.T) {
 	must(t, b.Start(t.Context(), first.ID))
 }
 
-// TestTryNetwork: the test of a cluster lists the targets that a sandbox without a network does not reach, and fails if
-// the sandbox reaches one. It leaves no pods.
+// TestTryNetwork verifies that TryNetwork lists the targets that a sandbox without a network cannot reach, that it
+// fails if the sandbox reaches a target, and that it leaves no pods.
 func TestTryNetwork(t *testing.T) {
 	t.Parallel()
 	ns, udp := ownNamespace(t), corev1.ProtocolUDP
@@ -121,7 +121,8 @@ func TestTryNetwork(t *testing.T) {
 	noPods(t, ns)
 }
 
-// TestTryNetworkUntold: if no pod reaches another pod, the test fails. It succeeds if only the pods of the test may.
+// TestTryNetworkUntold verifies that TryNetwork fails if no pod reaches another pod, and succeeds if only the pods of
+// the test may do so.
 func TestTryNetworkUntold(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
@@ -141,14 +142,14 @@ func TestTryNetworkUntold(t *testing.T) {
 	}
 }
 
-// TestTryNetworkNotEnforced: the test fails if an isolated pod reaches another pod.
+// TestTryNetworkNotEnforced verifies that TryNetwork fails if an isolated pod reaches another pod.
 func TestTryNetworkNotEnforced(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
 	label := regexp.MustCompile(`(?s)(network-trial.*` + regexp.QuoteMeta(backend.LabelPrefix) + `network\W{1,4})none`)
 	b := newBackend(t, func(o *kubernetes.Options) {
 		o.Namespace = ns
-		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) { // the policy selects no pod of a trial
+		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) { // no policy selects the pods
 			if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
@@ -165,8 +166,7 @@ func TestTryNetworkNotEnforced(t *testing.T) {
 	}
 }
 
-// TestPolicyDeleted: what closes the network of sandboxes is there for each that is made or started, whatever became of
-// it.
+// TestPolicyDeleted verifies that Create and Start restore a deleted or changed network policy.
 func TestPolicyDeleted(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 )
 
-// TestRuntimeClass: a sandbox runs with the RuntimeClass that it asks for, if the operator lists it.
+// TestRuntimeClass verifies that a sandbox runs with the requested RuntimeClass if the operator allows it.
 func TestRuntimeClass(t *testing.T) {
 	t.Parallel()
 	name := "workcell-" + strings.ToLower(rand.Text())

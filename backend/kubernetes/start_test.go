@@ -18,13 +18,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// TestStartGivenUp: a start ends when its caller gives up, and the sandbox is still there.
+// TestStartGivenUp verifies that Start returns when its context ends, and that the sandbox still exists.
 func TestStartGivenUp(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
 	must(t, b.Stop(t.Context(), info.ID))
-	// Without its claim no node takes it.
+	// Without its claim, the pod cannot be scheduled.
 	name, _, _ := strings.Cut(info.ID, ".")
 	must(t, clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -39,7 +39,7 @@ func TestStartGivenUp(t *testing.T) {
 	}
 }
 
-// TestStartTwice: a start that comes second leaves the pod of the first alone.
+// TestStartTwice verifies that a second Start does not replace the pod of the first.
 func TestStartTwice(t *testing.T) {
 	t.Parallel()
 	first := newBackend(t, nil)
@@ -48,7 +48,7 @@ func TestStartTwice(t *testing.T) {
 	var started types.UID
 	second := newBackend(t, func(o *kubernetes.Options) {
 		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-			if r.URL.Query().Has("dryRun") && started == "" { // it has seen the sandbox stopped
+			if r.URL.Query().Has("dryRun") && started == "" { // the second Start has seen the stopped sandbox
 				if err := first.Start(r.Context(), info.ID); err != nil {
 					t.Errorf("the first Start: %v", err)
 				}
@@ -64,7 +64,7 @@ func TestStartTwice(t *testing.T) {
 	backendtest.Dial(t, first, info.ID)
 }
 
-// TestStartRefused: a sandbox that may not be started stays what it is, and starts once it may.
+// TestStartRefused verifies that a sandbox is unchanged if Start is rejected, and that a later Start succeeds.
 func TestStartRefused(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
@@ -81,13 +81,13 @@ func TestStartRefused(t *testing.T) {
 	backendtest.Dial(t, b, info.ID)
 }
 
-// TestStartDebugged: a sandbox into which somebody put a container to look at it is started without that.
+// TestStartDebugged verifies that Start omits the ephemeral debug containers of the previous pod.
 func TestStartDebugged(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
 	pods := clustertest.Pods(admin(t), namespace())
-	backendtest.Eventually(t, "the debugger", func() bool { // retried, as the kubelet updates the pod, too
+	backendtest.Eventually(t, "the debugger", func() bool { // retried because the kubelet also updates the pod
 		pod := podOf(t, info.ID)
 		main := pod.Spec.Containers[0]
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{

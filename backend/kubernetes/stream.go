@@ -17,11 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// attachTimeout bounds the opening of a stream to a sandbox that runs.
+// attachTimeout bounds the opening of a stream to a running sandbox.
 const attachTimeout = 15 * time.Second
 
-// Dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment,
-// so that a failure means nothing while the pod is said to run.
+// Dial starts the guest agent's bridge in the sandbox. It retries failures while the pod's phase is running, because a
+// restarted kubelet does not know its pods for a moment.
 func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	s := d.first.take(id)
 	if s != nil {
@@ -53,17 +53,17 @@ func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return s, nil
 }
 
-// stream is the standard streams of a program in a pod.
+// stream provides the standard streams of a program in a pod.
 type stream struct {
-	*io.PipeWriter // its input
-	*io.PipeReader // its output
+	*io.PipeWriter // standard input
+	*io.PipeReader // standard output
 
 	end  context.CancelFunc
 	done chan struct{}
 	once sync.Once
 }
 
-// ended reports whether the program has.
+// ended reports whether the program has exited.
 func (s *stream) ended() bool {
 	select {
 	case <-s.done:
@@ -73,19 +73,19 @@ func (s *stream) ended() bool {
 	}
 }
 
-// Close ends both directions and pending calls, and with them the program.
+// Close closes both directions, ends pending calls, and thereby ends the program.
 func (s *stream) Close() error {
 	s.once.Do(func() {
-		_ = s.PipeReader.Close() // never fails; first, or a read may see the program's end in the place of this
+		_ = s.PipeReader.Close() // always succeeds; first, so that reads return its error
 		s.end()
-		_ = s.PipeWriter.Close() // never fails
+		_ = s.PipeWriter.Close() // always succeeds
 		<-s.done
 	})
 	return nil
 }
 
-// exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds
-// that alone.
+// exec runs a program in a pod. It returns the program's standard input and output after the server has connected them.
+// ctx only bounds the connecting.
 func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream, error) {
 	url := d.api.core.Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, d.api.parameters).URL()
@@ -93,7 +93,7 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 	if err != nil {
 		return nil, err
 	}
-	// The client logs what is an error of the stream, too.
+	// The client would also log errors of the stream.
 	life, end := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	in, input := io.Pipe()
 	source := &source{Reader: in, wanted: make(chan struct{})}
@@ -104,15 +104,15 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 		defer close(s.done)
 		err := executor.StreamWithContext(life, remotecommand.StreamOptions{Stdin: source, Stdout: out})
 		failed <- err
-		_ = out.CloseWithError(io.EOF) // what an end means the guest's protocol tells
-		_ = input.Close()              // never fails
+		_ = out.CloseWithError(io.EOF) // the guest agent's protocol explains the end
+		_ = input.Close()              // always succeeds
 	}()
 	select {
 	case <-source.wanted:
 		return s, nil
 	case err := <-failed:
 		end()
-		if err == nil { // it has ended already, and its output waits in no pipe
+		if err == nil { // the program has already exited, and its output is lost
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, err
@@ -121,23 +121,22 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 	}
 }
 
-// waiting has the first stream to each sandbox that was just made, for its first Dial: opening another one takes an
-// exec.
-type waiting struct{ streams sync.Map } // id of a sandbox -> *stream
+// waiting stores the first stream to each new sandbox for its first Dial, because opening another stream needs an exec.
+type waiting struct{ streams sync.Map } // sandbox ID -> *stream
 
-// keep has a stream wait, for some time.
+// keep stores a stream for the time attachTimeout.
 func (w *waiting) keep(id string, s *stream) {
 	if old, was := w.streams.Swap(id, s); was {
-		_ = old.(*stream).Close() // never fails
+		_ = old.(*stream).Close() // always succeeds
 	}
 	time.AfterFunc(attachTimeout, func() {
 		if w.streams.CompareAndDelete(id, s) {
-			_ = s.Close() // never fails
+			_ = s.Close() // always succeeds
 		}
 	})
 }
 
-// take returns the stream that waits, nil for none that is open still.
+// take returns the stored stream, or nil if no open stream is stored.
 func (w *waiting) take(id string) *stream {
 	s, ok := w.streams.LoadAndDelete(id)
 	if !ok || s.(*stream).ended() {
@@ -146,21 +145,21 @@ func (w *waiting) take(id string) *stream {
 	return s.(*stream)
 }
 
-// drop ends the stream that waits, if one does.
+// drop closes the stored stream, if any.
 func (w *waiting) drop(id string) {
 	if s := w.take(id); s != nil {
-		_ = s.Close() // never fails
+		_ = s.Close() // always succeeds
 	}
 }
 
-// end ends all that wait.
+// end closes all stored streams.
 func (w *waiting) end() {
 	for id := range w.streams.Range {
 		w.drop(id.(string))
 	}
 }
 
-// source is the input of a program. That it is read from is the first sign that the server has connected the streams.
+// source is the input of a program. A read from it is the first sign that the server has connected the streams.
 type source struct {
 	io.Reader
 	wanted chan struct{}

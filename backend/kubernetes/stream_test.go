@@ -20,7 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// front returns the configuration of an HTTP proxy before the API server, which passes on what take does not take.
+// front returns the configuration of an HTTP proxy in front of the API server. It forwards requests for which take
+// returns false.
 func front(t *testing.T, take func(http.ResponseWriter, *http.Request) bool) *rest.Config {
 	t.Helper()
 	config, err := clustertest.Config()
@@ -31,7 +32,7 @@ func front(t *testing.T, take func(http.ResponseWriter, *http.Request) bool) *re
 	must(t, err)
 	onward := httputil.NewSingleHostReverseProxy(server)
 	transport := &http.Transport{TLSClientConfig: tls, Protocols: new(http.Protocols)}
-	transport.Protocols.SetHTTP1(true) // others have no upgrades
+	transport.Protocols.SetHTTP1(true) // other protocols have no upgrades
 	onward.Transport, onward.FlushInterval = transport, -1
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !take(w, r) {
@@ -47,7 +48,7 @@ func front(t *testing.T, take func(http.ResponseWriter, *http.Request) bool) *re
 	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAData: cert}}
 }
 
-// TestWebSocket: a stream comes through a proxy that lets no SPDY pass.
+// TestWebSocket verifies that streams work through a proxy that does not support SPDY.
 func TestWebSocket(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(http.ResponseWriter, *http.Request) bool{
@@ -79,8 +80,8 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// TestSilentNode: calls end when their callers do, and else after a while, where the API server is well and says
-// nothing to an exec, as it does while a node is frozen.
+// TestSilentNode verifies that calls return when their context ends or after a timeout if the API server works but does
+// not respond to an exec, as for a frozen node.
 func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool
@@ -99,7 +100,7 @@ func TestSilentNode(t *testing.T) {
 	t.Cleanup(func() { close(over) })
 	b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.CallTimeout = config, 10*time.Second })
 	info := backendtest.Create(t, b, newSpec())
-	backendtest.Dial(t, b, info.ID) // what Create opened
+	backendtest.Dial(t, b, info.ID) // the stream that Create opened
 	silent.Store(true)
 	ends := func(name string, want error, call func() error) {
 		t.Helper()
@@ -130,7 +131,8 @@ func TestSilentNode(t *testing.T) {
 	backendtest.Dial(t, b, info.ID)
 }
 
-// TestIdentity: a namespace has one identity by whatever address its cluster is reached, and no other namespace has it.
+// TestIdentity verifies that a namespace has the same identity under every address of its cluster, and that other
+// namespaces have other identities.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	identity := func(adjust func(*kubernetes.Options)) string {

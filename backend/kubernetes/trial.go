@@ -20,35 +20,37 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// trialPort is where the one pod of a trial listens, in its own network namespace.
+// trialPort is the port on which one pod of a trial listens, in its network namespace.
 const trialPort = 17253
 
-// open is the network of a trial's pod that no policy selects.
+// open is the network of a trial pod that no policy selects.
 const open = "open"
 
-// roleTrial is the purpose of a trial's pods.
+// roleTrial is the role label of trial pods.
 const roleTrial = "network-trial"
 
-// trialPatience is how long a pod tries to reach something: a busy cluster may connect it late.
+// trialPatience is how long a pod tries to reach a target. In a busy cluster, its network may be ready late.
 const trialPatience = 10 * time.Second
 
-// trialLife is how long a pod of a trial may live, whatever becomes of this process: its image may have to be pulled.
+// trialLife is the maximum lifetime of a trial pod, even if this process dies. It is long because the image may have to
+// be pulled.
 const trialLife = 10 * time.Minute
 
-// trialCode is the exit code of a pod that reached nothing; each target that it reached adds a bit.
+// trialCode is the exit code of a pod that reached no target. Each reached target adds a bit.
 const trialCode = 64
 
-// trial is some pods that find out whether a policy binds.
+// trial is a group of pods that tests whether a policy is enforced.
 type trial struct {
 	d    *driver
 	p    *kit.Plan
-	node string   // of the first pod, and of the others: a broken link between nodes must not be mistaken for a policy
-	made []string // names of pods
+	node string   // node of all pods, so that a broken link between nodes does not look like a policy
+	made []string // names of the created pods
 }
 
-// TryNetwork tests with pods whether the cluster isolates a sandbox without a network, and returns the targets that
-// such a sandbox does not reach. It fails with ErrUnsupported if the sandbox reaches one of them, or if no pod reaches
-// another pod, because then the trial shows nothing. Without Options.GuestImage, image must have the guest.
+// TryNetwork tests with pods whether the cluster isolates a sandbox without a network. It returns the targets that such
+// a sandbox cannot reach. If the sandbox reaches a target, TryNetwork returns ErrUnsupported. It also returns
+// ErrUnsupported if no pod reaches another pod, because then the test proves nothing. Without Options.GuestImage, image
+// must contain the guest agent.
 func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string, err error) {
 	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (_ []string, err error) {
 		p, err := kit.NewPlan(b.Name(), backend.Spec{ID: "trial", Image: image}, b.d.opts.Images, b.d.opts.Limits)
@@ -67,10 +69,10 @@ func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string
 	})
 }
 
-// target is something that a pod of a trial tries to reach.
+// target is a destination that a trial pod tries to reach.
 type target struct{ name, address string }
 
-// run starts a pod that listens, and tries to reach it and other targets from pods with and without a policy.
+// run starts a listening pod. It then tries to reach this pod and other targets from pods with and without a policy.
 func (t *trial) run(ctx context.Context) ([]string, error) {
 	listener, err := t.start(ctx, open, "listen", strconv.Itoa(trialPort))
 	if err != nil {
@@ -84,7 +86,7 @@ func (t *trial) run(ctx context.Context) ([]string, error) {
 	}
 	t.node = pod.Spec.NodeName
 	targets := []target{{"a pod by UDP", "udp:" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(trialPort))}}
-	for _, ip := range pod.Status.PodIPs { // one of each family
+	for _, ip := range pod.Status.PodIPs { // one address per IP family
 		address := net.JoinHostPort(ip.IP, strconv.Itoa(trialPort))
 		targets = append(targets, target{"a pod by TCP at " + address, "tcp:" + address})
 	}
@@ -127,7 +129,7 @@ func (t *trial) run(ctx context.Context) ([]string, error) {
 	return closed, nil
 }
 
-// dial returns which targets a pod of a network reaches, as bits.
+// dial returns a bit mask of the targets that a pod in a network reaches.
 func (t *trial) dial(ctx context.Context, network string, targets []target) (reached int, err error) {
 	args := []string{"dial", trialPatience.String()}
 	for _, one := range targets {
@@ -148,7 +150,7 @@ func (t *trial) dial(ctx context.Context, network string, targets []target) (rea
 	return code - trialCode, err
 }
 
-// start makes a pod of the guest's image, or of the sandbox's own where that has the guest.
+// start creates a pod from the guest image, or from the sandbox image if it contains the guest agent.
 func (t *trial) start(ctx context.Context, network string, args ...string) (string, error) {
 	name := namePre + "trial-" + strings.ToLower(rand.Text())[:12]
 	pod := &corev1.Pod{
@@ -171,7 +173,7 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 	return name, err
 }
 
-// until looks at a pod until it is as it should be, and returns it, or why it never will be.
+// until waits until is returns true for a pod, and returns the pod. If this can never happen, until returns the reason.
 func (t *trial) until(ctx context.Context, name string, is func(*corev1.Pod) bool) (pod *corev1.Pod, err error) {
 	begin := time.Now()
 	err = t.d.calls.Retry(ctx, func() (bool, error) {
@@ -196,7 +198,7 @@ func (t *trial) clean(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes what a process left that was killed during its trial.
+// sweep removes trial pods of processes that were killed during a trial.
 func (t *trial) sweep(ctx context.Context) {
 	list, err := kit.Call(ctx, t.d.calls, "list pods", kit.With(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
 	if err == nil {

@@ -23,11 +23,12 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// pingEvery keeps what lies between from ending a stream on which nothing is said; client-go's own value.
+// pingEvery is the interval of pings that prevent proxies from closing an idle stream. The value is client-go's
+// default.
 const pingEvery = 5 * time.Second
 
-// executor returns what runs a program in a pod at an address: by SPDY, which is twice as fast in bulk, or by a
-// WebSocket where SPDY does not come through.
+// executor returns an executor for a program in a pod. It uses SPDY, which is twice as fast for large transfers. If a
+// proxy does not support SPDY, it uses a WebSocket.
 func (d *driver) executor(url *url.URL) (remotecommand.Executor, error) {
 	up, err := newUpgrade(d.config, d.handshakes)
 	if err != nil {
@@ -50,11 +51,12 @@ func (d *driver) executor(url *url.URL) (remotecommand.Executor, error) {
 	return remotecommand.NewFallbackExecutor(fast, other, httpstream.IsUpgradeFailure)
 }
 
-// upgrade makes connections for SPDY as client-go does, but for two things: the end of the request's context ends one
-// also while the server says nothing, as one does whose node is frozen; and a refusal keeps its type.
+// upgrade creates SPDY connections like client-go, with two differences. If the request's context ends, the connection
+// is closed even while the server does not respond, for example because of a frozen node. A rejection keeps its error
+// type.
 type upgrade struct {
 	*spdy.SpdyRoundTripper
-	conn net.Conn // that of RoundTrip
+	conn net.Conn // the connection of RoundTrip
 }
 
 func newUpgrade(config *rest.Config, handshakes tls.ClientSessionCache) (*upgrade, error) {
@@ -73,7 +75,7 @@ func newUpgrade(config *rest.Config, handshakes tls.ClientSessionCache) (*upgrad
 	return &upgrade{SpdyRoundTripper: dialer}, err
 }
 
-// RoundTrip sends a request to upgrade, and returns the answer.
+// RoundTrip sends an upgrade request and returns the response.
 func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
@@ -82,38 +84,38 @@ func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	context.AfterFunc(req.Context(), func() { _ = conn.Close() }) // whoever uses it finds out
+	context.AfterFunc(req.Context(), func() { _ = conn.Close() }) // the user of the connection gets the error
 	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
 	if err != nil {
-		_ = conn.Close() // err says why
+		_ = conn.Close() // err contains the reason
 		return nil, err
 	}
 	u.conn = conn
 	return resp, nil
 }
 
-// NewConnection returns the connection that the server's answer upgrades. An UpgradeFailureError says that it came from
-// something between that lets no SPDY pass; the API server and the node answer in other ways.
+// NewConnection returns the upgraded connection. If the response came from a proxy that does not support SPDY, it
+// returns an UpgradeFailureError. Responses of the API server and the node have another form.
 func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, error) {
 	if resp.StatusCode == http.StatusSwitchingProtocols && strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
 		return spdy.NewClientConnectionWithPings(u.conn, pingEvery)
 	}
-	defer u.conn.Close()                                     //nolint:errcheck // there is nothing on it
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what came of it
+	defer u.conn.Close()                                     //nolint:errcheck // it contains no data
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the text of the response
 	var status metav1.Status
 	server := json.Unmarshal(text, &status) == nil && status.Kind == "Status"
 	err := errors.New(cmp.Or(status.Message, strings.TrimSpace(string(text)), resp.Status))
 	switch code := resp.StatusCode; {
 	case server && (code == http.StatusUnauthorized || code == http.StatusForbidden):
 		return nil, &apierrors.StatusError{ErrStatus: status}
-	case server && code != http.StatusBadRequest, // which it is without the headers that ask for the upgrade
-		code == http.StatusNotFound, code == http.StatusTooManyRequests, code == http.StatusInternalServerError: // the node's
+	case server && code != http.StatusBadRequest, // the status without the upgrade headers
+		code == http.StatusNotFound, code == http.StatusTooManyRequests, code == http.StatusInternalServerError: // of the node
 		return nil, fmt.Errorf("cannot run the program: %w", err)
 	}
 	return nil, &httpstream.UpgradeFailureError{Cause: err}
 }
 
-// bounded is a transport that connects within attachTimeout, also where the server says nothing.
+// bounded is a transport that connects within attachTimeout, even if the server does not respond.
 type bounded struct{ next http.RoundTripper }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// roundTripper is a function that is one.
+// roundTripper is a function that implements http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -39,7 +39,7 @@ func through(t *testing.T, wrap func(*http.Request, http.RoundTripper) (*http.Re
 	return config
 }
 
-// claimOf returns the UID of a session's claim, empty when there is none.
+// claimOf returns the UID of a session's claim, or an empty string if the claim does not exist.
 func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
 	t.Helper()
 	list, err := clustertest.PersistentVolumeClaims(admin(t), ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + spec.ID})
@@ -52,8 +52,8 @@ func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
 	return ""
 }
 
-// TestClaimOfCreateThatFails: what a Create finds is kept when it fails while its caller gives up; what it made is not,
-// even when the answer that says so was lost.
+// TestClaimOfCreateThatFails verifies which claims remain after a Create fails because its caller gave up. Existing
+// claims are kept. Claims that this Create created are removed, even if the response to the creation was lost.
 func TestClaimOfCreateThatFails(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -66,7 +66,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		spec    backend.Spec
-		request string // whose answer is lost; empty is the first
+		request string // request whose response is lost; empty means the first
 		want    types.UID
 	}{
 		"kept": {kept, "", had}, "new": {newSpec(), http.MethodPost, ""},
@@ -86,7 +86,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 					if err != nil {
 						return resp, err
 					}
-					_ = resp.Body.Close() // it is lost
+					_ = resp.Body.Close() // the lost response
 				}
 				<-r.Context().Done()
 				return nil, r.Context().Err()
@@ -96,7 +96,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 				backendtest.Remove(t, silent, info.ID)
 				t.Error("Create has succeeded")
 			}
-			must(t, silent.Close()) // waits for what is undone beside its caller
+			must(t, silent.Close()) // waits for the background cleanup
 			if got := claimOf(t, namespace(), c.spec); got != c.want || !lost.Load() {
 				t.Errorf("claim %q, want %q; answer lost: %v", got, c.want, lost.Load())
 			}
@@ -104,7 +104,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 	}
 }
 
-// TestQuotaOfClaims: a workspace that is kept is found again where no other may be made.
+// TestQuotaOfClaims verifies that an existing workspace is used even if the quota allows no new claims.
 func TestQuotaOfClaims(t *testing.T) {
 	t.Parallel()
 	api, ns := admin(t), ownNamespace(t)
@@ -128,8 +128,8 @@ func TestQuotaOfClaims(t *testing.T) {
 	backendtest.Create(t, b, spec)
 }
 
-// TestNoClassAnyMore: what was made with a class of volumes is removed without one, too; who may not look at claims has
-// none.
+// TestNoClassAnyMore verifies that a backend without a storage class removes claims from an earlier configuration, and
+// that a user without permission to read claims has none.
 func TestNoClassAnyMore(t *testing.T) {
 	t.Parallel()
 	had, plain := newBackend(t, nil), newBackend(t, func(o *kubernetes.Options) { o.StorageClass = "" })

@@ -20,13 +20,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// The ids that a sandbox's user may have on the host, when root makes it.
+// The range of host IDs that a sandbox's user may have if root creates the sandbox.
 const (
 	lowestID  = 0x7000_0000
 	highestID = 0x7fff_ffff
 )
 
-// A sandbox's user is nobody on the host, and another nobody in every sandbox.
+// TestUserIsNobody verifies that a sandbox's user has no account on the host, and that every sandbox has a different
+// user ID.
 func TestUserIsNobody(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -52,7 +53,8 @@ func TestUserIsNobody(t *testing.T) {
 	}
 }
 
-// The host's files, other than those it shows, are not there, and what it shows holds no secrets.
+// TestHostFiles verifies that a sandbox sees no host files except the documented files, and that these contain no
+// secrets.
 func TestHostFiles(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -74,7 +76,7 @@ func TestHostFiles(t *testing.T) {
 	backendtest.Prints(t, conn, "cat /etc/passwd | wc -l; hostname", "3\nworkcell\n")
 }
 
-// The guest holds nothing of the host's open.
+// TestGuestDescriptors verifies that the guest agent has no open descriptors of host files.
 func TestGuestDescriptors(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -88,7 +90,7 @@ func TestGuestDescriptors(t *testing.T) {
 		link := fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())
 		to, err := os.Readlink(link)
 		if to == "/tmp" && !sameFile(t, link, "/tmp") {
-			continue // the sandbox's own
+			continue // the sandbox's own /tmp
 		}
 		if err == nil && strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "/dev/null") && !strings.HasPrefix(to, "/proc") &&
 			!strings.HasPrefix(to, "/sys/fs/cgroup") && !strings.HasPrefix(to, backend.Workdir) && !strings.HasSuffix(to, "/guest.log") && to != "/" {
@@ -107,7 +109,7 @@ func sameFile(t *testing.T, a, b string) bool {
 	return os.SameFile(left, right)
 }
 
-// A process that has a dead guest's pid is never signalled.
+// TestReusedPID verifies that a process that got the process ID of a dead guest agent is never signaled.
 func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -121,7 +123,7 @@ func TestReusedPID(t *testing.T) {
 			t.Errorf("an innocent process was killed: %v", err)
 		}
 		_ = victim.Process.Kill()
-		_ = victim.Wait() // it was killed
+		_ = victim.Wait() // killed above
 	}()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	must(t, err)
@@ -134,7 +136,7 @@ func TestReusedPID(t *testing.T) {
 	must(t, b.Start(t.Context(), info.ID))
 }
 
-// A process whose record is damaged is found by its control group.
+// TestDamagedProcess verifies that a process with a damaged record is found through its control group.
 func TestDamagedProcess(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -151,7 +153,7 @@ func TestDamagedProcess(t *testing.T) {
 	must(t, b.Start(t.Context(), info.ID))
 }
 
-// What Info tells is the truth: there is no image.
+// TestImages verifies that Info reports "host" as the image, and that references to other images fail.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, stateDir(t))

@@ -16,13 +16,13 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently. Streams of Dial
-// outlive Close.
+// Backend is a [backend.SandboxBackend] without an engine. It is safe for concurrent use. Streams of Dial stay open
+// after Close.
 type Backend struct{ *common }
 
-type common = kit.Driver // without a name of its own in Backend
+type common = kit.Driver // alias, so that Backend has no field with an exported name
 
-// driver is what is this package's own.
+// driver implements the driver-specific methods.
 type driver struct {
 	snapshots.Methods[*sandbox]
 
@@ -30,14 +30,14 @@ type driver struct {
 	log     *slog.Logger
 	dirs    dirs
 	machine machine
-	guest   string // directory of the guest's binary
+	guest   string // directory with the guest agent's binary
 	sizing  *kit.Sizing
 
 	calls *kit.Calls
 }
 
-// New probes this machine and sets up the isolation of a sandbox on trial: what cannot be had is ErrUnsupported, with a
-// text that says which part it is and how to mend it.
+// New examines this host and tests the isolation with a trial process. If a part of the isolation is not available, New
+// returns an error wrapping ErrUnsupported. Its text names the missing part and how to enable it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(driver)
 	if opts != nil {
@@ -67,7 +67,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }
 
-// sweep removes what processes that died left in the state directory and among the control groups.
+// sweep removes leftovers of dead processes from the state directory and the control groups.
 func (b *driver) sweep(ctx context.Context) {
 	err := errors.Join(b.dirs.sweep(ctx), b.sweepGroups())
 	if err != nil {
@@ -107,12 +107,12 @@ func defaultStateDir() (string, error) {
 	return filepath.Join(u.HomeDir, ".local/state/workcell/local"), nil
 }
 
-// Capabilities are those that New found.
+// Capabilities returns the capabilities that New detected.
 func (b *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory:          b.machine.cgroups.memory(),
 		CPU:             b.machine.cgroups.cpu(),
-		PIDs:            true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
+		PIDs:            true, // by cgroup, otherwise by RLIMIT_NPROC, which counts inside the sandbox's user namespace
 		Networks:        []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot:    b.machine.layers,
 		RootEnforcement: backend.WorkspaceMemory,
@@ -121,12 +121,12 @@ func (b *driver) Capabilities() backend.Capabilities {
 	}
 }
 
-// Enforcement returns what can hold the limit of a workspace.
+// Enforcement returns the enforcement of workspace limits.
 func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	return b.sizing.Enforcement(ctx)
 }
 
-// Ping describes this machine. It never fails: there is no engine that could be away.
+// Ping describes this host. It never fails, because no engine is involved.
 func (b *driver) Ping(context.Context) (backend.EngineInfo, error) {
 	m := b.machine
 	return backend.EngineInfo{
@@ -135,10 +135,10 @@ func (b *driver) Ping(context.Context) (backend.EngineInfo, error) {
 	}, nil
 }
 
-// Release has nothing to free.
+// Release does nothing, because the driver holds no resources.
 func (b *driver) Release() error { return nil }
 
-// ended returns the reason why a call's context is over: the caller's, or the backend's end.
+// ended returns the reason why a call's context ended: the caller's reason, or the end of the backend.
 func ended(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, backend.ErrClosed) {
 		return err

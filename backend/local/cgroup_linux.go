@@ -23,12 +23,12 @@ import (
 
 const (
 	cpuPeriod = 100_000 // microseconds
-	// rmdirPatience is how long the kernel may take to let go of a cgroup whose processes have ended.
+	// rmdirPatience is the maximum time in which the kernel releases a cgroup whose processes have exited.
 	rmdirPatience = 10 * time.Second
 )
 
-// cgroups is where this process may make control groups: a directory per controller. On version 2 they are all the
-// same.
+// cgroups describes where this process may create control groups: one directory per controller. On version 2, all
+// controllers have the same directory.
 type cgroups struct {
 	v2   bool
 	dirs map[string]string // by controller: memory, pids, cpu
@@ -38,12 +38,12 @@ type cgroups struct {
 func (c cgroups) memory() bool { return c.dirs["memory"] != "" && c.swap }
 func (c cgroups) cpu() bool    { return c.dirs["cpu"] != "" }
 
-// allControllers are those of version 1, the last two of which are missing on some machines.
+// allControllers returns the controllers of version 1. Some hosts lack the last two.
 func allControllers() []string {
 	return append(controllers(), "cpuacct", host.FreezerController)
 }
 
-// version is "1", "2", or "none" where no control group can be made.
+// version returns "1" or "2", or "none" if this process cannot create control groups.
 func (c cgroups) version() string {
 	switch {
 	case len(c.dirs) == 0:
@@ -56,7 +56,7 @@ func (c cgroups) version() string {
 
 func controllers() []string { return []string{"memory", "pids", "cpu"} }
 
-// findCgroups looks for places where control groups can be made.
+// findCgroups detects where this process can create control groups.
 func findCgroups() cgroups {
 	c := cgroups{dirs: map[string]string{}}
 	mounts := host.CgroupMounts()
@@ -77,8 +77,8 @@ func findCgroups() cgroups {
 	return c
 }
 
-// delegated looks for a group of version 2 that hands all our controllers down to groups that we may make in it: the
-// root for root, else what lies above our own.
+// delegated searches for a version 2 group that delegates all controllers to groups that this process may create in it.
+// For root, this is the root group. For other users, it is the parent of the process's group.
 func delegated(mount, own string) (string, bool) {
 	candidates := []string{mount, filepath.Dir(filepath.Join(mount, own))}
 	for _, dir := range candidates {
@@ -88,7 +88,7 @@ func delegated(mount, own string) (string, bool) {
 		if handsDown(dir) {
 			return dir, true
 		}
-		// An empty group may be told to, and the root.
+		// The root group and an empty group can be changed to delegate controllers.
 		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+memory +pids +cpu"); err == nil && handsDown(dir) {
 			return dir, true
 		}
@@ -109,7 +109,7 @@ func canMake(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
 
 func exists(file string) bool { return unix.Access(file, unix.F_OK) == nil }
 
-// writeFile writes a value into a file of the kernel's, in one call.
+// writeFile writes a value to a file of the kernel in one call.
 func writeFile(file, value string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
@@ -128,13 +128,14 @@ type group struct {
 // group returns a sandbox's control group.
 func (b *driver) group(x *sandbox) group { return group{b.machine.cgroups, x.Group} }
 
-// groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
+// groupPrefix returns the prefix of all control group names of this state directory. The rest of a name is a nonce.
 func (b *driver) groupPrefix() string {
 	sum := sha256.Sum256([]byte(b.dirs.root))
 	return "workcell-" + hex.EncodeToString(sum[:4]) + "-"
 }
 
-// sweepGroups removes control groups whose sandbox is gone. One in which something runs cannot be removed.
+// sweepGroups removes control groups of sandboxes that no longer exist. The kernel refuses to remove a group with
+// running processes.
 func (b *driver) sweepGroups() error {
 	var dirs []string
 	for _, d := range b.machine.cgroups.dirs {
@@ -158,18 +159,18 @@ func (b *driver) sweepGroups() error {
 		}
 	}
 	for _, dir := range dirs {
-		if !known[filepath.Base(dir)] { // a sandbox's record exists before its group, and after it
-			_ = unix.Rmdir(dir) // another process may have been faster, or it is in use after all
+		if !known[filepath.Base(dir)] { // a sandbox's record exists before and after its group
+			_ = unix.Rmdir(dir) // another process may have removed it, or it is still in use
 		}
 	}
 	return nil
 }
 
-// groupNames are those that groupPrefix and a nonce make. Any other, an empty one above all, could lead to a group that
-// holds the processes of others.
+// groupNames matches names of groupPrefix and a nonce. Any other name, especially an empty one, could refer to a group
+// with foreign processes.
 var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
 
-// dir is the group's directory for a controller; empty when there is none.
+// dir returns the group's directory for a controller, or an empty string.
 func (g group) dir(controller string) string {
 	if parent := g.c.dirs[controller]; parent != "" && groupNames.MatchString(g.name) {
 		return filepath.Join(parent, g.name)
@@ -177,7 +178,7 @@ func (g group) dir(controller string) string {
 	return ""
 }
 
-// all are the group's directories, each once.
+// all returns the group's directories without duplicates.
 func (g group) all() []string {
 	var dirs []string
 	for _, name := range allControllers() {
@@ -188,11 +189,11 @@ func (g group) all() []string {
 	return dirs
 }
 
-// create makes the group, or makes it again.
+// create creates the group. It replaces an existing group.
 func (g group) create(ctx context.Context) error {
 	for _, d := range g.all() {
 		err := os.Mkdir(d, 0o755)
-		if errors.Is(err, os.ErrExist) { // what it counted is of the last start
+		if errors.Is(err, os.ErrExist) { // its counters belong to the last start
 			if err = g.remove(ctx); err == nil {
 				err = os.Mkdir(d, 0o755)
 			}
@@ -214,7 +215,7 @@ func (g group) limit(l backend.Limits, cpus int) error {
 	return nil
 }
 
-// settings returns files and their values, in the order in which they must be written.
+// settings returns files and values in the order in which they must be written.
 func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	var out [][2]string
 	set := func(controller, file string, value int64) {
@@ -224,7 +225,7 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	}
 	memory := l.MemoryBytes + kit.GuestMemory
 	set("pids", "pids.max", l.PIDs+kit.GuestPIDs)
-	// Having less than asked for is bound enough.
+	// If the host has fewer CPUs than requested, its CPUs are a sufficient limit.
 	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
 	if g.c.v2 {
 		set("memory", "memory.max", memory)
@@ -244,7 +245,7 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	return out
 }
 
-// join puts a process into the group.
+// join moves a process to the group.
 func (g group) join(pid int) error {
 	for _, d := range g.all() {
 		if err := writeFile(filepath.Join(d, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
@@ -254,10 +255,10 @@ func (g group) join(pid int) error {
 	return nil
 }
 
-// kill ends every process of the group.
+// kill kills every process of the group.
 func (g group) kill(ctx context.Context, boot string) error {
 	for _, d := range g.all() {
-		for _, pid := range host.Members(d) { // what cannot be read, remove reports
+		for _, pid := range host.Members(d) { // if the list cannot be read, remove reports an error
 			if p, err := identify(pid, boot); err == nil {
 				if err := p.kill(ctx, boot); err != nil {
 					return err
@@ -268,7 +269,7 @@ func (g group) kill(ctx context.Context, boot string) error {
 	return nil
 }
 
-// remove removes the group, whose processes have been killed. One that is not there is no error.
+// remove removes the group after its processes were killed. It does nothing if the group does not exist.
 func (g group) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rmdirPatience)
 	defer cancel()

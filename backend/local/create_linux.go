@@ -20,10 +20,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// cleanupTimeout bounds what is done after a caller's context ended.
+// cleanupTimeout bounds cleanup after a caller's context ended.
 const cleanupTimeout = time.Minute
 
-// Create makes a sandbox and starts it.
+// Create creates a sandbox and starts it.
 func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err error) {
 	r, err := b.plan(ctx, p)
 	if err != nil {
@@ -60,8 +60,8 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	return b.describe(x, backend.StateRunning), nil
 }
 
-// write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle
-// waits for both, while the sandbox begins to run.
+// write writes the record. It flushes the record and the owner's file to the disk in the background, while the sandbox
+// starts. settle waits for the flush.
 func (x *sandbox) write(owner string) error {
 	if err := host.WriteJSON(x.file(recordFile), x.record, false); err != nil {
 		return err
@@ -72,17 +72,17 @@ func (x *sandbox) write(owner string) error {
 	return nil
 }
 
-// firstStart is start with a span of its own, as the first start of every engine has it.
+// firstStart is like start, but creates a span, so that the first start has a span on every driver.
 func (b *driver) firstStart(ctx context.Context, x *sandbox) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
-	if err := x.write(b.dirs.ownerFile(x.session())); err != nil { // its control group has an owner from the beginning
+	if err := x.write(b.dirs.ownerFile(x.session())); err != nil { // first, so that the group has an owner
 		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
 	return b.start(ctx, x)
 }
 
-// plan returns the record of a sandbox, unless this machine cannot run it.
+// plan returns the record of a sandbox, or an error if this host cannot run it.
 func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 	program, err := resolveImage(p.Ref)
 	if err == nil {
@@ -115,7 +115,8 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 	return r, nil
 }
 
-// mounts returns mounts with their sources as they are. What the sandbox shows of the host's own system stays as it is.
+// mounts resolves the sources of mounts. It returns an error for a target inside a directory that a sandbox shares with
+// the host.
 func (b *driver) mounts(list []backend.Mount) ([]backend.Mount, error) {
 	for _, m := range list {
 		for _, dir := range append(systemDirs(), "/etc") {
@@ -127,7 +128,7 @@ func (b *driver) mounts(list []backend.Mount) ([]backend.Mount, error) {
 	return kit.ResolveMounts("local", list, b.dirs.root)
 }
 
-// supports refuses what this machine cannot do.
+// supports returns an error if this host cannot run the plan.
 func (b *driver) supports(p *kit.Plan) error {
 	m := b.machine
 	switch s, asked := p.Spec, p.Asked; {
@@ -148,7 +149,8 @@ func (b *driver) supports(p *kit.Plan) error {
 	return p.Supports(name, b.Capabilities(), runtime.GOARCH)
 }
 
-// enforceable leaves out the defaults that nothing enforces here. Those that were asked for were refused before.
+// enforceable clears the default limits that this host cannot enforce. Requested limits that it cannot enforce have
+// already been rejected.
 func (b *driver) enforceable(l backend.Limits) backend.Limits {
 	if !b.machine.cgroups.memory() {
 		l.MemoryBytes = 0
@@ -159,8 +161,8 @@ func (b *driver) enforceable(l backend.Limits) backend.Limits {
 	return l
 }
 
-// takeName makes a sandbox's directory, locked, in one step: from the beginning it is locked by its maker. It has no
-// record yet. ErrExists when the session's name is taken.
+// takeName creates a sandbox's directory and locks it in one atomic step. The directory has no record yet. If the
+// session's name is taken, takeName returns ErrExists.
 func (b *driver) takeName(r record) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.fresh(), record: r}
 	x.Group = b.groupPrefix() + x.Nonce
@@ -176,7 +178,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 	}
 	if err != nil {
 		x.unlock()
-		_ = os.RemoveAll(x.dir) // a stray directory does no harm
+		_ = os.RemoveAll(x.dir) // a leftover directory does no harm
 		if errors.Is(err, unix.EEXIST) {
 			return nil, b.taken(r.session())
 		}
@@ -186,7 +188,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 	return x, nil
 }
 
-// taken returns the error of a session's name.
+// taken returns the error for a session name that is taken.
 func (b *driver) taken(session string) error {
 	if _, err := b.readSandbox(session); err != nil && exists(b.dirs.sandbox(session)) {
 		return fmt.Errorf("local: sandboxes/%s in the state directory is damaged or not a sandbox; remove it: %w",
@@ -195,13 +197,13 @@ func (b *driver) taken(session string) error {
 	return fmt.Errorf("local: sandbox %s already exists: %w", session, backend.ErrExists)
 }
 
-// rollback removes what a failed Create made. It runs after the caller's context ended, too.
+// rollback removes the objects of a failed Create. It ignores the cancellation of ctx.
 func (b *driver) rollback(ctx context.Context, x *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	_ = x.disk.Wait() // what is removed need not be on the disk
+	_ = x.disk.Wait() // removed files need no flush
 	err := b.abandon(ctx, x)
-	// What is in the way may be about to end: a launcher that was killed writes and mounts until it is gone.
+	// A conflict may be temporary: a killed launcher writes files and mounts until it has exited.
 	for pause := 50 * time.Millisecond; err != nil && pause < 3*time.Second && ctx.Err() == nil; pause *= 2 {
 		time.Sleep(pause)
 		err = b.abandon(ctx, x)
@@ -212,14 +214,14 @@ func (b *driver) rollback(ctx context.Context, x *sandbox) error {
 	return err
 }
 
-// abandon removes a sandbox whose creation did not come to its end, and the workspace if that creation made it.
+// abandon removes a sandbox whose creation is incomplete. It also removes the workspace if this creation created it.
 func (b *driver) abandon(ctx context.Context, x *sandbox) error {
 	made := func(w workspace) bool { return w.Maker == x.Nonce }
-	// While the name is taken nobody else can make the workspace theirs.
+	// While the name is taken, no other process can take over the workspace.
 	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.session(), made), b.drop(ctx, x))
 }
 
-// start starts the sandbox's process. The sandbox is locked, and no process of it runs.
+// start starts the sandbox's process. The sandbox must be locked and must have no running process.
 func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 	var p process
 	defer func() {
@@ -248,17 +250,18 @@ func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 	if err := l.configure(b.view(&x.record, b.group(x))); err != nil {
 		return err
 	}
-	// The launcher becomes nothing that lasts before release, and ends when we do. So it is on record before that.
+	// The launcher creates no lasting objects before release, and exits when this process exits. Therefore its record is
+	// written before release.
 	if err := host.WriteJSON(x.file(runFile), p, false); err != nil {
 		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
-	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports its own end
+	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports its own exit
 		return err
 	}
 	return l.release(ctx)
 }
 
-// newLauncher creates the sandbox's control group and starts a launcher, which has not joined the group yet.
+// newLauncher creates the sandbox's control group and starts a launcher. The launcher has not joined the group yet.
 func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, process, error) {
 	if err := b.group(x).create(ctx); err != nil {
 		return nil, process{}, err
@@ -278,13 +281,13 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, proce
 	}
 	p, err := identify(l.pid, b.machine.boot)
 	if err != nil {
-		l.close() // which ends it
+		l.close() // makes the launcher exit
 		return nil, process{}, fmt.Errorf("local: inspecting the sandbox's process: %w", scrub(err))
 	}
 	return l, p, nil
 }
 
-// endpoints makes what the guest inherits: its socket and its log.
+// endpoints creates the files that the guest agent inherits: its socket and its log.
 func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	if listener, err = x.listen(); err != nil {
 		return nil, nil, fmt.Errorf("local: creating the guest agent's socket: %w", scrub(err))
@@ -296,14 +299,14 @@ func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	return listener, log, nil
 }
 
-// listen makes the guest's socket.
+// listen creates the guest agent's socket.
 func (x *sandbox) listen() (*os.File, error) {
 	path, done, err := x.socketPath()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of the last start
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // left over from the last start
 		return nil, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})

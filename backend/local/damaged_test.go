@@ -23,7 +23,7 @@ func ownerOf(dir, id string) string {
 	return filepath.Join(dir, "workspaces", session, "owner.json")
 }
 
-// listed describes the sandbox of a session, as List does.
+// listed returns the sandboxes of a session as List describes them.
 func listed(t *testing.T, b *local.Backend, spec backend.Spec) []backend.Info {
 	t.Helper()
 	list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance, SessionID: spec.ID})
@@ -31,14 +31,14 @@ func listed(t *testing.T, b *local.Backend, spec backend.Spec) []backend.Info {
 	return list
 }
 
-// Of a sandbox whose directory somebody removed while it ran, the next one of the session has the workspace for itself;
-// with the workspace goes what still runs.
+// TestDirectoryRemoved verifies the behavior after the directory of a running sandbox was removed. The next sandbox of
+// the session gets exclusive use of the workspace. Removing the workspace kills the processes of the old sandbox.
 func TestDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
 	b := newBackend(t, dir)
 	if !b.Capabilities().Memory {
-		return // without control groups nothing tells what still runs
+		return // without control groups, running processes cannot be found
 	}
 	spec := newSpec()
 	disowned := func() *client.Conn {
@@ -56,7 +56,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	<-next.Done()
 }
 
-// TestDamagedRecord verifies that a sandbox with a damaged record is neither shown nor touched, and that its name
+// TestDamagedRecord verifies that a sandbox with a damaged record is neither listed nor changed, and that its name
 // stays taken.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// A late Remove never takes a workspace from under a sandbox that is being made.
+// TestLateRemove verifies that a late Remove does not remove the workspace of a sandbox that is being created.
 func TestLateRemove(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -99,14 +99,15 @@ func TestLateRemove(t *testing.T) {
 	err := b.Remove(ctx, old.ID, backend.RemoveOptions{Volumes: true})
 	backendtest.Fails(t, "Remove beside a creation", err, context.DeadlineExceeded)
 	unlock()
-	// It died: now the next creation finds the files, and once it is done they are its own.
+	// The creator has died. The next creation finds the files and owns them when it is complete.
 	fresh := backendtest.Create(t, b, spec)
 	backendtest.Remove(t, b, old.ID)
 	backendtest.Prints(t, backendtest.Dial(t, b, fresh.ID), "cat f", "kept\n")
 	backendtest.Remove(t, b, fresh.ID)
 }
 
-// beginCreation makes what a creation of the session begins with, as long as it lives: until unlock.
+// beginCreation creates the first objects of a session's creation and holds its lock until unlock, like a running
+// creation.
 func beginCreation(t *testing.T, dir string, spec backend.Spec) (unlock func()) {
 	t.Helper()
 	sandbox := filepath.Join(dir, "sandboxes", spec.ID)
@@ -118,7 +119,7 @@ func beginCreation(t *testing.T, dir string, spec backend.Spec) (unlock func()) 
 	return lock(t, filepath.Join(sandbox, "lock"))
 }
 
-// What a creation that died left does not keep a late Remove from its work.
+// TestRemoveBesideDeadCreation verifies that leftovers of a dead creation do not prevent a late Remove.
 func TestRemoveBesideDeadCreation(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

@@ -17,16 +17,16 @@ import (
 
 // dirs is the state directory.
 //
-//	guest/<version>/                 the guest and its library, shown in every sandbox
-//	sandboxes/<session id>/          a sandbox, see the type
-//	workspaces/<session id>/         its workspace, which may outlive it
-//	environments/<name>/             what was installed for sandboxes, see the type
-//	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
-//	tmp/<process>-<text>             what that process is making
-//	trash/<process>-<text>           what that process is removing, or "any" process is to remove
+//	guest/<version>/                 the guest agent and its library, visible in every sandbox
+//	sandboxes/<session id>/          a sandbox, see type sandbox
+//	workspaces/<session id>/         its workspace, may exist without the sandbox
+//	environments/<name>/             installed packages for sandboxes, see type environment
+//	ids/<number>                     the user ID block of a workspace's owner, a link to the session ID
+//	tmp/<process>-<text>             an object that this process is creating
+//	trash/<process>-<text>           an object that this process, or "any" process, is removing
 type dirs struct {
 	root string
-	self string // names this process among all that ever ran here
+	self string // unique name of this process
 }
 
 func (d dirs) sandboxes() string          { return filepath.Join(d.root, "sandboxes") }
@@ -39,13 +39,13 @@ func (d dirs) tmp() string                { return filepath.Join(d.root, "tmp") 
 func (d dirs) trash() string              { return filepath.Join(d.root, "trash") }
 func (d dirs) guest() string              { return filepath.Join(d.root, "guest") }
 
-// fresh names something to make, discarded something to remove.
+// fresh returns a name for a new object. discarded returns a name for an object to remove.
 func (d dirs) fresh() string { return filepath.Join(d.tmp(), d.self+"-"+strings.ToLower(rand.Text())) }
 func (d dirs) discarded() string {
 	return filepath.Join(d.trash(), d.self+"-"+strings.ToLower(rand.Text()))
 }
 
-// openDirs makes what is missing and checks that nobody else can reach it.
+// openDirs creates missing directories and verifies that other users have no access.
 func openDirs(root string) (dirs, error) {
 	self, err := nameSelf()
 	if err != nil {
@@ -79,7 +79,8 @@ func openDirs(root string) (dirs, error) {
 	return d, nil
 }
 
-// outsideView refuses a state directory that sandboxes would see: it holds the workspaces and sockets of others.
+// outsideView returns an error if sandboxes would see the state directory, because it contains workspaces and sockets
+// of other sandboxes.
 func outsideView(root string) error {
 	real, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -93,7 +94,7 @@ func outsideView(root string) error {
 	return nil
 }
 
-// installGuest puts the guest's binary in place, once per version, and returns its directory.
+// installGuest installs the guest agent's files, once per version, and returns their directory.
 func (d dirs) installGuest(g *backend.Guest) (string, error) {
 	dir := filepath.Join(d.guest(), g.Version)
 	if !filepath.IsLocal(g.Version) || strings.Contains(g.Version, "/") {
@@ -105,5 +106,5 @@ func (d dirs) installGuest(g *backend.Guest) (string, error) {
 	return dir, nil
 }
 
-// scrub takes the paths of this machine out of an error.
+// scrub removes host paths from an error.
 func scrub(err error) error { return host.Public(err) }

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// buildingDir is the directory of a workspace in which an environment is installed: what lies there counts against its
+	// buildingDir is the install directory of an environment inside a workspace. Its files count against the workspace's
 	// limit.
 	buildingDir = ".environment"
-	// Files of an environment's directory.
-	environmentFile  = "environment.json" // an environment
-	environmentFiles = "files"            // what sandboxes see of it
+	// Files in an environment's directory.
+	environmentFile  = "environment.json" // metadata of the environment
+	environmentFiles = "files"            // files that sandboxes see
 )
 
-// environment is what is kept of an environment beside its files.
+// environment is the metadata of an environment.
 type environment struct {
 	Labels map[string]string `json:"labels"`
 	Bytes  int64             `json:"bytes"`
@@ -39,14 +39,14 @@ type environment struct {
 func (d dirs) environments() string           { return filepath.Join(d.root, "environments") }
 func (d dirs) environment(name string) string { return filepath.Join(d.environments(), name) }
 
-// isEnvironment reports whether a name can be an environment's, and so a directory's.
+// isEnvironment reports whether name is a valid environment name. The name is also the name of a directory.
 func isEnvironment(name string) bool {
 	_, err := hex.DecodeString(name)
 	return err == nil && len(name) == 32
 }
 
-// planEnvironment notes in the record of a sandbox what it finds installed, or what is to be installed in it. Of the
-// machine, which is its image, only its directory of environments may be written to.
+// planEnvironment records the sandbox's environment, or the environment to install, in the record of a sandbox. The
+// host is the image of a sandbox, and only its environment directory is writable.
 func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
 	if p.Spec.Environment == "" {
 		return nil
@@ -64,7 +64,7 @@ func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
 	return nil
 }
 
-// hostDigest identifies what of the machine environments depend on: the programs that packages are for.
+// hostDigest identifies the programs of the host for which packages are installed.
 func hostDigest() string {
 	var text strings.Builder
 	for _, name := range []string{"sh", "python3", "node"} {
@@ -77,7 +77,7 @@ func hostDigest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// holdEnvironment keeps an environment until the record of a sandbox says that it has it.
+// holdEnvironment prevents the removal of an environment until the record of a sandbox refers to it.
 func (b *driver) holdEnvironment(p *kit.Plan, r *record) (release func(), err error) {
 	if r.Environment == "" {
 		return func() {}, nil
@@ -90,15 +90,16 @@ func (b *driver) holdEnvironment(p *kit.Plan, r *record) (release func(), err er
 	if !ok || !exists(b.dirs.environment(r.Environment)) { // it is being removed
 		return nil, b.calls.NoEnvironment(p)
 	}
-	return func() { _ = l.Unlock() }, nil // nothing was written
+	return func() { _ = l.Unlock() }, nil // no data was written
 }
 
-// environmentLock is shared while sandboxes are made, and not while the environment is removed.
+// environmentLock returns the lock of an environment. Creations of sandboxes hold a shared lock, and a removal holds an
+// exclusive lock.
 func (d dirs) environmentLock(name string) *flock.Flock {
 	return flock.New(filepath.Join(d.environment(name), lockFile), flock.SetFlag(os.O_RDWR|os.O_CREATE), flock.SetPermissions(0o600))
 }
 
-// prepareBuilding makes the directory to install in. No process of the sandbox runs yet.
+// prepareBuilding creates the install directory. The sandbox has no running process yet.
 func (b *driver) prepareBuilding(x *sandbox) error {
 	if x.Building == "" {
 		return nil
@@ -110,7 +111,7 @@ func (b *driver) prepareBuilding(x *sandbox) error {
 	return b.adoptFiles(x, dir)
 }
 
-// showEnvironment adds what is installed, or is to be.
+// showEnvironment adds the environment, or the install directory, to the sandbox's files.
 func (b *driver) showEnvironment(c *launch.Config, r *record) {
 	switch {
 	case r.Building != "":
@@ -126,7 +127,7 @@ func (b *driver) showEnvironment(c *launch.Config, r *record) {
 	c.Links = append(c.Links, launch.Link{Path: backend.NodeModulesLink, Target: backend.EnvironmentDir + backend.NodeModulesLink})
 }
 
-// CommitEnvironment keeps what lies in backend.EnvironmentDir as a directory, which gets its name when it is whole.
+// CommitEnvironment saves the files in backend.EnvironmentDir as a directory, which gets its name when it is complete.
 func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	x, err := b.locked(ctx, id)
 	if err != nil {
@@ -156,14 +157,14 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return errors.Join(fmt.Errorf("local: saving the environment: %w", scrub(err)), left)
 }
 
-// gatherEnvironment makes an environment's directory of what lies in the workspace of a sandbox, no process of which
-// runs.
+// gatherEnvironment creates an environment's directory from the files in a workspace. The sandbox must have no running
+// process.
 func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 	files := filepath.Join(tmp, environmentFiles)
 	err := errors.Join(os.MkdirAll(b.dirs.environments(), 0o700), os.Mkdir(tmp, 0o700))
 	if err == nil {
 		from := filepath.Join(b.dirs.files(x.session()), buildingDir)
-		if !isDir(from) { // the sandbox may have put a link into its place
+		if !isDir(from) { // the sandbox may have replaced it with a link
 			return fmt.Errorf("the installation directory was removed: %w", backend.ErrInvalid)
 		}
 		err = os.Rename(from, files)
@@ -187,10 +188,10 @@ func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 		return err
 	}
 	defer f.Close()
-	return unix.Syncfs(int(f.Fd())) // the name comes after all that it stands for
+	return unix.Syncfs(int(f.Fd())) // the name is assigned after all files are on the disk
 }
 
-// shareTree makes files of one sandbox such as every other one can read, and returns their size.
+// shareTree makes the files of one sandbox readable for all sandboxes. It returns their total size.
 func (b *driver) shareTree(dir string) (size int64, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -202,7 +203,7 @@ func (b *driver) shareTree(dir string) (size int64, err error) {
 			return err
 		}
 		st, err := root.Lstat(name)
-		if err == nil && b.machine.blocks { // the ids of the sandbox's user will be another one's
+		if err == nil && b.machine.blocks { // other sandboxes have other user IDs
 			err = root.Lchown(name, os.Geteuid(), os.Getegid())
 		}
 		switch {
@@ -212,7 +213,7 @@ func (b *driver) shareTree(dir string) (size int64, err error) {
 		case st.Mode().IsRegular():
 			size += st.Size()
 			err = root.Chmod(name, 0o444|executable(st.Mode()))
-		case st.Mode().Type() != fs.ModeSymlink: // a pipe, a socket
+		case st.Mode().Type() != fs.ModeSymlink: // a pipe or socket
 			err = root.Remove(name)
 		}
 		return err
@@ -220,7 +221,7 @@ func (b *driver) shareTree(dir string) (size int64, err error) {
 	return size, err
 }
 
-// executable returns the permission of all to execute a file that anybody may.
+// executable returns the execute permission for all users if mode has at least one execute permission.
 func executable(mode fs.FileMode) fs.FileMode {
 	if mode&0o111 == 0 {
 		return 0
@@ -243,7 +244,7 @@ func (b *driver) Environments(_ context.Context, instance string) ([]backend.Env
 	return out, nil
 }
 
-// readEnvironment describes an environment of an instance; false for anything else.
+// readEnvironment returns an environment of the instance. It returns false if name is not such an environment.
 func (b *driver) readEnvironment(name, instance string) (backend.Environment, bool) {
 	var kept environment
 	if !isEnvironment(name) || host.ReadJSON(filepath.Join(b.dirs.environment(name), environmentFile), &kept) != nil {
@@ -254,7 +255,7 @@ func (b *driver) readEnvironment(name, instance string) (backend.Environment, bo
 	return e, ok
 }
 
-// RemoveEnvironment removes the directory of an environment that no sandbox has.
+// RemoveEnvironment removes the directory of an environment that no sandbox uses.
 func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	if !isEnvironment(name) || !exists(b.dirs.environment(name)) {
 		return nil
@@ -265,12 +266,12 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	l := b.dirs.environmentLock(name)
 	ok, err := l.TryLock()
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // removed meanwhile
+		return nil // removed concurrently
 	}
 	if err != nil {
 		return fmt.Errorf("local: environment: %w", scrub(err))
 	}
-	defer l.Unlock() //nolint:errcheck // nothing was written
+	defer l.Unlock() //nolint:errcheck // no data was written
 	if !ok || b.hasSandboxes(name) {
 		return fmt.Errorf("local: the environment is in use by a sandbox: %w", backend.ErrExists)
 	}
@@ -281,7 +282,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	return nil
 }
 
-// hasSandboxes reports whether a sandbox that is there, or is being made, has an environment.
+// hasSandboxes reports whether a sandbox, including a sandbox in creation, uses an environment.
 func (b *driver) hasSandboxes(name string) bool {
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
@@ -295,7 +296,8 @@ func (b *driver) hasSandboxes(name string) bool {
 	return false
 }
 
-// realPath returns the path of a program on the search path, links followed; empty where there is none.
+// realPath returns the path of a program in the search path, with links resolved. If the program is missing, realPath
+// returns an empty string.
 func (p program) realPath() string {
 	for dir := range strings.SplitSeq(searchPath, ":") {
 		if real, err := filepath.EvalSymlinks(filepath.Join(dir, p.file)); err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// A test of one's own that runs code nobody has read needs nothing but Linux.
+// Run untrusted code in your tests. Only Linux is required.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "state-")
@@ -23,7 +23,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	b, err := local.New(ctx, &local.Options{StateDir: dir})
 	if err != nil {
-		fmt.Println(err) // names the isolation that cannot be had here, and how to mend it
+		fmt.Println(err) // names the missing isolation and how to enable it
 		return
 	}
 	defer b.Close()

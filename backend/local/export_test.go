@@ -2,5 +2,5 @@
 
 package local
 
-// GroupPrefix begins the names of the control groups of a state directory's sandboxes.
+// GroupPrefix returns the prefix of the control group names of a state directory.
 func GroupPrefix(dir string) string { return (&driver{dirs: dirs{root: dir}}).groupPrefix() }

@@ -18,7 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
-// What somebody took out of the state directory is lost, not impossible, and no error tells where that directory is.
+// TestMissingState verifies the errors of Start and Create after files of the state directory were removed or replaced.
+// It also verifies that the errors do not contain the path of the directory.
 func TestMissingState(t *testing.T) {
 	t.Parallel()
 	loop := func(path string) error { return errors.Join(os.RemoveAll(path), os.Symlink("files", path)) }
@@ -59,7 +60,8 @@ func filesOf(dir string, info backend.Info) string {
 	return filepath.Join(dir, "workspaces", info.SessionID, "files")
 }
 
-// TestOOMScores: the kernel prefers commands to the guest, whatever they do about it, and whatever protects the host.
+// TestOOMScores verifies that the kernel kills commands before the guest agent if memory runs out. Neither commands nor
+// the score of the host process can change this.
 func TestOOMScores(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, stateDir(t))
@@ -76,12 +78,12 @@ if (echo $((guest - 1)) > /proc/self/oom_score_adj) 2>/dev/null; then echo "a co
 	}
 }
 
-// withScore begins the command line of a process that has a score of its own.
+// withScore returns the first arguments of a command line that runs a process with this OOM score adjustment.
 func withScore(score string) []string {
 	return []string{"/bin/sh", "-c", `echo "$0" > /proc/self/oom_score_adj; exec "$@"`, score}
 }
 
-// The same when the host's process is protected, or has made itself less worth keeping than it must be.
+// TestOOMScoresOfHost verifies the scores if the host process is protected or has raised its own score.
 func TestOOMScoresOfHost(t *testing.T) {
 	t.Parallel()
 	t.Run("protected", func(t *testing.T) {
@@ -99,10 +101,10 @@ func TestOOMScoresOfHost(t *testing.T) {
 	})
 }
 
-// mountedEnv tells a process of TestMountedWorkspace that it has mounts of its own.
+// mountedEnv is set in a child process of TestMountedWorkspace that has a private mount namespace.
 const mountedEnv = "WORKCELL_LOCAL_TEST_MOUNTED"
 
-// TestMountedWorkspace: what somebody mounted in a workspace is not the sandbox's to remove.
+// TestMountedWorkspace verifies that removing a sandbox does not touch foreign mounts in its workspace.
 func TestMountedWorkspace(t *testing.T) {
 	if os.Getenv(mountedEnv) == "" {
 		t.Parallel()

@@ -15,33 +15,34 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// Root assigns every sandbox a block of user and group ids of its own, out of a range that nothing else uses: not
-// /etc/subuid of any distribution, which begins at 65536 or 100000, and not systemd, whose containers end at 1879048191
-// and whose own ids begin at 2147352576.
+// Root assigns every sandbox a separate block of user and group IDs. Nothing else uses this range: /etc/subuid of all
+// distributions begins at 65536 or 100000. systemd's container IDs end at 1879048191, and its other IDs begin at
+// 2147352576.
 const (
 	firstBlock = 0x7000_0000 // 1879048192
 	lastBlock  = 0x7ffc_0000
 	blockSize  = 1 << 16
 	blocks     = (lastBlock-firstBlock)/blockSize + 1
-	// blockIDs are mapped one to one; a larger id of the sandbox's user becomes the one behind them.
+	// blockIDs is the number of IDs that are mapped one to one. A larger ID of the sandbox's user is mapped to the next ID
+	// in the block.
 	blockIDs = blockSize - 2
 )
 
-// ids is how the users of a sandbox are users of the host.
+// ids describes how users of a sandbox are mapped to users of the host.
 type ids struct {
-	Base uint32    `json:"base"` // first id of the block; 0: the caller's own id stands for the sandbox's user
-	User launch.ID `json:"user"` // as the sandbox sees it
+	Base uint32    `json:"base"` // first ID of the block; 0 means that the caller's ID is mapped to the sandbox's user
+	User launch.ID `json:"user"` // the sandbox's user inside the sandbox
 }
 
-// owner is who owns what the sandbox's own file systems hold.
+// owner returns the owner of files in the sandbox's file systems.
 func (i ids) owner() launch.ID {
 	if i.Base == 0 {
-		return i.User // the only one there is
+		return i.User // the only mapped user
 	}
 	return launch.ID{}
 }
 
-// hostUser is the sandbox's user as the host sees it.
+// hostUser returns the host's IDs of the sandbox's user.
 func (i ids) hostUser() (uid, gid int) {
 	if i.Base == 0 {
 		return os.Geteuid(), os.Getegid()
@@ -63,8 +64,8 @@ func (i ids) mappings() (uids, gids []syscall.SysProcIDMap) {
 	return one(i.User.UID, os.Geteuid()), one(i.User.GID, os.Getegid())
 }
 
-// mayMapBlocks reports whether this process may map any block: it is root, and of a user namespace that has all those
-// ids, which the root of a container without privileges is not.
+// mayMapBlocks reports whether this process may map any block. It must be root in a user namespace that contains all
+// these IDs. The root user of an unprivileged container cannot map blocks.
 func mayMapBlocks() bool {
 	return os.Geteuid() == 0 && hasBlocks("/proc/self/uid_map") && hasBlocks("/proc/self/gid_map")
 }
@@ -88,7 +89,7 @@ func hasBlocks(file string) bool {
 	return false
 }
 
-// claimBlock finds a block that no other sandbox here uses.
+// claimBlock claims a block of IDs that no other sandbox uses.
 func (d dirs) claimBlock(claimant string) (uint32, error) {
 	for range 64 {
 		n := rand.IntN(blocks) //nolint:gosec // any free one will do
@@ -109,14 +110,14 @@ func (d dirs) block(base uint32) string {
 	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
 }
 
-// dropStale removes a claim that nobody has any more: the sandbox is there before the claim, and the claim is released
-// before the sandbox is gone.
+// dropStale removes a claim without an owner. This is safe because a sandbox exists before its claim, and the claim is
+// released before the sandbox is removed.
 func (d dirs) dropStale(link string) {
 	claimant, err := os.Readlink(link)
 	if err != nil || !kit.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
 		return
 	}
-	_ = os.Remove(link) // somebody else may have been faster
+	_ = os.Remove(link) // another process may have removed it
 }
 
 func (d dirs) releaseBlock(base uint32) error {

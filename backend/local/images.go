@@ -13,19 +13,19 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// hostImage is what Info.Image says: there is no image, it is the host.
+// hostImage is the value of Info.Image, because the host replaces the image.
 const hostImage = "host"
 
-// searchPath is where a sandbox's commands find programs.
+// searchPath is the PATH of a sandbox's commands.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// program is what a reference stands for.
+// program is the program that an image reference stands for.
 type program struct {
-	file string // looked up on searchPath
-	hint string // how to get it
+	file string // file name in searchPath
+	hint string // how to install it
 }
 
-// programs returns what each repository stands for, by its full name.
+// programs returns the program of each supported repository, by full name.
 func programs() map[string]program {
 	shell := program{"sh", "a shell"}
 	python := program{"python3", "Python 3 (on Debian: apt-get install python3)"}
@@ -38,7 +38,7 @@ func programs() map[string]program {
 	}
 }
 
-// resolveImage finds out what a reference stands for, without looking whether it is there.
+// resolveImage returns the program of a reference. It does not check whether the program is installed.
 func resolveImage(ref string) (program, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {
@@ -57,7 +57,7 @@ func resolveImage(ref string) (program, error) {
 	return p, nil
 }
 
-// find looks for a program in the part of the host that a sandbox sees.
+// find checks that the program exists in the part of the host that a sandbox sees.
 func (p program) find() error {
 	for dir := range strings.SplitSeq(searchPath, ":") {
 		real, err := filepath.EvalSymlinks(path.Join(dir, p.file))
@@ -71,12 +71,12 @@ func (p program) find() error {
 	return fmt.Errorf("local: %s not found below /usr or /bin; install %s, or use docker or containerd: %w", p.file, p.hint, backend.ErrImage)
 }
 
-// visible reports whether a sandbox sees a path of the host, which has no links in it.
+// visible reports whether a sandbox sees a path of the host. The path must not contain links.
 func visible(p string) bool {
 	return slices.ContainsFunc(systemDirs(), func(dir string) bool { return strings.HasPrefix(p, dir+"/") })
 }
 
-// systemDirs are the directories of the host that a sandbox sees, where there are such.
+// systemDirs returns the system directories of the host that a sandbox sees, if they exist.
 func systemDirs() []string {
 	return []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// isolationError is a part of the isolation that could not be set up.
+// isolationError describes a part of the isolation that could not be set up.
 type isolationError struct {
 	launch.Report
 	text string
@@ -26,8 +26,8 @@ func (e *isolationError) Error() string { return e.text + ": " + e.kind.Error() 
 
 func (e *isolationError) Unwrap() error { return e.kind }
 
-// reportError returns the error of a launcher's report, with a hint. It names what the sandbox would see, not where on
-// the host that lies.
+// reportError returns the error for a launcher's report, with a hint. It contains paths in the sandbox, not paths on
+// the host.
 func (l *launching) reportError(r launch.Report) error {
 	errno := unix.Errno(r.Errno)
 	for _, t := range l.trees {
@@ -54,7 +54,7 @@ func (l *launching) reportError(r launch.Report) error {
 	return &isolationError{r, text, kind}
 }
 
-// hint returns how to mend it; empty when that is not known.
+// hint returns how to enable a part of the isolation. If this is unknown, hint returns an empty string.
 func hint(part string, errno unix.Errno) string {
 	switch {
 	case errno == unix.ENOSYS && part == launch.IsolationFiles:
@@ -71,7 +71,7 @@ func hint(part string, errno unix.Errno) string {
 	return ""
 }
 
-// forkError returns the error of a process in fresh namespaces that could not be made.
+// forkError returns the error for a failure to create a process in new namespaces.
 func (b *driver) forkError(err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -92,7 +92,7 @@ func (b *driver) forkError(err error) error {
 	return fmt.Errorf("local: cannot set up isolation %q: creating namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
 }
 
-// userNamespaceHint returns what keeps this process from making namespaces.
+// userNamespaceHint returns the setting that prevents this process from creating namespaces.
 func userNamespaceHint() string {
 	for _, s := range []struct{ file, bad, hint string }{
 		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are disabled; run as root: sysctl -w user.max_user_namespaces=10000"},
@@ -106,7 +106,7 @@ func userNamespaceHint() string {
 	return "user namespaces are not allowed: container seccomp filter, namespace limit, chroot, or missing privileges"
 }
 
-// tryIsolation isolates a process once, without a guest, and finds out whether its root can be made writable.
+// tryIsolation isolates a trial process without a guest agent. It also detects whether a writable root is supported.
 func (b *driver) tryIsolation(ctx context.Context) error {
 	b.machine.layers = true
 	err := b.try(ctx, backend.RootWritable)
@@ -122,12 +122,12 @@ func (b *driver) try(ctx context.Context, root backend.RootMode) error {
 	limits := b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))
 	r := &record{Record: kit.Record{Root: root, Limits: limits}, IDs: ids{User: launch.ID{UID: 1000, GID: 1000}}}
 	if b.machine.blocks {
-		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
+		r.IDs.Base = lastBlock // the block may be in use, but the trial creates no lasting files
 	}
-	r.Limits.WorkspaceBytes = 0 // any directory will do
+	r.Limits.WorkspaceBytes = 0 // any directory is sufficient
 	c := b.view(r, group{c: b.machine.cgroups, name: b.groupPrefix() + newNonce()})
 	c.Argv = nil
-	for i, t := range c.Trees { // no group and no workspace is made
+	for i, t := range c.Trees { // the trial creates no group and no workspace
 		c.Trees[i].Optional = t.Optional || strings.HasPrefix(t.Target, "/sys/fs/cgroup")
 		if t.Target == backend.Workdir {
 			c.Trees[i].Source = b.guest

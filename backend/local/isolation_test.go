@@ -21,10 +21,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
-// obstacleEnv tells a process of these tests what to put in its own way before it calls New.
+// obstacleEnv is the environment variable with the obstacle that a child process of these tests sets up before it calls
+// New.
 const obstacleEnv = "WORKCELL_LOCAL_TEST_OBSTACLE"
 
-// obstacles make a part of the isolation impossible, in a process that has namespaces of its own.
+// obstacles returns functions that make a part of the isolation impossible, in a process with private namespaces.
 func obstacles() map[string]func(state string) error {
 	return map[string]func(string) error{
 		"nothing":      func(string) error { return nil },
@@ -43,14 +44,14 @@ func obstacles() map[string]func(state string) error {
 	}
 }
 
-// verdict is what such a process tells of New.
+// verdict is the result of New in such a process.
 type verdict struct {
 	Err         string
 	Unsupported bool
 	Caps        backend.Capabilities
 }
 
-// meetObstacle does the part of such a process.
+// meetObstacle runs in the child process: it sets up the obstacle and calls New.
 func meetObstacle(name string) int {
 	err := obstacles()[name](shared())
 	if err != nil {
@@ -73,7 +74,7 @@ func meetObstacle(name string) int {
 	return 0
 }
 
-// facing runs New in a process with an obstacle.
+// facing calls New in a child process with an obstacle.
 func facing(t *testing.T, obstacle string) verdict {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -99,7 +100,8 @@ func facing(t *testing.T, obstacle string) verdict {
 	return v
 }
 
-// Isolation that cannot be had is named, with what to do about it; nothing runs without it.
+// TestMissingIsolation verifies that New fails if a part of the isolation is missing, and that the error names the part
+// and how to enable it.
 func TestMissingIsolation(t *testing.T) {
 	t.Parallel()
 	for obstacle, want := range map[string][]string{
@@ -123,7 +125,8 @@ func TestMissingIsolation(t *testing.T) {
 	}
 }
 
-// The test above proves nothing if New never works there.
+// TestNestedNamespaces verifies that New succeeds without an obstacle. Otherwise TestMissingIsolation would prove
+// nothing.
 func TestNestedNamespaces(t *testing.T) {
 	t.Parallel()
 	for _, obstacle := range []string{"nothing", "few user ids"} {
@@ -145,7 +148,7 @@ func TestStateDirOfOthers(t *testing.T) {
 		b, err := local.New(t.Context(), &local.Options{StateDir: dir})
 		backendtest.Fails(t, what, err, backend.ErrPermission)
 		if err == nil {
-			_ = b.Close() // the test has failed
+			_ = b.Close() // the test has already failed
 		}
 	}
 	must(t, os.Chmod(dir, 0o750))
@@ -154,7 +157,7 @@ func TestStateDirOfOthers(t *testing.T) {
 	try("another user's")
 }
 
-// A cancelled New leaves nothing behind and says why.
+// TestCancelledNew verifies that a canceled New leaves no files and returns the reason.
 func TestCancelledNew(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,24 +18,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// namespaces are all made at once. The cgroup namespace follows when the process is in its cgroups.
+// namespaces are the namespaces that are created together. The cgroup namespace is created later, when the process is
+// in its cgroups.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// launching is a launcher under way.
+// launching is a running launcher.
 type launching struct {
 	pid    int
-	config *os.File // to the launcher
-	status *os.File // from it
+	config *os.File // input of the launcher
+	status *os.File // output of the launcher
 	own    string   // the state directory
 	trees  []launch.Tree
 }
 
-// ambient are the capabilities over its own namespaces that the launcher needs, and drops.
+// ambient returns the capabilities in its own namespaces that the launcher needs. The launcher drops them later.
 func ambient() []uintptr {
 	return []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE}
 }
 
-// fork starts a launcher with a listening socket and a log, both may be nil.
+// fork starts a launcher with a listening socket and a log. Both may be nil.
 func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -79,7 +80,7 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	return &launching{pid: pid, config: config, status: status, own: b.dirs.root}, nil
 }
 
-// pipe makes a pipe whose end of that number is ours and can be waited for without a thread.
+// pipe creates a pipe. The end with the index own stays in this process, and waiting for it needs no thread.
 func pipe(own int) (ours, theirs *os.File, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -91,20 +92,20 @@ func pipe(own int) (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(p[own]), "ours"), os.NewFile(uintptr(p[1-own]), "theirs"), nil
 }
 
-// configure hands the configuration over. The launcher builds, and waits for release before it becomes final.
+// configure sends the configuration. The launcher builds the sandbox and then waits for release.
 func (l *launching) configure(c *launch.Config) error {
 	l.trees = c.Trees
 	b, err := json.Marshal(c)
 	if err == nil {
 		_, err = l.config.Write(b)
 	}
-	if err != nil && !errors.Is(err, unix.EPIPE) { // it has ended, and says why
+	if err != nil && !errors.Is(err, unix.EPIPE) { // the launcher has exited and reported the reason
 		return fmt.Errorf("local: configuring the sandbox: %w", scrub(err))
 	}
 	return nil
 }
 
-// release has the launcher finish, and waits for it. The end of ctx ends the launcher.
+// release makes the launcher finish and waits for it. If ctx ends, the launcher exits.
 func (l *launching) release(ctx context.Context) error {
 	if _, err := l.config.Write([]byte{'\n'}); err != nil && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("local: releasing the sandbox: %w", scrub(err))
@@ -120,10 +121,10 @@ func (l *launching) release(ctx context.Context) error {
 	return l.explain(said)
 }
 
-// close lets go of a launcher. One that was not released ends.
-func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()) } // pipes, whose other end is gone
+// close releases a launcher. If release was not called, the launcher exits.
+func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()) } // the other ends may be closed
 
-// explain returns the error of what a launcher wrote.
+// explain returns the error for the output of a launcher.
 func (l *launching) explain(said []byte) error {
 	dec := json.NewDecoder(strings.NewReader(string(said)))
 	n := 0

@@ -27,12 +27,12 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(x, state), nil
 }
 
-// state returns a sandbox's state; false for one whose creation died.
+// state returns a sandbox's state. It returns false if the creator died before the creation was complete.
 func (b *driver) state(x *sandbox) (backend.State, bool) {
 	if !x.made() {
 		free, err := x.tryLock()
 		if free {
-			made := x.made() // by now, perhaps
+			made := x.made() // may have finished in the meantime
 			x.unlock()
 			if !made {
 				return "", false
@@ -55,15 +55,15 @@ func (b *driver) describe(x *sandbox, state backend.State) backend.Info {
 		info.RootEnforcement = backend.WorkspaceMemory
 	}
 	if state == backend.StateStopped {
-		// It was not stopped by us, and the kernel killed for lack of memory: the guest is the last to be killed.
+		// Workcell did not stop it, and the kernel killed processes because memory ran out. The kernel kills the guest agent
+		// last.
 		_, started := x.started()
 		info.OOMKilled = started && host.OOMKills(b.group(x).dir("memory"), b.machine.cgroups.v2) > 0
 	}
 	return info
 }
 
-// List describes the sandboxes that match filter. It also removes what dead creations of the filter's
-// instance left behind.
+// List describes the sandboxes that match filter. It also removes leftovers of dead creations of the filter's instance.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		}
 		x, err := b.readSandbox(e.Name())
 		if err != nil {
-			continue // gone meanwhile, or unreadable, which is logged
+			continue // removed concurrently, or unreadable, which is logged
 		}
 		state, ok := b.state(x)
 		if !ok {
@@ -91,7 +91,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
-// sweepOne removes a sandbox of the instance whose creator died. Others stay.
+// sweepOne removes a sandbox of the instance if its creator died. It does not touch other sandboxes.
 func (b *driver) sweepOne(ctx context.Context, session, instance string) {
 	if err := b.clear(ctx, session, instance); err != nil {
 		b.log.Warn("local: cannot remove leftovers of an interrupted create", "session", session, "error", err)
@@ -104,10 +104,10 @@ func (b *driver) clear(ctx context.Context, session, instance string) error {
 		return nil
 	}
 	if ok, err := x.tryLock(); !ok || err != nil {
-		return nil // it is being made
+		return nil // in creation
 	}
 	defer x.unlock()
-	// What was read may have been unfinished, or of another one.
+	// The earlier read may have returned an unfinished or an older sandbox.
 	again, err := b.readSandbox(session)
 	if err != nil || !x.current() || again.made() {
 		return nil
@@ -128,7 +128,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 	if !x.made() { // its creator died
 		return notFound(id)
 	}
-	if _, ok := x.started(); !ok { // then nothing may run, whatever the files tell
+	if _, ok := x.started(); !ok { // no process may be running, regardless of the files
 		if err := b.halt(ctx, x); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 	return b.start(ctx, x)
 }
 
-// Stop ends the processes of a sandbox.
+// Stop kills the processes of a sandbox.
 func (b *driver) Stop(ctx context.Context, id string) error {
 	x, err := b.locked(ctx, id)
 	if err != nil {
@@ -146,7 +146,7 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 	return b.halt(ctx, x)
 }
 
-// halt ends the process of a locked sandbox and removes what holds it.
+// halt kills the process of a locked sandbox and removes its control group and mounts.
 func (b *driver) halt(ctx context.Context, x *sandbox) error {
 	if err := b.Thaw(ctx, x); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (b *driver) halt(ctx context.Context, x *sandbox) error {
 		if err := p.kill(ctx, b.machine.boot); err != nil {
 			return err
 		}
-	} else if err := b.group(x).kill(ctx, b.machine.boot); err != nil { // what the sandbox's files do not tell of
+	} else if err := b.group(x).kill(ctx, b.machine.boot); err != nil { // finds processes without a record
 		return err
 	}
 	if err := b.group(x).remove(ctx); err != nil {
@@ -169,11 +169,11 @@ func (b *driver) halt(ctx context.Context, x *sandbox) error {
 	return nil
 }
 
-// Remove ends a sandbox and deletes it.
+// Remove stops a sandbox and deletes it.
 func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	session, nonce, err := splitID(id)
 	if err != nil {
-		return nil // it is none of ours
+		return nil // not a sandbox of this driver
 	}
 	meant := func(w workspace) bool { return opts.Volumes && (w.Last == nonce || w.Maker == "") }
 	x, err := b.hold(ctx, session, nonce, meant)
@@ -181,7 +181,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return err
 	}
 	defer x.unlock()
-	if x.Nonce != nonce { // that one's creation died, and the workspace may still be of the one that is meant
+	if x.Nonce != nonce { // a dead creation; the workspace may belong to the specified sandbox
 		return b.removeWorkspace(ctx, session, meant)
 	}
 	if err := errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, session, meant)); err != nil {
@@ -196,8 +196,9 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return nil
 }
 
-// hold locks the sandbox with that id, or whatever else keeps others from making its workspace theirs: the rest of
-// another creation, or the session's name, taken like for a new sandbox. Nil and no error: there is nothing to remove.
+// hold locks the sandbox with that ID. If the sandbox does not exist, hold locks the leftovers of another creation or
+// takes the session's name like a new sandbox. Each of these locks prevents other processes from taking over the
+// workspace. If no objects need to be removed, hold returns nil and no error.
 func (b *driver) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*sandbox, error) {
 	for {
 		x, err := b.readSandbox(session)
@@ -207,13 +208,13 @@ func (b *driver) hold(ctx context.Context, session, nonce string, meant func(wor
 				return nil, nil
 			}
 			x, err = b.takeName(nameOnly(session, w.Instance, nonce))
-			if errors.Is(err, backend.ErrExists) { // by now
+			if errors.Is(err, backend.ErrExists) { // created in the meantime
 				continue
 			}
 			return x, err
 		}
 		if x.Nonce != nonce && x.made() {
-			return nil, nil // the workspace is that one's
+			return nil, nil // the workspace belongs to another sandbox
 		}
 		err = x.acquire(ctx)
 		if errors.Is(err, backend.ErrNotFound) {
@@ -231,7 +232,7 @@ func (b *driver) hold(ctx context.Context, session, nonce string, meant func(wor
 	}
 }
 
-// drop removes a locked sandbox. Its name is free at once; what then fails leaves only files without meaning.
+// drop removes a locked sandbox. The sandbox's name is free immediately. A later failure only leaves unused files.
 func (b *driver) drop(ctx context.Context, x *sandbox) error {
 	if err := b.halt(ctx, x); err != nil {
 		return err
@@ -242,7 +243,7 @@ func (b *driver) drop(ctx context.Context, x *sandbox) error {
 	return nil
 }
 
-// Dial opens a stream to the guest. Streams do not disturb each other.
+// Dial opens a stream to the guest agent. Streams are independent of each other.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	x, err := b.own(id)
 	if err != nil {
@@ -273,11 +274,11 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("local: connecting to the guest agent: %v: %w", err, backend.ErrUnavailable)
 }
 
-// ImageID looks for the program that a reference stands for.
+// ImageID returns an ID for the program that a reference stands for.
 func (b *driver) ImageID(_ context.Context, ref string) (string, error) {
 	p, err := resolveImage(ref)
 	if errors.Is(err, backend.ErrUnsupported) {
-		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // unlike where nobody can tell, it is known that it is not here
+		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // this host knows that it lacks the image
 	}
 	if err == nil {
 		err = p.find()

@@ -1,34 +1,33 @@
-// Package local runs sandboxes on this Linux machine without any engine: no daemon, no image, no privileges but those
-// of the calling user.
+// Package local runs sandboxes on this Linux host without an engine. It needs no daemon, no images, and no privileges
+// except the privileges of the calling user.
 //
-// A sandbox is a process, the Workcell guest, as PID 1 of fresh user, pid, mount, network, IPC, UTS and cgroup
-// namespaces. It sees the host's /usr, /bin, /sbin and /lib* read-only, an /etc and /dev made for it, and a /workspace
-// of its own; nothing else of the host's files. Commands have no capabilities, cannot gain any (no_new_privs, locked
-// secure bits), and are held by the same system call filter as in containers, by Landlock where the kernel has it, and
-// by cgroups where they can be written. docs/local.md has the whole list and an honest comparison with containers.
+// A sandbox is a process in new user, PID, mount, network, IPC, UTS, and cgroup namespaces. Its PID 1 is the Workcell
+// guest agent. It sees the host's /usr, /bin, /sbin, and /lib* read-only, a generated /etc and /dev, and a private
+// /workspace. It sees no other files of the host. Commands have no capabilities and cannot gain any (no_new_privs,
+// locked secure bits). The same system call filter as in containers applies to them, as well as Landlock if the kernel
+// supports it, and cgroups if they are writable. docs/local.md has the complete list and a comparison with containers.
 //
-//	b, err := local.New(ctx, nil)         // err names the isolation that cannot be had here
+//	b, err := local.New(ctx, nil)         // err names the missing isolation
 //	m, err := session.NewManager(b, nil)
 //
-// There is no silent step down: isolation that cannot be had makes New or Create fail with backend.ErrUnsupported and
-// a text that says which part it is and how to mend it.
+// The driver never falls back to weaker isolation. If a part of the isolation is not available, New or Create returns
+// an error wrapping backend.ErrUnsupported. Its text names the missing part and how to enable it.
 //
 // # Images
 //
-// There are none. The references of the usual images stand for programs of the host: "host", "debian…" for its shell,
-// "python…" for its python3, "node…" for its node. A reference whose program is missing is backend.ErrImage, any
-// other one backend.ErrUnsupported.
+// The driver has no images. References to common images stand for programs of the host: "host" and "debian…" for the
+// shell, "python…" for python3, and "node…" for node. If the program is missing, Create returns backend.ErrImage. For
+// any other reference, it returns backend.ErrUnsupported.
 //
 // # Life
 //
-// A sandbox outlives the process that made it. Its state lies in Options.StateDir, and every process of the same user
-// that names the same directory sees the same sandboxes. While the process that started a sandbox lives, the sandbox is
-// its child, and a goroutine waits for its end, beyond Close if need be.
+// A sandbox keeps running after the process that created it exits. Its state is in Options.StateDir. All processes of
+// the same user with the same directory see the same sandboxes. While the process that started a sandbox runs, the
+// sandbox is its child process, and a goroutine waits for the sandbox's exit, even after Close.
 //
 // # Spans
 //
-// local.Create, local.Start, local.Stop, local.Dial, local.Remove, local.Snapshot,
-// local.Rollback.
+// local.Create, local.Start, local.Stop, local.Dial, local.Remove, local.Snapshot, local.Rollback.
 package local
 
 import (
@@ -39,24 +38,25 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Options refine New. The zero value, and nil, mean the defaults named at each field.
+// Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// StateDir holds all that the backend keeps: sandboxes, workspaces, the guest's binary. It belongs to the calling
-	// user alone (mode 0700) and must allow execution. Empty is /var/lib/workcell/local for root, and
-	// .local/state/workcell/local in the home directory for everybody else.
+	// StateDir is the directory for all files of the backend: sandboxes, workspaces, and the guest agent's binary. Only
+	// the calling user has access (mode 0700). The directory's file system must allow execution. If empty, it defaults to
+	// /var/lib/workcell/local for root, and to .local/state/workcell/local in the home directory for other users.
 	StateDir string
-	// Images are the references that may be used; nil allows all.
+	// Images is the policy for image references. If nil, all references are allowed.
 	Images *backend.ImagePolicy
-	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the memory, 16384
-	// open files) where not zero. A default that cannot be enforced here is left out, see Capabilities.
+	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
+	// of /tmp but at most half of the memory, and 16384 open files. The driver omits default limits that this host cannot
+	// enforce, see Capabilities.
 	Limits backend.Limits
-	// Guest replaces the guest that the library carries.
+	// Guest replaces the embedded guest agent.
 	Guest *backend.Guest
-	// TracerProvider makes the spans; nil means that of the span in the caller's context.
+	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger gets what operators may need and callers may not see; nil drops it.
+	// Logger receives information for operators that callers may not see. If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 
-// name is the driver's, in errors and spans.
+// name is the driver's name in errors and spans.
 const name = "local"

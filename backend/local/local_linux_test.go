@@ -28,7 +28,7 @@ func TestWritableRoot(t *testing.T) {
 	backendtest.Prints(t, other, "test -x /usr/bin/env && echo whole", "whole\n")
 }
 
-// TestJavaSettings verifies that a sandbox sees the settings of Debian's Java, without which it does not start, and no
+// TestJavaSettings verifies that a sandbox sees the settings of Debian's Java, which Java needs to start, but no
 // passwords.
 func TestJavaSettings(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,8 @@ func TestJavaSettings(t *testing.T) {
 	}
 }
 
-// TestStateInView: a state directory that sandboxes could read would show them each other's workspaces and sockets.
+// TestStateInView verifies that New rejects a state directory that sandboxes could read. Such a directory would expose
+// workspaces and sockets to other sandboxes.
 func TestStateInView(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/usr/local", "workcell-test-")
@@ -57,7 +58,8 @@ func TestStateInView(t *testing.T) {
 	}
 }
 
-// TestHostSocketsBelowUsr: a read-only view of the host's files is no way to the services that listen there.
+// TestHostSocketsBelowUsr verifies that sandboxes cannot connect to services of the host through sockets in shared
+// read-only directories.
 func TestHostSocketsBelowUsr(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/usr/local", "workcell-test-")
@@ -74,8 +76,8 @@ func TestHostSocketsBelowUsr(t *testing.T) {
 	backendtest.Prints(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true", "there\n")
 }
 
-// TestRecordWithoutGroup: what a creation left that died at its very beginning is cleared away, and nothing beside it.
-// Its record may name no control group; the directory of that name would be the root of all.
+// TestRecordWithoutGroup verifies that leftovers of a creation that died at its very beginning are removed, and no
+// other files. The record may have no control group. An empty group name would refer to the root group.
 func TestRecordWithoutGroup(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

@@ -11,15 +11,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// machine is what New found out about this machine; it never changes.
+// machine is the information that New detected about this host. It is immutable.
 type machine struct {
 	kernel   string
 	os       string
 	boot     string
 	cpus     int
-	blocks   bool // we may give a sandbox user ids of its own
-	landlock int  // version, 0 for none
-	layers   bool // a writable root can be made
+	blocks   bool // sandboxes can have separate user IDs
+	landlock int  // Landlock version; 0 means none
+	layers   bool // a writable root is supported
 	cgroups  cgroups
 	filter   []byte
 }
@@ -41,7 +41,7 @@ func inspectMachine() (machine, error) {
 	return m, nil
 }
 
-// details are for people who want to know what holds here.
+// details returns the available isolation, for display.
 func (m machine) details() map[string]string {
 	d := map[string]string{"user namespace": "separate user IDs", "landlock": "none", "limits": "cgroup"}
 	if !m.blocks {

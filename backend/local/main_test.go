@@ -23,12 +23,12 @@ import (
 
 const instance = "local-test"
 
-// sharedEnv names the state directory that the processes of one test share.
+// sharedEnv is the environment variable with the state directory that the processes of a test share.
 const sharedEnv = "WORKCELL_LOCAL_TEST_STATE"
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests makes the state directory that tests share, unless this is a process that one of them started.
+// runTests creates the state directory that tests share, unless this process is a child process of a test.
 func runTests(m *testing.M) (code int) {
 	if obstacle := os.Getenv(obstacleEnv); obstacle != "" {
 		return meetObstacle(obstacle)
@@ -45,9 +45,9 @@ func runTests(m *testing.M) (code int) {
 		return 1
 	}
 	defer func() {
-		// Some tests kill processes at work; the next ones clean up behind those.
+		// Some tests kill working processes. A new backend cleans up after them.
 		if b, err := local.New(context.Background(), &local.Options{StateDir: dir}); err == nil {
-			_ = b.Close() // it made nothing
+			_ = b.Close() // the backend created no sandboxes
 		}
 		left, err := rest(dir)
 		left = append(left, backendtest.LoopDevices(dir)...)
@@ -55,15 +55,15 @@ func runTests(m *testing.M) (code int) {
 			fmt.Fprintf(os.Stderr, "left in the shared state directory: %q, %v\n", left, err)
 			code = 1
 		}
-		_ = os.RemoveAll(dir) // the machine's own temporary directory
+		_ = os.RemoveAll(dir) // the host's temporary directory
 	}()
 	return m.Run()
 }
 
-// shared is the state directory that all processes of the tests see.
+// shared returns the state directory that all processes of the tests share.
 func shared() string { return os.Getenv(sharedEnv) }
 
-// stateDir makes a state directory of the test's own. At its end nothing may be left there.
+// stateDir creates a state directory for one test. The end of the test verifies that it is empty.
 func stateDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func stateDir(t testing.TB) string {
 	return dir
 }
 
-// rest lists what is in a state directory and what of its sandboxes is in control groups.
+// rest lists the remaining objects in a state directory and the remaining control groups of its sandboxes.
 func rest(dir string) ([]string, error) {
 	var left []string
 	for _, sub := range []string{"sandboxes", "workspaces", "ids", "tmp", "trash"} {
@@ -90,7 +90,7 @@ func rest(dir string) ([]string, error) {
 	return append(left, groups...), err
 }
 
-// leftovers lists what is there of an installation.
+// leftovers lists the objects of an installation.
 func leftovers(dir, instance string) ([]string, error) {
 	var left []string
 	for _, pattern := range []string{"sandboxes/*/record.json", "workspaces/*/owner.json", "tmp/*/*.json", "trash/*/*.json"} {
@@ -113,7 +113,7 @@ func boxDir(dir, id string) string {
 	return filepath.Join(dir, "sandboxes", session)
 }
 
-// mainPID returns the process of a sandbox, as the state directory tells it.
+// mainPID returns the main process of a sandbox, as recorded in the state directory.
 func mainPID(dir, id string) (int, error) {
 	var p struct{ PID int }
 	b, err := os.ReadFile(filepath.Join(boxDir(dir, id), "run.json"))
@@ -123,10 +123,10 @@ func mainPID(dir, id string) (int, error) {
 	return p.PID, err
 }
 
-// vanish removes a sandbox by hand, running or not. Its workspace stays.
+// vanish removes the files and processes of a sandbox without the driver. The workspace remains.
 func vanish(dir, id string) error {
 	if pid, err := mainPID(dir, id); err == nil {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have exited
 	}
 	if err := os.RemoveAll(boxDir(dir, id)); err != nil {
 		return err
@@ -146,7 +146,7 @@ func vanish(dir, id string) error {
 	return err
 }
 
-// describe returns all that the state directory tells of a sandbox, or of something else in its place.
+// describe returns the contents of all files of a sandbox, or of an object with the sandbox's name.
 func describe(dir, id string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(boxDir(dir, id), "*"))
 	var all strings.Builder
@@ -163,14 +163,14 @@ func describe(dir, id string) (string, error) {
 	return all.String(), err
 }
 
-// foreign puts a directory among the sandboxes that is none.
+// foreign creates a directory among the sandboxes that is not a sandbox.
 func foreign(t testing.TB, dir string, labels map[string]string) []string {
 	name := "foreign-" + strings.ToLower(rand.Text())
 	text, err := json.Marshal(labels)
 	must(t, err)
 	own := boxDir(dir, name)
 	must(t, os.MkdirAll(own, 0o700))
-	t.Cleanup(func() { _ = os.RemoveAll(own) }) // a failure shows as something left
+	t.Cleanup(func() { _ = os.RemoveAll(own) }) // a failure is reported as a leftover
 	must(t, os.WriteFile(filepath.Join(own, "labels.json"), text, 0o600))
 	return []string{name, name + "@0123456789abcdef"}
 }
@@ -195,7 +195,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// lock takes a lock as a process at work does.
+// lock acquires a lock, like a working process.
 func lock(t testing.TB, file string) (unlock func()) {
 	t.Helper()
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)

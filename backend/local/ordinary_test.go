@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// ordinaryUser is a user without privileges, and without an entry anywhere.
+// ordinaryUser is an unprivileged user without a passwd entry.
 const ordinaryUser = 61234
 
-// asOrdinaryUser runs tests of this binary as an ordinary user, with a state directory of that user's. The command line
-// begins with prefix.
+// asOrdinaryUser runs tests of this binary as an unprivileged user with a separate state directory. prefix contains the
+// first arguments of the command line.
 func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("only root can become somebody else")
 	}
-	// The directory of temporary files may be root's alone.
+	// Only root may have access to the temporary directory.
 	dir, err := os.MkdirTemp("/var/tmp", "workcell-ordinary-")
 	must(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the machine's own temporary directory
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the host's temporary directory
 	binary, state, tmp := filepath.Join(dir, "local.test"), filepath.Join(dir, "state"), filepath.Join(dir, "tmp")
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o755) },
@@ -45,8 +45,8 @@ func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 	}
 }
 
-// copyProgram copies this binary. Another program does it: a file that is open for writing here is so in every process
-// that is just being made, too, and cannot be executed meanwhile.
+// copyProgram copies this binary with a separate program. A file that this process opens for writing is also open in
+// every child process until it calls exec. During that time, the file cannot be executed.
 func copyProgram(to string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -55,11 +55,12 @@ func copyProgram(to string) error {
 	return exec.Command("cp", self, to).Run()
 }
 
-// An ordinary user owes the same, but for what only a control group can do and what only root can look at.
+// TestOrdinaryUser verifies that the driver passes the suite as an unprivileged user, except for tests that need
+// control groups or root.
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	for _, tests := range []string{
-		"/^workspace$", // the guest watches it: only root may mount a file system of that size
+		"/^workspace$", // only root can mount a sized file system, so the guest agent monitors the workspace
 		"/^(lifecycle|many|dial|refused|loss|crash|network|isolation)$",
 		"/^limits$/^(processes|tmp|owner|unenforceable)$",
 	} {

@@ -16,14 +16,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// process names a process for good: a pid alone passes from one process to another.
+// process identifies a process uniquely. The kernel reuses process IDs, so an ID is not sufficient.
 type process struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // in clock ticks since the machine started
-	Boot  string `json:"boot"`  // which start of the machine
+	Start uint64 `json:"start"` // in clock ticks since the boot of the host
+	Boot  string `json:"boot"`  // boot ID of the host
 }
 
-// identify names a living process.
+// identify returns the identity of a running process.
 func identify(pid int, boot string) (process, error) {
 	start, _, err := procStat(pid)
 	if err != nil {
@@ -32,7 +32,7 @@ func identify(pid int, boot string) (process, error) {
 	return process{PID: pid, Start: start, Boot: boot}, nil
 }
 
-// procStat reads a process's start time and whether it still runs: a zombie does not.
+// procStat returns a process's start time and reports whether it is running. A zombie is not running.
 func procStat(pid int) (start uint64, alive bool, err error) {
 	f, err := host.ProcStat(pid)
 	if err != nil {
@@ -42,7 +42,8 @@ func procStat(pid int) (start uint64, alive bool, err error) {
 	return start, f[0] != "Z" && f[0] != "X", err
 }
 
-// nameSelf names this process among all that ever used the same state directory: by its pid namespace, pid and start.
+// nameSelf returns a unique name for this process among all processes that ever used the state directory. The name
+// consists of PID namespace, process ID, and start time.
 func nameSelf() (string, error) {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/self/ns/pid", &st)
@@ -53,7 +54,8 @@ func nameSelf() (string, error) {
 	return fmt.Sprintf("%d-%d-%d", st.Ino, os.Getpid(), start), nil
 }
 
-// isDead reports whether a process that nameSelf named has ended. Those of other pid namespaces cannot be seen.
+// isDead reports whether a process with a name from nameSelf has exited. It returns false for processes in other PID
+// namespaces, because they are not visible.
 func isDead(name, self string) bool {
 	f, own := strings.Split(name, "-"), strings.Split(self, "-")
 	if len(f) != 3 || len(own) != 3 || f[0] != own[0] {
@@ -70,13 +72,13 @@ func isDead(name, self string) bool {
 	return !alive || strconv.FormatUint(start, 10) != f[2]
 }
 
-// bootID names this start of the machine.
+// bootID returns the ID of the host's current boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
 }
 
-// alive reports whether the process still runs.
+// alive reports whether the process is still running.
 func (p process) alive(boot string) bool {
 	if p.PID <= 1 || p.Boot != boot {
 		return false
@@ -85,11 +87,12 @@ func (p process) alive(boot string) bool {
 	return err == nil && alive && start == p.Start
 }
 
-// killPatience is how long a killed process may take to end. The kernel first ends all others of its pid namespace.
+// killPatience is the maximum time that a killed process has to exit. The kernel first kills all other processes of its
+// PID namespace.
 const killPatience = 30 * time.Second
 
-// kill ends the process, and with it all of its pid namespace, and waits until that is done. A process that is gone is
-// no error.
+// kill kills the process and thereby all processes in its PID namespace, and waits until they have exited. It does
+// nothing if the process has already exited.
 func (p process) kill(ctx context.Context, boot string) error {
 	if !p.alive(boot) {
 		return nil
@@ -102,7 +105,7 @@ func (p process) kill(ctx context.Context, boot string) error {
 		return fmt.Errorf("local: opening the sandbox's process: %w", err)
 	}
 	defer unix.Close(fd)
-	if !p.alive(boot) { // the descriptor may name another one
+	if !p.alive(boot) { // the descriptor may refer to another process
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -113,7 +116,7 @@ func (p process) kill(ctx context.Context, boot string) error {
 	return awaitExit(ctx, fd)
 }
 
-// awaitExit waits until the process of a pidfd has ended.
+// awaitExit waits until the process of a pidfd has exited.
 func awaitExit(ctx context.Context, fd int) error {
 	for {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -131,10 +134,10 @@ func awaitExit(ctx context.Context, fd int) error {
 	}
 }
 
-// reap waits in the background for the end of a child of this process, so that it leaves no zombie. The goroutine ends
-// with the child; it holds no thread.
+// reap waits in the background for a child process to exit, so that it does not become a zombie. The goroutine ends
+// with the child process and occupies no thread.
 func reap(pid, pidfd int) {
-	_ = unix.SetNonblock(pidfd, true) // else it costs a thread
+	_ = unix.SetNonblock(pidfd, true) // otherwise waiting needs a thread
 	f := os.NewFile(uintptr(pidfd), "pidfd")
 	go func() {
 		defer f.Close()
@@ -142,17 +145,17 @@ func reap(pid, pidfd int) {
 		if err != nil {
 			return
 		}
-		_ = conn.Read(func(uintptr) bool { // fails only when the file is closed
+		_ = conn.Read(func(uintptr) bool { // fails only if the file is closed
 			got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			return got == pid || err != nil && !errors.Is(err, unix.EINTR)
 		})
 	}()
 }
 
-// settleScore sets by how much the kernel prefers a launcher, and so the guest, to other processes when memory runs
-// out: as little as we may, but never with the protection that this process may have. Commands get a higher score from
-// the guest. They can lower it to a bound that only a privileged process moves, with what it sets; so the guest lies on
-// the bound, and no command gets below it.
+// settleScore sets the OOM score adjustment of a launcher, which the guest agent inherits. The score is as low as this
+// process may set it, but never has this process's protection from being killed. The guest agent gives commands a
+// higher score. Commands can lower their score to a bound that only a privileged process can change by setting a score.
+// The guest agent's score is this bound, so no command can get a lower score.
 func settleScore(pid int) error {
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -167,7 +170,7 @@ func settleScore(pid int) error {
 	}
 	err = set(sort.Search(max(own, 0), func(score int) bool { return set(score) == nil }))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return nil // it has ended, and says why
+		return nil // the process has exited and reported the reason
 	}
 	return err
 }

@@ -22,35 +22,35 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// Files of a sandbox's directory.
+// Files in a sandbox's directory.
 const (
-	recordFile = "record.json" // what Create was asked for; never changes
-	runFile    = "run.json"    // the process, while there is one
-	madeFile   = "made"        // there when Create came to its end
-	lockFile   = "lock"        // locked while the sandbox is changed
-	// identityLink leads to nonce@instance, which is nowhere: unlike a file, a link is never there without its content.
+	recordFile = "record.json" // parameters of Create; immutable
+	runFile    = "run.json"    // the current process, if any
+	madeFile   = "made"        // exists when Create is complete
+	lockFile   = "lock"        // locked during changes of the sandbox
+	// identityLink is a dangling symbolic link to nonce@instance. Unlike a file, a link always has its content.
 	identityLink = "identity"
 	socketFile   = "guest.sock"
-	logFile      = "guest.log" // what the guest writes to its standard error
+	logFile      = "guest.log" // standard error of the guest agent
 )
 
-// sandboxIDs matches our ids: the session's, and a nonce that no other sandbox of the session has.
+// sandboxIDs matches sandbox IDs: the session ID and a nonce that is unique among the session's sandboxes.
 var sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
 
-// record is what is kept of a sandbox.
+// record is the stored data of a sandbox.
 type record struct {
 	kit.Record
 	Nonce      string            `json:"nonce"`
 	Labels     map[string]string `json:"labels"` // see kit.Plan.SandboxLabels
 	UserLabels map[string]string `json:"user_labels,omitempty"`
 	IDs        ids               `json:"ids"`
-	Group      string            `json:"group"` // name of its control group
+	Group      string            `json:"group"` // name of the control group
 
-	Environment string `json:"environment,omitempty"` // name of the environment that it finds installed
-	Building    string `json:"building,omitempty"`    // name of the environment that is to be installed in it
+	Environment string `json:"environment,omitempty"` // name of the sandbox's environment
+	Building    string `json:"building,omitempty"`    // name of the environment to install in the sandbox
 }
 
-// nameOnly returns the record of something that has the name of a session.
+// nameOnly returns the record of an object that only takes the name of a session.
 func nameOnly(session, instance, nonce string) record {
 	return record{Nonce: nonce, Labels: map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelID: session, backend.LabelInstance: instance,
@@ -63,11 +63,11 @@ func (r *record) id() string       { return r.session() + "@" + r.Nonce }
 
 func newNonce() string {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	_, _ = rand.Read(b[:]) // documented to never fail
 	return hex.EncodeToString(b[:])
 }
 
-// splitID takes an id of ours apart.
+// splitID splits a sandbox ID into its parts.
 func splitID(id string) (session, nonce string, err error) {
 	m := sandboxIDs.FindStringSubmatch(id)
 	if m == nil {
@@ -84,26 +84,26 @@ func notFound(id string) error {
 type sandbox struct {
 	dir string
 	record
-	fork *backend.ForkOf // what its workspace begins as, if it is made
-	held io.Closer       // keeps the workspace of a fork mounted until the sandbox mounts it; nil for other sandboxes
-	lock *flock.Flock    // nil while it is not locked
-	disk errgroup.Group  // writes that must reach the disk before the sandbox is made
+	fork *backend.ForkOf // origin of the workspace's files, if the sandbox gets a new workspace
+	held io.Closer       // keeps a fork's workspace mounted until the sandbox mounts it; may be nil
+	lock *flock.Flock    // nil if the sandbox is not locked
+	disk errgroup.Group  // writes that must reach the disk before the creation is complete
 }
 
 func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
 
-// letGo lets go of the workspace of a fork that was just made.
+// letGo releases the workspace of a new fork.
 func (x *sandbox) letGo() {
 	if x.held != nil {
-		_ = x.held.Close() // a descriptor
+		_ = x.held.Close() // only a descriptor
 	}
 }
 
-// readSandbox reads a sandbox without locking it. It returns ErrNotFound if the sandbox does not exist or its record
-// is damaged. Before its creator has written the record, only the content of the directory's link is known.
+// readSandbox reads a sandbox without locking it. If the sandbox does not exist or its record is damaged, readSandbox
+// returns ErrNotFound. Before the creator has written the record, only the data in the directory's link is available.
 func (b *driver) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
-	for range 2 { // the record may be written just now
+	for range 2 { // the record may just be written
 		err := host.ReadJSON(x.file(recordFile), &x.record)
 		if err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
 			return x, nil
@@ -121,7 +121,7 @@ func (b *driver) readSandbox(session string) (*sandbox, error) {
 	return x, nil
 }
 
-// own reads a sandbox by its id.
+// own reads a sandbox by its ID.
 func (b *driver) own(id string) (*sandbox, error) {
 	session, nonce, err := splitID(id)
 	if err != nil {
@@ -134,7 +134,7 @@ func (b *driver) own(id string) (*sandbox, error) {
 	return x, nil
 }
 
-// locked reads a sandbox by its id and keeps others, processes too, from changing it until unlock.
+// locked reads a sandbox by its ID and locks it until unlock. The lock also excludes other processes.
 func (b *driver) locked(ctx context.Context, id string) (*sandbox, error) {
 	x, err := b.own(id)
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *driver) locked(ctx context.Context, id string) (*sandbox, error) {
 	if err := x.acquire(ctx); err != nil {
 		return nil, err
 	}
-	// It may have been removed, and even made again, before the lock was ours.
+	// The sandbox may have been removed, and even created again, before the lock was acquired.
 	again, err := b.own(id)
 	if err == nil && !x.current() {
 		err = notFound(id)
@@ -156,7 +156,7 @@ func (b *driver) locked(ctx context.Context, id string) (*sandbox, error) {
 	return again, nil
 }
 
-// lockPause is the pause between tries to get a lock.
+// lockPause is the pause between attempts to acquire a lock.
 const lockPause = 5 * time.Millisecond
 
 func (x *sandbox) acquire(ctx context.Context) error {
@@ -167,7 +167,7 @@ func (x *sandbox) acquire(ctx context.Context) error {
 	return err
 }
 
-// tryLock takes the lock if nobody has it. The kernel frees it when its holder dies.
+// tryLock acquires the lock if it is free. The kernel releases the lock when its owner dies.
 func (x *sandbox) tryLock() (bool, error) { return x.takeLock((*flock.Flock).TryLock) }
 
 func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) {
@@ -184,23 +184,23 @@ func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) 
 	return ok, err
 }
 
-// current reports whether the lock is that of the directory which has the sandbox's name now.
+// current reports whether the locked directory still has the sandbox's name.
 func (x *sandbox) current() bool { return host.Current(x.lock) }
 
 func (x *sandbox) unlock() {
 	if x.lock != nil {
-		_ = x.lock.Unlock() // nothing was written
+		_ = x.lock.Unlock() // no data was written
 		x.lock = nil
 	}
 }
 
-// running returns the sandbox's process; false when it has none or that one has ended.
+// running returns the sandbox's process. It returns false if the process does not exist or has exited.
 func (x *sandbox) running(boot string) (process, bool) {
 	p, ok := x.started()
 	return p, ok && p.alive(boot)
 }
 
-// started returns the process of the last start that was not followed by a stop.
+// started returns the process of the last start, unless a stop followed.
 func (x *sandbox) started() (process, bool) {
 	var p process
 	if err := host.ReadJSON(x.file(runFile), &p); err != nil {
@@ -209,10 +209,11 @@ func (x *sandbox) started() (process, bool) {
 	return p, true
 }
 
-// made reports whether Create came to its end.
+// made reports whether Create is complete.
 func (x *sandbox) made() bool { return exists(x.file(madeFile)) }
 
-// socketPath names the guest's socket: a path may be too long for a socket's address, a descriptor's is not.
+// socketPath returns a path of the guest agent's socket that is short enough for a socket address. For a long path, it
+// uses the path of a descriptor.
 func (x *sandbox) socketPath() (path string, done func(), err error) {
 	if p := x.file(socketFile); len(p) < 100 {
 		return p, func() {}, nil

@@ -15,18 +15,18 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount
-// namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
+// imageFile contains the file system of a workspace with a size limit. It is mounted only in the sandbox's mount
+// namespace. Therefore the kernel releases it with the sandbox's last process, even if this process has died.
 const imageFile = "disk.img"
 
 func (d dirs) image(session string) string { return filepath.Join(d.workspace(session), imageFile) }
 
-// chooseEnforcement returns how the limit of a session's workspace is enforced. One that was kept stays what it is.
+// chooseEnforcement returns the enforcement of the workspace limit. An existing workspace keeps its enforcement.
 func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
 	if old, err := b.dirs.readOwner(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
 	} else if err == nil {
-		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
+		return backend.WorkspaceSized, nil // the mount reports problems with it
 	}
 	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -35,7 +35,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend
 	return enforcement, err
 }
 
-// unavailable returns an error of this machine with the class of those that may pass, unless it has one.
+// unavailable adds ErrUnavailable, the class of temporary failures, to an error of this host that has no class.
 func unavailable(err error) error {
 	if err = scrub(err); errors.Is(err, backend.ErrQuota) {
 		return err
@@ -47,13 +47,14 @@ func (b *driver) formatWorkspace(ctx context.Context, x *sandbox, file string) e
 	return sizedfs.Format(ctx, file, x.sizedSpec())
 }
 
-// sizedSpec describes a workspace's file system. Its root gets its owner when it is mounted.
+// sizedSpec describes a workspace's file system. The mount sets the owner of its root directory.
 func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
-// mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher,
-// which takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
+// mountSized mounts a workspace's file system on its directory, in the mount namespace of the sandbox's launcher. The
+// launcher moves the mount to its final place. The mount is not visible on the host, because mounts do not propagate
+// from another user's namespace.
 func (b *driver) mountSized(x *sandbox, launcher int) error {
 	d, err := sizedfs.Attach(b.dirs.image(x.session()))
 	if errors.Is(err, os.ErrNotExist) {
@@ -74,9 +75,9 @@ func (b *driver) mountSized(x *sandbox, launcher int) error {
 	return nil
 }
 
-// mountIn enters a mount namespace with this thread, for good.
+// mountIn makes this thread enter a mount namespace permanently.
 func (b *driver) mountIn(ns int, device string, x *sandbox) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot leave
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root directory cannot enter a namespace
 		return err
 	}
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// snapshots returns where a sandbox's workspace lies, and its processes if it runs.
+// snapshots returns the location of a sandbox's workspace, and its processes if it is running.
 func (b *driver) snapshots(x *sandbox) *snapshots.Workspace {
 	w := b.dirs.snapshots(x.session(), x.Sized())
 	w.Base = int64(x.IDs.Base)
@@ -21,7 +21,7 @@ func (b *driver) snapshots(x *sandbox) *snapshots.Workspace {
 	return w
 }
 
-// snapshots returns where a session's workspace lies.
+// snapshots returns the location of a session's workspace.
 func (d dirs) snapshots(session string, sized int64) *snapshots.Workspace {
 	w := &snapshots.Workspace{Dir: d.workspace(session), Files: d.files(session)}
 	if sized > 0 {
@@ -30,7 +30,7 @@ func (d dirs) snapshots(session string, sized int64) *snapshots.Workspace {
 	return w
 }
 
-// snapshotMethods returns the driver's methods for snapshots.
+// snapshotMethods returns the driver's snapshot methods.
 func (b *driver) snapshotMethods() snapshots.Methods[*sandbox] {
 	return snapshots.Methods[*sandbox]{
 		Driver: name, Origin: b.origin, Dir: func(x *sandbox) string { return b.dirs.workspace(x.session()) },
@@ -50,7 +50,7 @@ func (b *driver) snapshotMethods() snapshots.Methods[*sandbox] {
 	}
 }
 
-// settled waits for what is done to a sandbox's workspace, or brings it to its end.
+// settled waits for an operation on a sandbox's workspace, or completes it.
 func (b *driver) settled(ctx context.Context, x *sandbox) error {
 	if !snapshots.Busy(b.dirs.workspace(x.session())) {
 		return nil
@@ -63,7 +63,7 @@ func (b *driver) settled(ctx context.Context, x *sandbox) error {
 	return snapshots.Waited(ctx, err)
 }
 
-// origin returns where the workspace of a snapshot lies that the sandbox may have.
+// origin returns the workspace of a snapshot if the sandbox may copy it.
 func (b *driver) origin(_ context.Context, x *sandbox, from backend.ForkOf) (*snapshots.Workspace, error) {
 	w, err := b.dirs.readOwner(from.SessionID)
 	if err != nil || w.Instance != x.instance() {
@@ -75,7 +75,7 @@ func (b *driver) origin(_ context.Context, x *sandbox, from backend.ForkOf) (*sn
 	return b.dirs.snapshots(from.SessionID, w.Size), nil
 }
 
-// forkFiles makes the files of a new workspace, in a directory of its own, of a snapshot.
+// forkFiles creates the files of a new workspace from a snapshot, in a separate directory.
 func (b *driver) forkFiles(ctx context.Context, x *sandbox, dir string) error {
 	origin, err := b.origin(ctx, x, *x.fork)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// diskEnv names the state directory on the disk of a test, for the processes that it starts.
+// diskEnv is the environment variable that passes the state directory on a test's disk to child processes.
 const diskEnv = "WORKCELL_LOCAL_TEST_DISK"
 
-// newDisk makes a disk with a file system and returns a state directory on it.
+// newDisk creates a disk with a file system and returns a state directory on it.
 func newDisk(t *testing.T, mkfs ...string) string {
 	t.Helper()
 	image, at := filepath.Join(t.TempDir(), "disk"), t.TempDir()
@@ -29,7 +29,7 @@ func newDisk(t *testing.T, mkfs ...string) string {
 		err = f.Truncate(4 << 30) // sparse
 	}
 	must(t, err)
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close() //nolint:errcheck // no data was written
 	for _, argv := range [][]string{append(mkfs, image), {"mount", "-o", "loop", image, at}} {
 		if out, err := exec.Command("/usr/bin/env", append([]string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin"}, argv...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", argv, err, out)
@@ -38,7 +38,7 @@ func newDisk(t *testing.T, mkfs ...string) string {
 	t.Cleanup(func() {
 		err := unix.Unmount(at, 0)
 		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(at, 0) {
-			time.Sleep(100 * time.Millisecond) // the kernel takes what a namespace had mounted apart after its last process has ended
+			time.Sleep(100 * time.Millisecond) // the kernel unmounts asynchronously after a namespace's last process has exited
 		}
 		if err != nil {
 			t.Errorf("something still uses the disk: %v", err)
@@ -49,11 +49,12 @@ func newDisk(t *testing.T, mkfs ...string) string {
 	return dir
 }
 
-// TestSnapshotsOnExt4 is the suite where files cannot share blocks, and a snapshot of a workspace with a limit is a
-// directory.
+// TestSnapshotsOnExt4 runs the snapshot tests on a file system that cannot share blocks between files. The snapshot of
+// a workspace with a limit is a directory.
 func TestSnapshotsOnExt4(t *testing.T) { snapshotsOn(t, "mkfs.ext4", "-q", "-F") }
 
-// TestSnapshotsOnXFS is the suite where they can, and it is a directory as well.
+// TestSnapshotsOnXFS runs the snapshot tests on a file system that can share blocks. The snapshot of a workspace with a
+// limit is a directory.
 func TestSnapshotsOnXFS(t *testing.T) { snapshotsOn(t, "mkfs.xfs", "-q", "-m", "reflink=1") }
 
 func snapshotsOn(t *testing.T, mkfs ...string) {
@@ -66,8 +67,9 @@ func snapshotsOn(t *testing.T, mkfs ...string) {
 	backendtest.RunGroups(t, harness(dir), "snapshots")
 }
 
-// TestSnapshotsTakeWhatChanged: where nothing can share blocks, what has not changed since the last snapshot or
-// rollback takes no room a second time, and a fork with a limit has its room set aside.
+// TestSnapshotsTakeWhatChanged verifies that, on a file system that cannot share blocks, files that have not changed
+// since the last snapshot or rollback use no additional space. It also verifies that a fork with a limit reserves its
+// space.
 func TestSnapshotsTakeWhatChanged(t *testing.T) {
 	t.Parallel()
 	dir := newDisk(t, "mkfs.ext4", "-q", "-F")
@@ -90,8 +92,8 @@ func TestSnapshotsTakeWhatChanged(t *testing.T) {
 		}
 		for i, script := range []string{"true", "echo 2 > d/f", "rm d/link", "rm d/link; ln d/same d/link"} {
 			backendtest.Sh(t, conn, script)
-			time.Sleep(100 * time.Millisecond) // what has changed just now is copied in any case
-			if i == 2 {                        // and back
+			time.Sleep(100 * time.Millisecond) // recent changes are always copied
+			if i == 2 {                        // roll back
 				if err := b.Rollback(t.Context(), info.ID, "s1"); err != nil {
 					t.Fatal(what, err)
 				}

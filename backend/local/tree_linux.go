@@ -10,11 +10,12 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// anybody owns what a removal left that did not come to its end.
+// Name of the owner of leftovers after an incomplete removal. Any process may remove them.
 const anybody = "any"
 
-// discard removes a directory. Its name is free at once. What cannot be removed now, or before ctx ends, is left to the
-// next sweep. One that is gone is no error; one in which something is mounted stays as it is.
+// discard removes a directory. The directory's name is free immediately. Files that cannot be removed before ctx ends
+// are left for the next sweep. If the directory does not exist, discard does nothing. If it contains a mount, discard
+// returns host.ErrMounted and does not change it.
 func (d dirs) discard(ctx context.Context, dir string) error {
 	if holdsMount(dir) {
 		return host.ErrMounted
@@ -29,12 +30,12 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 	err := scrub(host.RemoveTree(ctx, tmp))
 	if err != nil {
 		_, text, _ := cutLast(filepath.Base(tmp))
-		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+"-"+text)) // else it is left until this process ends
+		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+"-"+text)) // otherwise it is left until this process exits
 	}
 	return err
 }
 
-// holdsMount reports whether something is mounted on a directory or below it.
+// holdsMount reports whether a directory or one of its subdirectories is a mount point.
 func holdsMount(dir string) bool {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -42,7 +43,7 @@ func holdsMount(dir string) bool {
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return false // then the removal stops when it comes there
+		return false // then the removal stops at the mount point
 	}
 	octal := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`)
 	for line := range strings.Lines(string(mounts)) {
@@ -61,18 +62,18 @@ func cutLast(name string) (owner, text string, ok bool) {
 	return name[:at], name[at+1:], true
 }
 
-// sweep removes what dead processes left half made or half removed, and claims to user ids that nobody has any more.
+// sweep removes leftovers of dead processes and claims of user IDs that have no owner.
 func (d dirs) sweep(ctx context.Context) error {
 	var errs []error
 	for _, dir := range []string{d.tmp(), d.trash()} {
-		entries, _ := os.ReadDir(dir) // another call reports what cannot be read
+		entries, _ := os.ReadDir(dir) // another call reports errors
 		for _, e := range entries {
 			if owner, _, ok := cutLast(e.Name()); ok && (owner == anybody || isDead(owner, d.self)) {
 				errs = append(errs, d.discard(ctx, filepath.Join(dir, e.Name())))
 			}
 		}
 	}
-	claims, _ := os.ReadDir(d.ids()) // as above
+	claims, _ := os.ReadDir(d.ids()) // another call reports errors
 	for _, e := range claims {
 		d.dropStale(filepath.Join(d.ids(), e.Name()))
 	}

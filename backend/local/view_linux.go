@@ -16,13 +16,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// hostname is every sandbox's.
+// hostname is the host name of every sandbox.
 const hostname = "workcell"
 
-// hostFiles are what of the host's /etc a sandbox sees, where there is such: how the linker and TLS find things, and
-// which of several programs is meant. None of it is secret; whatever else lies beside it stays out.
+// hostFiles returns the existing files of the host's /etc that a sandbox sees. The linker, TLS libraries, and the
+// alternatives system need these files. They contain no secrets. A sandbox sees no other files of /etc.
 func hostFiles() []string {
-	// Debian's Java reads its settings there. Only management has passwords.
+	// Debian's Java reads its settings from this directory. Only the management subdirectory contains passwords.
 	java, _ := filepath.Glob("/etc/java-*-openjdk/[^m]*")
 	return append(java,
 		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/mime.types",
@@ -33,26 +33,26 @@ func hostFiles() []string {
 
 func devices() []string { return []string{"full", "null", "random", "tty", "urandom", "zero"} }
 
-// readonlyPaths are those of containers, as the OCI runtimes' callers set them, and all of /sys.
+// readonlyPaths returns the read-only paths of containers, as engines configure them, and /sys.
 func readonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys"}
 }
 
-// view composes what a sandbox is to look like.
+// view returns the configuration of a sandbox's file systems and processes.
 func (b *driver) view(r *record, g group) *launch.Config {
 	c := &launch.Config{
 		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
 		Owner:    r.IDs.owner(), User: r.IDs.User, DropGroups: r.IDs.Base != 0,
 		Masked: append(kit.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
-		// What a new namespace can do has been the way into the kernel more than once. Instances of inotify also count for
-		// the user who runs this process, who has 128 by default.
+		// Privileges in new namespaces have repeatedly allowed attacks on the kernel. Inotify instances also count against
+		// the user who runs this process, whose limit is 128 by default.
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")},
 			{Path: "/proc/sys/user/max_inotify_instances", Data: []byte("32")}},
 		Seccomp: b.machine.filter,
 		Rlimits: b.rlimits(r),
 		Argv: append([]string{embed.Path, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
-			r.GuestArgs(0)...), // a root that can be written to has a size
+			r.GuestArgs(0)...), // the size of the writable root is limited
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
@@ -74,13 +74,14 @@ func (b *driver) view(r *record, g group) *launch.Config {
 	return c
 }
 
-// rootOptions are those of the root's tmpfs. A read-only one holds what makeEtc writes, a writable one as much as /tmp.
+// rootOptions returns the mount options of the root's tmpfs. A read-only root has space for the files of makeEtc. A
+// writable root has as much space as /tmp.
 func rootOptions(r *record) string {
 	size := max(4<<20, rootBytes(r))
 	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, kit.Inodes(size)))
 }
 
-// rootBytes is how much may be written to a root; nothing to a read-only one.
+// rootBytes returns the size of a writable root, or 0 for a read-only root.
 func rootBytes(r *record) int64 {
 	if r.Root != backend.RootWritable {
 		return 0
@@ -88,15 +89,15 @@ func rootBytes(r *record) int64 {
 	return max(4<<20, r.Limits.TmpBytes)
 }
 
-// writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs
-// are usually installed.
+// writableDirs returns the directories of a writable layer in which the sandbox's root user may create files. It only
+// includes directories in which programs are usually installed.
 func writableDirs(dir string) []string {
 	var out []string
 	var add func(rel string)
 	add = func(rel string) {
 		entries, err := os.ReadDir(filepath.Join(dir, rel))
 		if err != nil {
-			return // then nothing can be made there
+			return // then no files can be created there
 		}
 		for _, e := range entries {
 			if !e.IsDir() {
@@ -113,7 +114,7 @@ func writableDirs(dir string) []string {
 	return out
 }
 
-// showHost adds what is the host's.
+// showHost adds the files of the host.
 func (b *driver) showHost(c *launch.Config) {
 	for _, dir := range systemDirs() {
 		target, err := os.Readlink(dir)
@@ -131,8 +132,8 @@ func (b *driver) showHost(c *launch.Config) {
 	}
 }
 
-// shownSockets lists the host's Unix sockets below what sandboxes see. A read-only mount keeps nobody from connecting,
-// and neither does a network namespace: the names of these are files.
+// shownSockets returns the host's Unix sockets in directories that sandboxes see. Neither a read-only mount nor a
+// network namespace prevents connections to these sockets, because their names are files.
 func shownSockets() []string {
 	table, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
@@ -143,7 +144,7 @@ func shownSockets() []string {
 	for line := range strings.Lines(string(table)) {
 		at := strings.Index(line, " /")
 		if at < 0 {
-			continue // without a name, or an abstract one
+			continue // unnamed or abstract
 		}
 		p := strings.TrimSuffix(line[at+1:], "\n")
 		if slices.ContainsFunc(shown, func(dir string) bool { return strings.HasPrefix(p, dir) }) {
@@ -153,8 +154,8 @@ func shownSockets() []string {
 	return out
 }
 
-// shownDirs are the beginnings of the names of all that sandboxes see of the host, by each directory's own name and by
-// the one that its links lead to.
+// shownDirs returns the path prefixes of all host files that sandboxes see, both with the original path and with
+// resolved links.
 func shownDirs() []string {
 	var dirs []string
 	for _, dir := range append(systemDirs(), hostFiles()...) {
@@ -189,16 +190,16 @@ func tmpfsOptions(size int64, o launch.ID) string {
 	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, kit.Inodes(size), o.UID, o.GID)
 }
 
-// showOwn adds what is the sandbox's own.
+// showOwn adds the files of the sandbox.
 func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: embed.Dir, Alone: true})
-	// Programs may run from /tmp: installers and compilers run what they put there.
+	// Programs may run from /tmp, because installers and compilers execute files there.
 	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.IDs.User)})
 	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.session()), Target: backend.Workdir, Writable: true, Alone: true})
 	for _, m := range r.Mounts {
 		c.Trees = append(c.Trees, launch.Tree{Source: m.Source, Target: m.Target, Writable: m.Writable, Alone: true})
 	}
-	// Where a guest looks for the limits that hold it.
+	// A guest agent reads its limits from these files.
 	if b.machine.cgroups.v2 {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
 		return
@@ -232,10 +233,10 @@ func makeEtc(c *launch.Config, r *record) {
 	c.Dirs = append(c.Dirs, launch.Dir{Path: "/root", Mode: 0o700})
 }
 
-// maxSignals is how many queued signals and timers a sandbox may have.
+// maxSignals is the maximum number of queued signals and timers in a sandbox.
 const maxSignals = 4096
 
-// rlimits returns what every process is born with.
+// rlimits returns the resource limits of every process.
 func (b *driver) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
 	size := kit.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)
@@ -247,12 +248,13 @@ func (b *driver) rlimits(r *record) []launch.Rlimit {
 		{Resource: unix.RLIMIT_CORE},
 		{Resource: unix.RLIMIT_NOFILE, Value: uint64(kit.OpenFiles(l))},
 		{Resource: unix.RLIMIT_FSIZE, Value: uint64(size)},
-		// Counted within the sandbox's own user namespace. The control group, which counts refusals, is reached first.
+		// This limit counts processes in the sandbox's user namespace. The control group, which counts refusals, has a lower
+		// limit.
 		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + processes)},
-		// So are these, and a second time for the user who runs this process.
+		// This limit also counts in the sandbox's user namespace, and additionally for the user who runs this process.
 		{Resource: unix.RLIMIT_SIGPENDING, Value: maxSignals},
 	}
-	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
+	if !b.machine.cgroups.memory() { // a weaker replacement: a limit for each process
 		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes)})
 	}
 	return out

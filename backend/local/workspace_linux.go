@@ -13,27 +13,28 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// ownerFile holds a workspace.
+// ownerFile contains the JSON of workspace.
 const ownerFile = "owner.json"
 
-// workspace describes a session's workspace, which may outlive its sandbox.
+// workspace describes a session's workspace, which may exist without a sandbox.
 type workspace struct {
 	Instance string `json:"instance"`
-	Base     uint32 `json:"base"` // of the block of user ids
-	Size     int64  `json:"size"` // 0 for a directory without limit of its own, else that of its file system
-	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its
-	// creation.
+	Base     uint32 `json:"base"` // first ID of the block of user IDs
+	Size     int64  `json:"size"` // size of its file system; 0 for a directory without a hard limit
+	// Maker is the nonce of the sandbox that created the workspace. Last is the nonce of the last sandbox that used it and
+	// whose creation was complete.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
-	Group string `json:"group"` // control group of the sandbox that has it, or had it last
+	Group string `json:"group"` // control group of the current or last sandbox
 }
 
-// errDamaged: there is a workspace, and its owner is unknown.
+// errDamaged means that a workspace exists but its owner is unknown.
 var errDamaged = errors.New("its owner record is damaged")
 
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
 
-// readOwner reads whose a workspace is: os.ErrNotExist when there is none, errDamaged when its owner is unknown.
+// readOwner reads the owner of a workspace. It returns os.ErrNotExist if the workspace does not exist, and errDamaged
+// if its owner is unknown.
 func (d dirs) readOwner(session string) (workspace, error) {
 	var w workspace
 	switch err := host.ReadJSON(d.ownerFile(session), &w); {
@@ -45,8 +46,8 @@ func (d dirs) readOwner(session string) (workspace, error) {
 	return workspace{}, errDamaged
 }
 
-// claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and
-// settles the user ids.
+// claimWorkspace creates the sandbox's workspace or uses the existing workspace of the session. It also determines the
+// user IDs.
 func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	old, err := b.dirs.readOwner(x.session())
 	switch {
@@ -56,7 +57,7 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
 	case old.Instance != x.instance():
 		return fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", x.session(), backend.ErrExists)
-	case old.Size == 0 && x.Sized() > 0: // it is a directory and stays one
+	case old.Size == 0 && x.Sized() > 0: // a directory cannot become a file system
 		x.Workspace = backend.WorkspaceWatched
 	case old.Size != x.Sized():
 		return fmt.Errorf("local: the existing workspace of sandbox %s has a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
@@ -72,8 +73,8 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	return host.WriteJSON(b.dirs.ownerFile(x.session()), old, true)
 }
 
-// endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The
-// caller has the session's name. Without control groups nobody finds it.
+// endFormer kills remaining processes of the workspace's last sandbox, if another program removed that sandbox's
+// directory. The caller must hold the session's name. Without control groups, such processes cannot be found.
 func (b *driver) endFormer(ctx context.Context, w workspace) error {
 	g := group{b.machine.cgroups, w.Group}
 	if err := g.kill(ctx, b.machine.boot); err != nil {
@@ -102,7 +103,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	}
 	defer x.unlock()
 	w, err := b.dirs.readOwner(sessionID)
-	if err == nil && w.Instance != instance { // of one that does not say, the session's id, which nobody guesses, says enough
+	if err == nil && w.Instance != instance { // with a damaged record, the unguessable session ID is sufficient
 		err = fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", sessionID, backend.ErrExists)
 	} else {
 		err = b.removeWorkspace(ctx, sessionID, func(workspace) bool { return true })
@@ -137,13 +138,13 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox) (err error) {
 		err = os.Rename(tmp, b.dirs.workspace(x.session()))
 	}
 	if err != nil {
-		_ = host.RemoveTree(context.WithoutCancel(ctx), tmp) // a stray directory does no harm
+		_ = host.RemoveTree(context.WithoutCancel(ctx), tmp) // a leftover directory does no harm
 		return errors.Join(fmt.Errorf("local: creating a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
 	}
 	return nil
 }
 
-// adoptFiles makes the sandbox's user the owner of the workspace's root.
+// adoptFiles makes the sandbox's user the owner of the workspace's root directory.
 func (b *driver) adoptFiles(x *sandbox, files string) error {
 	if b.machine.blocks {
 		uid, gid := x.IDs.hostUser()
@@ -154,7 +155,7 @@ func (b *driver) adoptFiles(x *sandbox, files string) error {
 	return scrub(os.Chmod(files, 0o755))
 }
 
-// settle ends a creation: from now on the sandbox is there, and the workspace is its.
+// settle completes a creation. From now on, the sandbox exists and owns the workspace.
 func (b *driver) settle(x *sandbox) error {
 	if err := x.disk.Wait(); err != nil {
 		return err
@@ -172,8 +173,9 @@ func (b *driver) settle(x *sandbox) error {
 	return os.WriteFile(x.file(madeFile), nil, 0o600)
 }
 
-// removeWorkspace removes a session's workspace, if meant selects it, and releases its user ids. The caller has the
-// session's name, so that nobody else can make the workspace theirs. One of which nothing is known has no maker.
+// removeWorkspace removes a session's workspace if meant returns true, and releases its user IDs. The caller must hold
+// the session's name, so that no other process can take over the workspace. If the owner is unknown, meant gets a
+// workspace without a Maker.
 func (b *driver) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
 	w, err := b.dirs.readOwner(session)
 	if errors.Is(err, os.ErrNotExist) {
@@ -188,7 +190,7 @@ func (b *driver) removeWorkspace(ctx context.Context, session string, meant func
 	if err := b.endFormer(ctx, w); err != nil {
 		return err
 	}
-	// The ids are free only when nothing belongs to them any more.
+	// The IDs are released only when no file belongs to them.
 	dir := b.dirs.workspace(session)
 	if err = snapshots.Alone(ctx, dir, func() error { return b.dirs.discard(ctx, dir) }); err == nil {
 		err = b.dirs.releaseBlock(w.Base)
