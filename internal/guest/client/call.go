@@ -9,16 +9,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// call is one request on its own stream.
+// call is one request on a separate stream.
 type call struct {
 	conn *Conn
-	ctx  context.Context // the caller's, for the length of the call
+	ctx  context.Context // context of the caller, for the duration of the call
 	st   *yamux.Stream
-	stop func() bool // ends the watch on ctx
+	stop func() bool // stops watching ctx
 }
 
-// open begins a request, which the caller must end. Frames that follow it, which more appends, go out in the same
-// write.
+// open sends a request. The caller must call end. more appends frames that follow the request in the same write.
 func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byte) ([]byte, error)) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -49,13 +48,13 @@ func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byt
 // abort makes pending reads and writes of the call fail and closes its stream.
 func (k *call) abort() {
 	_ = k.st.SetDeadline(time.Unix(1, 0)) // cannot fail
-	_ = k.st.Close()                      // nobody is interested in the stream any more
+	_ = k.st.Close()                      // the stream has no users
 }
 
 // end releases the call.
 func (k *call) end() {
 	k.stop()
-	_ = k.st.Close() // a failure means that the connection is gone, which later calls report
+	_ = k.st.Close() // an error means that the connection is lost, which later calls report
 }
 
 func (k *call) write(p []byte) error {
@@ -88,7 +87,8 @@ func (k *call) explain(err error) error {
 	return k.conn.explain(err)
 }
 
-// answer reads the answer into resp. The guest reports a call that was given up as failed, and may be first to do so.
+// answer reads the response into resp. The guest agent reports a canceled call as failed, possibly before ctx ends
+// here.
 func (k *call) answer(resp any) error {
 	f, err := k.read(nil)
 	if err != nil {
@@ -107,7 +107,7 @@ func decodeAnswer(f wire.Frame, resp any) error {
 	return nil
 }
 
-// roundTrip sends a request and reads its answer.
+// roundTrip sends a request and reads the response.
 func (c *Conn) roundTrip(ctx context.Context, op wire.Op, req, resp any) error {
 	k, err := c.open(ctx, op, req)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *Conn) roundTrip(ctx context.Context, op wire.Op, req, resp any) error {
 	return k.answer(resp)
 }
 
-// ask sends a request and returns its answer, which check checks.
+// ask sends a request and returns the response after check has validated it.
 func ask[T any](ctx context.Context, c *Conn, op wire.Op, req any, check func(*T) error) (res T, err error) {
 	if err := c.roundTrip(ctx, op, req, &res); err != nil {
 		return *new(T), err

@@ -118,5 +118,5 @@ func checkDigests(req *wire.DigestRequest, res *wire.DigestResult) error {
 	return nil
 }
 
-// maxLinkTarget is the kernel's bound of where a link leads, PATH_MAX.
+// maxLinkTarget is the maximum length of a symbolic link's target, the kernel's PATH_MAX.
 const maxLinkTarget = 4096

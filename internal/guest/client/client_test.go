@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// binary is the guest, built from the sources that are tested.
+// binary is the path of the guest agent, built from the sources under test.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -43,14 +43,14 @@ func run(m *testing.M) int {
 	return code
 }
 
-// start starts a guest and connects to it.
+// start starts a guest agent and connects to it.
 func start(t testing.TB) (*guesttest.Guest, *client.Conn) {
 	t.Helper()
 	g := guesttest.Start(t, &guesttest.Options{Binary: binary})
 	return g, dial(t, g)
 }
 
-// dial connects to a guest.
+// dial connects to a guest agent.
 func dial(t testing.TB, g *guesttest.Guest) *client.Conn {
 	t.Helper()
 	c, err := client.New(context.Background(), g.Dial())
@@ -74,7 +74,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// sh is a recorded run of a shell script that waits for its end.
+// sh returns a recorded run of a shell script that waits for its end.
 func sh(script string) wire.RunRequest {
 	return wire.RunRequest{ExecID: newID(), YieldMillis: -1, HeadBytes: 4 << 10, TailBytes: 4 << 10,
 		Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}}
@@ -86,7 +86,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// brief describes an answer, a RunResult without all of its output.
+// brief formats a response. For a RunResult, it omits most of the output.
 func brief(answer any) string {
 	r, ok := answer.(wire.RunResult)
 	if !ok {

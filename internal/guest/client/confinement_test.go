@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// ops are the requests with a path, each reduced to its error.
+// ops returns functions for all requests with a path. Each function returns the error of its request.
 func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
 	ctx := testContext(t)
 	return map[string]func(string) error{
@@ -36,7 +36,7 @@ func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
 	}
 }
 
-// canaryDir is a directory outside that must not change.
+// canaryDir returns a directory outside of the workspace that must not change.
 func canaryDir(t testing.TB) string {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "canary"), []byte("alive"), 0o644))
@@ -52,7 +52,8 @@ func checkCanary(t testing.TB, dir string) {
 	}
 }
 
-// Links, relative ones and such to absolute paths, are followed inside and nowhere else.
+// TestSymlinksInside verifies that relative links and links to absolute paths are followed inside the workspace, and
+// never lead outside.
 func TestSymlinksInside(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -67,7 +68,7 @@ func TestSymlinksInside(t *testing.T) {
 	} {
 		must(t, os.Symlink(to, at(name)))
 	}
-	for p, want := range map[string]wire.Code{ // "" where the file inside is read
+	for p, want := range map[string]wire.Code{ // "" means that the file inside is read
 		"link": "", "dirlink/file": "", "current/sub/file": "", "file": "", "self/data/sub/file": "", "twice/file": "", "mixed/file": "",
 		"data/up/twice/file": "", at("current/sub/file"): "",
 		"nowhere": wire.CodeNotFound, "dangling": wire.CodeNotFound, "current/none": wire.CodeNotFound,
@@ -100,7 +101,7 @@ func TestSymlinksInside(t *testing.T) {
 	if err != nil || len(l.Entries) != 7 || l.Entries[0].Path != "current/new" {
 		t.Errorf("list: %+v, %v", l, err)
 	}
-	// A write replaces a link, and Stat and Remove are about the link: what it led to stays.
+	// A write replaces a link. Stat and Remove apply to the link itself, and the link's target stays.
 	mustPut(t, c, "link", []byte("new"))
 	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "dirlink"}); err != nil || info.Type != wire.TypeSymlink {
 		t.Errorf("stat of a link: %+v, %v", info, err)
@@ -116,7 +117,8 @@ func TestSymlinksInside(t *testing.T) {
 	checkCanary(t, canary)
 }
 
-// A second root has the rules of the first, and neither leads into the other.
+// TestScratch verifies that a second root has the same rules as the first, and that no path leads from one root to the
+// other.
 func TestScratch(t *testing.T) {
 	t.Parallel()
 	scratch := t.TempDir()

@@ -1,7 +1,7 @@
-// Package client is the host's side of the guest protocol (docs/guest-protocol.md).
+// Package client implements the host side of the guest protocol (docs/guest-protocol.md).
 //
-// A [Conn] runs over a stream that reaches a guest and that no other host uses. It treats the guest as a stranger:
-// every size, id and state in an answer is checked before it is used.
+// A [Conn] needs a stream to a guest agent that no other host uses. It does not trust the guest agent: it validates
+// every size, ID, and state in a response before it uses them.
 package client
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Times of a connection. A guest that does not answer a heartbeat within heartbeatTimeout is lost.
+// Timeouts of a connection. If a guest agent does not answer a heartbeat within heartbeatTimeout, the connection is
+// lost.
 const (
 	handshakeTimeout  = 10 * time.Second
 	heartbeatInterval = 10 * time.Second
@@ -27,8 +28,9 @@ const (
 	streamOpenTime    = 30 * time.Second
 )
 
-// Conn is a connection to a guest. All methods may be called concurrently. A call whose context ends returns at once
-// with the context's error, or, from a guest that has left 256 requests unanswered, within half a minute.
+// Conn is a connection to a guest agent. It is safe for concurrent use. If the context of a call ends, the call returns
+// immediately with the context's error. The exception is a guest agent that has 256 unanswered requests: then the call
+// returns within 30 seconds.
 type Conn struct {
 	link    *hostLink
 	session *yamux.Session
@@ -37,8 +39,8 @@ type Conn struct {
 	closing sync.Once
 }
 
-// New takes over rw and reads the guest's hello, for at most 10 s. It closes rw when it fails. The Conn's goroutines
-// end with Close or when the stream ends.
+// New takes ownership of rw and reads the guest agent's hello, for at most 10 seconds. If New fails, it closes rw. The
+// Conn's goroutines end with Close or when the stream ends.
 func New(ctx context.Context, rw io.ReadWriteCloser) (*Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout,
 		fmt.Errorf("%w within %v", ErrNoAnswer, handshakeTimeout))
@@ -46,7 +48,7 @@ func New(ctx context.Context, rw io.ReadWriteCloser) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() }) // unblocks the handshake, which reports the cause
 	c, err := handshake(rw)
 	if !stop() || err != nil {
-		_ = rw.Close() // the error below says more
+		_ = rw.Close() // the error below contains more information
 		if c != nil {
 			_ = c.Close()
 		}
@@ -99,20 +101,20 @@ func muxConfig() *yamux.Config {
 	cfg.KeepAliveInterval = heartbeatInterval
 	cfg.ConnectionWriteTimeout = heartbeatTimeout
 	cfg.StreamCloseTimeout = streamCloseTime
-	// A guest that answers heartbeats but no request is lost as well: the multiplexer opens 256 streams without an
-	// answer and then waits, whatever the caller's context.
+	// A guest agent that answers heartbeats but no requests is also lost. The multiplexer opens 256 streams without a
+	// response and then waits, regardless of the caller's context.
 	cfg.StreamOpenTimeout = streamOpenTime
 	cfg.MaxStreamWindowSize = receiveWindow
 	return cfg
 }
 
-// Hello returns the guest's description of itself from when the connection began.
+// Hello returns the guest agent's hello, which describes the state at the start of the connection.
 func (c *Conn) Hello() wire.Hello { return c.hello }
 
-// Done is closed when the connection has ended, by Close or by itself.
+// Done returns a channel that is closed when the connection has ended, with or without a call of Close.
 func (c *Conn) Done() <-chan struct{} { return c.session.CloseChan() }
 
-// Err returns why the connection ended; nil while it lives.
+// Err returns the reason why the connection ended, or nil if it is open.
 func (c *Conn) Err() error {
 	select {
 	case <-c.session.CloseChan():
@@ -122,17 +124,18 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Close ends the connection and every call on it. Attached commands end with it, recorded ones run on. Idempotent.
+// Close ends the connection and all its calls. Attached commands are killed; recorded commands keep running. Calling
+// Close again has no effect.
 func (c *Conn) Close() error {
 	c.closing.Do(func() {
 		c.link.fail(errClosed)
 		bye := make(chan struct{})
-		go func() { _ = c.session.GoAway(); close(bye) }() // fails when the connection has ended
+		go func() { _ = c.session.GoAway(); close(bye) }() // fails if the connection has ended
 		select {
 		case <-bye:
 		case <-time.After(closeTimeout): // the stream is stuck; closing it below frees the goroutine
 		}
-		_ = c.session.Close() // closes the stream; there is nothing left to lose
+		_ = c.session.Close() // closes the stream; no data can be lost
 		<-bye
 	})
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// A file for /tmp that there is no memory for is refused: to make room for it the kernel could kill nothing but the
-// guest.
+// TestContainerScratchIsMemory verifies that a file in /tmp is refused if it does not fit in memory. To make room for
+// such a file, the kernel would have to kill the guest agent.
 func TestContainerScratchIsMemory(t *testing.T) {
 	t.Parallel()
 	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "40m"}})

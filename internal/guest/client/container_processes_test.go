@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// A killed tree leaves no zombie when its command is over. Orphans are reaped as well.
+// TestContainerReaped verifies that a killed process tree leaves no zombies, and that orphans are reaped.
 func TestContainerReaped(t *testing.T) {
 	t.Parallel()
 	_, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--pids-limit", "400"}})
@@ -23,7 +23,7 @@ func TestContainerReaped(t *testing.T) {
 		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
 			t.Fatalf("got %v", brief(res))
 		}
-		// A zombie keeps its name and loses its command line.
+		// A zombie keeps its name but loses its command line.
 		if got := string(mustRun(t, c, sh("cat /proc/[0-9]*/comm | grep -c sleep; true")).Stdout.Head); got != "0\n" {
 			t.Fatalf("%q of the killed are left", got)
 		}
@@ -36,7 +36,8 @@ func TestContainerReaped(t *testing.T) {
 	})
 }
 
-// That there is no room for a command passes as long as something runs that can end; where nothing does, it says so.
+// TestContainerNoRoomToStart verifies the error if a process limit prevents the start of a command. The error is
+// temporary if a running process can exit. Otherwise the error reports this.
 func TestContainerNoRoomToStart(t *testing.T) {
 	t.Parallel()
 	sandbox, c := startSandbox(t, guesttest.ContainerOptions{})
@@ -69,7 +70,8 @@ func TestContainerNoRoomToStart(t *testing.T) {
 	alive(t, sandbox, c)
 }
 
-// The guest makes no thread beside those that it begins with, which its filter protects.
+// TestContainerThreads verifies that the guest agent creates no threads except the initial threads, which its filter
+// protects.
 func TestContainerThreads(t *testing.T) {
 	t.Parallel()
 	_, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--pids-limit", "400"}})
@@ -92,8 +94,8 @@ func TestContainerThreads(t *testing.T) {
 	}
 }
 
-// A process that lowers its own tag to that of a later exec does not get away with it: the filter of the guest, which
-// is the init here, refuses. Tags are those of a sandbox that has no limit of locks to be had.
+// TestContainerForgedTag verifies that the guest agent's system call filter prevents a process from changing its tag to
+// the tag of a later command. In this sandbox, tags use another resource limit because RLIMIT_LOCKS is not available.
 func TestContainerForgedTag(t *testing.T) {
 	t.Parallel()
 	_, c := startSandbox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--ulimit", "locks=9"}})
@@ -118,7 +120,8 @@ time.sleep(4322)
 	}
 }
 
-// harm tries to change what the kernel keeps of the guest's process and threads, and prints what it may do to itself.
+// harm tries to change the kernel's attributes of the guest agent's process and threads. It also prints which
+// attributes of its process it may change.
 const harm = `
 import ctypes, os, resource, threading
 libc = ctypes.CDLL(None, use_errno=True)
@@ -151,7 +154,7 @@ tags = {attempt(resource.prlimit, 0, 10, (5, 5)), call({'x86_64': 160, 'aarch64'
 print({k: v for k, v in own.items() if v != 'ok'}, tags)
 `
 
-// guestState prints what harm tries to change.
+// guestState prints the attributes that harm tries to change.
 const guestState = `
 import os, resource, time
 any(open('/proc/1/oom_score_adj').read() == '0\n' or time.sleep(.01) for _ in range(500)) # a child's, while one is made
@@ -160,7 +163,8 @@ for t in sorted(map(int, os.listdir('/proc/1/task'))):
     print(t, os.sched_getscheduler(t), os.sched_getaffinity(t), os.getpriority(os.PRIO_PROCESS, t))
 `
 
-// What a command does to the guest's limits, priorities and score does not outlive it.
+// TestContainerHarmToTheGuest verifies that changes of a command to the guest agent's limits, priorities, and score are
+// undone after the command.
 func TestContainerHarmToTheGuest(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
@@ -179,7 +183,7 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 			t.Errorf("the guest changed (-want +got):\n%s", diff)
 		}
 		alive(t, sandbox, c)
-		req := sh("setsid sleep 1000 & sleep 1000") // which a tag finds
+		req := sh("setsid sleep 1000 & sleep 1000") // a process that its tag identifies
 		req.TimeoutMillis = 100
 		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
 			t.Errorf("got %v", brief(res))
@@ -187,7 +191,7 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 	})
 }
 
-// connector starts the guest's program as an engine does for connect, and opens its memory as soon as it is there.
+// connector starts the guest agent's program like an engine that connects, and immediately tries to open its memory.
 const connector = `
 import os, signal
 opened = 0
@@ -204,7 +208,8 @@ for i in range(100):
 print(opened)
 `
 
-// The memory of the guest's program is closed to commands from its first instruction.
+// TestContainerConnectIsOpaque verifies that commands cannot access the memory of the guest agent's program, even right
+// after its start.
 func TestContainerConnectIsOpaque(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {

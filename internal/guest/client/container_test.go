@@ -26,7 +26,7 @@ func startSandbox(t testing.TB, o guesttest.ContainerOptions) (*guesttest.Contai
 	return sandbox, c
 }
 
-// both runs a test as the default user and as root of the sandbox.
+// both runs a test as the default user and as the sandbox's root user.
 func both(t *testing.T, test func(t *testing.T, user string)) {
 	for name, user := range map[string]string{"user": "1000:1000", "root": "0:0"} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func both(t *testing.T, test func(t *testing.T, user string)) {
 	}
 }
 
-// alive checks that the sandbox still does what it is for.
+// alive verifies that the sandbox still works.
 func alive(t testing.TB, sandbox *guesttest.Container, c *client.Conn) {
 	t.Helper()
 	if !sandbox.Running() {
@@ -53,7 +53,8 @@ func alive(t testing.TB, sandbox *guesttest.Container, c *client.Conn) {
 	}
 }
 
-// A command cannot speak to the guest, neither by itself nor through the guest's own program.
+// TestContainerSocketRefusesCommands verifies that a command cannot connect to the guest agent, neither directly nor
+// through the guest agent's program.
 func TestContainerSocketRefusesCommands(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
@@ -71,14 +72,14 @@ try:
 except ConnectionError:
     print(0)
 '`,
-			// Orphans become the guest's children, not parentless.
+			// Orphans become children of the guest agent, so they have a parent.
 			`(sh -c 'sleep 0.3; sleep 1 | /.workcell/workcell-guest connect > out' >/dev/null 2>&1 &); until [ -e out ]; do sleep 0.1; done; sleep 1.5; wc -c < out`,
 		} {
 			if res := mustRun(t, c, sh(script)); strings.TrimSpace(string(res.Stdout.Head)) != "0" {
 				t.Errorf("%s: got %q %s", script, res.Stdout.Head, res.Stderr.Head)
 			}
 		}
-		// Nor can it take the name.
+		// A command also cannot bind the socket's name.
 		res := mustRun(t, c, sh(`python3 -c '
 import socket
 socket.socket(socket.AF_UNIX).bind("\0workcell-guest")' 2>&1 | tail -1`))

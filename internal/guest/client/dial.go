@@ -10,20 +10,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Times of a connection that is closed.
+// Timeouts of a closed connection.
 const (
-	endPatience = 30 * time.Second       // for the end to go out behind what was written, after which the connection is reset
-	endWait     = 100 * time.Millisecond // of that, how much Close waits for
+	endPatience = 30 * time.Second       // to deliver pending data and the end; afterwards the connection is reset
+	endWait     = 100 * time.Millisecond // the part of endPatience during which Close waits
 )
 
-// Dialed is a connection to a port of the sandbox, a net.Conn with CloseWrite and SetLinger.
+// Dialed is a connection to a port of the sandbox. It implements net.Conn, CloseWrite, and SetLinger.
 type Dialed struct {
 	*peerConn
 	local, remote *net.TCPAddr
-	reset         atomic.Bool // Close resets the connection
+	reset         atomic.Bool // if set, Close resets the connection
 }
 
-// Dial connects to a TCP port of the sandbox's loopback. ctx bounds that alone.
+// Dial connects to a TCP port on the sandbox's loopback interface. ctx only bounds the connecting.
 func (c *Conn) Dial(ctx context.Context, req wire.DialRequest) (*Dialed, error) {
 	k, err := c.open(ctx, wire.OpDial, &req)
 	if err != nil {
@@ -34,7 +34,7 @@ func (c *Conn) Dial(ctx context.Context, req wire.DialRequest) (*Dialed, error) 
 	if err = k.answer(&res); err == nil {
 		err = d.addresses(&res)
 	}
-	if err == nil && !k.stop() { // from now on ctx is not the connection's
+	if err == nil && !k.stop() { // ctx no longer applies to the connection
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Conn) Dial(ctx context.Context, req wire.DialRequest) (*Dialed, error) 
 	return d, nil
 }
 
-// addresses checks and takes what the guest says that it connected.
+// addresses validates and stores the addresses in the guest agent's response.
 func (d *Dialed) addresses(res *wire.Dialed) error {
 	for text, addr := range map[string]**net.TCPAddr{res.Local: &d.local, res.Remote: &d.remote} {
 		ap, err := netip.ParseAddrPort(text)
@@ -56,25 +56,25 @@ func (d *Dialed) addresses(res *wire.Dialed) error {
 	return nil
 }
 
-// LocalAddr returns the address of the guest's end, inside the sandbox.
+// LocalAddr returns the address of the guest agent's end, inside the sandbox.
 func (d *Dialed) LocalAddr() net.Addr { return d.local }
 
-// RemoteAddr returns the address that was connected to, inside the sandbox.
+// RemoteAddr returns the address of the server, inside the sandbox.
 func (d *Dialed) RemoteAddr() net.Addr { return d.remote }
 
-// SetLinger has Close reset the connection when sec is 0, as that of a net.TCPConn does. Other values are the default.
+// SetLinger makes Close reset the connection if sec is 0, like SetLinger of net.TCPConn. Other values have no effect.
 func (d *Dialed) SetLinger(sec int) error {
 	d.reset.Store(sec == 0)
 	return nil
 }
 
-// Close ends the connection. What was written is delivered, unless a Write is still under way: then the connection is
-// reset, as it is when its server takes nothing for half a minute. Idempotent.
+// Close closes the connection and delivers pending data. If a Write is in progress, or if the server reads nothing for
+// 30 seconds, Close resets the connection. Calling Close again has no effect.
 func (d *Dialed) Close() error {
 	if d.closed.Swap(true) {
 		return nil
 	}
-	_ = d.st.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below; frees a Read
+	_ = d.st.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below; unblocks a Read
 	if d.reset.Load() || !d.writing.TryLock() {
 		d.abort()
 		return nil
@@ -92,7 +92,7 @@ func (d *Dialed) Close() error {
 	}()
 	select {
 	case <-done:
-	case <-time.After(endWait): // what was written waits for its reader
+	case <-time.After(endWait): // pending data waits for the server
 	}
 	return nil
 }

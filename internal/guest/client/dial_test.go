@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// port listens as a program of the sandbox does, until the test's end, and serves each connection with handle.
+// port listens like a program in the sandbox and serves each connection with handle, until the end of the test.
 func port(t testing.TB, handle func(*net.TCPConn)) string {
 	t.Helper()
 	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -47,7 +47,7 @@ func dialPort(t testing.TB, c *client.Conn, address string) *client.Dialed {
 	return d
 }
 
-// Each direction ends by itself, and nothing of what came before the end is lost.
+// TestDialHalfClose verifies that each direction can be closed separately and that earlier data is delivered.
 func TestDialHalfClose(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -56,7 +56,7 @@ func TestDialHalfClose(t *testing.T) {
 		if _, err := io.WriteString(conn, "hello "); err != nil {
 			t.Error(err)
 		}
-		got, err := io.ReadAll(conn) // to the end of the one direction, after which the other still goes
+		got, err := io.ReadAll(conn) // reads one direction to its end; the other stays open
 		if err != nil {
 			t.Error(err)
 		}
@@ -80,7 +80,7 @@ func TestDialHalfClose(t *testing.T) {
 	}
 }
 
-// What a server resets is not taken for an end, and neither is what a host resets.
+// TestDialReset verifies that a reset by the server or by the host is not reported as a regular end.
 func TestDialReset(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -123,7 +123,7 @@ func heldPort(t testing.TB, c *client.Conn) (*client.Dialed, *net.TCPConn) {
 	return d, <-conns
 }
 
-// A connection that is closed has delivered what was written, to a server that is slow as well.
+// TestDialCloseDelivers verifies that Close delivers pending data, even to a slow server.
 func TestDialCloseDelivers(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -137,7 +137,7 @@ func TestDialCloseDelivers(t *testing.T) {
 	}
 }
 
-// TestDialClosed: what came before Close and nobody read is not read after it, nor is the end.
+// TestDialClosed verifies that a Read after Close returns neither earlier data nor the end of the stream.
 func TestDialClosed(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -157,7 +157,7 @@ func TestDialClosed(t *testing.T) {
 	}
 }
 
-// Nothing but the loopback is reached, however it is written.
+// TestDialRefuses verifies that Dial only reaches loopback addresses, in any notation.
 func TestDialRefuses(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -181,7 +181,7 @@ func TestDialRefuses(t *testing.T) {
 	}
 }
 
-// A server that accepts nothing keeps nobody who gives up.
+// TestDialCancelled verifies that a caller can give up connecting to a server that accepts no connections.
 func TestDialCancelled(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -192,7 +192,7 @@ func TestDialCancelled(t *testing.T) {
 	sa, err := unix.Getsockname(fd)
 	must(t, err)
 	full := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*unix.SockaddrInet4).Port}).String()
-	dialPort(t, c, full) // all that its queue holds
+	dialPort(t, c, full) // fills the server's queue
 	ctx, cancel := context.WithCancel(testContext(t))
 	timer := time.AfterFunc(200*time.Millisecond, cancel)
 	defer timer.Stop()
@@ -202,7 +202,8 @@ func TestDialCancelled(t *testing.T) {
 	mustRun(t, c, sh("true"))
 }
 
-// A server that reads nothing holds its own connection back and nothing else; when its host has left it is reset.
+// TestDialNobodyReads verifies that a server that does not read only blocks its own connection, and that the connection
+// is reset after the host has closed it.
 func TestDialNobodyReads(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -219,7 +220,7 @@ func TestDialNobodyReads(t *testing.T) {
 			}
 		}
 	}()
-	for range 20 { // beside it, commands and other connections go on
+	for range 20 { // commands and other connections still work
 		mustRun(t, c, sh("head -c 100000 /dev/zero"))
 		e := dialPort(t, c, port(t, func(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }))
 		if _, err := io.WriteString(e, "x"); err != nil {
@@ -238,7 +239,7 @@ func TestDialNobodyReads(t *testing.T) {
 	}
 	raw, err := conn.SyscallConn()
 	must(t, err)
-	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Minute)) // the host's multiplexer gives a closed stream up after half a minute
+	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Minute)) // the host's multiplexer gives up a closed stream after 30 seconds
 	if err := raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		n, _ := unix.Poll(p, 0)
@@ -248,7 +249,7 @@ func TestDialNobodyReads(t *testing.T) {
 	}
 }
 
-// Connections are bounded, and those that ended make room.
+// TestDialCapacity verifies the maximum number of connections, and that closed connections no longer count.
 func TestDialCapacity(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -264,7 +265,7 @@ func TestDialCapacity(t *testing.T) {
 	for _, d := range open {
 		_ = d.Close()
 	}
-	for { // a close is on its way to the guest
+	for { // the guest agent may not have processed a close yet
 		d, err := c.Dial(testContext(t), wire.DialRequest{Address: address})
 		if err == nil {
 			_ = d.Close()

@@ -5,22 +5,22 @@ import (
 	"fmt"
 )
 
-// Errors of a connection. A failure that the guest reports comes back as a *wire.Error.
+// Errors of a connection. Failures that the guest agent reports are returned as *wire.Error.
 var (
-	// ErrConnLost: the stream to the guest ended or nothing came over it for too long. What a pending call did inside
-	// the sandbox is unknown.
+	// ErrConnLost means that the stream to the guest agent ended or was silent for too long. The effects of pending calls
+	// in the sandbox are unknown.
 	ErrConnLost = errors.New("connection to the guest agent lost")
-	// ErrNoAnswer: the guest did not say hello in time.
+	// ErrNoAnswer means that the guest agent did not send its hello in time.
 	ErrNoAnswer = fmt.Errorf("%w: no response", ErrConnLost)
-	// ErrProtocol: the guest sent something that it must not send.
+	// ErrProtocol means that the guest agent violated the protocol.
 	ErrProtocol = errors.New("protocol error of the guest agent")
-	// ErrVersion: the guest speaks another version of the protocol. It is an ErrProtocol.
+	// ErrVersion means that the guest agent uses another version of the protocol. It wraps ErrProtocol.
 	ErrVersion = fmt.Errorf("%w", ErrProtocol)
 
-	// ErrTakenOver: another host took over a terminal, whose command runs on.
+	// ErrTakenOver means that another host took over the terminal. Its command keeps running.
 	ErrTakenOver = errors.New("detached from the terminal: another host took it over")
 
-	// ErrNotListening: another host listens as the service now.
+	// ErrNotListening means that another host took over the service.
 	ErrNotListening = errors.New("another host took over the service")
 
 	errUnanswered = protocolErrorf("the guest agent ended a request without a response")

@@ -11,9 +11,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Run starts a recorded exec and waits for it as req asks. When ctx ends first, the exec is killed if req.KillOnCancel
-// is set and runs on otherwise. Standard input beyond wire.InlineData is streamed; when the exec is handed back
-// running, the rest is fed in the background and req.Stdin must not be changed.
+// Run starts a recorded command and waits for it as specified by req. If ctx ends first, the command is killed if
+// req.KillOnCancel is set, and otherwise keeps running. If Run returns while the command is running, a goroutine sends
+// the rest of the standard input, and the caller must not change req.Stdin. Standard input larger than wire.InlineData
+// is streamed.
 func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, error) {
 	var rest []byte
 	if len(req.Stdin) > wire.InlineData {
@@ -33,7 +34,7 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 		k.end()
 		return res, err
 	}
-	k.stop() // the answer is here: the end of ctx no longer matters to the rest of the input
+	k.stop() // the response has arrived, so ctx no longer applies to the input
 	go func() {
 		defer k.end()
 		k.credits(f)
@@ -41,33 +42,34 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 	return res, nil
 }
 
-// Attach starts an exec whose output goes live to stdout and stderr (nil discards it), all of it, at the pace of their
-// writers. Standard input comes from stdin (nil means none). When ctx ends first the exec's whole tree is killed.
-// Attach may return while a Read of stdin is still under way.
+// Attach starts a command and copies its complete output to stdout and stderr while it runs. A nil writer discards its
+// output. A slow writer blocks the command. Standard input comes from stdin; nil means no input. If ctx ends first, the
+// command and all its child processes are killed. Attach may return while a Read of stdin is in progress.
 func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
 	req.StdinStream = stdin != nil
 	return c.live(ctx, wire.OpAttach, &req, &req, stdin, stdout, stderr)
 }
 
-// Terminal starts an exec on a terminal, which req.Terminal describes, and stays there until it ends. Its input comes
-// from stdin (nil means none); its output goes live to stdout, all of it, at the pace of that writer. When ctx ends
-// first, or stdin does, the exec runs on; the guest ends it when nobody was at its terminal for req.TimeoutMillis.
-// Terminal may return while a Read of stdin is still under way. When somebody joins meanwhile it is ErrTakenOver.
+// Terminal starts a command on a terminal with the size req.Terminal and stays connected until the command ends. Its
+// input comes from stdin; nil means no input. Its complete output is copied to stdout while it runs, and a slow writer
+// blocks it. If ctx or stdin ends first, the command keeps running. The guest agent kills it when no host was connected
+// to its terminal for req.TimeoutMillis. Terminal may return while a Read of stdin is in progress. If another host
+// joins the terminal, Terminal returns ErrTakenOver.
 func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
 	return c.live(ctx, wire.OpTerminal, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
 }
 
-// Join goes to the terminal of an exec as Terminal does, with a part of what was written there before.
+// Join connects to the terminal of a command, like Terminal. It first shows a part of the earlier output.
 func (c *Conn) Join(ctx context.Context, req wire.TerminalRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
 	return c.live(ctx, wire.OpJoin, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
 }
 
-// Resize sets the size of an exec's terminal.
+// Resize sets the size of a command's terminal.
 func (c *Conn) Resize(ctx context.Context, req wire.TerminalRequest) error {
 	return c.roundTrip(ctx, wire.OpResize, &req, new(wire.Empty))
 }
 
-// live begins a request whose output is live, and stays until its answer, which must be one to want.
+// live sends a request with live output and waits for its response, which must match want.
 func (c *Conn) live(ctx context.Context, op wire.Op, req any, want *wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
 	k, err := c.open(ctx, op, req)
 	if err != nil {
@@ -86,7 +88,7 @@ func (c *Conn) live(ctx context.Context, op wire.Op, req any, want *wire.RunRequ
 	return res, err
 }
 
-// result reads frames up to the answer.
+// result reads frames until the response.
 func (k *call) result(req *wire.RunRequest, f *feeder, stdout, stderr io.Writer) (wire.RunResult, error) {
 	var res wire.RunResult
 	var buf []byte
@@ -118,7 +120,7 @@ func (k *call) result(req *wire.RunRequest, f *feeder, stdout, stderr io.Writer)
 	}
 }
 
-// credits serves the feeder after the answer, until the guest or the feeder is done.
+// credits passes credit to the feeder after the response, until the guest agent or the feeder is done.
 func (k *call) credits(f *feeder) {
 	defer f.stop()
 	go func() { <-f.done; k.abort() }()
@@ -131,14 +133,14 @@ func (k *call) credits(f *feeder) {
 	}
 }
 
-// feeder sends standard input within the credit that the guest grants.
+// feeder sends standard input within the credit that the guest agent grants.
 type feeder struct {
 	k       *call
 	mu      sync.Mutex // guards credit and stopped
 	more    *sync.Cond
 	credit  int64
 	stopped bool
-	done    chan struct{} // closed when feed has returned
+	done    chan struct{} // closed when feed returns
 }
 
 func newFeeder(k *call) *feeder {
@@ -161,7 +163,7 @@ func (f *feeder) stop() {
 	f.more.Signal()
 }
 
-// take waits for credit and returns at most max of it; 0 means stopped.
+// take waits for credit and returns at most max of it. It returns 0 if the feeder was stopped.
 func (f *feeder) take(max int64) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,7 +178,8 @@ func (f *feeder) take(max int64) int {
 	return int(n)
 }
 
-// feed copies r to the guest. Errors of r end the input as its end does; errors of the stream show in the answer.
+// feed copies r to the guest agent. An error of r ends the input like its end does. Errors of the stream are reported
+// by the response.
 func (f *feeder) feed(r io.Reader) {
 	defer close(f.done)
 	buf := make([]byte, wire.FramePrefixSize+wire.MaxData)
@@ -194,36 +197,37 @@ func (f *feeder) feed(r io.Reader) {
 			}
 		}
 		if err != nil {
-			_ = f.k.write(wire.AppendEOF(nil, wire.ChanStdin)) // the answer says
+			_ = f.k.write(wire.AppendEOF(nil, wire.ChanStdin)) // the response reports the error
 			return
 		}
 	}
 }
 
-// Read returns recorded output after req.SinceSeq and consumes nothing.
+// Read returns recorded output after req.SinceSeq. The output stays available.
 func (c *Conn) Read(ctx context.Context, req wire.ReadRequest) (wire.ReadResult, error) {
 	return ask(ctx, c, wire.OpRead, &req, func(res *wire.ReadResult) error { return checkRead(&req, res) })
 }
 
-// Wait waits for the end of an exec; after req.WaitMillis it returns how it is. The output is within the bounds of the
-// request that started the exec, and left out when that ended long ago.
+// Wait waits for a command to exit. After req.WaitMillis, it returns the current status. The output has the limits of
+// the request that started the command. If the command exited long ago, the output is omitted.
 func (c *Conn) Wait(ctx context.Context, req wire.WaitRequest) (wire.RunResult, error) {
 	most := &wire.RunRequest{ExecID: req.ExecID, HeadBytes: wire.MaxKeep, TailBytes: wire.MaxKeep}
 	return ask(ctx, c, wire.OpWait, &req, func(res *wire.RunResult) error { return checkResult(most, res) })
 }
 
-// Kill ends or signals an exec's tree, and returns the status after that.
+// Kill kills or signals a command's process tree and returns the resulting status.
 func (c *Conn) Kill(ctx context.Context, req wire.KillRequest) (wire.ExecStatus, error) {
 	return ask(ctx, c, wire.OpKill, &req, func(st *wire.ExecStatus) error { return checkStatus(req.ExecID, st) })
 }
 
-// Extend moves the deadline of a running exec, and returns the status after that.
+// Extend changes the deadline of a running command and returns the resulting status.
 func (c *Conn) Extend(ctx context.Context, req wire.DeadlineRequest) (wire.ExecStatus, error) {
 	return ask(ctx, c, wire.OpDeadline, &req, func(st *wire.ExecStatus) error { return checkStatus(req.ExecID, st) })
 }
 
-// WriteStdin writes to an exec that was started with StdinOpen. It returns when the exec's pipe has taken the bytes.
-// Data beyond wire.MaxStdinWrite goes in several requests. An exec that closed its input swallows them.
+// WriteStdin writes to the standard input of a command that was started with StdinOpen. It returns when the command's
+// pipe has accepted the data. Data larger than wire.MaxStdinWrite is sent in several requests. If the command has
+// closed its input, the data is discarded.
 func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
 	for len(req.Data) > wire.MaxStdinWrite {
 		part := wire.StdinRequest{ExecID: req.ExecID, Data: req.Data[:wire.MaxStdinWrite]}
@@ -235,12 +239,12 @@ func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
 	return c.roundTrip(ctx, wire.OpStdin, &req, new(wire.Empty))
 }
 
-// Execs lists the execs that the guest knows, oldest first.
+// Execs lists the commands that the guest agent knows, oldest first.
 func (c *Conn) Execs(ctx context.Context) ([]wire.ExecStatus, error) {
 	return c.list(ctx, wire.OpExecs)
 }
 
-// KillAll ends every exec and what ended ones left behind, and returns the execs that ran.
+// KillAll kills every command and remaining processes of exited commands. It returns the commands that were running.
 func (c *Conn) KillAll(ctx context.Context) ([]wire.ExecStatus, error) {
 	return c.list(ctx, wire.OpKillAll)
 }
@@ -250,12 +254,12 @@ func (c *Conn) list(ctx context.Context, op wire.Op) ([]wire.ExecStatus, error) 
 	return list.Execs, err
 }
 
-// Health asks how the guest is.
+// Health returns the state of the guest agent.
 func (c *Conn) Health(ctx context.Context) (wire.Health, error) {
 	return ask(ctx, c, wire.OpHealth, wire.Empty{}, func(*wire.Health) error { return nil })
 }
 
-// Claim hands a pooled sandbox to a session.
+// Claim assigns a pooled sandbox to a session.
 func (c *Conn) Claim(ctx context.Context, req wire.ClaimRequest) error {
 	return c.roundTrip(ctx, wire.OpClaim, &req, &wire.Empty{})
 }

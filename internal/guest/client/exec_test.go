@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// mustRun runs a request that must reach an end.
+// mustRun runs a request that must complete.
 func mustRun(t testing.TB, c *client.Conn, req wire.RunRequest) wire.RunResult {
 	t.Helper()
 	res, err := c.Run(testContext(t), req)
@@ -155,7 +155,7 @@ func TestLaunchFailures(t *testing.T) {
 		req.Argv = tc.argv
 		_, err := c.Run(testContext(t), req)
 		if tc.want == "too_long" && codeOf(err) == wire.CodeTooLarge {
-			continue // too large for the protocol already
+			continue // already too large for the protocol
 		}
 		if got := launchOf(err); got != tc.want {
 			t.Errorf("%.60q: got %s, want %s", tc.argv, got, tc.want)
@@ -213,7 +213,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// req0 is the same request under another id.
+// req0 returns a copy of the request with another ID.
 func req0(req wire.RunRequest) wire.RunRequest {
 	req.ExecID = newID()
 	return req

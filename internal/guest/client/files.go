@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// GetFile copies part of a regular file to w and describes the file. FileInfo.Size is the size of the whole file when
-// it was opened.
+// GetFile copies a part of a regular file to w and describes the file. FileInfo.Size is the size of the whole file at
+// the time when it was opened.
 func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	k, err := c.open(ctx, wire.OpFileGet, &req)
@@ -50,9 +50,10 @@ func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer
 	}
 }
 
-// PutFile writes a whole file from r, atomically: after a failure the old file, or none, is there. With req.Size >= 0
-// exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way.
-// With req.Was the file must be there and still have that sum, else the error has wire.CodeChanged.
+// PutFile writes a whole file from r atomically. After a failure, the old file is unchanged, or the file does not
+// exist. If req.Size is not negative, PutFile reads exactly this number of bytes, and returns io.ErrUnexpectedEOF if r
+// has fewer. PutFile may return while a Read of r is in progress. If req.Was is set, the file must exist and have this
+// checksum; otherwise the error has the code wire.CodeChanged.
 func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
 	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
 	k, err := c.open(ctx, wire.OpFilePut, &req, p.next)
@@ -75,14 +76,14 @@ func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader
 // putter sends the contents of a file.
 type putter struct {
 	r     io.Reader
-	left  int64 // bytes of a sized file that are still to come
+	left  int64 // remaining bytes of a file with a known size
 	sized bool
-	ended bool // the EOF frame was made
+	ended bool // the EOF frame was created
 
-	failed bool // r did, which the guest reports as an early end
+	failed bool // reading r failed, which the guest agent reports as an early end
 }
 
-// next appends the next data frame, and the end behind the last one. It reads to where the frame goes out from.
+// next appends the next data frame, and the end after the last frame. It reads directly into the write buffer.
 func (p *putter) next(dst []byte) ([]byte, error) {
 	size := int64(wire.MaxData)
 	if p.sized {
@@ -111,7 +112,7 @@ func (p *putter) next(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// stream sends the rest. The guest may answer early, with an error.
+// stream sends the rest of the file. The guest agent may send an error early.
 func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	sent := make(chan error, 1)
 	go func() { sent <- p.rest(k) }()
@@ -120,7 +121,7 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	select {
 	case err := <-sent:
 		if err != nil {
-			k.abort() // the guest drops what it has
+			k.abort() // the guest agent drops the received part
 			if aerr := <-answered; !p.failed && isGuestError(aerr) {
 				return aerr
 			}
@@ -129,10 +130,10 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 		return <-answered
 	case err := <-answered:
 		if err != nil {
-			k.abort() // frees the sender
+			k.abort() // unblocks the sender
 			return err
 		}
-		select { // the end was sent before this answer, so the sender is done, unless the guest lies
+		select { // the end was sent before this response, so the sender is done, unless the guest lies
 		case err := <-sent:
 			return err
 		case <-k.ctx.Done():
@@ -142,8 +143,8 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	}
 }
 
-// batch is how many frames go out in one write: each wakes the multiplexer's goroutine here and the file's in the
-// guest.
+// batch is the number of frames in one write. Each write wakes up the multiplexer's goroutine in this process and the
+// file's goroutine in the guest agent.
 const batch = 4
 
 func (p *putter) rest(k *call) error {
@@ -174,27 +175,27 @@ func (c *Conn) List(ctx context.Context, req wire.ListRequest) (wire.ListResult,
 	return ask(ctx, c, wire.OpList, &req, func(res *wire.ListResult) error { return checkList(&req, res) })
 }
 
-// Stat describes an entry; a symlink is described, not followed.
+// Stat describes a directory entry. It does not follow symbolic links.
 func (c *Conn) Stat(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
 	return ask(ctx, c, wire.OpStat, &req, checkInfo)
 }
 
-// Mkdir makes a directory and its parents and describes it.
+// Mkdir creates a directory and its parents, and describes the directory.
 func (c *Conn) Mkdir(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
 	return ask(ctx, c, wire.OpMkdir, &req, checkInfo)
 }
 
-// Remove deletes an entry and, when asked, all below it.
+// Remove deletes a directory entry. If requested, it also deletes all entries below it.
 func (c *Conn) Remove(ctx context.Context, req wire.PathRequest) (wire.RemoveResult, error) {
 	return ask(ctx, c, wire.OpRemove, &req, checkRemoved)
 }
 
-// Rename moves an entry.
+// Rename moves a directory entry.
 func (c *Conn) Rename(ctx context.Context, req wire.RenameRequest) error {
 	return c.roundTrip(ctx, wire.OpRename, &req, new(wire.Empty))
 }
 
-// Digest describes what files hold and where links lead, in the order of the paths.
+// Digest returns the checksums of files and the targets of links, in the order of the paths.
 func (c *Conn) Digest(ctx context.Context, req wire.DigestRequest) (wire.DigestResult, error) {
 	return ask(ctx, c, wire.OpDigest, &req, func(res *wire.DigestResult) error { return checkDigests(&req, res) })
 }

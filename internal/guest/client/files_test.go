@@ -40,7 +40,7 @@ func get(t testing.TB, c *client.Conn, path string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// TestLeasedFile verifies that the error about a file on which a process has a lease names the reason.
+// TestLeasedFile verifies that the error for a file on which a process has a lease contains the reason.
 func TestLeasedFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -77,7 +77,7 @@ func TestPartOfAFile(t *testing.T) {
 	}
 }
 
-// TestReplace: what the host has not seen is not replaced.
+// TestReplace verifies that a file is not replaced if the host has not seen its current content.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -136,7 +136,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// A file that is written again keeps its mode, and one that its user may not write is left alone.
+// TestPutOverAFile verifies that rewriting a file keeps its mode, and that a file without write permission is not
+// changed.
 func TestPutOverAFile(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -164,7 +165,7 @@ func TestPutOverAFile(t *testing.T) {
 		}
 		req.Mode = 0o600
 	}
-	// The refusal comes before the contents are sent.
+	// The error is returned before the contents are sent.
 	req = wire.FilePutRequest{Path: "f", Size: -1}
 	if _, err := c.PutFile(testContext(t), req, endless{}); codeOf(err) != wire.CodeExists {
 		t.Errorf("existing: %v", err)
@@ -314,13 +315,13 @@ func TestListIsSortedAndBounded(t *testing.T) {
 	}
 }
 
-// TestDeepTree: a list ends at its deepest level and is truncated there.
+// TestDeepTree verifies that a listing stops at its maximum depth and is marked as truncated.
 func TestDeepTree(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	const depth, listed = 1000, 129
 	deepTree(t, g.Workdir, depth)
-	mustPut(t, c, "e/file", nil) // what comes after the way back up
+	mustPut(t, c, "e/file", nil) // listed after the return to the top level
 	res, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true, Limit: 5000})
 	if err != nil || res.Total != listed+2 || len(res.Entries) != listed+2 || !res.Truncated {
 		t.Fatalf("%d entries, total %d, truncated %v, %v", len(res.Entries), res.Total, res.Truncated, err)
@@ -335,7 +336,7 @@ func TestDeepTree(t *testing.T) {
 	}
 }
 
-// deepTree makes directories below each other.
+// deepTree creates nested directories.
 func deepTree(t testing.TB, dir string, depth int) {
 	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for n := 0; n < depth && err == nil; n++ {

@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// impostor connects to a guest that answers each request with the bytes of answer, and keeps its stream open when hold
-// says so.
+// impostor connects to a fake guest agent that answers each request with the bytes from answer. If hold is true, it
+// keeps the stream open.
 func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *client.Conn {
 	t.Helper()
 	c, err := client.New(context.Background(), fakeGuest(goodHello, func(guest net.Conn) {
@@ -53,7 +53,7 @@ func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *clien
 	return c
 }
 
-// serving answers listen-v1 as a guest does, and accept-v1 with the bytes of answer.
+// serving answers listen-v1 like a guest agent, and accept-v1 with the bytes from answer.
 func serving(t testing.TB, answer func() (out []byte, hold bool)) *client.Conn {
 	t.Helper()
 	listened := bytesOf(t, []wire.Frame{answerFrame(t, wire.ListenResult{Address: wire.ToolsSocket})})
@@ -65,7 +65,7 @@ func serving(t testing.TB, answer func() (out []byte, hold bool)) *client.Conn {
 	})
 }
 
-// listening answers listen-v1 as a guest does, and accept-v1 with frames.
+// listening answers listen-v1 like a guest agent, and accept-v1 with frames.
 func listening(t testing.TB, frames ...wire.Frame) *client.Conn {
 	out := bytesOf(t, frames)
 	return serving(t, func() ([]byte, bool) { return out, true })
@@ -140,7 +140,7 @@ func TestHostileListen(t *testing.T) {
 	})
 }
 
-// What a guest does wrong on a connection ends that connection, and nothing else.
+// TestHostileConnection verifies that a protocol violation on a connection only ends that connection.
 func TestHostileConnection(t *testing.T) {
 	t.Parallel()
 	data := func(s string) wire.Frame {
@@ -189,7 +189,8 @@ func TestHostileConnection(t *testing.T) {
 	})
 }
 
-// A guest that says without end that somebody connects costs the host no more than the connections that it takes.
+// TestAcceptFlood verifies that a guest agent that continuously reports new connections costs the host only the memory
+// for connections that it accepts.
 func TestAcceptFlood(t *testing.T) {
 	t.Parallel()
 	l := listen(t, listening(t, answerFrame(t, goodPeer)), nil)
@@ -207,8 +208,7 @@ func TestAcceptFlood(t *testing.T) {
 	}
 }
 
-// FuzzAccepted: whatever a guest says behind accept-v1, the host takes it for a connection with an identity, or for a
-// fault.
+// FuzzAccepted verifies that the host treats any response to accept-v1 as a connection with an identity or as an error.
 func FuzzAccepted(f *testing.F) {
 	good := bytesOf(f, []wire.Frame{answerFrame(f, goodPeer)})
 	f.Add(good)

@@ -20,7 +20,7 @@ import (
 
 var goodHello = wire.Hello{PID: 1, BootID: "boot", Workdir: "/workspace"}
 
-// fakeGuest answers a handshake with hello and then hands the rest to serve.
+// fakeGuest answers a handshake with hello and then passes the connection to serve.
 func fakeGuest(hello any, serve func(rw net.Conn)) io.ReadWriteCloser {
 	host, guest := net.Pipe()
 	go func() {
@@ -77,7 +77,7 @@ func hostileHandshake(t *testing.T) {
 		"no hello":      {say(marker), client.ErrNoAnswer, ""},
 		"noise":         {say(noise(1 << 20)), client.ErrProtocol, ""},
 		"a host":        {say(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)), client.ErrProtocol, ""},
-		// An old guest says its version and waits for another host.
+		// An old guest agent sends its version and waits for another host.
 		"old guest": {
 			say(wire.AppendMarker(nil, wire.FromGuest, 1)), client.ErrProtocol,
 			"version 1 of the protocol, this host version 3; remove the sandbox",
@@ -96,13 +96,14 @@ func hostileHandshake(t *testing.T) {
 	}
 }
 
-// muxHeader is a frame header of the multiplexer.
+// muxHeader returns a frame header of the multiplexer.
 func muxHeader(version, kind byte, flags uint16, stream, length uint32) []byte {
 	return []byte{version, kind, byte(flags >> 8), byte(flags), byte(stream >> 24), byte(stream >> 16), byte(stream >> 8), byte(stream),
 		byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}
 }
 
-// FuzzHostileStream: whatever follows a hello, the host's calls and its connection end with an error of the connection.
+// FuzzHostileStream verifies that any data after a hello ends the host's calls and its connection with an error of the
+// connection.
 func FuzzHostileStream(f *testing.F) {
 	f.Add(muxHeader(0, wire.MuxData, 0, 1, 12))
 	f.Add(append(muxHeader(0, wire.MuxWindowUpdate, 2, 1, 1<<20), muxHeader(0, wire.MuxGoAway, 0, 0, 0)...))
@@ -159,7 +160,7 @@ func TestHostileMultiplexer(t *testing.T) {
 	}
 }
 
-// liar connects to a guest that answers every request with the same frames.
+// liar connects to a fake guest agent that answers every request with the same frames.
 func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 	t.Helper()
 	out := bytesOf(t, frames)
@@ -268,7 +269,8 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// A guest that says it has the file before it could have it does not make PutFile succeed early or hang.
+// TestHostilePut verifies that PutFile neither succeeds early nor hangs if the guest agent confirms a file before it
+// was sent.
 func TestHostilePut(t *testing.T) {
 	t.Parallel()
 	c := liar(t, answerFrame(t, wire.FileInfo{Path: "f", Type: wire.TypeFile}))

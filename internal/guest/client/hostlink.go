@@ -11,19 +11,19 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// readSize is how much one read of the stream may take.
+// readSize is the maximum size of one read from the stream.
 const readSize = 256 << 10
 
-// hostLink is the host's end of the stream that the multiplexer runs on.
+// hostLink is the host's end of the stream that the multiplexer uses.
 type hostLink struct {
 	in  *bufio.Reader
 	out *wire.MuxWriter
 
-	guarded bool // what comes is the multiplexer's
+	guarded bool // the incoming data belongs to the multiplexer
 	frames  wire.MuxFrames
 
 	mu    sync.Mutex // guards cause
-	cause error      // why the link ended, the first reason counts
+	cause error      // first reason why the link ended
 
 	shut func() error // closes rw once
 }
@@ -32,13 +32,13 @@ func newHostLink(rw io.ReadWriteCloser) *hostLink {
 	return &hostLink{in: bufio.NewReaderSize(rw, readSize), out: wire.NewMuxWriter(rw), shut: sync.OnceValue(rw.Close)}
 }
 
-// awaitAck reads which version the guest speaks.
+// awaitAck reads the protocol version of the guest agent.
 func (l *hostLink) awaitAck() error {
 	version, err := wire.ReadMarker(l.in, wire.FromGuest)
 	switch {
 	case errors.Is(err, wire.ErrMarker):
 		return protocolErrorf("%v", err)
-	case err != nil: // a driver's stream may say that the sandbox is lost
+	case err != nil: // a driver's stream may report a lost sandbox
 		return fmt.Errorf("%w: %w", ErrConnLost, err)
 	case version != wire.ProtocolVersion:
 		return fmt.Errorf("%w: it speaks version %d of the protocol, this host version %d; remove the sandbox with "+
@@ -47,7 +47,7 @@ func (l *hostLink) awaitAck() error {
 	return nil
 }
 
-// Read returns the bytes of the guest after checking them.
+// Read returns data of the guest agent after validating it.
 func (l *hostLink) Read(p []byte) (int, error) {
 	n, err := l.in.Read(p)
 	if l.guarded {
@@ -76,10 +76,10 @@ func (l *hostLink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the stream.
+// Close closes the stream.
 func (l *hostLink) Close() error { return l.shut() }
 
-// fail records why the link ended.
+// fail records the reason why the link ended.
 func (l *hostLink) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ func (l *hostLink) fail(err error) {
 	}
 }
 
-// reason returns what fail recorded; a link that ended without one had no heartbeat.
+// reason returns the reason that fail recorded. If none was recorded, the link ended because of a missing heartbeat.
 func (l *hostLink) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *hostLink) reason() error {
 	return l.cause
 }
 
-// explain prefers the recorded reason to err.
+// explain returns the recorded reason, or err if none was recorded.
 func (l *hostLink) explain(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +108,8 @@ func (l *hostLink) explain(err error) error {
 	return protocolErrorf("%v", err)
 }
 
-// checkFrame checks a header of the multiplexer before the multiplexer sees it. A guest may only answer: it opens no
-// streams and asks with no pings, each of which would cost the host memory.
+// checkFrame validates a header of the multiplexer before the multiplexer reads it. A guest agent may only answer. It
+// must not open streams or send ping requests, because each of them would use the host's memory.
 func checkFrame(head []byte) error {
 	kind, flags, length := head[1], binary.BigEndian.Uint16(head[2:]), binary.BigEndian.Uint32(head[8:])
 	if head[0] != 0 || kind > wire.MuxGoAway || flags&wire.MuxFlagSYN != 0 {

@@ -21,7 +21,8 @@ func contextFor(t testing.TB, d time.Duration) (context.Context, context.CancelF
 	return context.WithTimeout(context.Background(), d)
 }
 
-// sleepers counts the processes on this machine that sleep for exactly this many seconds, which names them.
+// sleepers returns the number of processes on this host that sleep for exactly this many seconds. The duration
+// identifies them.
 func sleepers(t testing.TB, name string) int {
 	t.Helper()
 	n := 0
@@ -36,21 +37,22 @@ func sleepers(t testing.TB, name string) int {
 	return n
 }
 
-// sleepName is a duration that no other test uses.
+// sleepName returns a duration that no other test uses.
 func sleepName(t testing.TB) string {
 	n, err := strconv.ParseUint(newID()[:12], 16, 64)
 	must(t, err)
 	return strconv.FormatUint(1000000+n%8999999, 10)
 }
 
-// kill ends a command's tree.
+// kill kills a command's process tree.
 func kill(t testing.TB, c *client.Conn, id string) {
 	t.Helper()
 	_, err := c.Kill(testContext(t), wire.KillRequest{ExecID: id})
 	must(t, err)
 }
 
-// trees are scripts that leave processes behind in every way we know. NAME stands for what they sleep.
+// trees contains scripts that leave processes behind in all known ways. NAME is replaced by the duration of their
+// sleep.
 var trees = map[string]string{
 	"plain":             `sleep NAME`,
 	"background":        `sleep NAME & sleep NAME & wait`,
@@ -66,7 +68,7 @@ var trees = map[string]string{
 	"closes its output": `exec >/dev/null 2>&1 </dev/null; sleep NAME`,
 }
 
-// However a tree is ended, nothing of it is left.
+// TestTimeoutEndsTheTree verifies that a timeout and a kill leave no process of any tree.
 func TestTimeoutEndsTheTree(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -87,7 +89,7 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 			}
 			mustRun(t, c, killed)
 			eventually(t, "there is something to kill", func() bool { return sleepers(t, id) > 0 })
-			for range 2 { // the second changes nothing
+			for range 2 { // the second call has no effect
 				st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: killed.ExecID})
 				if n := sleepers(t, id); err != nil || st.State != wire.ExecKilled || n != 0 {
 					t.Errorf("got %+v, %v, %d processes are left", st, err, n)
@@ -97,7 +99,7 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 	}
 }
 
-// TestDeadLeader verifies that a process whose first thread ended is ended with its command.
+// TestDeadLeader verifies that a process whose first thread exited is killed together with its command.
 func TestDeadLeader(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -120,7 +122,7 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)`}
 	}
 }
 
-// eventually waits for something that happens apart from the test.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
@@ -200,7 +202,7 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	if res.State != wire.ExecCompleted || !res.Leaked || string(res.Stdout.Head) != "early\n" {
 		t.Errorf("got %v", brief(res))
 	}
-	// The child runs on, and what it writes does not end it.
+	// The child process keeps running, and its writes do not end it.
 	ctx := testContext(t)
 	mustPut(t, c, "go", nil)
 	eventually(t, "late output is recorded", func() bool {
@@ -214,7 +216,8 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	}
 }
 
-// A process of another command that holds the output open is not counted as left by this one.
+// TestOutputHeldByAnotherCommand verifies that a process of another command that keeps the output open does not count
+// as left over from this command.
 func TestOutputHeldByAnotherCommand(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -234,7 +237,7 @@ func joined(chunks []wire.Chunk) string {
 	return b.String()
 }
 
-// KillAll ends what runs, and what a command that is over left behind.
+// TestKillAll verifies that KillAll kills running commands and remaining processes of exited commands.
 func TestKillAll(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

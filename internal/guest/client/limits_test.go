@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Limits hold from a command's first instruction, however busy the machine is, and programs that are no programs still
-// fail as they should.
+// TestLimitsHoldFromTheStart verifies that limits apply from a command's first instruction, even on a busy host, and
+// that invalid programs fail with the right error.
 func TestLimitsHoldFromTheStart(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -49,11 +49,11 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	}
 }
 
-// A command that passes the watched limit of the workspace is ended, hears which file was cut, and leaves the others
-// whole.
+// TestPassedLimitIsCut verifies that a command that exceeds the workspace's monitored limit is killed, that its result
+// names the truncated file, and that other files are unchanged.
 func TestPassedLimitIsCut(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/dev/shm", "cut") // files that other processes deleted and hold open there do not count
+	dir, err := os.MkdirTemp("/dev/shm", "cut") // deleted files that other processes hold open do not count there
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	const limit = 4 << 20

@@ -36,7 +36,8 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// A broken connection ends attached execs. Another host finds the recorded ones, including those with a waiting caller.
+// TestBrokenConnection verifies that a lost connection kills attached commands, and that another host finds the
+// recorded commands, including commands with a waiting caller.
 func TestBrokenConnection(t *testing.T) {
 	t.Parallel()
 	g, second := start(t)
@@ -83,17 +84,17 @@ func TestBrokenConnection(t *testing.T) {
 	}
 	eventually(t, "the attached exec is gone", func() bool { return sleepers(t, id) == 0 })
 	list, err := second.Execs(testContext(t))
-	if err != nil || len(list) != 3 || list[0].ExecID != recorded.ExecID { // the oldest
+	if err != nil || len(list) != 3 || list[0].ExecID != recorded.ExecID { // oldest first
 		t.Errorf("Execs: %+v, %v", list, err)
 	}
-	for _, st := range list { // the one that was waited for, too
+	for _, st := range list { // includes the command with a waiting caller
 		if st.State == wire.ExecKilled && st.ExecID == recorded.ExecID {
 			t.Errorf("killed: %+v", st)
 		}
 	}
 }
 
-// cut lets n more bytes of a host through and then loses the rest, in the middle of whatever is sent.
+// cut passes n more bytes of a host and then drops the rest, even in the middle of a frame.
 type cut struct {
 	io.ReadWriteCloser
 	mu   sync.Mutex
@@ -116,7 +117,8 @@ func (c *cut) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Hosts die in the middle of a frame. Nothing of the file that they sent remains, and other hosts still work.
+// TestHostsCutOff verifies that hosts that disconnect in the middle of a frame leave no partial file, and that other
+// hosts still work.
 func TestHostsCutOff(t *testing.T) {
 	t.Parallel()
 	g, other := start(t)
@@ -159,12 +161,13 @@ func stopped(t *testing.T, pid int) bool {
 	return true
 }
 
-// A guest that does not answer is lost within a bounded time, and found again when it is continued.
+// TestSuspendedGuest verifies that a guest agent that does not respond is reported as lost within a bounded time, and
+// is reachable again after it continues.
 func TestSuspendedGuest(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	must(t, syscall.Kill(g.PID, syscall.SIGSTOP))
-	for !stopped(t, g.PID) { // each of its threads stops by itself
+	for !stopped(t, g.PID) { // each thread stops separately
 		time.Sleep(time.Millisecond)
 	}
 	resumed := false
@@ -215,7 +218,8 @@ func TestCloseEndsPendingCalls(t *testing.T) {
 	dial(t, g)
 }
 
-// A host that gives a request up and leaves at once has given it up: the farewell may overtake the end of the stream.
+// TestCancelThenClose verifies that a request is canceled if its host cancels it and disconnects immediately. The
+// goodbye may arrive before the end of the stream.
 func TestCancelThenClose(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -232,7 +236,7 @@ func TestCancelThenClose(t *testing.T) {
 			t.Fatalf("Run: %v", err)
 		}
 		other := dial(t, g)
-		// A request that was given up before the guest saw it never became a command.
+		// If a request was canceled before the guest agent read it, it did not start a command.
 		st, err := other.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 		if codeOf(err) != wire.CodeNotFound && (err != nil || st.State != wire.ExecKilled) {
 			t.Errorf("got %+v, %v", st, err)

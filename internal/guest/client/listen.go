@@ -11,29 +11,30 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// parkedAccepts is how many requests of a listener wait for a connection.
+// parkedAccepts is the number of a listener's requests that wait for a connection.
 const parkedAccepts = 4
 
-// Listener accepts what commands of a sandbox connect to. Its methods may be called concurrently.
+// Listener accepts connections of a sandbox's commands. It is safe for concurrent use.
 type Listener struct {
 	address string
 	name    string
 	network string
 	conn    *Conn
-	call    *call                   // listen-v1, which ends when another host listens
-	ctx     context.Context         // ends with the listener, and has the reason as its cause
-	fail    context.CancelCauseFunc // ends it
+	call    *call                   // listen-v1 request, which ends when another host listens
+	ctx     context.Context         // ends with the listener; its cause is the reason
+	fail    context.CancelCauseFunc // ends ctx
 	tasks   sync.WaitGroup
 	peers   chan *Peer
 }
 
-// Listen takes a service over from whichever host had it. Its goroutines end with Close, or when the connection does.
+// Listen starts listening for a service, and takes it over from another host if necessary. Its goroutines end with
+// Close or with the connection.
 func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, error) {
 	network := wire.ServiceNetworks()[req.Name]
 	if network == "" {
 		return nil, wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
 	}
-	own, fail := context.WithCancelCause(context.WithoutCancel(ctx)) // the listener outlives the call that made it
+	own, fail := context.WithCancelCause(context.WithoutCancel(ctx)) // the listener outlives this call
 	release := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
 	k, err := c.open(own, wire.OpListen, &req)
 	if err != nil {
@@ -48,7 +49,7 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		fail(err) // ends the call, too
+		fail(err) // also ends the call
 		return nil, err
 	}
 	l := &Listener{address: res.Address, name: req.Name, network: network, conn: c, call: k, ctx: own, fail: fail,
@@ -60,11 +61,11 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 	return l, nil
 }
 
-// Address is what commands connect to: "@NAME", a Unix socket in the abstract namespace, or "HOST:PORT".
+// Address returns the address for commands: "@NAME", a Unix socket in the abstract namespace, or "HOST:PORT".
 func (l *Listener) Address() string { return l.address }
 
-// Accept waits for the next connection. It returns ErrNotListening once another host has taken the service over, and
-// the reason when the connection to the guest ended. The Peer must be closed.
+// Accept waits for the next connection. If another host took over the service, Accept returns ErrNotListening. If the
+// connection to the guest agent ended, Accept returns the reason. The caller must close the Peer.
 func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
 	select {
 	case p := <-l.peers:
@@ -76,14 +77,14 @@ func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
 	}
 }
 
-// Close gives the service up. Connections that were accepted live on. Idempotent.
+// Close stops listening. Accepted connections stay open. Calling Close again has no effect.
 func (l *Listener) Close() error {
 	l.fail(net.ErrClosed)
 	l.tasks.Wait()
 	return nil
 }
 
-// watch waits for the end of the request that made the listener.
+// watch waits for the end of the request that created the listener.
 func (l *Listener) watch() {
 	_, err := l.call.read(nil)
 	switch {
@@ -106,7 +107,7 @@ func (l *Listener) park() {
 		select {
 		case l.peers <- p:
 		case <-l.ctx.Done():
-			_ = p.Close() // nobody takes it any more
+			_ = p.Close() // the listener was closed
 			return
 		}
 	}
@@ -121,7 +122,7 @@ func (l *Listener) accept() (*Peer, error) {
 	if err = k.answer(&p.Accepted); err == nil {
 		err = checkAccepted(l.network, &p.Accepted)
 	}
-	if err == nil && !k.stop() { // from now on it is not the listener's
+	if err == nil && !k.stop() { // the listener's context no longer applies
 		err = l.ctx.Err()
 	}
 	if err != nil {
@@ -136,7 +137,7 @@ func (l *Listener) accept() (*Peer, error) {
 	return p, nil
 }
 
-// Forms of what a guest says of connections.
+// Formats of the guest agent's information about connections.
 var (
 	connID     = regexp.MustCompile(`\A[0-9a-f]{16}\z`)
 	program    = regexp.MustCompile(`\A[ -~]{0,16}\z`)
@@ -155,7 +156,8 @@ func checkAddress(network, address string) error {
 	return nil
 }
 
-// checkAccepted checks that a connection to a Unix service comes from an exec, and one over TCP from nobody known.
+// checkAccepted verifies that a connection to a Unix service has the identity of a command, and that a TCP connection
+// has none.
 func checkAccepted(network string, a *wire.Accepted) error {
 	known := wire.ValidExecID(a.ExecID) && a.PID > 0
 	nobody := a.ExecID == "" && a.PID == 0 && a.Program == ""

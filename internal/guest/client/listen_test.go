@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// listen listens as the tools of a guest, until the test's end.
+// listen listens for the service "tools", until the end of the test.
 func listen(t testing.TB, c *client.Conn, change func(*wire.ListenRequest)) *client.Listener {
 	t.Helper()
 	req := wire.ListenRequest{Name: "tools", MaxConns: wire.MaxConns, WaitMillis: wire.MaxConnWait}
@@ -29,7 +29,7 @@ func listen(t testing.TB, c *client.Conn, change func(*wire.ListenRequest)) *cli
 	return l
 }
 
-// accept takes the next connection, until the test's end.
+// accept returns the next connection. The end of the test closes it.
 func accept(t testing.TB, l *client.Listener) *client.Peer {
 	t.Helper()
 	p, err := l.Accept(testContext(t))
@@ -38,7 +38,8 @@ func accept(t testing.TB, l *client.Listener) *client.Peer {
 	return p
 }
 
-// caller is a run of a script whose commands may connect to the tools by $TOOLS, a bridge of their standard streams.
+// caller returns a run of a script whose commands may connect to the service. $TOOLS is a command that connects its
+// standard streams to the service.
 func caller(l *client.Listener, script string) wire.RunRequest {
 	req := sh(script)
 	req.Services = []string{"tools"}
@@ -46,7 +47,7 @@ func caller(l *client.Listener, script string) wire.RunRequest {
 	return req
 }
 
-// background has a command run on while the test does something else.
+// background starts a command and returns while it is running.
 func background(t testing.TB, c *client.Conn, req wire.RunRequest) wire.RunRequest {
 	t.Helper()
 	req.YieldMillis = 0
@@ -54,7 +55,7 @@ func background(t testing.TB, c *client.Conn, req wire.RunRequest) wire.RunReque
 	return req
 }
 
-// ends waits for a command's end and returns its standard output.
+// ends waits for a command to exit and returns its standard output.
 func ends(t testing.TB, c *client.Conn, req wire.RunRequest) string {
 	t.Helper()
 	res, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
@@ -64,7 +65,7 @@ func ends(t testing.TB, c *client.Conn, req wire.RunRequest) string {
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
 }
 
-// What belongs to no command with a grant gets nothing.
+// TestAcceptRefuses verifies that processes of commands without a grant cannot connect.
 func TestAcceptRefuses(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -115,7 +116,8 @@ func TestListenRequests(t *testing.T) {
 	}
 }
 
-// The bridge sends to its end what a command has to say when the host has said all.
+// TestBridgeAfterTheHostsEnd verifies that the bridge sends all data of a command after the host has ended its
+// direction.
 func TestBridgeAfterTheHostsEnd(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -127,7 +129,7 @@ func TestBridgeAfterTheHostsEnd(t *testing.T) {
 	if _, err := p.Write([]byte("all")); err != nil || p.CloseWrite() != nil {
 		t.Fatal(err)
 	}
-	for { // until the bridge has seen the end
+	for { // until the bridge has received the end
 		if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "answer"}); err == nil && info.Size == 3 {
 			break
 		}
@@ -139,7 +141,7 @@ func TestBridgeAfterTheHostsEnd(t *testing.T) {
 	ends(t, c, req)
 }
 
-// Deadlines of a connection are those of any other: a read that ran out of time can be repeated.
+// TestConnectionDeadlines verifies the deadlines of a connection. A read that exceeded its deadline can be repeated.
 func TestConnectionDeadlines(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -172,14 +174,14 @@ func TestConnectionDeadlines(t *testing.T) {
 	ends(t, c, req)
 }
 
-// holders is a script that opens connections and waits for their ends, and writes the exit status of each to codes.
+// holders returns a script that opens connections, waits for their ends, and writes each exit status to the file codes.
 func holders(n int) string {
 	return fmt.Sprintf("mkfifo hold; exec 3<>hold; for i in $(seq %d); do ($TOOLS <hold >out$i; echo $? >>codes) & done; wait", n)
 }
 
-// refused counts the connections of holders that ended without an answer.
+// refused returns the number of connections of holders that ended without a response.
 func refused(t testing.TB, c *client.Conn) int {
-	b, _ := get(t, c, "codes") // made by the first one
+	b, _ := get(t, c, "codes") // the first connection creates the file
 	return strings.Count(string(b), "69")
 }
 
@@ -192,7 +194,7 @@ func TestConnectionBounds(t *testing.T) {
 		want   int
 	}{
 		"of a listener":  {func(r *wire.ListenRequest) { r.MaxConns = 3 }, true, 8, 5},
-		"without accept": {func(r *wire.ListenRequest) { r.WaitMillis = 200 }, false, 10, 6}, // four were parked
+		"without accept": {func(r *wire.ListenRequest) { r.WaitMillis = 200 }, false, 10, 6}, // four requests were parked
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,7 +215,8 @@ func TestConnectionBounds(t *testing.T) {
 	}
 }
 
-// A process that is gone does not wait: of more than a command may have open, the last one gets through.
+// TestWaitingConnectionHangsUp verifies that connections of exited processes do not stay in the queue. If a command
+// opens more connections than allowed, the last one must still succeed.
 func TestWaitingConnectionHangsUp(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -221,7 +224,7 @@ func TestWaitingConnectionHangsUp(t *testing.T) {
 	req := background(t, c, caller(l, "mkfifo w; for i in $(seq 40); do $TOOLS <>w & sleep 0.05; kill $!; done; touch killed; echo hello | $TOOLS"))
 	eventually(t, "they are gone", func() bool { _, err := c.Stat(testContext(t), wire.PathRequest{Path: "killed"}); return err == nil })
 	var got []byte
-	for string(got) != "hello\n" { // four were taken before they were killed
+	for string(got) != "hello\n" { // four connections were accepted before their processes were killed
 		p := accept(t, l)
 		got, _ = io.ReadAll(p)
 		_, _ = p.Write(got)
@@ -257,7 +260,7 @@ func TestDeadlineBounds(t *testing.T) {
 	}
 }
 
-// A wait for the tree ends with the last process of the command.
+// TestWaitForTree verifies that waiting for a process tree ends with the command's last process.
 func TestWaitForTree(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -70,7 +70,8 @@ func TestSpillIsBounded(t *testing.T) {
 	}
 }
 
-// All files together have an eighth of a limited workspace; the oldest make room, also those of an earlier life.
+// TestSpillShare verifies that all spill files together use at most an eighth of a limited workspace, and that the
+// oldest files are removed first, including files of an earlier guest agent.
 func TestSpillShare(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -108,7 +109,7 @@ func TestSpillShare(t *testing.T) {
 	}
 }
 
-// A command that knows where its output will go cannot have it written elsewhere.
+// TestSpillIntoTrap verifies that a command that knows the path of its output file cannot redirect it.
 func TestSpillIntoTrap(t *testing.T) {
 	t.Parallel()
 	for name, trap := range map[string]string{
@@ -137,7 +138,8 @@ func TestSpillIntoTrap(t *testing.T) {
 	}
 }
 
-// A flood of text that is not ASCII is cut between characters, and nothing of it is lost.
+// TestChunksAreText verifies that a large amount of non-ASCII text is split between characters and that no text is
+// lost.
 func TestChunksAreText(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -12,35 +12,35 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Peer is a connection that a command made, a net.Conn with CloseWrite.
+// Peer is a connection from a command. It implements net.Conn and CloseWrite.
 type Peer struct {
 	*peerConn
 	wire.Accepted
 }
 
-// peerConn is the stream of an accepted connection: data frames and an end in each direction.
+// peerConn is the stream of an accepted connection. Each direction consists of data frames and an end.
 type peerConn struct {
 	*call
-	closed atomic.Bool // by Close
-	ended  atomic.Bool // the command ended its direction
-	gone   atomic.Bool // and then the connection
+	closed atomic.Bool // Close was called
+	ended  atomic.Bool // the command has ended its direction
+	gone   atomic.Bool // the command has then closed the connection
 
 	reading sync.Mutex // guards the fields below
 	prefix  [wire.FramePrefixSize]byte
-	have    int   // bytes of prefix
-	left    int   // bytes of the current frame
-	readErr error // of every later Read
+	have    int   // number of bytes in prefix
+	left    int   // remaining bytes of the current frame
+	readErr error // error of all later reads
 
 	writing  sync.Mutex // guards the fields below
 	buf      []byte
-	writeErr error // of every later Write
+	writeErr error // error of all later writes
 }
 
-// Read reads what the command sent. Nothing is read ahead: a command that nobody reads from has to wait.
+// Read reads data from the command. It does not read ahead, so the command blocks if the host does not read.
 func (c *peerConn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	if c.closed.Load() { // what came before, and nobody read, is nobody's
+	if c.closed.Load() { // data that arrived before Close is dropped
 		return 0, net.ErrClosed
 	}
 	if len(p) == 0 {
@@ -59,7 +59,7 @@ func (c *peerConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// nextFrame reads the prefix of a frame. The caller holds reading.
+// nextFrame reads the prefix of a frame. The caller must hold reading.
 func (c *peerConn) nextFrame() error {
 	if c.readErr != nil {
 		return c.readErr
@@ -89,21 +89,22 @@ func (c *peerConn) nextFrame() error {
 	return nil
 }
 
-// awaitEnd ends the connection when the command has closed it, not only its direction: who only writes could not know.
+// awaitEnd ends the connection when the command closes it completely. Otherwise a host that only writes would not
+// notice this.
 func (c *peerConn) awaitEnd() {
 	for {
-		_, err := c.st.Read(make([]byte, 1)) // a byte behind the end is a fault of the guest, and ends the connection too
+		_, err := c.st.Read(make([]byte, 1)) // data after the end is a protocol violation, which also ends the connection
 		if c.closed.Load() || !errors.Is(err, yamux.ErrTimeout) {
 			break
 		}
-		_ = c.st.SetReadDeadline(time.Time{}) // it was set while the end came
+		_ = c.st.SetReadDeadline(time.Time{}) // the deadline was set before the end arrived
 	}
 	c.gone.Store(true)
 	c.abort()
 }
 
-// readFailed returns what a failed read of the stream means. A time that has run out is not the end. The caller holds
-// reading.
+// readFailed converts the error of a failed read from the stream. An exceeded deadline does not end the connection. The
+// caller must hold reading.
 func (c *peerConn) readFailed(err error) error {
 	switch {
 	case c.closed.Load():
@@ -111,7 +112,7 @@ func (c *peerConn) readFailed(err error) error {
 	case errors.Is(err, yamux.ErrTimeout):
 		return err
 	case errors.Is(err, io.EOF) && !c.conn.session.IsClosed():
-		err = io.ErrUnexpectedEOF // without an end before it
+		err = io.ErrUnexpectedEOF // the end frame is missing
 	default:
 		err = c.conn.explain(err)
 	}
@@ -119,7 +120,7 @@ func (c *peerConn) readFailed(err error) error {
 	return err
 }
 
-// Write sends to the command, at the pace at which it reads.
+// Write sends data to the command. It blocks if the command does not read.
 func (c *peerConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -153,7 +154,7 @@ func (c *peerConn) CloseWrite() error {
 	return err
 }
 
-// send sends a frame. After part of one nothing more can be sent. The caller holds writing.
+// send sends a frame. If only a part was sent, later writes fail. The caller must hold writing.
 func (c *peerConn) send(frame []byte) error {
 	_, err := c.st.Write(frame)
 	if err == nil {
@@ -169,11 +170,11 @@ func (c *peerConn) send(frame []byte) error {
 	default:
 		c.writeErr = c.conn.explain(err)
 	}
-	_ = c.st.Close() // the guest must not take a part for the whole
+	_ = c.st.Close() // prevents the guest agent from accepting the partial frame
 	return c.writeErr
 }
 
-// Close ends the connection. Idempotent.
+// Close closes the connection. Calling Close again has no effect.
 func (c *peerConn) Close() error {
 	if !c.closed.Swap(true) {
 		c.abort()
@@ -181,29 +182,30 @@ func (c *peerConn) Close() error {
 	return nil
 }
 
-// LocalAddr and RemoteAddr have no meaning of their own: the connection is a stream between host and guest.
+// LocalAddr returns the address of the stream to the guest agent. It does not identify the connection.
 func (c *peerConn) LocalAddr() net.Addr { return c.st.LocalAddr() }
 
 // RemoteAddr returns the same as LocalAddr.
 func (c *peerConn) RemoteAddr() net.Addr { return c.st.RemoteAddr() }
 
-// SetDeadline bounds reads and writes that are under way and to come.
+// SetDeadline sets the deadline for pending and future reads and writes.
 func (c *peerConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline bounds reads.
+// SetReadDeadline sets the deadline for pending and future reads.
 func (c *peerConn) SetReadDeadline(t time.Time) error {
 	if c.closed.Load() {
 		return net.ErrClosed
 	}
 	if c.ended.Load() {
-		return nil // no Read waits any more
+		return nil // no Read is waiting
 	}
 	return c.st.SetReadDeadline(t)
 }
 
-// SetWriteDeadline bounds writes. After one that ran out of time nothing more can be sent.
+// SetWriteDeadline sets the deadline for pending and future writes. After a write exceeded its deadline, all later
+// writes fail.
 func (c *peerConn) SetWriteDeadline(t time.Time) error {
 	if c.closed.Load() {
 		return net.ErrClosed

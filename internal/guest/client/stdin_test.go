@@ -15,11 +15,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// noise is n bytes that do not compress and are the same every time.
+// noise returns n reproducible bytes that do not compress.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})
-	_, _ = r.Read(b) // never fails, by its documentation
+	_, _ = r.Read(b) // documented to never fail
 	return b
 }
 
@@ -73,7 +73,7 @@ func TestStdinThatNobodyReads(t *testing.T) {
 	}
 }
 
-// A reader that never returns must not keep Attach from returning.
+// TestStdinReaderThatBlocks verifies that Attach returns even if a Read of stdin never returns.
 func TestStdinReaderThatBlocks(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -133,7 +133,8 @@ func TestWriteStdin(t *testing.T) {
 	}
 }
 
-// A write that the command does not take ends with its context, and the exec stays usable.
+// TestWriteStdinBlocked verifies that a write that the command does not read ends with its context, and that the
+// command stays usable.
 func TestWriteStdinBlocked(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// viewer is a host at a terminal.
+// viewer is a host that is connected to a terminal.
 type viewer struct {
 	t     *testing.T
 	leave context.CancelFunc
@@ -31,7 +31,7 @@ type viewer struct {
 	done bool
 }
 
-// view runs call, which is Terminal or Join, with what type types and what await sees.
+// view runs call, which is Terminal or Join. Its input comes from the method enter, and await sees its output.
 func view(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.RunResult, error)) *viewer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -40,7 +40,7 @@ func view(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.R
 	s.typed, s.keys = io.Pipe()
 	go func() {
 		s.res, s.err = call(ctx, s.typed, s)
-		_ = s.typed.Close() // ends the one that types
+		_ = s.typed.Close() // unblocks enter
 		s.mu.Lock()
 		s.done = true
 		s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *viewer) Write(p []byte) (int, error) {
 	return s.text.Write(p)
 }
 
-// await waits until something is shown.
+// await waits until the output contains text.
 func (s *viewer) await(text string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *viewer) enter(keys string) {
 	}
 }
 
-// ends waits for the end and returns all that was shown.
+// ends waits for the end and returns the complete output.
 func (s *viewer) ends() (string, wire.RunResult) {
 	s.t.Helper()
 	<-s.over
@@ -88,7 +88,7 @@ func (s *viewer) ends() (string, wire.RunResult) {
 	return s.text.String(), s.res
 }
 
-// goes leaves the terminal.
+// goes disconnects from the terminal.
 func (s *viewer) goes() {
 	s.t.Helper()
 	s.leave()
@@ -97,7 +97,7 @@ func (s *viewer) goes() {
 	}
 }
 
-// terminal is a request for a script on a terminal.
+// terminal returns a request for a script on a terminal.
 func terminal(script string) wire.RunRequest {
 	return wire.RunRequest{ExecID: newID(), Terminal: &wire.TerminalSize{Rows: 24, Cols: 80},
 		Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "TERM=xterm"}}}
@@ -132,7 +132,7 @@ func TestTerminal(t *testing.T) {
 	if all := joined(rec.Chunks); all != got {
 		t.Errorf("recorded was %q, shown %q", all, got)
 	}
-	// A resize after the end succeeds.
+	// A resize succeeds even after the end.
 	if err := c.Resize(testContext(t), wire.TerminalRequest{ExecID: req.ExecID, Size: wire.TerminalSize{Rows: 1, Cols: 1}}); err != nil {
 		t.Error(err)
 	}
@@ -152,14 +152,15 @@ func TestTerminalJobControl(t *testing.T) {
 	s.await("Stopped")
 	s.enter("kill -KILL %1; wait %1; echo back$((2+2))\n")
 	s.await("back4\r\n")
-	s.enter("exit 9\nexit 9\n") // the first only warns when the shell has not noticed yet that its job is over
+	s.enter("exit 9\nexit 9\n") // the first exit only warns if the shell has not noticed the end of its job
 	got, res := s.ends()
 	if res.ExitCode != 9 || strings.Contains(got, "job control") {
 		t.Errorf("got %q, %v", got, brief(res))
 	}
 }
 
-// A terminal is left and joined, and has one viewer: a viewer who joins takes the place of the one before.
+// TestTerminalIsLeftAndJoined verifies that hosts can disconnect from a terminal and join it. A terminal has one
+// viewer: a joining host replaces the current one.
 func TestTerminalIsLeftAndJoined(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -168,7 +169,7 @@ func TestTerminalIsLeftAndJoined(t *testing.T) {
 	s.await("red\r\n")
 	s.goes()
 	s = join(t, c, req.ExecID)
-	s.await("red\r\n") // shown again, without what asks the terminal something
+	s.await("red\r\n") // shown again, without queries to the terminal
 	other := join(t, c, req.ExecID)
 	other.await("red\r\n")
 	if <-s.over; !errors.Is(s.err, client.ErrTakenOver) {
@@ -176,7 +177,7 @@ func TestTerminalIsLeftAndJoined(t *testing.T) {
 	}
 	other.enter("typed\n")
 	other.await("got typed\r\n")
-	// The end of a host's input is not the end of the command's; another host's request can be that.
+	// The end of a host's input does not end the command's input. Another request can end it.
 	_ = other.keys.Close()
 	if err := c.WriteStdin(testContext(t), wire.StdinRequest{ExecID: req.ExecID, EOF: true}); err != nil {
 		t.Error(err)
@@ -193,10 +194,10 @@ func TestTerminalIsLeftAndJoined(t *testing.T) {
 func TestTerminalHoldsBackItsCommand(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	const lines = 400_000 // more than is recorded, and than is on the way
+	const lines = 400_000 // more than the recording and all buffers can store
 	s := openTerminal(t, c, terminal(fmt.Sprintf("stty -opost -echo; seq %d; echo written; read x", lines)))
 	s.await("written\n")
-	s.enter("\n") // the end does not wait for long for what is under way
+	s.enter("\n") // the end does not wait long for buffered output
 	got, res := s.ends()
 	var want strings.Builder
 	for i := 1; i <= lines; i++ {
@@ -218,7 +219,8 @@ func TestTerminalOfABackgroundChild(t *testing.T) {
 	kill(t, c, res.ExecID)
 }
 
-// A terminal that nobody is at ends after a while; one with somebody there does not.
+// TestTerminalLeftAlone verifies that a terminal without a connected host is ended after its timeout, and that a
+// terminal with a connected host is not.
 func TestTerminalLeftAlone(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -297,14 +299,14 @@ func TestTerminalRefused(t *testing.T) {
 			t.Errorf("%s: got %v", name, tc.err)
 		}
 	}
-	// What could not be started holds nothing.
+	// A command that could not be started holds no resources.
 	eventually(t, "nothing runs", func() bool {
 		h, err := c.Health(ctx)
 		return err == nil && h.Running == 0
 	})
 }
 
-// stuck takes nothing until it is let go.
+// stuck is a writer that blocks until free is closed.
 type stuck struct {
 	io.Writer
 	free chan struct{}
@@ -315,7 +317,7 @@ func (s stuck) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// stalled is a viewer at a new terminal that takes none of its output until resume is called.
+// stalled returns a viewer of a new terminal that does not read its output until resume is called.
 func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resume func()) {
 	t.Helper()
 	free := make(chan struct{})
@@ -328,10 +330,11 @@ func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resu
 	return s, resume
 }
 
-// printing writes more than a host that takes nothing has room for.
+// printing returns a command that writes more than fits in all buffers of a host that does not read.
 func printing(blocks int) string { return fmt.Sprintf("dd if=/dev/zero bs=4096 count=%d 2>&-", blocks) }
 
-// A host that joins is not kept from a terminal by one that takes nothing; that one may come back.
+// TestTerminalTakenFromAStalledViewer verifies that a host can join a terminal whose viewer does not read, and that
+// this viewer can join again.
 func TestTerminalTakenFromAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -353,12 +356,12 @@ func TestTerminalTakenFromAStalledViewer(t *testing.T) {
 	}
 }
 
-// A command can be ended while the only host at its terminal takes nothing. That one hears of it later, and how much it
-// missed.
+// TestTerminalKilledBeforeAStalledViewer verifies that a command can be killed while the only viewer of its terminal
+// does not read. The viewer later gets the result and the amount of missed output.
 func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	// It goes on to print for the grace period, longer than the host is waited for.
+	// The command prints during its grace period, which is longer than the guest agent waits for the viewer.
 	req := terminal("trap '' TERM HUP; " + printing(1_000_000))
 	req.GraceMillis = 4000
 	s, resume := stalled(t, c, req)
@@ -383,8 +386,9 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// A command that ends does so for all others while the host at its terminal takes nothing. What it left behind runs on,
-// and who comes after the end does not cut off that host.
+// TestTerminalEndsBeforeAStalledViewer verifies that other hosts see the end of a command while the viewer of its
+// terminal does not read. Remaining processes of the command keep running, and a host that joins after the end does not
+// disconnect the viewer.
 func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -402,7 +406,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	if _, res := join(t, c, req.ExecID).ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 {
 		t.Errorf("another one got %v", brief(res))
 	}
-	printsMore(t, c, printed+20) // long enough for the host to be cut off, if it were
+	printsMore(t, c, printed+20) // long enough to disconnect the viewer, if this happened
 	resume()
 	if _, res := s.ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 || !res.Leaked {
 		t.Errorf("got %v", brief(res))
@@ -410,7 +414,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	kill(t, c, req.ExecID)
 }
 
-// printsMore waits until the only command has printed more than some bytes, and returns how many.
+// printsMore waits until the only command has printed more than than bytes, and returns the number of bytes.
 func printsMore(t *testing.T, c *client.Conn, than int64) (n int64) {
 	t.Helper()
 	eventually(t, "more is printed", func() bool {

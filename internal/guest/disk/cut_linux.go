@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	cutMost  = 1 << 12 // files that are cut at a time
-	cutPath  = 1 << 10 // bytes of the path of such a file
-	cutNames = 3       // files that a note names
+	cutMost  = 1 << 12 // maximum number of files to truncate at once
+	cutPath  = 1 << 10 // maximum length of a file's path, in bytes
+	cutNames = 3       // maximum number of file names in a note
 )
 
-// growth compares files with the last look that found room. Files below quotaGrain are not recorded.
+// growth compares files with the last scan that found free space. It does not record files smaller than quotaGrain.
 type growth struct {
-	before map[FileID]int64 // sizes at that look; nil before the first one
+	before map[FileID]int64 // sizes at that scan; nil before the first scan
 	now    map[FileID]int64
 	grown  []grownFile
 }
 
-// grownFile is a file that is larger than it was.
+// grownFile is a file that is larger than at that scan.
 type grownFile struct {
 	path    string
 	id      FileID
-	keep    int64 // its size before
-	changed int64 // when its last change was, in nanoseconds of the Unix clock
+	keep    int64 // size at that scan
+	changed int64 // time of the last change, in nanoseconds since the Unix epoch
 }
 
-// see compares a file, which is name in d.
+// see compares a file, which has this name in d.
 func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 	if g == nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size < quotaGrain {
 		return
@@ -53,9 +53,10 @@ func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 	}
 }
 
-// cut shortens files that grew since the last look that found room, the last changed one first, until the workspace is
-// hardly over its limit, so that commands still may not write. Contents that this look found stay, and so do files that
-// the guest has written since. No command runs, and the caller holds looking.
+// cut truncates files that grew since the last scan that found free space, starting with the most recently changed
+// file. It stops when the workspace is only slightly over its limit, so that commands still cannot write. It keeps the
+// contents that the earlier scan found, and files that the guest agent has written since. No command may run, and the
+// caller must hold looking.
 func (q *Quota) cut() {
 	q.note = ""
 	if q.layer != nil || q.growth.before == nil {
@@ -91,7 +92,8 @@ func (q *Quota) cut() {
 	}
 }
 
-// shorten takes at least so many bytes from the end of a file, if it grew by as many, and returns how many were freed.
+// shorten removes at least bytes bytes from the end of a file, but only bytes by which the file grew. It returns the
+// number of freed bytes.
 func (f grownFile) shorten(root *os.File, bytes int64) (freed int64) {
 	fd, err := unix.Openat(int(root.Fd()), f.path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -103,12 +105,12 @@ func (f grownFile) shorten(root *os.File, bytes int64) (freed int64) {
 		return 0
 	}
 	size := was.Size
-	for step := bytes; freed < bytes && size > f.keep; step *= 2 { // where there are holes, more than once
+	for step := bytes; freed < bytes && size > f.keep; step *= 2 { // a file with holes may need several steps
 		size = max(f.keep, size-step)
 		err := unix.Truncate(proc.FDPath(fd), size)
 		if errors.Is(err, unix.EACCES) && unix.Chmod(proc.FDPath(fd), was.Mode|0o200) == nil {
 			err = unix.Truncate(proc.FDPath(fd), size)
-			_ = unix.Chmod(proc.FDPath(fd), was.Mode) // nothing else can be done
+			_ = unix.Chmod(proc.FDPath(fd), was.Mode) // there is no way to handle an error
 		}
 		if err != nil || unix.Fstat(fd, &is) != nil {
 			break

@@ -1,4 +1,4 @@
-// Package disk bounds what commands write: to the workspace, and to the root file system over what the image has.
+// Package disk limits the data that commands write: to the workspace, and to the root file system on top of the image.
 //
-// The package is Linux only; on other systems it is empty.
+// The package is Linux only. It is empty on other systems.
 package disk

@@ -6,28 +6,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layer is what commands write to the root file system outside of the workspace, over what the image has.
+// layer is the data that commands write to the root file system outside of the workspace, on top of the image.
 //
-// On an overlay it is what has changed since the sandbox was made: an overlay copies a file, and the directories above
-// it, before they change, with the time of the copy as that of their last change, which nobody can set. So what is
-// older is the image's, a directory that is older has nothing new below it, and a look costs what was written and not
-// what the image has. An image's file that got another owner or mode counts, for there is a copy of it. The clock must
-// not be set back to before the sandbox was made: what is written until it has caught up is not seen.
+// On an overlay, the layer consists of the files that have changed since the sandbox was created. Before a file
+// changes, an overlay copies the file and its parent directories. The ctime of a copy is the time of the copying, and
+// programs cannot set it. Therefore, older files belong to the image, and older directories contain no new files. The
+// cost of a scan depends on the size of the layer and not on the size of the image. An image file whose owner or mode
+// was changed counts, because the layer contains a copy of it. The clock must not be set to a time before the creation
+// of the sandbox: files written until the clock catches up would not count.
 //
-// Elsewhere everything is counted, and what the first look finds is the image's.
+// On other file systems, a scan counts all files. The files that the first scan finds belong to the image.
 type layer struct {
-	workspace string // which does not count
-	since     int64  // when the sandbox was made, in nanoseconds of the Unix clock; 0 when unknown
-	begun     bool   // a first look was taken
-	base      usage  // what it found, unless since is known
+	workspace string // directory that does not count
+	since     int64  // creation time of the sandbox, in nanoseconds since the Unix epoch; 0 if unknown
+	begun     bool   // a first scan was done
+	base      usage  // result of the first scan; unused if since is known
 }
 
-// NewLayer is for the layer over root.
+// NewLayer returns the layer on top of root.
 func NewLayer(root, workspace string) *layer {
 	return &layer{workspace: workspace, since: overlayBegun(root)}
 }
 
-// overlayBegun returns when the upper directory of the overlay at root was made; 0 when it is none or that is unknown.
+// overlayBegun returns the creation time of the upper directory of the overlay at root. It returns 0 if root is not an
+// overlay or the time is unknown.
 func overlayBegun(root string) int64 {
 	var fs unix.Statfs_t
 	var st unix.Statx_t
@@ -38,13 +40,13 @@ func overlayBegun(root string) int64 {
 	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
 }
 
-// mountedFiles are those that engines mount, writable with the root, from their own disk.
+// mountedFiles returns the files that engines mount from their own disk, writable together with the root.
 func mountedFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} }
 
-// measure adds up what was written. The caller holds looking.
+// measure returns the size of the layer. The caller must hold looking.
 func (l *layer) measure(root *os.File, limit Limit, quit <-chan struct{}) (found usage, blind bool) {
 	if l.since == 0 && !l.begun {
-		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), nil, quit) // of any size; what cannot be looked at is the image's own
+		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), nil, quit) // without a limit; inaccessible files belong to the image
 	}
 	l.begun = true
 	limit.Bytes += l.base.bytes
@@ -55,13 +57,13 @@ func (l *layer) measure(root *os.File, limit Limit, quit <-chan struct{}) (found
 	return usage{max(0, found.bytes-l.base.bytes), max(0, found.files-l.base.files)}, blind
 }
 
-// Quotas are the limits of what commands write.
+// Quotas are the limits for data that commands write.
 type Quotas struct{ Workspace, Layer *Quota }
 
-// Marks remember how the limits were when a command began.
+// Marks record the state of the limits at the start of a command.
 type Marks struct{ workspace, layer quotaMark }
 
-// Admit is called before a command is started.
+// Admit is called before the start of a command.
 func (q Quotas) Admit() (m Marks, err error) {
 	if m.workspace, err = q.Workspace.admit(); err == nil {
 		m.layer, err = q.Layer.admit()
@@ -69,41 +71,41 @@ func (q Quotas) Admit() (m Marks, err error) {
 	return m, err
 }
 
-// frozen: the command must not write.
+// Frozen reports whether the command must not write.
 func (m Marks) Frozen() bool { return m.workspace.frozen || m.layer.frozen }
 
-// Started is called when a command has been started.
+// Started is called after the start of a command.
 func (q Quotas) Started() {
 	q.Workspace.started()
 	q.Layer.started()
 }
 
-// Shortage is what was wanting to a command.
+// Shortage describes a lack of space during a command.
 type Shortage struct {
-	Full    bool // there was no room at some time
-	Stopped bool // commands were ended for that
-	Outside bool // of the workspace, where there was room
+	Full    bool // no space was available at some time
+	Stopped bool // commands were killed because of this
+	Outside bool // the shortage was outside of the workspace
 	Note    string
 }
 
-// Ended is called at a command's end; see quota.ended.
+// Ended is called at the end of a command; see Quota.ended.
 func (q Quotas) Ended(since Marks, cut, failed bool) Shortage {
 	full, stopped := q.Workspace.ended(since.workspace, cut, failed)
 	fullOutside, stoppedOutside := q.Layer.ended(since.layer, cut, failed)
 	return Shortage{full || fullOutside, stopped || stoppedOutside, fullOutside && !full && !stopped, q.Workspace.shortened(since.workspace)}
 }
 
-// Close ends the watches.
+// Close stops monitoring.
 func (q Quotas) Close() {
 	q.Workspace.close()
 	q.Layer.close()
 }
 
-// Gate bounds how many file operations run at a time: each may block a thread, and under a limit on processes there
-// may be no more threads to be had.
+// Gate limits the number of concurrent file operations. Each operation may block a thread, and with a process limit,
+// additional threads may not be available.
 type Gate chan struct{}
 
-// Do calls f when there is room for another operation.
+// Do calls f when the number of running operations is below the limit.
 func (g Gate) Do(f func() error) error {
 	g <- struct{}{}
 	defer func() { <-g }()

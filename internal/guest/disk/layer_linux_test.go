@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLayerOverNothing: where no overlay tells what is new, what the first look finds does not count, whatever its
+// TestLayerOverNothing verifies that, without an overlay, the files of the first scan do not count, regardless of their
 // size.
 func TestLayerOverNothing(t *testing.T) {
 	t.Parallel()
@@ -19,7 +19,7 @@ func TestLayerOverNothing(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		must(t, os.WriteFile(filepath.Join(image, name), make([]byte, 1<<20), 0o600))
 	}
-	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, NewLayer("/proc", "/workspace")) // which is no overlay, wherever this runs
+	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, NewLayer("/proc", "/workspace")) // /proc is never an overlay
 	if q.found.bytes != 0 || q.found.files != 0 {
 		t.Errorf("found %+v at first", q.found)
 	}
@@ -38,7 +38,8 @@ func TestLayerOverNothing(t *testing.T) {
 	}
 }
 
-// TestLayerChecked: a layer that is far over its limit takes no commands, and a look at one costs what was written.
+// TestLayerChecked verifies that no commands start if a layer is far over its limit, and that the cost of a scan
+// depends on the amount of written data.
 func TestLayerChecked(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)

@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a look.
+// Limits of a scan.
 const (
-	measureDepth = 256     // directories below each other that are looked at; all of them stay open
-	measureOpen  = 1 << 14 // open files of commands that are looked at
-	measureTries = 16      // attempts at a directory that a command closes again and again
+	measureDepth = 256     // maximum depth of directories; one descriptor per level is open
+	measureOpen  = 1 << 14 // maximum number of open files of commands to examine
+	measureTries = 16      // attempts to open a directory that a command keeps closing
 )
 
-// scan adds up what lies in a tree.
+// scan sums the sizes of the files in a tree.
 type scan struct {
 	usage
 	dev   uint64
 	uid   uint32
-	since int64               // nanoseconds of the Unix clock; what has not changed since is neither counted nor entered; 0 for all
-	most  int64               // entries after which counting ends: there are too many
-	twice map[FileID]struct{} // files with several names, and those of an engine, that were counted
+	since int64               // nanoseconds since the Unix epoch; files and directories without later changes are skipped; 0 counts all
+	most  int64               // maximum number of entries to count
+	twice map[FileID]struct{} // counted files that have several names or are mounted by an engine
 	quit  <-chan struct{}
 	grown *growth // nil for layers
 	buf   []byte
-	blind bool // something could not be looked at because commands kept it from being
+	blind bool // commands prevented access to a part of the tree
 }
 
-// level is a directory that is being looked at.
+// level is a directory during a scan.
 type level struct {
 	up    *level
 	name  string
@@ -39,15 +39,15 @@ type level struct {
 	fd    int
 }
 
-// FileID names a file among all.
+// FileID identifies a file uniquely.
 type FileID struct{ dev, ino uint64 }
 
 // IDOf returns the ID of the file that st describes.
 func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
-// measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
-// that is kept from being looked at counts as being over the limit, which blind reports. The result means nothing when
-// quit was closed meanwhile. For since and grown see scan, for mounted see scan.addMounted.
+// measure returns the disk space of the tree, plus the space of deleted files that are still open. If commands prevent
+// access to the tree, blind is true and the tree counts as over the limit. If quit is closed during the scan, the
+// result is meaningless. For since and grown, see scan. For mounted, see scan.addMounted.
 func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth, quit <-chan struct{}) (found usage, blind bool) {
 	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, grown: grown, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
@@ -72,7 +72,7 @@ func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth
 	return s.usage, s.blind
 }
 
-// walk adds what lies in d.
+// walk adds the entries of d.
 func (s *scan) walk(d *level) {
 	for s.files <= s.most && !closed(s.quit) {
 		n, err := unix.ReadDirent(d.fd, s.buf)
@@ -80,7 +80,7 @@ func (s *scan) walk(d *level) {
 			continue
 		}
 		if err != nil || n <= 0 {
-			return // what vanishes while it is read is not counted
+			return // entries that disappear during the scan do not count
 		}
 		_, _, names := unix.ParseDirent(s.buf[:n], -1, nil)
 		for _, name := range names {
@@ -103,7 +103,7 @@ func (s *scan) entry(d *level, name string) {
 	var st unix.Stat_t
 	err := s.try(d.fd, func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	if err != nil || s.since > 0 && unix.TimespecToNsec(st.Ctim) < s.since {
-		return // gone, or not to be counted
+		return // removed, or must not be counted
 	}
 	s.add(&st)
 	s.grown.see(d, name, &st)
@@ -119,18 +119,19 @@ func (s *scan) entry(d *level, name string) {
 		return
 	}
 	defer sub.shut()
-	if !mountPoint(sub.fd) { // of the same file system, as two directories of the host can be
+	if !mountPoint(sub.fd) { // of the same file system, for example another directory of the host
 		s.walk(sub)
 	}
 }
 
-// mountPoint reports whether something is mounted where fd was opened, as far as the kernel knows.
+// mountPoint reports whether the directory of fd is a mount point, as far as the kernel supports this query.
 func mountPoint(fd int) bool {
 	var st unix.Statx_t
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// open opens a directory, or returns nil. A command must not hide files in a directory that it closed to its own user.
+// open opens a directory, or returns nil. It also opens directories whose mode denies access to their owner, so that
+// commands cannot hide files in them.
 func (s *scan) open(at *level, name string) *level {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Openat(at.fd, name, flags, 0)
@@ -138,11 +139,11 @@ func (s *scan) open(at *level, name string) *level {
 		fd, err = s.openClosed(at, name)
 	}
 	if err != nil {
-		return nil // gone, or another user closed it: then commands cannot write to it either
+		return nil // removed, or closed by another user, so commands cannot write to it
 	}
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Dev != s.dev {
-		_ = unix.Close(fd) // another one
+		_ = unix.Close(fd) // another file system
 		return nil
 	}
 	return &level{up: at, name: name, depth: at.depth + 1, fd: fd}
@@ -165,12 +166,13 @@ func (s *scan) openClosed(at *level, name string) (int, error) {
 	return fd, err
 }
 
-// try makes a call for which the directory fd may have to be open to its own user, and opens it for no longer than that
-// call: what is read from an open directory needs no mode any more. Who closes it faster than it can be used has hidden
-// it.
+// try makes a call that needs permissions on the directory fd. If the mode denies the owner access, try adds the
+// permissions only for the duration of the call. Reading from an open directory needs no permissions. If a command
+// removes the permissions faster than try can use them, the directory counts as hidden.
 //
-// A mode that a command sets within these few instructions can still be lost, when it is the very one that the call
-// needed. Without a capability, which no sandbox has, nothing but the mode lets an owner in, and the kernel changes no
+// If a command sets the directory's mode during these few instructions to exactly the mode that the call needed, this
+// change is lost. This is unavoidable: without a capability, which sandboxes do not have, the owner needs a suitable
+// mode, and the kernel cannot change a mode atomically.
 // mode on the condition that it is still the one that was seen.
 func (s *scan) try(fd int, call func() error) error {
 	fought := false
@@ -188,7 +190,7 @@ func (s *scan) try(fd int, call func() error) error {
 	return err
 }
 
-// unlock opens a directory of the guest's user, and returns its mode before and after.
+// unlock adds permissions to a directory of the guest agent's user. It returns the mode before and after the change.
 func (s *scan) unlock(fd int) (was, now uint32, ours bool) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Uid != s.uid {
@@ -202,11 +204,11 @@ func (s *scan) unlock(fd int) (was, now uint32, ours bool) {
 	return was, now, true
 }
 
-// restore closes what unlock opened, unless somebody has given it another mode since.
+// restore restores the mode that unlock changed, unless it was changed again.
 func restore(fd int, was, now uint32) {
 	var st unix.Stat_t
 	if was != now && unix.Fstat(fd, &st) == nil && st.Mode&0o777 == now&0o777 {
-		_ = unix.Chmod(proc.FDPath(fd), was) // nothing else can be done
+		_ = unix.Chmod(proc.FDPath(fd), was) // there is no way to handle an error
 	}
 }
 
@@ -225,8 +227,8 @@ func (s *scan) add(st *unix.Stat_t) {
 	s.bytes += st.Blocks * 512
 }
 
-// addMounted adds the files that an engine mounts over single files of the tree: they lie on its own disk. Their first
-// block is the engine's.
+// addMounted adds the files that an engine mounts over single files of the tree. They are on the engine's disk. The
+// first block of each file belongs to the engine.
 func (s *scan) addMounted(files []string) {
 	for _, file := range files {
 		var st unix.Stat_t
@@ -237,8 +239,7 @@ func (s *scan) addMounted(files []string) {
 	}
 }
 
-// addDeleted adds the files that were deleted, or never had a name, and are held open by a command. The guest's own are
-// reserved.
+// addDeleted adds files without a name that a command holds open. The guest agent's own files are reserved separately.
 func (s *scan) addDeleted() {
 	left := measureOpen
 	for _, pid := range proc.AllPIDs() {
@@ -248,7 +249,7 @@ func (s *scan) addDeleted() {
 		dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 		names, err := readNames(dir, left)
 		if err != nil {
-			continue // gone, or not ours to look at
+			continue // exited, or not accessible
 		}
 		for _, name := range names {
 			var st unix.Stat_t

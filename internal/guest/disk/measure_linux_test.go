@@ -27,7 +27,8 @@ func mode(t *testing.T, name string) os.FileMode {
 	return info.Mode().Perm()
 }
 
-// TestMeasureDeep: a tree counts down to its bound, and as over the limit below.
+// TestMeasureDeep verifies that a tree up to the maximum depth is counted, and that a deeper tree counts as over the
+// limit.
 func TestMeasureDeep(t *testing.T) {
 	t.Parallel()
 	for depth, deep := range map[int]bool{measureDepth: false, measureDepth + 1: true} {
@@ -40,7 +41,7 @@ func TestMeasureDeep(t *testing.T) {
 	}
 }
 
-// scanOf begins a look at dir.
+// scanOf starts a scan of dir.
 func scanOf(t *testing.T, dir string) (*scan, *level) {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -51,8 +52,8 @@ func scanOf(t *testing.T, dir string) (*scan, *level) {
 	return s, &level{fd: int(f.Fd())}
 }
 
-// TestMeasureModes: a directory that had to be opened to the look has its own mode wherever it is by then, and keeps
-// the one that somebody gave it meanwhile, be it the one that the look needed.
+// TestMeasureModes verifies that a directory that a scan had to open gets its mode back, even if it was moved. If a
+// command changed the mode during the scan, that mode is kept, even if it equals the scan's mode.
 func TestMeasureModes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -71,7 +72,7 @@ func TestMeasureModes(t *testing.T) {
 		t.Errorf("afterwards its mode is %o", mode(t, a))
 	}
 	d := enter()
-	if err := os.Chmod(a, 0o530); err != nil { // what the look itself gave it
+	if err := os.Chmod(a, 0o530); err != nil { // the mode that the scan itself set
 		t.Fatal(err)
 	}
 	if s.walk(d); mode(t, a) != 0o530 {
@@ -93,7 +94,7 @@ func TestMeasureModes(t *testing.T) {
 	}
 }
 
-// TestMeasureClosedRoot: the workspace itself may be closed.
+// TestMeasureClosedRoot verifies that a scan works if the mode of the workspace directory denies access.
 func TestMeasureClosedRoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -110,7 +111,7 @@ func TestMeasureClosedRoot(t *testing.T) {
 	must(t, os.Chmod(dir, 0o700))
 }
 
-// TestMeasureNothing: what cannot be looked at counts as being over the limit.
+// TestMeasureNothing verifies that an inaccessible directory counts as over the limit.
 func TestMeasureNothing(t *testing.T) {
 	t.Parallel()
 	f, err := os.Open(t.TempDir())
@@ -129,8 +130,8 @@ func device(t *testing.T, name string) uint64 {
 	return st.Dev
 }
 
-// TestMeasureSince: what did not change is not counted, and neither is what lies below it, as nothing below an
-// unchanged directory of an overlay changes.
+// TestMeasureSince verifies that unchanged files do not count, and that directories below an unchanged directory are
+// skipped. An overlay changes no files below an unchanged directory.
 func TestMeasureSince(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

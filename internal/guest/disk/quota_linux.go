@@ -10,40 +10,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit bounds what lies in a directory tree, without what is mounted in it. The zero value is no limit.
+// Limit limits the size of a directory tree without the mounts in it. The zero value means no limit.
 type Limit struct {
-	Bytes int64 // on the disk; 0 is no limit
-	Files int64 // entries of any kind; 0 is no limit
-	// Watched: nothing but the guest holds the limit. Otherwise the file system does, and the guest only reports it.
+	Bytes int64 // disk space in bytes; 0 means no limit
+	Files int64 // number of entries of all types; 0 means no limit
+	// Watched means that the guest agent enforces the limit. Otherwise the file system enforces it, and the guest agent
+	// only reports its state.
 	Watched bool
 }
 
-// Times and sizes of the watch.
+// Times and sizes for monitoring.
 const (
-	quotaTick  = 100 * time.Millisecond // between two glances at the file system while commands run
-	quotaSoon  = 250 * time.Millisecond // between two looks at a small tree
-	quotaLate  = 5 * time.Second        // between two looks at a large one
-	quotaShare = 20                     // a look may take this part of the time between two
-	quotaQuick = 20 * time.Millisecond  // a look that is taken at the end of every command
-	quotaGrain = 64 << 10               // what is too little to look for
-	Block      = 4096                   // how a file's size counts
+	quotaTick  = 100 * time.Millisecond // interval of checks of the file system's free space while commands run
+	quotaSoon  = 250 * time.Millisecond // interval of scans of a small tree
+	quotaLate  = 5 * time.Second        // interval of scans of a large tree
+	quotaShare = 20                     // a scan may take 1/quotaShare of the time between two scans
+	quotaQuick = 20 * time.Millisecond  // a scan that is this fast is done at the end of every command
+	quotaGrain = 64 << 10               // amounts below this size are ignored
+	Block      = 4096                   // block size for counting
 
-	// Commands are refused altogether when twice the limit and this much are used.
+	// If the usage exceeds twice the limit plus this amount, commands cannot start.
 	quotaSlackBytes = 64 << 20
 	quotaSlackFiles = 4096
 )
 
-// usage is what lies in a tree.
+// usage is the size of a tree.
 type usage struct{ bytes, files int64 }
 
 func (u usage) plus(v usage) usage { return usage{u.bytes + v.bytes, u.files + v.files} }
 
-// over reports whether u is more than the limit.
+// over reports whether u exceeds the limit.
 func (l Limit) over(u usage) bool {
 	return u.bytes > l.Bytes || l.Files > 0 && u.files > l.Files
 }
 
-// most is how much there may be before commands are refused.
+// most returns the usage above which commands cannot start.
 func (l Limit) most() Limit {
 	m := Limit{Bytes: 2*l.Bytes + quotaSlackBytes}
 	if l.Files > 0 {
@@ -52,47 +53,48 @@ func (l Limit) most() Limit {
 	return m
 }
 
-// Quota is the limit of a tree: of the workspace, or of a layer. A nil one is no limit.
+// Quota enforces the limit of a tree, which is the workspace or a layer. A nil Quota means no limit.
 //
-// A file system that has the limit keeps it by itself. Where none does, the guest measures: while commands run several
-// times a second, the seldomer the longer a look takes but at once when the disk's free space shrinks, and at the end
-// of every command. What a command writes between two looks is how much the limit can be passed. When it is, every
-// command ends, because nobody can tell which of them wrote; later ones may delete but write nothing until there is
-// room again. The guest's own files are counted before they are written.
+// If the file system enforces the limit, Quota only reports its state. Otherwise the guest agent scans the tree. While
+// commands run, it scans several times per second. It scans less often if a scan takes longer, but immediately if the
+// disk's free space shrinks. It also scans at the end of every command. The limit can be exceeded by the data that
+// commands write between two scans. If the limit is exceeded, all commands are killed, because it is unknown which of
+// them wrote the data. Later commands may delete files, but cannot write until there is free space. The guest agent's
+// own files are counted before they are written.
 type Quota struct {
 	limit Limit
 	dir   string
 	layer *layer      // nil for the workspace
-	root  *os.File    // dir, opened while that was sure to be allowed
-	stop  func()      // ends every command
-	busy  func() bool // reports whether a command, or what one left behind, runs
+	root  *os.File    // dir, opened while access was certain
+	stop  func()      // kills every command
+	busy  func() bool // reports whether a command or a remaining process of a command is running
 	kick  chan struct{}
 	quit  chan struct{}
-	first chan struct{} // closed after the first look
+	first chan struct{} // closed after the first scan
 	done  chan struct{}
 
-	ticking atomic.Bool // the watch is about to ask busy
+	ticking atomic.Bool // the watch goroutine will call busy next
 
-	looking sync.Mutex // held while a look is taken and its consequence; guards the next two fields
+	looking sync.Mutex // held during a scan and its consequences; guards the next two fields
 	growth  growth
-	note    string // what the last stop did to files; empty for nothing
+	note    string // effect of the last kill on files; may be empty
 
 	mu     sync.Mutex // guards the fields below
-	found  usage      // at the last look
-	wrote  usage      // by the guest since
-	saved  time.Time  // when it last did
-	open   usage      // reserved by what the guest is writing
-	floor  usage      // what commands may keep though it is over the limit: they must not add to it
-	begun  time.Time  // when the last look began
-	looked time.Time  // when it ended
+	found  usage      // result of the last scan
+	wrote  usage      // written by the guest agent since
+	saved  time.Time  // time of that write
+	open   usage      // reserved for current writes of the guest agent
+	floor  usage      // usage above the limit that commands may keep but not increase
+	begun  time.Time  // start of the last scan
+	looked time.Time  // end of the last scan
 	cost   time.Duration
-	free   usage     // what the file system had free then
-	full   time.Time // when the last look that found no room began
-	stops  int64     // how often commands were ended
+	free   usage     // free space of the file system at that time
+	full   time.Time // start of the last scan that found no space
+	stops  int64     // number of times that commands were killed
 }
 
-// NewQuota watches dir, which is the workspace, or what a layer is over; stop and busy are called without any lock held
-// but looking.
+// NewQuota monitors dir, which is the workspace or the root of a layer. It calls stop and busy without holding a lock
+// other than looking.
 func NewQuota(dir string, over *layer, l Limit, stop func(), busy func() bool) (*Quota, error) {
 	if l.Bytes <= 0 {
 		return nil, nil //nolint:nilnil // a nil quota is no limit
@@ -124,10 +126,10 @@ func (q *Quota) close() {
 	}
 }
 
-// watch looks as often as commands make it necessary, and sleeps while nothing but the guest runs.
+// watch scans the tree as often as the commands require, and sleeps while no command runs.
 func (q *Quota) watch() {
 	defer close(q.done)
-	q.look() // of many files it takes longer than a host waits for its guest
+	q.look() // in the background, because a large tree takes longer than a host waits
 	close(q.first)
 	for {
 		var tick <-chan time.Time
@@ -141,7 +143,7 @@ func (q *Quota) watch() {
 		case <-q.kick:
 			q.ticking.Store(false)
 		case <-tick:
-			q.ticking.Store(false) // before busy is asked again
+			q.ticking.Store(false) // before busy is called again
 			if q.due() {
 				q.look()
 			}
@@ -149,7 +151,7 @@ func (q *Quota) watch() {
 	}
 }
 
-// due reports whether it is time for the next look.
+// due reports whether the next scan is due.
 func (q *Quota) due() bool {
 	q.mu.Lock()
 	since, cost, before := time.Since(q.looked), q.cost, q.free
@@ -167,7 +169,7 @@ func (q *Quota) due() bool {
 		q.limit.Files > 0 && before.files-now.files >= max(room.files/2, quotaGrain/Block)
 }
 
-// freeSpace is what the file system has free, 0 when it does not tell.
+// freeSpace returns the free space of the file system, or 0 if it is unknown.
 func freeSpace(dir string) usage {
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) != nil {
@@ -176,7 +178,7 @@ func freeSpace(dir string) usage {
 	return usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
 }
 
-// look measures the tree, and ends the commands that have passed the limit.
+// look scans the tree and kills the commands if the limit is exceeded.
 func (q *Quota) look() {
 	q.looking.Lock()
 	defer q.looking.Unlock()
@@ -199,7 +201,7 @@ func (q *Quota) look() {
 		return
 	}
 	found, blind := q.measure()
-	if blind { // perhaps because a rollback replaced the tree meanwhile; who hides something from the one look hides it from the other
+	if blind { // maybe a rollback replaced the tree; hidden files stay hidden
 		found, blind = q.measure()
 	}
 	if !closed(q.quit) && q.take(found, own, begun, free, blind) {
@@ -208,7 +210,7 @@ func (q *Quota) look() {
 	}
 }
 
-// measure takes a look at what counts.
+// measure scans the files that count.
 func (q *Quota) measure() (found usage, blind bool) {
 	if q.layer == nil {
 		q.growth.now, q.growth.grown = map[FileID]int64{}, nil
@@ -217,8 +219,8 @@ func (q *Quota) measure() (found usage, blind bool) {
 	return q.layer.measure(q.root, q.limit, q.quit)
 }
 
-// take records a look and reports whether commands must end: there is too much, and more than there was. A
-// blind look cannot tell, and what it was kept from must end.
+// take records the result of a scan and reports whether commands must be killed. This is the case if the limit is
+// exceeded and the usage grew, or if a scan was blind, because commands must not prevent scans.
 func (q *Quota) take(found, own usage, begun time.Time, free usage, blind bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -239,7 +241,7 @@ func (q *Quota) take(found, own usage, begun time.Time, free usage, blind bool) 
 	return grew
 }
 
-// ask asks a file system that has the limit itself.
+// ask reads the state of a file system that enforces the limit itself.
 func (q *Quota) ask() (found usage, full bool) {
 	var fs unix.Statfs_t
 	if unix.Statfs(q.dir, &fs) != nil {
@@ -250,16 +252,16 @@ func (q *Quota) ask() (found usage, full bool) {
 	return found, isFull(&fs)
 }
 
-// isFull reports whether a file system has next to no room, or no room for another file.
+// isFull reports whether a file system has almost no free space, or no free inode.
 func isFull(fs *unix.Statfs_t) bool {
 	size := int64(fs.Blocks) * fs.Bsize
 	return int64(fs.Bavail)*fs.Bsize < min(quotaGrain, size/64) || fs.Files > 0 && fs.Ffree == 0
 }
 
-// Full holds the sizes of /tmp and /dev/shm in bytes, if they are in memory and were full; else 0.
+// Full contains the sizes of /tmp and /dev/shm in bytes, if they are in memory and were full; otherwise 0.
 type Full [2]int64
 
-// Seen returns f with the directories that are full now.
+// Seen returns f, updated with the directories that are full now.
 func (f Full) Seen() Full {
 	for i, dir := range [...]string{"/tmp", "/dev/shm"} {
 		var fs unix.Statfs_t
@@ -270,20 +272,20 @@ func (f Full) Seen() Full {
 	return f
 }
 
-// quotaMark remembers when a command began, and how often commands had been ended then.
+// quotaMark records the start of a command and the number of kills up to then.
 type quotaMark struct {
 	at     time.Time
 	stops  int64
-	frozen bool // there was no room, and the command must not write
+	frozen bool // without free space, the command must not write
 }
 
-// admit is called before a command is started.
+// admit is called before the start of a command.
 func (q *Quota) admit() (m quotaMark, err error) {
 	if q == nil {
 		return m, nil
 	}
 	<-q.first
-	if q.passed(q.limit) { // perhaps not any more
+	if q.passed(q.limit) { // the result may be outdated
 		q.look()
 	}
 	if q.passed(q.limit.most()) {
@@ -295,7 +297,8 @@ func (q *Quota) admit() (m quotaMark, err error) {
 	return quotaMark{time.Now(), q.stops, frozen}, nil
 }
 
-// started wakes the watch. It is called when busy knows of the command: a watch that woke before would sleep again.
+// started wakes up the watch goroutine. It must be called after busy includes the command, because otherwise the
+// goroutine would go back to sleep.
 func (q *Quota) started() {
 	if q == nil || q.ticking.Load() {
 		return
@@ -312,8 +315,9 @@ func (q *Quota) passed(l Limit) bool {
 	return q.limit.Watched && l.over(q.found)
 }
 
-// ended is called at the end of a command, which failed or did not. It reports whether there was no room for it at some
-// time, and whether commands were ended since it began for that. cut: a file of the command became as large as it may.
+// ended is called at the end of a command. failed reports whether the command failed. cut reports whether a file of the
+// command reached the maximum file size. full reports whether space was missing at some time. stopped reports whether
+// commands were killed for this reason since the command started.
 func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	if q == nil {
 		return false, false
@@ -330,7 +334,7 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
 }
 
-// shortened returns what to tell a command of files that were cut since it began.
+// shortened returns the note for a command about files that were truncated since it started.
 func (q *Quota) shortened(since quotaMark) string {
 	if q == nil {
 		return ""
@@ -341,14 +345,14 @@ func (q *Quota) shortened(since quotaMark) string {
 	if !stopped {
 		return ""
 	}
-	q.looking.Lock() // the look that stopped it is followed by the cut
+	q.looking.Lock() // the scan that killed the command is followed by the cut
 	defer q.looking.Unlock()
 	return q.note
 }
 
-// untouched reports whether the workspace's file system has exactly as much free as at the last look, and is of a kind
-// that counts what is written at once: then the command wrote nothing that counts. A look costs a tenth of a short
-// command.
+// untouched reports whether the free space of the workspace's file system is exactly the same as at the last scan, and
+// whether the file system accounts for writes immediately. In this case, the command wrote no data that counts. This
+// check saves a scan, which takes a tenth of the time of a short command.
 func (q *Quota) untouched() bool {
 	var fs unix.Statfs_t
 	if q.layer != nil || unix.Statfs(q.dir, &fs) != nil {
@@ -364,15 +368,15 @@ func (q *Quota) untouched() bool {
 	return q.free == usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
 }
 
-// quick reports whether a look takes so little time that a command's end can wait for it.
+// quick reports whether a scan is fast enough that the end of a command can wait for it.
 func (q *Quota) quick() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return closed(q.first) && q.cost <= quotaQuick
 }
 
-// Reserve makes sure of room for what the guest itself is about to write; release must be called when it is written, or
-// was not.
+// Reserve reserves space for a write of the guest agent. The caller must call release after the write has succeeded or
+// failed.
 func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 	if q == nil || !q.limit.Watched {
 		return func() {}, nil
@@ -380,7 +384,7 @@ func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 	<-q.first
 	want := usage{(size + Block - 1) / Block * Block, files}
 	if !q.tryReserve(want) {
-		q.look() // something may have been deleted
+		q.look() // files may have been deleted
 		if !q.tryReserve(want) {
 			return nil, q.refusal()
 		}
@@ -414,7 +418,7 @@ func (q *Quota) refusal() error {
 		"in %d of at most %d files; delete some", u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
 }
 
-// used is what is known to be there.
+// used returns the known usage.
 func (q *Quota) used() usage {
 	q.mu.Lock()
 	defer q.mu.Unlock()

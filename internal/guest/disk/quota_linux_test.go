@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// watched makes a quota whose looks take too long to be taken at every command's end, and that nothing but the test
-// makes look: its first one has been.
+// watched returns a Quota whose scans are too slow for the end of every command. Only the test triggers scans. The
+// first scan has been done.
 func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 	t.Helper()
 	root, err := os.Open(dir)
@@ -26,8 +26,8 @@ func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 	return q
 }
 
-// memoryDir is a directory in memory: of a kind that counts at once, and where no other process has deleted files open,
-// which count as well.
+// memoryDir returns a directory in memory. Its file system accounts for writes immediately, and no other process holds
+// deleted files open there, which would count.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "quota")
@@ -36,14 +36,14 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// slow makes q believe that its last look has just taken an hour.
+// slow makes q record that its last scan took an hour.
 func slow(q *Quota) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.cost = time.Hour
 }
 
-// admitted begins a command.
+// admitted starts a command.
 func admitted(t *testing.T, q *Quota) quotaMark {
 	t.Helper()
 	mark, err := q.admit()
@@ -53,7 +53,8 @@ func admitted(t *testing.T, q *Quota) quotaMark {
 	return mark
 }
 
-// TestQuotaCut: a command that could not write on is looked after however long that takes, and told what it was.
+// TestQuotaCut verifies that a scan always follows a command that could not continue to write, even if the scan is
+// slow, and that the command gets the reason.
 func TestQuotaCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -69,7 +70,7 @@ func TestQuotaCut(t *testing.T) {
 	}
 }
 
-// TestQuotaBefore: what a look found that began before a command is nothing to that command.
+// TestQuotaBefore verifies that a scan that started before a command has no effect on that command.
 func TestQuotaBefore(t *testing.T) {
 	t.Parallel()
 	q := watched(t, t.TempDir(), Limit{Bytes: 1 << 40, Files: 1 << 20}, nil)
@@ -86,7 +87,7 @@ func TestQuotaBefore(t *testing.T) {
 	}
 }
 
-// TestQuotaDue: most of the time no look is under way, however long one takes.
+// TestQuotaDue verifies that no scan runs most of the time, regardless of the duration of a scan.
 func TestQuotaDue(t *testing.T) {
 	t.Parallel()
 	q := watched(t, t.TempDir(), Limit{Bytes: 1 << 40}, nil)
@@ -100,8 +101,8 @@ func TestQuotaDue(t *testing.T) {
 	}
 }
 
-// TestQuotaFirst: a guest is there before its workspace was looked at; its first command and its first file wait for
-// that.
+// TestQuotaFirst verifies that a guest agent responds before the first scan of its workspace, and that its first
+// command and first file wait for the scan.
 func TestQuotaFirst(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -117,7 +118,7 @@ func TestQuotaFirst(t *testing.T) {
 	q, err := NewQuota(dir, nil, Limit{Bytes: 1 << 40, Files: 1, Watched: true}, stop, func() bool { return false })
 	must(t, err)
 	defer q.close()
-	<-looked // and found too much; the look is not over
+	<-looked // the scan found too much data and is still running
 	frozen, refused := make(chan bool, 1), make(chan error, 1)
 	go func() {
 		m, err := q.admit()
@@ -143,12 +144,13 @@ func TestQuotaFirst(t *testing.T) {
 	}
 }
 
-// TestQuotaUntouched: what a command wrote is found at its end, though a look is spared when nothing was written.
+// TestQuotaUntouched verifies that written data is detected at the end of a command, and that the scan is skipped if no
+// data was written.
 func TestQuotaUntouched(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)
 	q := watched(t, dir, Limit{Bytes: 8192, Files: 100}, nil)
-	q.cost = 0 // it is quick
+	q.cost = 0 // scans are quick
 	mark := admitted(t, q)
 	must(t, os.WriteFile(filepath.Join(dir, "f"), make([]byte, 16384), 0o600))
 	if q.untouched() {
@@ -159,7 +161,7 @@ func TestQuotaUntouched(t *testing.T) {
 	}
 }
 
-// TestQuotaCuts: the excess is cut from the files that grew last, never below their earlier size.
+// TestQuotaCuts verifies that the excess is cut from the files that grew last, and never below their earlier size.
 func TestQuotaCuts(t *testing.T) {
 	t.Parallel()
 	const k = 1 << 10
@@ -167,7 +169,7 @@ func TestQuotaCuts(t *testing.T) {
 	q := watched(t, dir, Limit{Bytes: 1 << 20}, nil)
 	makeDir(t, filepath.Join(dir, "d"))
 	grow := func(name string, size int) {
-		time.Sleep(20 * time.Millisecond) // so that the kernel's clock tells the changes apart
+		time.Sleep(20 * time.Millisecond) // so that the changes have different kernel timestamps
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err == nil {
 			_, err = f.Write(make([]byte, size))
@@ -180,7 +182,7 @@ func TestQuotaCuts(t *testing.T) {
 	grow("d/b", 100*k)
 	q.look()
 	for _, c := range []struct{ a, b, wantA, wantB int64 }{
-		{0, 900 * k, 600 * k, 456 * k}, // back to the limit, with 32 KiB more than that
+		{0, 900 * k, 600 * k, 456 * k}, // cut to the limit, and 32 KiB remain above it
 		{900 * k, 900 * k, 600 * k, 100 * k},
 	} {
 		mark, err := q.admit()

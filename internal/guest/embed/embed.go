@@ -1,5 +1,5 @@
-// Package embed holds the guest's binaries. hack/build-guest.sh makes them; they are in the repository so that the
-// library works as an ordinary Go module.
+// Package embed contains the binaries of the guest agent. hack/build-guest.sh builds them. They are in the repository
+// so that the library works as an ordinary Go module.
 package embed
 
 import (
@@ -12,11 +12,11 @@ import (
 	"sync"
 )
 
-// Path is where a sandbox finds the guest.
+// Path is the path of the guest agent in a sandbox.
 const Path = Dir + "/workcell-guest"
 
-// Mode is the file's mode there: the memory of a program that its user cannot read is closed to other processes of that
-// user from its first instruction.
+// Mode is the mode of this file. If a user cannot read a program, the kernel denies access to the program's memory to
+// other processes of that user, from its first instruction.
 const Mode = 0o111
 
 //go:embed guest_linux_amd64.gz
@@ -33,8 +33,8 @@ var unpacked = map[string]func() ([]byte, error){
 	"arm64": sync.OnceValues(func() ([]byte, error) { return unpack(arm64) }),
 }
 
-// Binary returns the static Linux binary of the guest for an architecture, "amd64" or "arm64". Callers must not change
-// it. Safe for concurrent use.
+// Binary returns the guest agent's static Linux binary for an architecture, "amd64" or "arm64". Callers must not modify
+// it. Binary is safe for concurrent use.
 func Binary(arch string) ([]byte, error) {
 	f := unpacked[arch]
 	if f == nil {
@@ -43,11 +43,11 @@ func Binary(arch string) ([]byte, error) {
 	return f()
 }
 
-// Arches lists the architectures that Binary knows.
+// Arches returns the architectures that Binary supports.
 func Arches() []string { return []string{"amd64", "arm64"} }
 
-// Version is the content version of what [Files] returns: a short hash over the sources of the binaries, their
-// dependencies and toolchain, and over the library. The guest returns the same in its hello.
+// Version returns the content version of the files from [Files]. It is a short hash of the binaries' sources,
+// dependencies, and toolchain, and of the library. The guest agent sends the same version in its hello.
 func Version() string { return strings.TrimSpace(version) }
 
 func unpack(packed []byte) ([]byte, error) {

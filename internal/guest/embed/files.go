@@ -8,17 +8,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/lib"
 )
 
-// Dir is where a sandbox finds the guest and what belongs to it.
+// Dir is the directory of the guest agent and its files in a sandbox.
 const Dir = "/.workcell"
 
-// File is one file below [Dir].
+// File is a file below [Dir].
 type File struct {
-	Path string      // relative, with slashes
-	Mode fs.FileMode // of a file; fs.ModeSymlink for a link
-	Data []byte      // of a link: its target
+	Path string      // relative path with slashes
+	Mode fs.FileMode // mode of the file; fs.ModeSymlink for a link
+	Data []byte      // content, or the target of a link
 }
 
-// Files returns what lies in [Dir] with this binary of the guest, which comes last: a directory that has it is whole.
+// Files returns the files in [Dir] with this guest agent binary. The binary is the last file, so a directory that
+// contains it is complete.
 func Files(guest []byte) ([]File, error) {
 	files := []File{{"bin/tools", fs.ModeSymlink, []byte("../" + path.Base(Path))}}
 	err := fs.WalkDir(lib.Files(), ".", func(name string, d fs.DirEntry, err error) error {

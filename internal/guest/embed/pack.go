@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Pack compresses standard input to standard output, with the same result for the same input and toolchain.
+// Pack compresses standard input to standard output. The result is reproducible for the same input and toolchain.
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Digest serves wire.OpDigest.
+// Digest handles wire.OpDigest.
 func (s *Service) Digest(r Request, req *wire.DigestRequest) error {
 	if len(req.Paths) > wire.MaxDigests {
 		return wire.Errorf(wire.CodeInvalid, "%d paths, at most %d are allowed", len(req.Paths), wire.MaxDigests)
@@ -26,7 +26,8 @@ func (s *Service) Digest(r Request, req *wire.DigestRequest) error {
 	return r.Answer(wire.DigestResult{Digests: digests})
 }
 
-// digest describes one entry. What keeps it from being read is for who reads it to find out.
+// digest describes one entry. If the entry cannot be read, the description has no checksum, and a later read reports
+// the error.
 func (s *Service) digest(root *root, rel string, buf []byte) (d wire.Digest) {
 	var f *os.File
 	err := s.fs.Do(func() error {

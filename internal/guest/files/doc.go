@@ -1,4 +1,5 @@
-// Package files serves a host's requests about files. Every path stays inside its root, whatever commands do to it.
+// Package files handles a host's file requests. Every path stays inside its root, even if commands change the path
+// concurrently.
 //
-// The package is Linux only; on other systems it is empty.
+// The package is Linux only. It is empty on other systems.
 package files

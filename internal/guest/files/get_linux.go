@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Get serves wire.OpFileGet.
+// Get handles wire.OpFileGet.
 func (s *Service) Get(r Request, req *wire.FileGetRequest) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
@@ -33,8 +33,9 @@ func (s *Service) Get(r Request, req *wire.FileGetRequest) error {
 	return pathError(s.sendFile(r, f, &info, req.Offset, left), req.Path)
 }
 
-// openRegular opens a regular file for reading and describes it. Anything else is refused before it is opened, and, if
-// it took the file's place meanwhile, before it is read; opening never waits for the other end of a FIFO.
+// openRegular opens a regular file for reading and describes it. It rejects other types before it opens the file. If
+// another type replaced the file in the meantime, openRegular rejects it before reading. Opening never waits for the
+// other end of a FIFO.
 func (r *root) openRegular(rel string) (*os.File, wire.FileInfo, error) {
 	var st os.FileInfo
 	err := r.within(rel, func(rel string) (err error) {
@@ -82,7 +83,7 @@ func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, l
 			at := len(out) + wire.FramePrefixSize
 			out = append(out, prefix[:]...)
 			size := int(min(left, wire.MaxData))
-			out = slices.Grow(out, size)[:at+size] // whatever is there is overwritten or cut off
+			out = slices.Grow(out, size)[:at+size] // existing bytes are overwritten or cut off
 			n := 0
 			err := s.fs.Do(func() (err error) {
 				n, err = f.ReadAt(out[at:], offset)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// List serves wire.OpList.
+// List handles wire.OpList.
 func (s *Service) List(r Request, req *wire.ListRequest) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
@@ -40,21 +40,21 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 // listDepth is how deep a list looks. The directories on the way are open.
 const listDepth = 128
 
-// lister lists a tree, depth first, the names of each directory sorted. Of a directory it holds only as many names as
-// can be listed.
+// lister lists a tree depth-first. The names in each directory are sorted. Of each directory, it keeps only as many
+// names in memory as the listing can contain.
 type lister struct {
 	limit     int
 	recursive bool
-	buf       []byte // for reading directories
+	buf       []byte // buffer for reading directories
 
 	entries   []wire.FileInfo
-	bytes     int  // of the entries' paths
-	full      bool // no more entries
+	bytes     int  // total length of the entries' paths
+	full      bool // the listing accepts no more entries
 	total     int64
 	truncated bool
 }
 
-// list lists the directory fd. Its path has a slash at the end, and is empty for the work directory.
+// list lists the directory fd. Its path ends with a slash, and is empty for the workspace.
 func (l *lister) list(fd int, path string, depth int) error {
 	names, err := l.names(fd)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *lister) list(fd int, path string, depth int) error {
 	return nil
 }
 
-// below lists a subdirectory. One that may not be read stays an entry without contents.
+// below lists a subdirectory. An unreadable subdirectory is an entry without contents.
 func (l *lister) below(fd int, name, path string, depth int) {
 	if depth > listDepth {
 		l.truncated = true
@@ -93,7 +93,7 @@ func (l *lister) below(fd int, name, path string, depth int) {
 	_ = l.list(sub, path, depth)
 }
 
-// add lists an entry, unless that or one before it does not fit.
+// add adds an entry, unless the listing is full.
 func (l *lister) add(path string, st *unix.Stat_t) {
 	if !l.full {
 		l.bytes += len(path)
@@ -106,8 +106,8 @@ func (l *lister) add(path string, st *unix.Stat_t) {
 	l.entries = append(l.entries, fileInfo(path, st))
 }
 
-// names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted, up
-// to where the total stops.
+// names returns a directory's names, sorted. If a directory has more names than the listing can contain, the rest is
+// only counted, up to the limit of the total.
 func (l *lister) names(fd int) ([]string, error) {
 	room := max(l.limit-len(l.entries), 1024)
 	if l.recursive {
@@ -137,7 +137,7 @@ func (l *lister) names(fd int) ([]string, error) {
 	return names, nil
 }
 
-// cut keeps the first room names in order and counts the others.
+// cut keeps the first room names in sorted order and counts the rest.
 func (l *lister) cut(names []string, room int) []string {
 	slices.Sort(names)
 	l.total += int64(len(names) - room)

@@ -9,7 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestListStopsCounting: a directory with more names than the total tells of is not read to its end.
+// TestListStopsCounting verifies that a directory is not read completely if it has more names than the total can
+// report.
 func TestListStopsCounting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onPath runs op on the path of a request.
+// onPath calls op with the path of a request.
 func (s *Service) onPath(r Request, req *wire.PathRequest, op func(root *root, rel string) (any, error)) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
@@ -24,12 +24,12 @@ func (s *Service) onPath(r Request, req *wire.PathRequest, op func(root *root, r
 	return r.Answer(answer)
 }
 
-// Stat serves wire.OpStat.
+// Stat handles wire.OpStat.
 func (s *Service) Stat(r Request, req *wire.PathRequest) error {
 	return s.onPath(r, req, func(root *root, rel string) (any, error) { return root.lstat(rel) })
 }
 
-// Mkdir serves wire.OpMkdir.
+// Mkdir handles wire.OpMkdir.
 func (s *Service) Mkdir(r Request, req *wire.PathRequest) error {
 	return s.onPath(r, req, func(root *root, rel string) (any, error) {
 		release, err := root.reserve(disk.Block, 1)
@@ -51,7 +51,7 @@ func (s *Service) Mkdir(r Request, req *wire.PathRequest) error {
 	})
 }
 
-// Rename serves wire.OpRename.
+// Rename handles wire.OpRename.
 func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 	fromRoot, from, err := s.locate(req.From)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 		err = rename(int(fromDir.Fd()), fromBase, int(toDir.Fd()), toBase, flags)
 		var st unix.Stat_t
 		if unix.Fstatat(int(fromDir.Fd()), fromBase, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-			at = req.To // what is to be moved is there
+			at = req.To // the source exists
 		}
 		return err
 	})
@@ -94,7 +94,7 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 	return r.Answer(wire.Empty{})
 }
 
-// Remove serves wire.OpRemove.
+// Remove handles wire.OpRemove.
 func (s *Service) Remove(r Request, req *wire.PathRequest) error {
 	return s.onPath(r, req, func(root *root, rel string) (any, error) {
 		if rel == "." {
@@ -122,8 +122,8 @@ func (s *Service) Remove(r Request, req *wire.PathRequest) error {
 	})
 }
 
-// removeTree removes a directory and all below it by descriptors and single names, so that no link is followed and no
-// race leads it elsewhere. Nothing is opened but directories.
+// removeTree removes a directory and all its contents. It only uses descriptors and single names, so that it follows no
+// links and a race cannot lead it elsewhere. It only opens directories.
 func removeTree(parent int, name string, deleted *int64) error {
 	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -131,8 +131,8 @@ func removeTree(parent int, name string, deleted *int64) error {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	// Some entries may be missing from a pass that removes others. A command that keeps making entries gets some passes,
-	// not all of them.
+	// A pass may miss entries while it removes others. If a command keeps creating entries, the number of passes is
+	// limited.
 	for range 16 {
 		if err := removeEntries(f, deleted); err != nil {
 			return err

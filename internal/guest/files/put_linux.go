@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Put serves wire.OpFilePut.
+// Put handles wire.OpFilePut.
 func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	var d *draft
 	err = s.fs.Do(func() (err error) {
 		if info, err := root.lstat(rel); len(req.Was) > 0 && err == nil && info.Type == wire.TypeSymlink {
-			if rel, err = root.follow(rel); err != nil { // what the link leads to is to change
+			if rel, err = root.follow(rel); err != nil { // the target of the link is the file to change
 				return err
 			}
 		}
@@ -69,13 +69,13 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	return r.Answer(info)
 }
 
-// receive writes what the host sends to the draft, up to the end that the host declares.
+// receive writes the host's data to the draft, up to the end that the host declares.
 func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 	most := int64(intakeFrames * wire.MaxData)
 	if size >= 0 {
 		most = min(most, size)
 	}
-	buf := make([]byte, 0, most) // what is not written yet
+	buf := make([]byte, 0, most) // data to write
 	flush := func() error {
 		return s.fs.Do(func() error {
 			_, err := d.f.Write(buf)
@@ -84,16 +84,16 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 		})
 	}
 	var got int64
-	var held []func() // what was reserved piece by piece
+	var held []func() // releases for all reserved parts
 	defer func() {
 		for _, release := range held {
 			release()
 		}
 	}()
 	for {
-		f, err := wire.ReadFrame(r, buf[len(buf):]) // a frame that does not fit there is longer than the file may be
+		f, err := wire.ReadFrame(r, buf[len(buf):]) // a frame that does not fit is longer than the file may be
 		if err != nil {
-			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
+			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host has probably disconnected
 		}
 		if f.Kind == wire.KindEOF && f.Channel == wire.ChanFile {
 			break
@@ -124,24 +124,24 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 	return flush()
 }
 
-// intakeFrames is how many frames of a file are written in one step. A write that takes longer costs the process a
-// change of thread, whatever its size.
+// intakeFrames is the number of frames of a file that are written in one step. A slow write makes the process switch
+// threads, regardless of its size.
 const intakeFrames = 4
 
-// draft is a file that is being written. It takes its place under its name in one step, or leaves nothing behind.
+// draft is a file that is being written. It gets its final name atomically, or leaves no file behind.
 type draft struct {
 	dir       *os.File
 	base      string
 	f         *os.File
-	temp      string // name in dir; empty for a file that has none yet
+	temp      string // name in dir; empty for an unnamed file
 	overwrite bool
-	was       []byte // sum of what is to be there still; empty for anything
+	was       []byte // checksum that the existing file must have; empty means any
 	mode      uint32
-	exact     bool // mode is not left to the umask
+	exact     bool // the umask does not apply to mode
 }
 
-// draft makes the parents and opens a temp file for the one to be written. A file that is there must be one that the
-// guest's user may write, and leaves its mode to the new one unless the request has one.
+// draft creates the parent directories and opens a temporary file. If the file exists, the guest agent's user must have
+// write permission. The new file gets the existing file's mode, unless the request sets a mode.
 func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	dir, base, err := r.parent(rel)
 	if errors.Is(err, unix.ENOENT) && len(req.Was) == 0 {
@@ -183,7 +183,7 @@ func (d *draft) open() error {
 	} else if len(d.base) > 255 {
 		return unix.ENAMETOOLONG
 	}
-	// A file without a name leaves no litter when the guest is killed.
+	// An unnamed file leaves nothing behind if the guest agent is killed.
 	f, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, d.mode)
 	if err != nil {
 		d.temp = tempName()
@@ -199,11 +199,11 @@ func (d *draft) open() error {
 
 func tempName() string {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	_, _ = rand.Read(b[:]) // documented to never fail
 	return fmt.Sprintf(".workcell-%x.tmp", b)
 }
 
-// commit puts the file in its place and describes it. A link in that place is replaced, not followed.
+// commit gives the file its final name and describes it. It replaces an existing link and does not follow it.
 func (d *draft) commit(shown string) (wire.FileInfo, error) {
 	fd := int(d.f.Fd())
 	if d.exact {
@@ -221,7 +221,7 @@ func (d *draft) commit(shown string) (wire.FileInfo, error) {
 	return fileInfo(shown, &st), nil
 }
 
-// name links the file under its name.
+// name links the file to its final name.
 func (d *draft) name(fd int) error {
 	dir := int(d.dir.Fd())
 	if d.temp == "" {
@@ -243,30 +243,30 @@ func (d *draft) name(fd int) error {
 	if !d.overwrite {
 		return d.moved(rename(dir, d.temp, dir, d.base, unix.RENAME_NOREPLACE))
 	}
-	// Exchanging the two and removing the old one takes 25 µs on ext4, renaming over it 1.2 ms: there it makes the kernel
-	// allocate the new file's blocks at once.
+	// Exchanging the files and removing the old file takes 25 µs on ext4. Renaming takes 1.2 ms, because ext4 then
+	// allocates the new file's blocks immediately.
 	err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE)
 	if err != nil {
 		return d.moved(unix.Renameat(dir, d.temp, dir, d.base))
 	}
 	if err = unix.Unlinkat(dir, d.temp, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		// A directory took the old file's place meanwhile: it gets its name back.
+		// A directory replaced the old file in the meantime: restore its name.
 		return errors.Join(err, rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE))
 	}
 	return d.moved(nil)
 }
 
-// errChanged: the file does not hold any more what it is to hold.
+// errChanged means that the existing file no longer has the expected content.
 var errChanged error = wire.Errorf(wire.CodeChanged, "the file was changed by another process")
 
-// swap puts the file in the place of one that still holds what the host has read. What somebody writes to that between
-// the look at it and the exchange shows afterwards, and then the two are exchanged back.
+// swap replaces a file that still has the content that the host has read. If another process writes to the file between
+// the check and the exchange, the change is visible afterwards, and swap undoes the exchange.
 func (d *draft) swap(dir int) error {
 	if !holds(dir, d.base, d.was) {
 		return errChanged
 	}
 	if err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE); errors.Is(err, unix.EINVAL) {
-		return d.moved(unix.Renameat(dir, d.temp, dir, d.base)) // a file system without exchanges: what came since the look is lost
+		return d.moved(unix.Renameat(dir, d.temp, dir, d.base)) // without exchange, changes since the check are lost
 	} else if err != nil {
 		return err
 	}
@@ -278,19 +278,19 @@ func (d *draft) swap(dir int) error {
 		return d.moved(err)
 	}
 	err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE)
-	if err == nil && !d.is(dir, d.temp) { // somebody else's took the place of this one: that is the newest
+	if err == nil && !d.is(dir, d.temp) { // a newer file of a command replaced this file
 		err = rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE)
 	}
 	return cmp.Or(err, errChanged)
 }
 
-// is reports whether a name in a directory is that of the file.
+// is reports whether a name in a directory refers to the file.
 func (d *draft) is(dir int, name string) bool {
 	var there, own unix.Stat_t
 	return unix.Fstatat(dir, name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstat(int(d.f.Fd()), &own) == nil && disk.IDOf(&there) == disk.IDOf(&own)
 }
 
-// holds reports whether a name in a directory is a regular file with the sum.
+// holds reports whether a name in a directory is a regular file with this checksum.
 func holds(dir int, name string, sum []byte) bool {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -307,7 +307,7 @@ func holds(dir int, name string, sum []byte) bool {
 	return err == nil && bytes.Equal(h.Sum(nil), sum)
 }
 
-// moved notes that the file has no temporary name any more.
+// moved records that the temporary name no longer exists.
 func (d *draft) moved(err error) error {
 	if err == nil {
 		d.temp = ""
@@ -315,12 +315,12 @@ func (d *draft) moved(err error) error {
 	return err
 }
 
-// linkFile names an open file that has none. The way over /proc needs no privilege.
+// linkFile gives an open, unnamed file a name. Using /proc needs no privilege.
 func linkFile(fd, dir int, name string) error {
 	return unix.Linkat(unix.AT_FDCWD, proc.FDPath(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
 }
 
-// rename is renameat2, or renameat where no flag asks for more.
+// rename is renameat2, or renameat if no flags are set.
 func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	if flags == 0 {
 		return unix.Renameat(fromDir, from, toDir, to)
@@ -332,8 +332,9 @@ func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	return err
 }
 
-// renameNew is renameat2 with RENAME_NOREPLACE on a file system that has no such flag, as that of gVisor for what lies
-// on the host. A directory, which cannot have two names, replaces an empty one that is made at the same moment.
+// renameNew implements renameat2 with RENAME_NOREPLACE for file systems without this flag, for example gVisor's file
+// system for host files. A directory cannot have two names, so renameNew may replace an empty directory that is created
+// at the same moment.
 func renameNew(fromDir int, from string, toDir int, to string) error {
 	err := unix.Linkat(fromDir, from, toDir, to, 0)
 	if err == nil {
@@ -351,7 +352,7 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	return unix.Renameat(fromDir, from, toDir, to)
 }
 
-// close removes what was not put in place.
+// close removes the temporary file, if any.
 func (d *draft) close() {
 	if d.temp != "" {
 		_ = unix.Unlinkat(int(d.dir.Fd()), d.temp, 0) // a command may have removed it

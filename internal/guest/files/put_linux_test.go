@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestRenameNew: what renameat2 does where a file system has its flag.
+// TestRenameNew verifies that renameNew behaves like renameat2 on a file system that supports the flag.
 func TestRenameNew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

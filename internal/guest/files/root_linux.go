@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// root is a directory that file requests stay in. os.Root walks every path component by component and refuses what
-// leads out: "..", links and races with links.
+// root is a directory that contains all paths of file requests. os.Root walks every path component by component. It
+// rejects paths that lead outside through "..", links, or races with links.
 type root struct {
 	*os.Root
-	dir   string            // clean and absolute
-	quota *disk.Quota       // of the work directory; nil for none
-	fits  func(int64) error // fails when there is no memory for so many bytes; nil for the work directory, whose files are none
+	dir   string            // clean absolute path
+	quota *disk.Quota       // limit of the workspace; may be nil
+	fits  func(int64) error // reports an error if memory cannot hold this many bytes; nil for the workspace
 }
 
-// openRoot opens dir, which must be a directory itself and not a link to one.
+// openRoot opens dir, which must be a directory and not a link.
 func openRoot(dir string) (*root, error) {
 	if !path.IsAbs(dir) || path.Clean(dir) != dir {
 		return nil, wire.Errorf(wire.CodeInvalid, "the directory %q is not a clean absolute path", dir)
@@ -46,7 +46,8 @@ func openRoot(dir string) (*root, error) {
 	return &root{Root: r, dir: dir}, nil
 }
 
-// reopen opens to the guest's user a directory that a command of an earlier guest closed. It follows no link.
+// reopen restores the permissions of the guest agent's user on a directory that a command of an earlier guest agent
+// closed. It does not follow links.
 func reopen(dir string) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -58,15 +59,15 @@ func reopen(dir string) error {
 		return err
 	}
 	if st.Uid != uint32(os.Getuid()) {
-		return nil // of another user, who may let others in: opening it shows
+		return nil // opening shows whether another owner allows access
 	}
 	return unix.Chmod(proc.FDPath(fd), st.Mode&0o7777|0o700)
 }
 
 func (r *root) close() error { return r.Root.Close() }
 
-// rel turns a request's path into one below the root. "." is the root itself. An absolute path must lie below the root;
-// ".." is resolved in the text, before any link is looked at. The verdict is the same for every request.
+// rel converts the path of a request to a path below the root. "." is the root. An absolute path must be inside the
+// root. rel resolves ".." lexically, before any link. The result does not depend on the request type.
 func (r *root) rel(p string) (string, error) {
 	if strings.IndexByte(p, 0) >= 0 {
 		return "", wire.Errorf(wire.CodeInvalid, "the path contains a NUL byte")
@@ -95,7 +96,7 @@ func (r *root) outside(p string) *wire.Error {
 	return wire.Errorf(wire.CodePermission, "%s: outside %s", show(p), r.dir)
 }
 
-// shown returns a path below the root as answers hold it.
+// shown returns a path below the root in the form for responses.
 func (r *root) shown(rel string) string {
 	if r.fits != nil {
 		return path.Join(r.dir, rel)
@@ -103,7 +104,7 @@ func (r *root) shown(rel string) string {
 	return rel
 }
 
-// reserve makes sure that there is room for what is to be written, until release is called.
+// reserve reserves space for a write until release is called.
 func (r *root) reserve(size, files int64) (release func(), err error) {
 	if r.fits != nil {
 		return func() {}, r.fits(size)
@@ -111,9 +112,9 @@ func (r *root) reserve(size, files int64) (release func(), err error) {
 	return r.quota.Reserve(size, files)
 }
 
-// within calls op with a path below the root. os.Root refuses every link to an absolute path: when that is why op
-// failed, it is called again with where the links lead to. Links that change meanwhile can make it fail, not leave the
-// root.
+// within calls op with a path below the root. os.Root rejects links to absolute paths. If op fails for this reason,
+// within resolves the links and calls op again with the result. If links change concurrently, op may fail, but it
+// cannot leave the root.
 func (r *root) within(rel string, op func(rel string) error) error {
 	err := op(rel)
 	if !escapes(err) {
@@ -129,18 +130,18 @@ func (r *root) within(rel string, op func(rel string) error) error {
 	return err
 }
 
-// errEscapes: a path leads out of its root.
+// errEscapes means that a path leads outside of its root.
 var errEscapes = errors.New("path escapes from its root")
 
-// escapes reports whether os.Root refused to follow a path, with an error that has no number.
+// escapes reports whether os.Root refused to follow a path. In this case, its error has no errno.
 func escapes(err error) bool {
 	var errno unix.Errno
 	var answer *wire.Error
 	return err != nil && !errors.As(err, &errno) && !errors.As(err, &answer) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist)
 }
 
-// follow returns the path below the root that the links in rel lead to, as the kernel has it; the end of rel need not
-// exist. Nothing but the name is taken from what is opened here, without looking at where it lies.
+// follow returns the path below the root to which the links in rel lead, according to the kernel. The last components
+// of rel need not exist. Only the name of the opened file is used, so its location does not matter.
 func (r *root) follow(rel string) (string, error) {
 	for at, rest := rel, "."; ; at, rest = path.Dir(at), path.Join(path.Base(at), rest) {
 		fd, err := proc.OpenPath(path.Join(r.dir, at), 0)
@@ -150,13 +151,13 @@ func (r *root) follow(rel string) (string, error) {
 		}
 		if errors.Is(err, unix.ELOOP) {
 			if _, err := os.Stat(path.Join(r.dir, at)); !errors.Is(err, unix.ELOOP) {
-				return "", errEscapes // no loop, but a way through /proc
+				return "", errEscapes // not a loop, but a path through /proc
 			}
 		}
 		if !errors.Is(err, unix.ENOENT) || at == "." {
 			return "", err
 		}
-		if target, err := os.Readlink(path.Join(r.dir, at)); err == nil { // there is nothing at its end
+		if target, err := os.Readlink(path.Join(r.dir, at)); err == nil { // a dangling link
 			if _, err := r.rel(target); err != nil {
 				return "", errEscapes
 			}
@@ -165,7 +166,7 @@ func (r *root) follow(rel string) (string, error) {
 	}
 }
 
-// named returns the path below the root of rest in what fd is.
+// named returns the path, below the root, of rest in the directory fd.
 func (r *root) named(fd int, rest string) (string, error) {
 	target, err := os.Readlink(proc.FDPath(fd))
 	if err != nil {
@@ -187,12 +188,12 @@ func (r *root) open(rel string, flags int) (f *os.File, err error) {
 	return f, err
 }
 
-// makeDirs makes a directory and those above it.
+// makeDirs creates a directory and its parents.
 func (r *root) makeDirs(rel string, mode os.FileMode) error {
 	return r.within(rel, func(rel string) error { return r.MkdirAll(rel, mode) })
 }
 
-// show makes a path fit for a message.
+// show formats a path for an error message.
 func show(p string) string {
 	if len(p) > 200 {
 		p = p[:200] + "…"
@@ -200,7 +201,7 @@ func show(p string) string {
 	return strings.ToValidUTF8(p, "�")
 }
 
-// pathError returns the class of a failed file operation. p is the path as the host wrote it.
+// pathError converts the error of a file operation to an error with a code. p is the path from the request.
 func pathError(err error, p string) error {
 	var we *wire.Error
 	if err == nil || errors.As(err, &we) {
@@ -253,8 +254,8 @@ func fileInfo(rel string, st *unix.Stat_t) wire.FileInfo {
 	return info
 }
 
-// parent opens the directory that holds rel and returns the last part of the name. Operations on that one name, which
-// follow no link, are then safe from whatever happens to the path.
+// parent opens the parent directory of rel and returns the last component of rel. Operations on this single name that
+// follow no links are safe from concurrent changes of the path.
 func (r *root) parent(rel string) (*os.File, string, error) {
 	dir, base := path.Split(rel)
 	if dir == "" {
@@ -267,7 +268,7 @@ func (r *root) parent(rel string) (*os.File, string, error) {
 	return f, base, nil
 }
 
-// lstat describes an entry without following it.
+// lstat describes an entry and does not follow links.
 func (r *root) lstat(rel string) (wire.FileInfo, error) {
 	d, base, err := r.parent(rel)
 	if err != nil {

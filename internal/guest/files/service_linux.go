@@ -11,24 +11,24 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Request is a host's request about files.
+// Request is a file request of a host.
 type Request interface {
-	io.ReadWriter // of the frames behind the request, and behind the answer
+	io.ReadWriter // frames after the request and after the response
 	Answer(msg any) error
 }
 
-// Service serves requests about the files of the work directory and of a second root. Its methods may be called
-// concurrently once it is complete.
+// Service handles requests for files in the workspace and in a second root. It is safe for concurrent use after it is
+// complete.
 type Service struct {
 	root    *root
-	scratch *root // nil for none
+	scratch *root // may be nil
 	fs      disk.Gate
 	// names is held, by the name's sum, while a file takes its place. Two files that replace the same file at once could
 	// each take the other for a command's.
 	names [64]sync.Mutex
 }
 
-// Open opens the work directory.
+// Open opens the workspace.
 func Open(workdir string, fs disk.Gate) (*Service, error) {
 	r, err := openRoot(workdir)
 	if err != nil {
@@ -37,13 +37,14 @@ func Open(workdir string, fs disk.Gate) (*Service, error) {
 	return &Service{root: r, fs: fs}, nil
 }
 
-// Root returns the work directory.
+// Root returns the workspace.
 func (s *Service) Root() *os.Root { return s.root.Root }
 
-// Limit sets the limit of the work directory.
+// Limit sets the limit of the workspace.
 func (s *Service) Limit(q *disk.Quota) { s.root.quota = q }
 
-// AddScratch opens the second root, whose files are memory; fits fails when there is none for so many bytes.
+// AddScratch opens the second root, whose files are in memory. fits returns an error if memory cannot hold this many
+// bytes.
 func (s *Service) AddScratch(dir string, fits func(int64) error) error {
 	r, err := openRoot(dir)
 	if err != nil {
@@ -61,7 +62,8 @@ func (s *Service) Close() error {
 	return s.root.close()
 }
 
-// locate returns the root that a request's path lies in and the path below it: the work directory for relative ones.
+// locate returns the root that contains a request's path, and the path below this root. Relative paths are in the
+// workspace.
 func (s *Service) locate(p string) (*root, string, error) {
 	rel, err := s.root.rel(p)
 	if err != nil && s.scratch != nil && path.IsAbs(p) {

@@ -19,24 +19,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// ContainerOptions refine StartContainer. Zero fields mean the defaults of a sandbox.
+// ContainerOptions configure StartContainer. Zero fields select the defaults of a sandbox.
 type ContainerOptions struct {
-	Binary string   // path of the guest; required
-	Image  string   // default workcell/debian:12
-	User   string   // default 1000:1000
-	Args   []string // of the guest
-	Docker []string // further arguments of docker run
+	Binary string   // path of the guest agent; required
+	Image  string   // defaults to workcell/debian:12
+	User   string   // defaults to 1000:1000
+	Args   []string // arguments of the guest agent
+	Docker []string // additional arguments of docker run
 }
 
-// Container is a guest as the main process of a hardened container of the local engine. It is removed with the test.
+// Container is a guest agent as the main process of a hardened container on the local engine. The end of the test
+// removes it.
 type Container struct {
 	Name    string
-	Workdir string // the workspace, on the host
+	Workdir string // host directory of the workspace
 
 	t testing.TB
 }
 
-// StartContainer starts a container the way the Docker driver does, as far as it matters to the guest.
+// StartContainer starts a container with the settings of the Docker driver that are relevant for the guest agent.
 func StartContainer(t testing.TB, o ContainerOptions) *Container {
 	t.Helper()
 	if o.Image == "" {
@@ -67,7 +68,7 @@ func StartContainer(t testing.TB, o ContainerOptions) *Container {
 		if out, err := exec.Command("docker", "rm", "-f", "-v", c.Name).CombinedOutput(); err != nil {
 			t.Errorf("guesttest: docker rm: %v\n%s", err, out)
 		}
-		// What commands made belongs to another user, in directories that may be closed to everybody.
+		// Files of commands belong to another user, and their directories may deny all access.
 		_ = filepath.WalkDir(c.Workdir, func(p string, d os.DirEntry, err error) error {
 			if d != nil && d.IsDir() {
 				return os.Chmod(p, 0o700)
@@ -78,7 +79,7 @@ func StartContainer(t testing.TB, o ContainerOptions) *Container {
 	return c
 }
 
-// Dial connects to the guest's socket, from the container's network namespace.
+// Dial connects to the guest agent's socket in the container's network namespace.
 func (c *Container) Dial() io.ReadWriteCloser {
 	c.t.Helper()
 	pid, err := exec.Command("docker", "inspect", "-f", "{{.State.Pid}}", c.Name).Output()
@@ -88,7 +89,7 @@ func (c *Container) Dial() io.ReadWriteCloser {
 	var conn *net.UnixConn
 	dialed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // permanently: the thread exits with the goroutine
 		ns, err := os.Open("/proc/" + strings.TrimSpace(string(pid)) + "/ns/net")
 		if err == nil {
 			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
@@ -106,18 +107,18 @@ func (c *Container) Dial() io.ReadWriteCloser {
 	if err := <-dialed; err != nil {
 		c.t.Fatalf("guesttest: %v", err)
 	}
-	c.t.Cleanup(func() { _ = conn.Close() }) // it may have been closed before
+	c.t.Cleanup(func() { _ = conn.Close() }) // may already be closed
 	return conn
 }
 
-// Running reports whether the container's main process lives.
+// Running reports whether the container's main process is running.
 func (c *Container) Running() bool {
 	c.t.Helper()
 	out, err := exec.Command("docker", "inspect", "-f", "{{.State.Running}}", c.Name).Output()
 	return err == nil && strings.TrimSpace(string(out)) == "true"
 }
 
-// Docker runs a docker command that ends with the container's name.
+// Docker runs a docker command with the container's name as the last argument.
 func (c *Container) Docker(args ...string) {
 	c.t.Helper()
 	if out, err := exec.Command("docker", append(args, c.Name)...).CombinedOutput(); err != nil {

@@ -1,4 +1,4 @@
-// Package guesttest runs a real guest for tests that need no container.
+// Package guesttest runs a real guest agent for tests that need no container.
 package guesttest
 
 import (
@@ -18,19 +18,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// Options refine Start. The zero value is good.
+// Options configure Start. The zero value is ready to use.
 type Options struct {
-	// Workdir is the root of the file requests; empty makes a directory that the test removes.
+	// Workdir is the root directory for file requests. If empty, Start creates a directory and the end of the test removes
+	// it.
 	Workdir string
-	// Scratch is a second root of the file requests; empty is none.
+	// Scratch is the second root for file requests. If empty, there is no second root.
 	Scratch string
-	// Binary is the path of a guest; empty means the embedded one.
+	// Binary is the path of a guest agent. If empty, Start uses the embedded guest agent.
 	Binary string
-	// Args are further arguments of the guest.
+	// Args are additional arguments of the guest agent.
 	Args []string
 }
 
-// Guest is a guest in a process of its own, with its own work directory. It ends with the test.
+// Guest is a guest agent in a separate process with a separate workspace. The end of the test stops it.
 type Guest struct {
 	Workdir string
 	PID     int
@@ -39,8 +40,8 @@ type Guest struct {
 	log    *buffer
 }
 
-// Start starts a guest. It runs commands as the test's own user, on the test's own file system: only commands that are
-// safe there may be run.
+// Start starts a guest agent. It runs commands as the test's user on the test's file system, so tests must only run
+// safe commands.
 func Start(t testing.TB, opts *Options) *Guest {
 	t.Helper()
 	var o Options
@@ -64,7 +65,7 @@ func Start(t testing.TB, opts *Options) *Guest {
 	}
 	g.PID = cmd.Process.Pid
 	t.Cleanup(func() {
-		_ = in.Close() // ends the guest
+		_ = in.Close() // stops the guest agent
 		late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		if err := cmd.Wait(); err != nil {
@@ -77,9 +78,9 @@ func Start(t testing.TB, opts *Options) *Guest {
 	return g
 }
 
-// start starts the guest with a socket to listen on, and returns its input.
+// start starts the guest agent with a listening socket and returns its standard input.
 func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
-	dir, err := os.MkdirTemp("", "guest") // t.TempDir makes names too long for sockets
+	dir, err := os.MkdirTemp("", "guest") // t.TempDir paths are too long for sockets
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A file that was just written can be busy while another test forks.
+	// A new file can be busy while another test forks.
 	for range 3000 {
 		if err = cmd.Start(); !errors.Is(err, errBusy) {
 			break
@@ -111,7 +112,7 @@ func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
 	return in, err
 }
 
-// tempDir is a directory without links in its path.
+// tempDir returns a directory without links in its path.
 func tempDir(t testing.TB) string {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -120,14 +121,14 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-// unpacked writes the embedded guest to a file.
+// unpacked writes the embedded guest agent to a file.
 func unpacked(t testing.TB) string {
 	b, err := embed.Binary(runtime.GOARCH)
 	if err != nil {
 		t.Fatalf("guesttest: %v", err)
 	}
 	name := filepath.Join(t.TempDir(), "workcell-guest")
-	// A process that is forked meanwhile would hold the file open for writing until it is another program: ETXTBSY.
+	// A child process that is forked during the write would keep the file open for writing until it calls exec (ETXTBSY).
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(name, b, 0o755); err != nil {
@@ -136,7 +137,8 @@ func unpacked(t testing.TB) string {
 	return name
 }
 
-// Dial connects to the guest. Closing the stream leaves the guest running. If the guest has ended, so has the stream.
+// Dial connects to the guest agent. Closing the stream does not stop the guest agent. If the guest agent has exited,
+// Dial returns a closed stream.
 func (g *Guest) Dial() io.ReadWriteCloser {
 	conn, err := net.Dial("unix", g.socket)
 	if err != nil {
@@ -147,10 +149,10 @@ func (g *Guest) Dial() io.ReadWriteCloser {
 	return conn
 }
 
-// Log returns the guest's standard error.
+// Log returns the guest agent's standard error.
 func (g *Guest) Log() string { return g.log.String() }
 
-// buffer is a bytes.Buffer for concurrent use.
+// buffer is a bytes.Buffer that is safe for concurrent use.
 type buffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

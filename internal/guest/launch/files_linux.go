@@ -9,23 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// commandUmask is what commands begin with.
+// commandUmask is the initial umask of commands.
 const commandUmask = 0o022
 
-// detached is a part of the host's file system, cloned and restricted, that waits for its place in the sandbox.
+// detached is a cloned and restricted part of the host's file system that is not yet mounted in the sandbox.
 type detached struct {
 	fd     int
 	dir    bool
 	target string
 }
 
-// buildFiles makes the sandbox's file system and enters it.
+// buildFiles creates the sandbox's file system and changes the root to it.
 func buildFiles(cfg *Config) error {
-	// Nothing that is mounted here from now on shows on the host, nor the other way round.
+	// From now on, mounts do not propagate to the host or from the host.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return failed(IsolationMounts, "making mounts private", err)
 	}
-	// As the user who started us: the host's own directories may be closed to everybody else.
+	// As the user who started this process, because only this user may have access to the host's directories.
 	trees, err := cloneTrees(cfg.Trees)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func buildFiles(cfg *Config) error {
 	if err := setUser(cfg); err != nil {
 		return err
 	}
-	unix.Umask(0) // modes are meant as they are given
+	unix.Umask(0) // modes are set exactly
 	if err := mountRoot(cfg); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func buildFiles(cfg *Config) error {
 	return restrict(cfg)
 }
 
-// cloneTrees takes the host's files.
+// cloneTrees clones parts of the host's file system.
 func cloneTrees(from []Tree) ([]detached, error) {
 	var trees []detached
 	for _, t := range from {
@@ -98,8 +98,8 @@ func cloneTree(t Tree) (detached, error) {
 	return detached{fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, target: t.Target}, nil
 }
 
-// setUser becomes the owner of what the sandbox's own file systems hold. The calls are those of this thread alone, as
-// all that the launcher does to itself.
+// setUser changes to the user that owns files in the sandbox's file systems. The calls only affect this thread, like
+// all changes that the launcher makes to its own process.
 func setUser(cfg *Config) error {
 	if cfg.DropGroups {
 		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
@@ -120,8 +120,8 @@ func become1(id ID) error {
 	return nil
 }
 
-// mountRoot covers the stage with the sandbox's root and makes it the working directory, below which all that follows
-// is named.
+// mountRoot mounts the sandbox's root over the stage directory and makes it the working directory. All later paths are
+// relative to it.
 func mountRoot(cfg *Config) error {
 	if err := unix.Mount("tmpfs", cfg.Stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, cfg.RootData); err != nil {
 		return failed(IsolationFiles, "mounting a tmpfs", err)
@@ -129,7 +129,7 @@ func mountRoot(cfg *Config) error {
 	return failed(IsolationFiles, "entering the root", unix.Chdir(cfg.Stage))
 }
 
-// below names a path of the sandbox before it is the root.
+// below returns a path of the sandbox before its root is the root directory.
 func below(p string) string { return "." + p }
 
 func populate(cfg *Config, trees []detached) error {
@@ -181,7 +181,7 @@ func attach(t detached) error {
 	return unix.Close(t.fd)
 }
 
-// makeDir makes a directory and its parents. One that is there stays as it is.
+// makeDir creates a directory and its parents. It does not change existing directories.
 func makeDir(p string, mode uint32) error {
 	err := unix.Mkdir(below(p), mode)
 	if errors.Is(err, unix.ENOENT) {
@@ -231,25 +231,25 @@ func mount(m Mount) error {
 	if !m.Exec {
 		flags |= unix.MS_NOEXEC
 	}
-	if m.Type != "devpts" { // whose files are devices
+	if m.Type != "devpts" { // the files in devpts are devices
 		flags |= unix.MS_NODEV
 	}
 	return unix.Mount(m.Type, below(m.Target), m.Type, flags, m.Data)
 }
 
-// pivot makes the working directory the root and lets go of the host's.
+// pivot makes the working directory the root and unmounts the host's root.
 func pivot() error {
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return failed(IsolationPivot, "changing the root", err)
 	}
-	// The old root lies over the new one now, and its name is the same.
+	// The old root is now mounted over the new root and has the same name.
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return failed(IsolationPivot, "leaving the host's root", err)
 	}
 	return failed(IsolationPivot, "entering the root", unix.Chdir("/"))
 }
 
-// restrict closes what the sandbox's own file systems show of the kernel.
+// restrict blocks access to kernel information in the sandbox's file systems.
 func restrict(cfg *Config) error {
 	for _, s := range cfg.Settings {
 		err := os.WriteFile(s.Path, s.Data, 0)
@@ -274,7 +274,7 @@ func restrict(cfg *Config) error {
 	return failed(IsolationFiles, "making the root read-only", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
 }
 
-// bindReadonly mounts what is at from over to, read-only.
+// bindReadonly mounts from on to, read-only.
 func bindReadonly(from, to string) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if errors.Is(err, unix.ENOENT) {
@@ -291,8 +291,8 @@ func bindReadonly(from, to string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// mask hides a file behind the empty device, a directory behind an empty one. What is gone, perhaps since it was listed
-// or looked at here, needs no mask.
+// mask hides a file behind the null device, or a directory behind an empty directory. Missing files need no mask; they
+// may also have disappeared since they were listed or checked.
 func mask(p string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(p, &st)
@@ -309,7 +309,7 @@ func mask(p string) error {
 	return err
 }
 
-// loopback switches on the one interface that a fresh network namespace has.
+// loopback starts the loopback interface, the only interface of a new network namespace.
 func loopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

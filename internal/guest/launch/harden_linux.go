@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setLimits sets what every process of the sandbox is born with.
+// setLimits sets the resource limits of all processes in the sandbox.
 func setLimits(limits []Rlimit) error {
 	for _, l := range limits {
 		var old unix.Rlimit
@@ -27,7 +27,7 @@ func setLimits(limits []Rlimit) error {
 	return failed(IsolationLimits, "setting the OOM score", settleScore())
 }
 
-// settleScore takes away what may protect the host's process from being killed for lack of memory.
+// settleScore removes OOM protection that the launcher inherited from the host process.
 func settleScore() error {
 	const file = "/proc/self/oom_score_adj"
 	b, err := os.ReadFile(file)
@@ -40,9 +40,9 @@ func settleScore() error {
 	return os.WriteFile(file, []byte("0"), 0)
 }
 
-// harden gives up every privilege, for good. Each step uses what a later one gives up.
+// harden permanently drops all privileges. Each step needs privileges that a later step drops.
 func harden(cfg *Config) error {
-	// A keyring that cannot be left because keyrings are out of reach cannot be used either.
+	// If keyrings are not accessible, the host's keyring cannot be left, but it also cannot be used.
 	if _, _, e := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return failed(IsolationPrivileges, "leaving the host's keyring", e)
 	}
@@ -60,8 +60,8 @@ func harden(cfg *Config) error {
 	return failed(IsolationSeccomp, "installing it", filter(cfg.Seccomp))
 }
 
-// Bits of PR_SET_SECUREBITS: a user id of 0 means nothing, changing it neither, no capability becomes ambient; each
-// with its lock.
+// Bits of PR_SET_SECUREBITS, each with its lock: user ID 0 has no special meaning, changes of user IDs have no effect
+// on capabilities, and no capability becomes ambient.
 const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
 
 func dropCapabilities(user ID) error {
@@ -70,7 +70,7 @@ func dropCapabilities(user ID) error {
 	}
 	for c := uintptr(0); c <= 63; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) { // beyond the kernel's last one
+		if errors.Is(err, unix.EINVAL) { // above the kernel's last capability
 			break
 		}
 		if err != nil {

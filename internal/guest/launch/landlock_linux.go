@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rights of Landlock, by the version that brought them.
+// Access rights of Landlock, by the version that introduced them.
 const (
 	landRead  = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	landWrite = unix.LANDLOCK_ACCESS_FS_WRITE_FILE
@@ -20,11 +20,10 @@ const (
 		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
 
-// MinLandlock is the version from which on Landlock is used: with an older one, files could not be moved between
-// directories.
+// MinLandlock is the minimum version of Landlock. With an older version, files could not be moved between directories.
 const MinLandlock = 2
 
-// LandlockVersion asks the kernel; 0 when there is no Landlock or it is switched off.
+// LandlockVersion returns the kernel's Landlock version, or 0 if Landlock is missing or disabled.
 func LandlockVersion() int {
 	v, _, e := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if e != 0 {
@@ -33,7 +32,7 @@ func LandlockVersion() int {
 	return int(v)
 }
 
-// rights returns what the kernel's version can handle.
+// rights returns the access rights that the kernel's version supports.
 func rights(version int) (fs, scopes uint64) {
 	fs = landRead | landWrite | landMake
 	if version >= 3 {
@@ -48,11 +47,12 @@ func rights(version int) (fs, scopes uint64) {
 	return fs, scopes
 }
 
-// landlock restricts this thread, and so the guest and all its children, besides what the mounts already do.
+// landlock restricts this thread, and therefore the guest agent and all its children, in addition to the restrictions
+// of the mounts.
 func landlock(l *Landlock) error {
 	fs, scopes := rights(l.Version)
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: fs, Scoped: scopes}
-	// An older kernel takes the fields that it does not know as long as they are zero.
+	// An older kernel accepts unknown fields if they are zero.
 	r, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if e != 0 {
 		return fmt.Errorf("making rules: %w", e)
@@ -78,7 +78,7 @@ func landlock(l *Landlock) error {
 	return nil
 }
 
-// allow lets what lies below a path be used; what is not there needs no rule.
+// allow permits access below a path. A missing path needs no rule.
 func allow(ruleset int, path string, access uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -1,62 +1,62 @@
-// Package launch builds the isolation of a sandbox that no engine makes, around its own process, and becomes the guest.
+// Package launch builds the isolation of a sandbox without an engine. It isolates its own process and then executes the
+// guest agent.
 //
-// A host starts "workcell-guest launch" in fresh user, pid, mount, network, IPC and UTS namespaces, with all
-// capabilities over them, and hands it a [Config] on [ConfigFD]. The launcher builds the file system, gives up every
-// privilege in that order that makes it final, reports on [StatusFD] and executes the guest. What it cannot build it
-// reports, by the name of the part that failed, and ends: it never settles for less.
+// A host starts "workcell-guest launch" in new user, PID, mount, network, IPC, and UTS namespaces, with all
+// capabilities in them. It sends a [Config] on [ConfigFD]. The launcher builds the file system, drops all privileges in
+// an order that makes this permanent, sends a report on [StatusFD], and executes the guest agent. If it cannot build a
+// part, it reports the part's name and exits. It never falls back to weaker isolation.
 //
-// The configuration is complete: the launcher has no opinion of its own about what a sandbox should look like, so
-// that this program, which travels in binary form, need not change with it.
+// The configuration is complete: the launcher makes no decisions about the sandbox, so that this program, which is
+// distributed as a binary, rarely has to change.
 package launch
 
-// Command is the role's name, the first argument of the guest's binary.
+// Command is the first argument of the guest agent's binary that selects this role.
 const Command = "launch"
 
-// Descriptors that the launcher inherits.
+// Inherited descriptors of the launcher.
 const (
-	ConfigFD   = 3 // gives the configuration as JSON, and then, when the launcher is in its cgroups, one byte
-	StatusFD   = 4 // takes a Report as JSON, two if the guest cannot be executed; its end is the end of launching
-	ListenerFD = 5 // a listening Unix socket, which the guest serves hosts on
+	ConfigFD   = 3 // delivers the configuration as JSON, and one byte when the launcher is in its cgroups
+	StatusFD   = 4 // receives a Report as JSON, or two if exec fails; EOF ends the launch
+	ListenerFD = 5 // listening Unix socket for the guest agent
 )
 
-// ListenFD is the descriptor on which the guest finds the listening socket.
+// ListenFD is the descriptor of the listening socket in the guest agent.
 const ListenFD = 3
 
-// Config is what a launcher is to build. Paths in the sandbox are absolute and without links.
+// Config describes the sandbox to build. Paths in the sandbox are absolute and contain no links.
 type Config struct {
 	Hostname string `json:"hostname"`
-	// Owner is the user, as the sandbox counts users, whose files the launcher makes: its own tmpfs and what is in it.
+	// Owner is the user, by its ID in the sandbox, that owns the files that the launcher creates: its tmpfs and the files
+	// in it.
 	Owner ID `json:"owner"`
-	// User is the user of the guest and of all commands.
+	// User is the user of the guest agent and all commands.
 	User ID `json:"user"`
-	// DropGroups gives up the supplementary groups. An ordinary user's process may not.
+	// DropGroups drops the supplementary groups. An unprivileged user's process cannot do this.
 	DropGroups bool `json:"drop_groups"`
-	// Stage is a directory of the host that every user may enter; the sandbox's root is built over it, unseen by the
-	// host.
+	// Stage is a host directory that every user may enter. The sandbox's root is mounted over it, invisible to the host.
 	Stage    string `json:"stage"`
-	RootData string `json:"root_data"` // options of the tmpfs that is the sandbox's root
-	// RootReadonly makes the root read-only when all is built.
+	RootData string `json:"root_data"` // mount options of the root's tmpfs
+	// RootReadonly makes the root read-only after it is complete.
 	RootReadonly bool `json:"root_readonly"`
 
-	Trees  []Tree  `json:"trees,omitempty"`  // parts of the host that show in the sandbox
-	Layers []Layer `json:"layers,omitempty"` // such that can be written to, in a layer of the sandbox's own
-	Dirs   []Dir   `json:"dirs,omitempty"`   // after the trees
+	Trees  []Tree  `json:"trees,omitempty"`  // host files in the sandbox
+	Layers []Layer `json:"layers,omitempty"` // host directories with a writable layer
+	Dirs   []Dir   `json:"dirs,omitempty"`   // created after the trees
 	Links  []Link  `json:"links,omitempty"`
 	Files  []File  `json:"files,omitempty"`
-	Mounts []Mount `json:"mounts,omitempty"` // file systems of the sandbox's own
-	// Masked are files and directories that show empty, Readonly such that cannot be written. Where there is none of a
-	// name, there is nothing to do.
+	Mounts []Mount `json:"mounts,omitempty"` // additional file systems
+	// Masked lists files and directories that are made empty. Readonly lists files and directories that are made
+	// read-only. Missing paths are ignored.
 	Masked   []string `json:"masked,omitempty"`
 	Readonly []string `json:"readonly,omitempty"`
-	// Settings are values for files below /proc/sys, written before they become read-only. One that is not there is
-	// passed over.
+	// Settings are values for files in /proc/sys, written before the files become read-only. Missing files are ignored.
 	Settings []File `json:"settings,omitempty"`
 
 	Rlimits  []Rlimit  `json:"rlimits,omitempty"`
-	Seccomp  []byte    `json:"seccomp"`            // the filter program, struct sock_filter after struct sock_filter
-	Landlock *Landlock `json:"landlock,omitempty"` // nil: the kernel has none
+	Seccomp  []byte    `json:"seccomp"`            // filter program, an array of struct sock_filter
+	Landlock *Landlock `json:"landlock,omitempty"` // nil if the kernel does not support Landlock
 
-	Argv []string `json:"argv"` // the guest, as the sandbox sees it, and its arguments; empty: report and end
+	Argv []string `json:"argv"` // guest agent, by its path in the sandbox, with arguments; empty: report and exit
 	Env  []string `json:"env"`
 }
 
@@ -66,21 +66,21 @@ type ID struct {
 	GID uint32 `json:"gid"`
 }
 
-// Tree is a directory or file of the host at a place in the sandbox.
+// Tree is a host directory or file that is mounted in the sandbox.
 type Tree struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	Writable bool   `json:"writable,omitempty"`
-	Device   bool   `json:"device,omitempty"`   // a device node, which is useless on a nodev mount
-	Alone    bool   `json:"alone,omitempty"`    // without what is mounted below it
+	Device   bool   `json:"device,omitempty"`   // device node, which would not work on a nodev mount
+	Alone    bool   `json:"alone,omitempty"`    // without the mounts below it
 	Optional bool   `json:"optional,omitempty"` // may be missing
 }
 
-// Layer is a directory of the host with a writable tmpfs on top, of which nothing is left when the sandbox ends.
+// Layer is a host directory with a writable tmpfs on top. All changes are lost when the sandbox ends.
 type Layer struct {
 	Source string   `json:"source"`
 	Target string   `json:"target"`
-	Data   string   `json:"data"` // options of the tmpfs
+	Data   string   `json:"data"` // mount options of the tmpfs
 	Dirs   []string `json:"dirs"` // relative: directories in which the owner may make files, parents first
 }
 
