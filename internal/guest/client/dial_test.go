@@ -239,7 +239,7 @@ func TestDialNobodyReads(t *testing.T) {
 	}
 	raw, err := conn.SyscallConn()
 	must(t, err)
-	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Minute)) // the host's multiplexer gives up a closed stream after 30 seconds
+	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Minute)) // the multiplexer gives up a closed stream after 30 s
 	if err := raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		n, _ := unix.Poll(p, 0)

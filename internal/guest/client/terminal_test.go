@@ -326,7 +326,7 @@ func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resu
 	})
 	resume = sync.OnceFunc(func() { close(free) })
 	t.Cleanup(resume)
-	printsMore(t, c, 500_000) // as much as that shows that it runs; it stalls a little later
+	printsMore(t, c, 500_000) // enough output to show that it runs; it stalls a little later
 	return s, resume
 }
 

@@ -46,7 +46,7 @@ func mountedFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/
 // measure returns the size of the layer. The caller must hold looking.
 func (l *layer) measure(root *os.File, limit Limit, quit <-chan struct{}) (found usage, blind bool) {
 	if l.since == 0 && !l.begun {
-		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), nil, quit) // without a limit; inaccessible files belong to the image
+		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), nil, quit) // no limit; inaccessible files are the image's
 	}
 	l.begun = true
 	limit.Bytes += l.base.bytes

@@ -22,7 +22,7 @@ type scan struct {
 	usage
 	dev   uint64
 	uid   uint32
-	since int64               // nanoseconds since the Unix epoch; files and directories without later changes are skipped; 0 counts all
+	since int64               // skips entries without changes since this time, in Unix nanoseconds; 0 counts all
 	most  int64               // maximum number of entries to count
 	twice map[FileID]struct{} // counted files that have several names or are mounted by an engine
 	quit  <-chan struct{}
@@ -124,7 +124,7 @@ func (s *scan) entry(d *level, name string) {
 	}
 }
 
-// mountPoint reports whether the directory of fd is a mount point, as far as the kernel supports this query.
+// mountPoint reports whether the directory of fd is a mount point. Old kernels do not support this query.
 func mountPoint(fd int) bool {
 	var st unix.Statx_t
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
@@ -173,7 +173,6 @@ func (s *scan) openClosed(at *level, name string) (int, error) {
 // If a command sets the directory's mode during these few instructions to exactly the mode that the call needed, this
 // change is lost. This is unavoidable: without a capability, which sandboxes do not have, the owner needs a suitable
 // mode, and the kernel cannot change a mode atomically.
-// mode on the condition that it is still the one that was seen.
 func (s *scan) try(fd int, call func() error) error {
 	fought := false
 	err := call()

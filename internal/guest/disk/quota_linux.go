@@ -97,7 +97,7 @@ type Quota struct {
 // other than looking.
 func NewQuota(dir string, over *layer, l Limit, stop func(), busy func() bool) (*Quota, error) {
 	if l.Bytes <= 0 {
-		return nil, nil //nolint:nilnil // a nil quota is no limit
+		return nil, nil //nolint:nilnil // nil means no limit
 	}
 	q := &Quota{limit: l, dir: dir, layer: over, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), first: make(chan struct{}), done: make(chan struct{})}
 	q.floor = usage{l.Bytes, l.Files}
@@ -163,7 +163,7 @@ func (q *Quota) due() bool {
 	case since < 2*cost:
 		return false
 	}
-	// Others use the same disk, so this is a hint.
+	// Other programs use the same disk, so this is only a hint.
 	now := freeSpace(q.dir)
 	return before.bytes-now.bytes >= max(room.bytes/2, quotaGrain) ||
 		q.limit.Files > 0 && before.files-now.files >= max(room.files/2, quotaGrain/Block)

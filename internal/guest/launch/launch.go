@@ -81,51 +81,50 @@ type Layer struct {
 	Source string   `json:"source"`
 	Target string   `json:"target"`
 	Data   string   `json:"data"` // mount options of the tmpfs
-	Dirs   []string `json:"dirs"` // relative: directories in which the owner may make files, parents first
+	Dirs   []string `json:"dirs"` // relative paths in which the owner may create files, parents first
 }
 
-// Dir is a directory to make.
+// Dir is a directory to create.
 type Dir struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"`
 }
 
-// Link is a symbolic link to make.
+// Link is a symbolic link to create.
 type Link struct {
 	Path   string `json:"path"`
 	Target string `json:"target"`
 }
 
-// File is a file to make.
+// File is a file to create.
 type File struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode,omitempty"`
 	Data []byte `json:"data"`
 }
 
-// Mount is a file system to mount: proc, tmpfs, devpts.
+// Mount is a file system to mount: proc, tmpfs, or devpts.
 type Mount struct {
 	Type   string `json:"type"`
 	Target string `json:"target"`
-	Exec   bool   `json:"exec,omitempty"` // programs may run from it
+	Exec   bool   `json:"exec,omitempty"` // programs may be executed from it
 	Data   string `json:"data,omitempty"`
 }
 
-// Rlimit is a resource limit, soft and hard alike. A limit that is lower already stays.
+// Rlimit is a soft and hard resource limit. Lower existing limits are kept.
 type Rlimit struct {
 	Resource int    `json:"resource"`
 	Value    uint64 `json:"value"`
 }
 
-// Landlock is what the kernel's Landlock is to allow. Everything may be read and executed; only what is named may be
-// changed.
+// Landlock is the Landlock policy. Reading and executing is always allowed. Only the listed paths may be changed.
 type Landlock struct {
-	Version int      `json:"version"` // the kernel's
-	Write   []string `json:"write"`   // below here everything may be changed
-	Devices []string `json:"devices"` // below here what exists may be written to and controlled
+	Version int      `json:"version"` // Landlock version of the kernel
+	Write   []string `json:"write"`   // everything below these paths may be changed
+	Devices []string `json:"devices"` // existing files below these paths may be written to and controlled with ioctl
 }
 
-// Parts of the isolation, as Report names them.
+// Parts of the isolation, as named in a Report.
 const (
 	IsolationConfig       = "configuration"
 	IsolationFiles        = "file system view"
@@ -144,9 +143,9 @@ const (
 	IsolationGuest        = "guest"
 )
 
-// Report is the launcher's result. Without an Isolation everything was built.
+// Report is the launcher's result. If Isolation is empty, everything was built.
 type Report struct {
-	Isolation string `json:"isolation,omitempty"` // the one that could not be built
-	What      string `json:"what,omitempty"`      // what failed
+	Isolation string `json:"isolation,omitempty"` // part that could not be built
+	What      string `json:"what,omitempty"`      // failed operation
 	Errno     int    `json:"errno,omitempty"`
 }

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a layer's parts are while it is made. The overlay keeps them when their mounts are gone.
+// Temporary mount points of a layer's parts. The overlay keeps the parts after they are unmounted.
 const (
 	lowerDir = "/.lower"
 	upperDir = "/.upper"
 )
 
-// lowerTrees are the host's parts of layers.
+// lowerTrees returns the host directories of layers.
 func lowerTrees(layers []Layer) []Tree {
 	var trees []Tree
 	for _, l := range layers {

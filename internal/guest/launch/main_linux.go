@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error returns the part and what failed.
+// Error returns the part and the failed operation.
 func (r *Report) Error() string { return r.Isolation + ": " + r.What }
 
-// failed returns a *Report of a failure to build a part of the isolation; nil for no failure.
+// failed returns a *Report for a failure to build a part of the isolation, or nil if err is nil.
 func failed(part, what string, err error) error {
 	if err == nil {
 		return nil
@@ -29,15 +29,16 @@ func failed(part, what string, err error) error {
 	return r
 }
 
-// Main is the launcher. It returns only when it failed, or when there is no guest to become, with the exit code.
+// Main runs the launcher. It only returns, with the exit code, if it failed or if no guest agent is configured.
 func Main() int {
-	// Namespaces, privileges and filters are a thread's own; executing the guest from this one makes them the process's.
+	// Namespaces, privileges, and filters belong to this thread. Executing the guest agent makes them apply to the whole
+	// process.
 	runtime.LockOSThread()
-	// The file of the program cannot be read; without this the launcher could not write to its own /proc.
+	// The program's file is not readable. Without this call, the launcher could not write to its own /proc.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return tell(failed(IsolationConfig, "becoming dumpable", err))
 	}
-	// Whatever else the host's program left open must not get anywhere.
+	// Other descriptors that the host process left open must not reach the sandbox.
 	if err := unix.CloseRange(ListenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return tell(failed(IsolationConfig, "closing descriptors", err))
 	}
@@ -56,7 +57,7 @@ func Main() int {
 	return tell(become(cfg))
 }
 
-// readConfig reads up to the configuration's end, which may not be that of the stream.
+// readConfig reads the configuration. The stream may continue after it.
 func readConfig() (*Config, io.Reader, error) {
 	in := os.NewFile(ConfigFD, "config")
 	dec := json.NewDecoder(in)
@@ -67,7 +68,7 @@ func readConfig() (*Config, io.Reader, error) {
 	return cfg, io.MultiReader(dec.Buffered(), in), nil
 }
 
-// tell reports a failure, or success for nil.
+// tell reports a failure, or success if err is nil.
 func tell(err error) int {
 	r, code := new(Report), 0
 	if err != nil {
@@ -80,13 +81,13 @@ func tell(err error) int {
 	if err == nil {
 		_, err = unix.Write(StatusFD, b)
 	}
-	if err != nil { // nobody is there to hear
+	if err != nil { // the host has exited
 		return 1
 	}
 	return code
 }
 
-// build builds the isolation, in the order in which the next one still can be built.
+// build builds the isolation. Each step must come before the steps that would prevent it.
 func build(cfg *Config, input io.Reader) error {
 	if err := buildFiles(cfg); err != nil {
 		return err
@@ -109,9 +110,9 @@ func build(cfg *Config, input io.Reader) error {
 	return harden(cfg)
 }
 
-// become executes the guest.
+// become executes the guest agent.
 func become(cfg *Config) error {
-	// The standard input and output are devices of the host's; what the guest gets are the sandbox's own.
+	// Standard input and output are devices of the host. The guest agent gets the sandbox's devices.
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		err = errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(ListenerFD, ListenFD, 0))
@@ -125,8 +126,8 @@ func become(cfg *Config) error {
 	return failed(IsolationGuest, "executing it", execGuest(cfg))
 }
 
-// execGuest executes the guest. One that was installed just now may still be held open for writing, for a moment, by
-// another process that the host has forked and that has not executed its own yet.
+// execGuest executes the guest agent. A newly installed binary may still be open for writing for a moment, in a process
+// that the host has forked and that has not called exec yet.
 func execGuest(cfg *Config) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env)

@@ -22,16 +22,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// host offers tools on an abstract socket, as the guest's channel shows it to code inside.
+// host provides host tools on an abstract socket, like the guest agent does for code in a sandbox.
 type host struct {
 	address string
-	dir     string // results go below it
+	dir     string // directory for saved results
 	server  *mcp.Server
 
 	mu       sync.Mutex
 	listener net.Listener
 	conns    map[net.Conn]bool
-	dialled  int // connections so far
+	dialled  int // number of connections so far
 
 	calls     sync.Map // tool name to *atomic.Int64
 	cancelled chan struct{}
@@ -81,7 +81,7 @@ func (h *host) listen(t *testing.T) {
 func (h *host) serve(c net.Conn) {
 	s, err := h.server.Connect(context.Background(), &mcp.IOTransport{Reader: c, Writer: c}, nil)
 	if err == nil {
-		_ = s.Wait() // the client's end
+		_ = s.Wait() // ends with the client
 	}
 	_ = c.Close()
 	h.mu.Lock()
@@ -89,7 +89,7 @@ func (h *host) serve(c net.Conn) {
 	h.mu.Unlock()
 }
 
-// leave ends the listener and every connection.
+// leave closes the listener and every connection.
 func (h *host) leave() {
 	h.mu.Lock()
 	_ = h.listener.Close()
@@ -122,7 +122,7 @@ func failed(code, message string) *answer {
 	}}}
 }
 
-// saved puts a result into a file, as the dispatcher does with a large one.
+// saved writes a result to a file, like the dispatcher does with a large result.
 func (h *host) saved(name, kind string, content []byte) *answer {
 	if err := os.WriteFile(filepath.Join(h.dir, name), content, 0o666); err != nil {
 		return failed("internal", err.Error())
@@ -193,7 +193,7 @@ func (h *host) addTools() {
 	h.addFlaky()
 }
 
-// addFlaky adds tools under whose first call the connection breaks, and one under which the host goes for good.
+// addFlaky adds tools whose first call breaks the connection, and a tool whose call makes the host disappear.
 func (h *host) addFlaky() {
 	h.add(&mcp.Tool{Name: "flaky_leave"}, func(ctx context.Context, _ map[string]any, _ mcp.Meta) *answer {
 		h.leave()
@@ -213,13 +213,13 @@ func (h *host) addFlaky() {
 	}
 }
 
-// rows are 1 MiB of JSON.
+// rows returns 1 MiB of JSON.
 func rows() []byte {
 	row := `"` + strings.Repeat("ä", 511) + `"`
 	return []byte("[" + row + strings.Repeat(","+row, 1023) + "]")
 }
 
-// guestBinary is the guest, built from its sources.
+// guestBinary is the path of the guest agent, built from its sources.
 var guestBinary string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -237,7 +237,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// install lays out what a sandbox has in its read-only directory.
+// install creates the files of a sandbox's read-only directory.
 func install(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), ".workcell")
@@ -252,7 +252,7 @@ func install(t *testing.T) string {
 		case err != nil:
 		case f.Mode.Type() == fs.ModeSymlink:
 			err = os.Symlink(string(f.Data), name)
-		case f.Data == nil: // one that is being written could not be executed
+		case f.Data == nil: // a file that is open for writing could not be executed
 			err = os.Link(guestBinary, name)
 		default:
 			err = os.WriteFile(name, f.Data, f.Mode)

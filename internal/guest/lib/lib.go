@@ -1,5 +1,6 @@
-// Package lib holds what code inside a sandbox calls the host's tools with: a client for Python and one for Node. They
-// lie beside the guest, the same for all sandboxes of a version, and speak MCP on the socket that WORKCELL_TOOLS names.
+// Package lib contains the clients with which code in a sandbox calls host tools, for Python and Node.js. They are
+// installed next to the guest agent, are the same for all sandboxes of a version, and use MCP on the socket in
+// WORKCELL_TOOLS.
 package lib
 
 import (

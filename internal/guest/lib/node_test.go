@@ -12,7 +12,7 @@ func node(t *testing.T, h *host) runtime {
 	return runtime{root: install(t), address: h.address, argv: []string{"node", "-e"}}
 }
 
-// inMain makes a program of statements that may await.
+// inMain returns a program with these statements, which may use await.
 func inMain(statements string) string {
 	return `const {tools, result, Saved, ToolError, ToolDenied, ToolTimeout, ToolUnavailable} = require("workcell");
 const fails = f => f().then(() => "no failure", e => [e.name, e instanceof ToolError, e.code, e.message, e.remediation, e.retryable, e.outcomeUnknown].join());

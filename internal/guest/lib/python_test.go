@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// A runtime runs programs of a language with the library.
+// A runtime runs programs in one language with the library.
 type runtime struct {
 	root, address string
-	argv          []string // before the program
+	argv          []string // arguments before the program
 }
 
 func (r runtime) command(ctx context.Context, program string, env ...string) *exec.Cmd {
@@ -31,7 +31,7 @@ func (r runtime) command(ctx context.Context, program string, env ...string) *ex
 	return cmd
 }
 
-// run returns what the program prints.
+// run returns the output of the program.
 func (r runtime) run(t *testing.T, program string, env ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -46,7 +46,7 @@ func (r runtime) run(t *testing.T, program string, env ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// prints checks what the program prints.
+// prints checks the output of the program.
 func (r runtime) prints(t *testing.T, want, program string, env ...string) {
 	t.Helper()
 	if got := r.run(t, program, env...); got != want {
@@ -118,7 +118,8 @@ os.wait(); print(tools.orders.lookup(id=2))`, "{'id': 1}\n{'id': 2}"},
 	}
 }
 
-// fails is Python that prints the class of what an expression raises, and keeps it as e.
+// fails returns Python code that prints the class of the exception that an expression raises, and stores the exception
+// as e.
 func fails(expression, class string) string {
 	return "try: " + expression + "\nexcept " + class + " as x: e = x\nprint(type(e).__name__)"
 }
@@ -161,7 +162,8 @@ print(tools.orders.lookup(id=1))`)
 	await(t, "the end of the tool's context", h.cancelled)
 }
 
-// A link that breaks under a call leaves unknown what became of it; the library repeats what is safe to repeat.
+// TestPythonBrokenLink verifies that the outcome of a call is unknown if the connection breaks during the call, and
+// that the library repeats calls that are safe to repeat.
 func TestPythonBrokenLink(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -176,7 +178,8 @@ print(e.outcome_unknown, tools.flaky.write(id=4))`, "TRACEPARENT=00-aa-bb-01")
 	}
 }
 
-// A host that goes under a call and stays away leaves unknown what became of it, too.
+// TestPythonHostGone verifies that the outcome of a call is unknown if the host disconnects during the call and does
+// not come back.
 func TestPythonHostGone(t *testing.T) {
 	t.Parallel()
 	python(t, newHost(t)).prints(t, "ToolUnavailable\nTrue False", `from workcell import *
@@ -184,7 +187,8 @@ func TestPythonHostGone(t *testing.T) {
 print(e.outcome_unknown, e.retryable)`)
 }
 
-// A host that goes between two calls is waited for, and nothing is unknown.
+// TestPythonHostAway verifies that the library waits for a host that disconnects between two calls, and that the
+// outcome is known.
 func TestPythonHostAway(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -195,7 +199,7 @@ print(tools.orders.lookup(id=1))`)
 	away(t, h, cmd, "{'id': 1}")
 }
 
-// away lets the host go after the program's first line, and come back while its next call waits.
+// away disconnects the host after the program's first line of output, and reconnects it while the next call waits.
 func away(t *testing.T, h *host, cmd *exec.Cmd, want string) {
 	t.Helper()
 	in, err := cmd.StdinPipe()
@@ -223,7 +227,7 @@ func away(t *testing.T, h *host, cmd *exec.Cmd, want string) {
 	}
 }
 
-// A command without host tools learns so at once.
+// TestPythonNoTools verifies that a command without host tools gets an error immediately.
 func TestPythonNoTools(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

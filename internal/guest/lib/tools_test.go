@@ -17,8 +17,8 @@ func TestToolsCommand(t *testing.T) {
 		args   string // separated by |
 		in     string
 		code   int
-		stdout string // exactly
-		stderr string // a part
+		stdout string // complete output
+		stderr string // part of the output
 	}{
 		"data":               {args: `call|orders_lookup|{"id": "42", "n": 1.50}`, stdout: `{"id":"42","n":1.5}` + "\n"},
 		"server and tool":    {args: `call|orders.lookup|{}`, stdout: "{}\n"},
@@ -49,7 +49,7 @@ func TestToolsCommand(t *testing.T) {
 		"arguments too many": {args: `call|orders.lookup|{}|{}`, code: 2, stderr: "usage: tools ls"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name != "link broken" { // which breaks the others', too
+			if name != "link broken" { // it also breaks the connections of others
 				t.Parallel()
 			}
 			code, stdout, stderr := tools(t, bin, h.address, tc.in, strings.Split(tc.args, "|")...)

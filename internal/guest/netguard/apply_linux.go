@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apply closes the network namespace that it runs in, replacing rules of an earlier Apply. It needs CAP_NET_ADMIN there
-// and fails when the rules are not in force afterwards.
+// Apply restricts the current network namespace and replaces the rules of an earlier Apply. It needs CAP_NET_ADMIN in
+// the namespace. If the rules have no effect afterwards, Apply returns an error.
 func Apply(r Rules) error {
 	closed := Closed()
-	local, err := networks() // the gateway and other sandboxes are there
+	local, err := networks() // the networks of the gateway and other sandboxes
 	if err != nil {
 		return err
 	}
@@ -31,8 +31,8 @@ func Apply(r Rules) error {
 	return verify(r)
 }
 
-// verify tries what must be closed. A filter that is set but not asked, as with a network stack other than the
-// kernel's, shows here.
+// verify tries to reach a forbidden address. This detects a filter that is set but not used, for example because of a
+// network stack other than the kernel's.
 func verify(r Rules) error {
 	metadata := netip.MustParseAddrPort("169.254.169.254:9")
 	for _, p := range r.Allow {
@@ -51,13 +51,13 @@ func verify(r Rules) error {
 	return fmt.Errorf("the rules are set and have no effect: %v", err)
 }
 
-// commit sends the messages of one netfilter transaction and awaits the answer to each.
+// commit sends the messages of a netfilter transaction and waits for the response to each message.
 func commit(msgs []message) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("netfilter: %w", err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	defer unix.Close(fd) //nolint:errcheck // no data is buffered
 	batch, last := encodeBatch(msgs)
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
 		return fmt.Errorf("netfilter: %w", err)

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRulesetOrder pins that loopback, resolvers and Allow come before what is closed: the first match decides.
+// TestRulesetOrder verifies that the rules for loopback, resolvers, and Allow come before the rules that reject,
+// because the first match decides.
 func TestRulesetOrder(t *testing.T) {
 	t.Parallel()
 	r := Rules{

@@ -4,5 +4,5 @@ package netguard
 
 import "errors"
 
-// Apply is for Linux, where sandboxes run.
+// Apply is only available on Linux, where sandboxes run.
 func Apply(Rules) error { return errors.ErrUnsupported }

@@ -1,9 +1,10 @@
-// Package netguard closes the network of a bridged sandbox towards everything that is not the public internet.
+// Package netguard blocks all destinations of a bridged sandbox except the public internet.
 //
-// The guest binary carries it as a mode of its own. A host runs that mode in a short-lived container of its own which
-// shares the sandbox's network namespace and alone has the privilege (CAP_NET_ADMIN) to set packet filter rules there;
-// the sandbox, without any capability, can neither change nor remove them. A second mode reports the addresses and the
-// resolvers of the machine on which the engine runs, so that they can be closed and let through respectively.
+// It is a separate mode of the guest agent's binary. A host runs this mode in a short-lived helper container that
+// shares the sandbox's network namespace. Only this container has the privilege (CAP_NET_ADMIN) to set packet filter
+// rules in the namespace. The sandbox has no capabilities, so it can neither change nor remove the rules. A second mode
+// reports the addresses and resolvers of the engine's host, so that the addresses can be blocked and the resolvers can
+// be allowed.
 package netguard
 
 import (
@@ -18,43 +19,43 @@ import (
 	"strings"
 )
 
-// Command is the guest binary's first argument for this package; a mode follows.
+// Command is the first argument of the guest agent's binary for this package. A mode follows.
 const Command = "netguard"
 
 // Modes.
 const (
-	ModeProbe = "probe" // print Facts as JSON
-	ModeApply = "apply" // apply the Rules in the next argument, JSON
+	ModeProbe = "probe" // prints Facts as JSON
+	ModeApply = "apply" // applies the Rules in the next argument, as JSON
 )
 
-// Facts describe the network of the machine that a probe runs on.
+// Facts describes the network of the host on which a probe runs.
 type Facts struct {
-	Addresses []netip.Addr `json:"addresses"` // its own, without loopback
-	Resolvers []netip.Addr `json:"resolvers"` // its name servers, without loopback
+	Addresses []netip.Addr `json:"addresses"` // addresses of the host, without loopback
+	Resolvers []netip.Addr `json:"resolvers"` // name servers of the host, without loopback
 }
 
-// Rules are what a sandbox may reach besides public addresses. Allow wins over Deny, and resolvers are reached on
-// port 53 only.
+// Rules lists the destinations that a sandbox may reach in addition to public addresses. Allow overrides Deny.
+// Resolvers are only reachable on port 53.
 type Rules struct {
 	Allow     []netip.Prefix `json:"allow,omitempty"`
 	Deny      []netip.Prefix `json:"deny,omitempty"`
 	Resolvers []netip.Addr   `json:"resolvers,omitempty"`
 }
 
-// Closed lists the IPv4 addresses that are closed in any case: not public, or the metadata service of a cloud. IPv6 is
-// closed as a whole, because a sandbox has none.
+// Closed returns the IPv4 addresses that are always blocked: addresses that are not public, and cloud metadata
+// services. IPv6 is blocked completely, because a sandbox has no IPv6 addresses.
 func Closed() []netip.Prefix {
 	return prefixes(
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 		"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
-		"168.63.129.16/32", // Azure's host agent, the one such service at a public address
+		"168.63.129.16/32", // Azure's host agent, the only such service with a public address
 	)
 }
 
-// Public6 has the addresses of IPv6 that are given out for use on the internet.
+// Public6 contains the IPv6 addresses that are assigned for use on the internet.
 const Public6 = "2000::/3"
 
-// Closed6 returns those of Public6 that lead elsewhere: into IPv4 (6to4, Teredo), or nowhere (documentation).
+// Closed6 returns the parts of Public6 that lead to IPv4 (6to4, Teredo) or nowhere (documentation).
 func Closed6() []netip.Prefix {
 	return prefixes("2002::/16", "2001::/32", "2001:db8::/32", "3fff::/20")
 }
@@ -66,10 +67,10 @@ func prefixes(texts ...string) (ps []netip.Prefix) {
 	return ps
 }
 
-// Main runs a mode and returns the exit code. It reports on stdout, where the host reads it.
+// Main runs a mode and returns the exit code. It writes its report to stdout, where the host reads it.
 func Main(args []string, stdout io.Writer) int {
 	if err := run(args, stdout); err != nil {
-		_, _ = fmt.Fprintln(stdout, "netguard:", err) // nobody is left to hear of a failure
+		_, _ = fmt.Fprintln(stdout, "netguard:", err) // there is no other way to report a failure
 		return 1
 	}
 	return 0
@@ -93,7 +94,7 @@ func run(args []string, stdout io.Writer) error {
 	return errors.New("usage: netguard probe | netguard apply RULES")
 }
 
-// Probe describes the network of the machine, or namespace, it runs in.
+// Probe describes the network of the current host or network namespace.
 func Probe() (Facts, error) {
 	var f Facts
 	nets, err := networks()
@@ -115,7 +116,7 @@ func Probe() (Facts, error) {
 	return f, err
 }
 
-// networks returns the addresses of this namespace's interfaces with the networks that they are in, without loopback.
+// networks returns the addresses of this namespace's interfaces together with their networks, without loopback.
 func networks() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -7,43 +7,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of what is set up in the namespace.
+// Names of the table and chain in the namespace.
 const (
 	tableName = "workcell"
 	chainName = "output"
 )
 
-// The kernel's numbers that package unix does not carry.
+// Kernel constants that package unix does not define.
 const (
 	verdictAccept = 1
 	hookLocalOut  = 3
 )
 
-// order is the byte order of netlink headers and of what the kernel compares in its own.
+// order is the byte order of netlink headers and of values in the kernel's byte order.
 var order = binary.NativeEndian
 
-// message is one message of a transaction.
+// message is a message in a transaction.
 type message struct {
 	kind  uint16
 	flags uint16
 	attrs []byte
 }
 
-// Bounds of the connections that a sandbox begins. The machine has one table for the connections of all sandboxes, by
-// default of 262,144. It keeps those that ended for two minutes, hence the bound of new ones.
+// Limits for connections that a sandbox opens. All sandboxes share the host's connection table, by default with 262,144
+// entries. The table keeps closed connections for two minutes, so the rate of new connections is limited too.
 const (
-	maxFlows  = 4096 // open
-	flowRate  = 100  // new ones per second
-	flowBurst = 2000 // at once
+	maxFlows  = 4096 // open connections
+	flowRate  = 100  // new connections per second
+	flowBurst = 2000 // burst of new connections
 )
 
-// ruleset returns the transaction that replaces the table. The first rule that matches decides:
-// loopback, too many connections, resolvers, Allow, then Deny and closed, then all of IPv6; the rest may go out.
-// Without counts, connections are not bounded.
+// ruleset returns the transaction that replaces the table. The first matching rule decides. The order is: loopback, too
+// many connections, resolvers, Allow, Deny, closed, and all of IPv6. All other packets are accepted. Without counts,
+// connections are not limited.
 func ruleset(r Rules, closed []netip.Prefix, counts bool) []message {
 	table := str(unix.NFTA_TABLE_NAME, tableName)
 	msgs := []message{
-		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table}, // so that there is one to delete
+		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table}, // so that the deletion succeeds
 		{kind: unix.NFT_MSG_DELTABLE, attrs: table},
 		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table},
 		{kind: unix.NFT_MSG_NEWCHAIN, flags: unix.NLM_F_CREATE, attrs: join(
@@ -83,25 +83,26 @@ func rule(exprs ...[]byte) message {
 	)}
 }
 
-// loopback matches what goes to this namespace itself; its interface is the first one.
+// loopback matches packets to this namespace. The loopback interface has the index 1.
 func loopback() []byte {
 	return join(meta(unix.NFT_META_OIF), equals(order.AppendUint32(nil, 1)))
 }
 
 // begins matches the first packet of a connection, which is not confirmed yet.
 func begins() []byte {
-	const confirmed = 8 // bit of a connection's status
+	const confirmed = 8 // bit in a connection's status
 	return join(expr("ct", num(unix.NFTA_CT_DREG, unix.NFT_REG_1), num(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)),
 		masked(order.AppendUint32(nil, confirmed)), equals(make([]byte, 4)))
 }
 
-// tooFast matches what is beyond the rate.
+// tooFast matches packets that exceed the rate.
 func tooFast() []byte {
 	return expr("limit", num64(unix.NFTA_LIMIT_RATE, flowRate), num64(unix.NFTA_LIMIT_UNIT, 1), num(unix.NFTA_LIMIT_BURST, flowBurst),
 		num(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS), num(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV))
 }
 
-// tooMany matches a connection beyond the number. Package unix lacks the names: count, flags, and inverted.
+// tooMany matches connections that exceed the maximum number. Package unix does not define the attribute names: count,
+// flags, and inverted.
 func tooMany() []byte { return expr("connlimit", num(1, maxFlows), num(2, 1)) }
 
 func family(f byte) []byte { return join(meta(unix.NFT_META_NFPROTO), equals([]byte{f})) }
@@ -117,14 +118,14 @@ func to(p netip.Prefix) []byte {
 	return join(match, equals(a[:]))
 }
 
-// masked keeps some of the 32 bits that were loaded.
+// masked applies a mask to the 32 loaded bits.
 func masked(mask []byte) []byte {
 	return expr("bitwise",
 		num(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_LEN, 4),
 		value(unix.NFTA_BITWISE_MASK, mask), value(unix.NFTA_BITWISE_XOR, make([]byte, 4)))
 }
 
-// port matches a transport protocol's destination port.
+// port matches the destination port of a transport protocol.
 func port(proto byte, number uint16) []byte {
 	return join(meta(unix.NFT_META_L4PROTO), equals([]byte{proto}),
 		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), equals(binary.BigEndian.AppendUint16(nil, number)))
@@ -135,7 +136,8 @@ func accept() []byte {
 		nest(unix.NFTA_IMMEDIATE_DATA, nest(unix.NFTA_DATA_VERDICT, num(unix.NFTA_VERDICT_CODE, verdictAccept))))
 }
 
-// reject answers "administratively prohibited", so that a connection fails at once instead of timing out.
+// reject sends the response "administratively prohibited", so that a connection fails immediately instead of timing
+// out.
 func reject() []byte {
 	return expr("reject", num(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH),
 		attr(unix.NFTA_REJECT_ICMP_CODE, []byte{unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}))
@@ -189,7 +191,7 @@ func pad(b []byte) []byte {
 	return b
 }
 
-// encodeBatch frames a transaction and returns the number of its last message that is answered.
+// encodeBatch encodes a transaction. It returns the sequence number of the last message that gets a response.
 func encodeBatch(msgs []message) (batch []byte, last uint32) {
 	batch = frame(nil, unix.NFNL_MSG_BATCH_BEGIN, 0, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, nil)
 	for _, m := range msgs {
@@ -205,7 +207,7 @@ func frame(b []byte, kind, flags uint16, seq uint32, family byte, resource uint1
 	b = order.AppendUint16(b, unix.NLM_F_REQUEST|flags)
 	b = order.AppendUint32(b, seq)
 	b = order.AppendUint32(b, 0)
-	b = append(b, family, 0) // the second is the version
+	b = append(b, family, 0) // the second byte is the version
 	b = binary.BigEndian.AppendUint16(b, resource)
 	return append(b, attrs...)
 }

@@ -1,5 +1,5 @@
-// Package output takes what commands write: it is recorded in bounded memory, kept in spill files and sent to the hosts
-// that look on.
+// Package output handles the output of commands. It records the output in bounded memory, writes it to spill files, and
+// sends it to connected hosts.
 //
-// The package is Linux only; on other systems it is empty.
+// The package is Linux only. It is empty on other systems.
 package output

@@ -12,40 +12,40 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Small output waits up to liveHold, so that it travels with what follows: more output, or the exit.
+// Small output is held back for up to liveHold, so that it is sent together with later output or with the exit.
 const (
 	liveHold  = time.Millisecond
 	liveFlush = 16 << 10
 )
 
-// hurryTime is how long a host that takes nothing may hold up the end of a command on a terminal. Then the command
-// ends, and the host is told of that, and of what it missed, when it takes something again.
+// hurryTime is how long a host that does not read may delay the end of a command on a terminal. After that, the command
+// ends. When the host reads again, it gets the result and the amount of missed output.
 const hurryTime = 2 * time.Second
 
-// Host takes the output of an attached exec.
+// Host receives the output of an attached command.
 type Host interface {
 	io.Writer
 	SetWriteDeadline(t time.Time) error
-	// Release ends the request, whether or not the host knows.
+	// Release ends the request, even if the host does not know this.
 	Release()
-	// Close ends the request's stream, and with it a Write that waits.
+	// Close closes the request's stream and unblocks a pending Write.
 	Close() error
 }
 
-// LiveSink is the sink of an attached exec: it sends output over the request's stream, at the host's pace.
+// LiveSink is the sink of an attached command. It sends output on the request's stream. A slow host blocks it.
 type LiveSink struct {
 	host    Host
-	hurried atomic.Bool // the command is being ended, or has ended: it waits for hurryTime
+	hurried atomic.Bool // the command is ending or has ended; sends take at most hurryTime
 
 	mu      sync.Mutex // guards the fields below
-	pending []byte     // frames that wait
+	pending []byte     // frames to send
 	timer   *time.Timer
-	shut    bool  // nobody reads any more
-	behind  bool  // what waits, and a note of what is missing, goes with the answer
-	missing int64 // bytes of output left out since
+	shut    bool  // the host no longer reads
+	behind  bool  // pending frames and a note about missing output are sent with the response
+	missing int64 // bytes of output that were dropped since
 }
 
-// NewLiveSink returns a sink that sends to h.
+// NewLiveSink returns a sink that sends output to h.
 func NewLiveSink(h Host) *LiveSink {
 	l := &LiveSink{host: h}
 	l.timer = time.AfterFunc(time.Hour, l.flush)
@@ -53,7 +53,7 @@ func NewLiveSink(h Host) *LiveSink {
 	return l
 }
 
-// hurry bounds what is being sent and what will be.
+// hurry limits the time of current and later sends.
 func (l *LiveSink) hurry() {
 	l.hurried.Store(true)
 	_ = l.host.SetWriteDeadline(time.Now().Add(hurryTime)) // cannot fail
@@ -78,8 +78,8 @@ func (l *LiveSink) write(ch wire.Channel, p []byte) {
 	}
 }
 
-// Control sends a frame that is no output, behind what waits: of that a part of a frame may be on its way. When the
-// command is about to end, it waits for the answer.
+// Control sends a frame that is not output. The frame comes after all pending frames, because a part of a pending frame
+// may have been sent. If the command is about to end, the frame may be sent together with the response.
 func (l *LiveSink) Control(frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *LiveSink) flush() {
 	l.send()
 }
 
-// send sends what waits. The caller holds mu.
+// send sends the pending frames. The caller must hold mu.
 func (l *LiveSink) send() {
 	for len(l.pending) > 0 && !l.behind && !l.shut {
 		if l.hurried.Load() {
@@ -105,16 +105,16 @@ func (l *LiveSink) send() {
 		l.pending = append(l.pending[:0], l.pending[n:]...)
 		switch {
 		case errors.Is(err, yamux.ErrTimeout):
-			l.behind = n == 0 // it takes nothing
+			l.behind = n == 0 // the host does not read
 		case err != nil:
 			l.shut = true
-			l.host.Release() // the request is over, whether or not its host knows: a frame may be there in part
+			l.host.Release() // even if the host does not know: a partial frame may have been sent
 		}
 	}
 }
 
-// Finish sends what waits and the answer, together, when the host takes it. Later output is dropped, and waits for
-// nobody.
+// Finish sends the pending frames together with the response when the host reads. Later output is dropped without
+// blocking.
 func (l *LiveSink) Finish(res *wire.RunResult) error {
 	b, gone, err := l.rest(res)
 	if err != nil {
@@ -122,12 +122,12 @@ func (l *LiveSink) Finish(res *wire.RunResult) error {
 	}
 	if !gone {
 		_ = l.host.SetWriteDeadline(time.Time{}) // cannot fail
-		_, _ = l.host.Write(b)                   // it may be gone
+		_, _ = l.host.Write(b)                   // the host may have disconnected
 	}
 	return nil
 }
 
-// rest shuts the sink and returns what is left to send. It reports whether nobody reads it.
+// rest shuts the sink down and returns the data to send. gone reports that the host no longer reads.
 func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

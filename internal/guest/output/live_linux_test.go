@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestLiveControl: what a host is told beside the output does not get between the parts of a frame of output, of which
-// it has taken one when it takes no more for a while.
+// TestLiveControl verifies that control frames are not sent inside an output frame, of which the host has read a part
+// before it stopped reading for a while.
 func TestLiveControl(t *testing.T) {
 	t.Parallel()
 	host, st := streamPair(t)
@@ -20,7 +20,7 @@ func TestLiveControl(t *testing.T) {
 	sink.hurry() // the command is about to end
 	piece := bytes.Repeat([]byte("output "), 5000)
 	var output []byte
-	for range window / len(piece) * 2 { // more than a host that takes nothing has room for
+	for range window / len(piece) * 2 { // more than fits in the buffers of a host that does not read
 		if !sink.behind {
 			output = append(output, piece...)
 			sink.write(wire.ChanStdout, piece)
@@ -37,7 +37,7 @@ func TestLiveControl(t *testing.T) {
 	go func() {
 		defer close(told)
 		_ = st.SetWriteDeadline(time.Time{})
-		sink.Control(credit) // goes out in between, if it can, when the host takes something again
+		sink.Control(credit) // if possible, sent in between when the host reads again
 		if err := sink.Finish(&wire.RunResult{}); err != nil {
 			t.Error(err)
 		}
@@ -64,7 +64,7 @@ func TestLiveControl(t *testing.T) {
 	}
 }
 
-// window is how much a host that takes nothing has room for.
+// window is the buffer size of a host that does not read.
 const window = 256 << 10
 
 // streamHost is a host at the other end of a stream.
@@ -72,7 +72,7 @@ type streamHost struct{ *yamux.Stream }
 
 func (h streamHost) Release() {}
 
-// streamPair returns the two ends of a stream.
+// streamPair returns both ends of a stream.
 func streamPair(t *testing.T) (host, guest *yamux.Stream) {
 	t.Helper()
 	a, b := net.Pipe()

@@ -14,48 +14,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sink takes an exec's output. Writes of the two channels are concurrent; each is at most chunkMax bytes that
-// stay the caller's. A sink may block, which holds the command back.
+// Sink receives a command's output. Writes to the two channels are concurrent. Each write has at most chunkMax bytes,
+// and the sink must not keep the slice. A sink may block, which blocks the command.
 type Sink interface {
 	write(ch wire.Channel, p []byte)
-	// flush hands on what the sink holds back.
+	// flush forwards data that the sink holds back.
 	flush()
 }
 
-// pipeMax is the most that a pipe holds: what a command can have written before it ended and is not read yet.
+// pipeMax is the maximum capacity of a pipe. This is the maximum amount of unread data when a command exits.
 const pipeMax = 1 << 20
 
-// Pipes reads a command's two output pipes into a sink. At first nobody reads: most commands are soon over, and then
-// Sweep takes what they left in the pipes. A longer command gets a goroutine for each pipe with Start.
+// Pipes reads a command's two output pipes into a sink. At first, no goroutine reads, because most commands exit
+// quickly. Sweep then reads the data in the pipes. For a longer command, Start starts a goroutine for each pipe.
 type Pipes struct {
 	sink Sink
-	done chan struct{} // closed when both pipes are at their end
-	left atomic.Int32  // pipes not at their end
+	done chan struct{} // closed when both pipes have ended
+	left atomic.Int32  // number of pipes that have not ended
 	ways [2]*outputPipe
 }
 
 // outputPipe is one of the pipes.
 type outputPipe struct {
 	o     *Pipes
-	fd    int      // does not block; the pipe's own until start
-	f     *os.File // since start
+	fd    int      // non-blocking; owned by the pipe until start
+	f     *os.File // set by start
 	ch    wire.Channel
 	total atomic.Int64
-	busy  atomic.Bool  // not waiting at an empty pipe
-	after atomic.Int64 // bytes read since the command's end; negative before it
-	ended bool         // at its end before start
-	held  []byte       // beginning of a character that the last read cut in two; of the one who reads
+	busy  atomic.Bool  // false while waiting at an empty pipe
+	after atomic.Int64 // bytes read since the command exited; negative before
+	ended bool         // the pipe ended before start
+	held  []byte       // beginning of a character that the last read split; used by the reader only
 }
 
-// buffers are shared by all pipes: a buffer is held only while there is something to read.
+// buffers is shared by all pipes. A buffer is in use only while data is available.
 var buffers = sync.Pool{New: func() any { return new([chunkMax]byte) }}
 
 func getBuffer() *[chunkMax]byte {
-	buf, _ := buffers.Get().(*[chunkMax]byte) // nothing else is put there
+	buf, _ := buffers.Get().(*[chunkMax]byte) // the pool contains only this type
 	return buf
 }
 
-// NewPipes reads from two descriptors; a negative one stands for a pipe at its end.
+// NewPipes returns Pipes for two descriptors. A negative descriptor means a pipe that has ended.
 func NewPipes(fds [2]int, sink Sink) *Pipes {
 	o := &Pipes{sink: sink, done: make(chan struct{})}
 	o.left.Store(2)
@@ -70,12 +70,12 @@ func NewPipes(fds [2]int, sink Sink) *Pipes {
 	return o
 }
 
-// Totals returns how many bytes were read.
+// Totals returns the number of bytes read.
 func (o *Pipes) Totals() (stdout, stderr int64) {
 	return o.ways[0].total.Load(), o.ways[1].total.Load()
 }
 
-// Sweep takes what is in the pipes and reports whether both are at their end. Not after Start.
+// Sweep reads the data in the pipes and reports whether both have ended. It must not be called after Start.
 func (o *Pipes) Sweep() bool {
 	for _, w := range o.ways {
 		for !w.ended {
@@ -86,11 +86,11 @@ func (o *Pipes) Sweep() bool {
 			}
 			buffers.Put(buf)
 			if errors.Is(err, unix.EAGAIN) || w.total.Load() > pipeMax {
-				break // somebody else holds the pipe
+				break // another process holds the pipe
 			}
 			if n <= 0 {
 				w.ended = true
-				_ = unix.Close(w.fd) // only read from
+				_ = unix.Close(w.fd) // only used for reading
 				w.finish()
 			}
 		}
@@ -98,7 +98,7 @@ func (o *Pipes) Sweep() bool {
 	return o.left.Load() == 0
 }
 
-// Start reads the pipes from now on, as long as they are open.
+// Start starts reading the pipes until they end.
 func (o *Pipes) Start() {
 	for _, w := range o.ways {
 		if !w.ended {
@@ -116,7 +116,7 @@ func (w *outputPipe) take(p []byte) {
 	w.o.sink.write(w.ch, p)
 }
 
-// Note adds a line of the guest's to the standard error, which is at its end.
+// Note adds a line of the guest agent to the standard error, which must have ended.
 func (o *Pipes) Note(text string) {
 	o.ways[1].take([]byte(text))
 	o.sink.flush()
@@ -128,14 +128,14 @@ func (w *outputPipe) finish() {
 	}
 }
 
-// fill reads once without waiting. A character that only the size of buf cuts in two is left for the next read, so that
-// text stays text in numbered chunks.
+// fill reads once and does not wait. If the size of buf splits a character, fill keeps its beginning for the next read,
+// so that numbered chunks contain valid text.
 func (w *outputPipe) fill(fd int, buf *[chunkMax]byte) (int, error) {
 	k := copy(buf[:], w.held)
 	w.held = w.held[:0]
 	n, err := readNow(fd, buf[k:])
 	if n <= 0 && k > 0 {
-		return k, nil // the rest of the character did not come
+		return k, nil // the rest of the character is missing
 	}
 	if n <= 0 {
 		return n, err
@@ -149,7 +149,7 @@ func (w *outputPipe) fill(fd int, buf *[chunkMax]byte) (int, error) {
 	return n, nil
 }
 
-// partialRune returns the length of the incomplete character at the end of p; 0 when there is none.
+// partialRune returns the length of the incomplete character at the end of p, or 0.
 func partialRune(p []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if utf8.RuneStart(p[len(p)-i]) {
@@ -162,7 +162,7 @@ func partialRune(p []byte) int {
 	return 0
 }
 
-// readNow is one read that does not wait.
+// readNow reads once and does not wait.
 func readNow(fd int, p []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, p)
@@ -172,10 +172,10 @@ func readNow(fd int, p []byte) (int, error) {
 	}
 }
 
-// pump reads the pipe to its end.
+// pump reads the pipe until it ends.
 func (w *outputPipe) pump() {
 	defer func() {
-		_ = w.f.Close()     // only read from
+		_ = w.f.Close()     // only used for reading
 		w.busy.Store(false) // Drain may wait for the other pipe
 		w.finish()
 	}()
@@ -197,7 +197,7 @@ func (w *outputPipe) pump() {
 	}
 }
 
-// read waits for output and reads it into a buffer of the pool.
+// read waits for output and reads it into a buffer from the pool.
 func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err error) {
 	werr := raw.Read(func(fd uintptr) bool {
 		w.busy.Store(true)
@@ -221,8 +221,8 @@ func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err 
 	return buf, n, nil
 }
 
-// Drain waits for the ends of the pipes after the command has ended, at most for d, but as long as a sink is still
-// busy with what was written before. It reports whether somebody else still holds a pipe.
+// Drain waits for the pipes to end after the command has exited. It waits for at most d, but longer while a sink still
+// processes earlier output. It reports whether another process still holds a pipe.
 func (o *Pipes) Drain(d time.Duration) (leaked bool) {
 	for _, w := range o.ways {
 		w.after.Store(0)
@@ -243,8 +243,8 @@ func (o *Pipes) Drain(d time.Duration) (leaked bool) {
 	}
 }
 
-// settled reports whether all was handed on that the command itself wrote. On a busy machine the reader of a pipe may
-// not have been woken yet, so it is the pipe that is asked.
+// settled reports whether all output of the command itself was forwarded. On a busy host, the reader of a pipe may not
+// have been woken up yet, so settled checks the pipe.
 func (o *Pipes) settled() bool {
 	for _, w := range o.ways {
 		if (w.busy.Load() || w.waiting()) && w.after.Load() < pipeMax {
@@ -254,17 +254,17 @@ func (o *Pipes) settled() bool {
 	return true
 }
 
-// waiting reports whether something lies in the pipe. The kernel hands a terminal's output on with a delay, unless it
-// is asked in this way.
+// waiting reports whether the pipe contains data. The kernel delivers the output of a terminal with a delay, unless it
+// is polled.
 func (w *outputPipe) waiting() (is bool) {
 	if w.f == nil {
-		return false // swept to its end
+		return false // already read to its end
 	}
 	raw, err := w.f.SyscallConn()
 	if err != nil {
 		return false
 	}
-	_ = raw.Control(func(fd uintptr) { // closed: nothing waits
+	_ = raw.Control(func(fd uintptr) { // if closed, no data is waiting
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, 0)
 		is = err == nil && n == 1 && p[0].Revents&unix.POLLIN != 0

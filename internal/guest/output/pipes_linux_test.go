@@ -15,7 +15,7 @@ type nowhere struct{}
 func (nowhere) write(wire.Channel, []byte) {}
 func (nowhere) flush()                     {}
 
-// TestDrainOfOnePipe: a child that is left behind and holds one pipe of two keeps nobody waiting, whichever it is.
+// TestDrainOfOnePipe verifies that a remaining child process that holds one of the two pipes does not block Drain.
 func TestDrainOfOnePipe(t *testing.T) {
 	t.Parallel()
 	for held := range 2 {

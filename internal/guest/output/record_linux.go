@@ -7,21 +7,22 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Recorder is the sink of a recorded exec: the ring for readers, head and tail for the answer, and the spill file.
+// Recorder is the sink of a recorded command. It contains the ring for readers, head and tail for the response, and the
+// spill files.
 type Recorder struct {
 	budget  *Budget
-	done    <-chan struct{}        // closed at the end of the exec
-	status  func() wire.ExecStatus // of the exec, as it is now
-	mu      sync.Mutex             // guards the fields below; not held while a file is written
+	done    <-chan struct{}        // closed when the command ends
+	status  func() wire.ExecStatus // returns the command's current status
+	mu      sync.Mutex             // guards the fields below; not held during file writes
 	ring    *ring
-	keep    [2]*keeper    // nil once they are forgotten
-	kept    int           // what the budget counts for them, once the exec has ended
-	news    chan struct{} // closed when a chunk comes; nil while nobody waits for one
+	keep    [2]*keeper    // nil after Forget
+	kept    int           // their size in the budget, after the command has ended
+	news    chan struct{} // closed when a chunk arrives; nil if no reader waits
 	spilled [2]*spill
 }
 
-// NewRecorder returns the sink of an exec that is about to start; done is closed at its end, and status returns how it
-// is.
+// NewRecorder returns the sink of a command that is about to start. done must be closed when the command ends. status
+// must return its current status.
 func NewRecorder(req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct{}, status func() wire.ExecStatus) *Recorder {
 	r := &Recorder{budget: b, done: done, status: status, ring: newRing()}
 	for i := range r.keep {
@@ -34,14 +35,14 @@ func NewRecorder(req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct
 	return r
 }
 
-// index returns a channel's place in the arrays.
+// index returns a channel's index in the arrays.
 func index(ch wire.Channel) int { return int(ch - wire.ChanStdout) }
 
 func (r *Recorder) write(ch wire.Channel, p []byte) {
 	i := index(ch)
 	r.mu.Lock()
 	k, sp := r.keep[i], r.spilled[i]
-	// The file begins with what was kept so far, all of it, at the moment when it does not fit any more.
+	// When the output no longer fits in head and tail, the file starts with all output up to this point.
 	var before []byte
 	if sp != nil && !sp.begun && k != nil && !k.fits(len(p)) {
 		sp.begun = true
@@ -65,7 +66,7 @@ func (r *Recorder) write(ch wire.Channel, p []byte) {
 
 func (r *Recorder) flush() {}
 
-// Answer fills in head and tail of the two streams, and reports whether they are still kept.
+// Answer sets head and tail of both streams in res, and reports whether they are still available.
 func (r *Recorder) Answer(res *wire.RunResult) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +83,7 @@ func (r *Recorder) Answer(res *wire.RunResult) bool {
 	return true
 }
 
-// latest returns the last of the recorded output, at most n bytes, and whether it began earlier.
+// latest returns at most the last n bytes of the recorded output. cut reports whether earlier output exists.
 func (r *Recorder) latest(n int) (p []byte, cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +92,7 @@ func (r *Recorder) latest(n int) (p []byte, cut bool) {
 	return p, len(p) < r.ring.used || r.ring.first > 1
 }
 
-// Ended closes the files, and counts what is kept for the answer.
+// Ended closes the files and adds the size of head and tail to the budget.
 func (r *Recorder) Ended() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +113,8 @@ func (r *Recorder) Forget() {
 	r.keep, r.kept = [2]*keeper{}, 0
 }
 
-// Read returns chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
+// Read returns chunks. It waits up to req.WaitMillis for the first chunk or for the end of the command. It returns
+// early if left is closed.
 func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadResult {
 	limit := time.After(time.Duration(req.WaitMillis) * time.Millisecond)
 	maxChunks := req.MaxChunks
@@ -152,7 +154,8 @@ func (r *Recorder) result(req *wire.ReadRequest, chunks []wire.Chunk, dropped, e
 	return res
 }
 
-// maxReadChunks bounds the chunks of one ReadResult, whose heads take more room than small chunks themselves.
+// maxReadChunks limits the number of chunks in a ReadResult, because the headers of small chunks need more space than
+// their data.
 const maxReadChunks = 4096
 
 func (r *Recorder) final() bool {

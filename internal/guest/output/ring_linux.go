@@ -6,24 +6,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Bounds of a ring's chunks.
+// Limits of a ring and its chunks.
 const (
-	chunkMax   = 32 << 10 // bytes of one chunk
-	chunkMerge = 4 << 10  // up to here, small output joins the chunk before it if nobody has read that one yet
-	chunkCost  = 32       // what a chunk costs besides its bytes
-	ringMin    = 4 << 10  // first allocation
-	ringMax    = 1 << 20  // recorded output of one exec
-	ringBudget = 4 << 20  // recorded output of all execs
-	ringFloor  = 64 << 10 // what a running exec may record when the budget is spent
+	chunkMax   = 32 << 10 // maximum bytes of a chunk
+	chunkMerge = 4 << 10  // up to this size, small output is appended to an unread chunk
+	chunkCost  = 32       // memory cost of a chunk in addition to its bytes
+	ringMin    = 4 << 10  // size of the first allocation
+	ringMax    = 1 << 20  // recorded output of one command
+	ringBudget = 4 << 20  // recorded output of all commands
+	ringFloor  = 64 << 10 // limit for a running command if the budget is exhausted
 )
 
-// ring records an exec's output as numbered chunks, as many of the latest as fit. Not safe for concurrent use.
+// ring records a command's latest output as numbered chunks. It drops the oldest chunks when it is full. It is not safe
+// for concurrent use.
 type ring struct {
 	chunks []chunkMeta // oldest first
 	first  int64       // number of chunks[0]
-	sealed int64       // highest number that was handed out; those chunks do not change any more
-	buf    []byte      // their bytes, around the end
-	start  int         // where the oldest begins
+	sealed int64       // highest number that was returned; chunks up to it are immutable
+	buf    []byte      // circular buffer with the chunks' bytes
+	start  int         // position of the oldest byte
 	used   int
 }
 
@@ -34,11 +35,11 @@ type chunkMeta struct {
 
 func newRing() *ring { return &ring{first: 1} }
 
-// nextSeq is the number that the next chunk will get.
+// nextSeq returns the number of the next chunk.
 func (r *ring) nextSeq() int64 { return r.first + int64(len(r.chunks)) }
 
-// add records p, which is at most chunkMax bytes, and holds at most limit bytes from then on. It returns by how much
-// the memory it holds has grown.
+// add records p, which must have at most chunkMax bytes. The ring then holds at most limit bytes. add returns the
+// increase of its memory.
 func (r *ring) add(ch wire.Channel, p []byte, limit int) int {
 	before := len(r.buf)
 	r.room(len(p), max(limit, chunkMax))
@@ -59,7 +60,7 @@ func (r *ring) add(ch wire.Channel, p []byte, limit int) int {
 	return len(r.buf) - before
 }
 
-// room makes place for n more bytes, by growing up to limit and then by dropping the oldest chunks.
+// room makes space for n more bytes. It first grows the buffer up to limit and then drops the oldest chunks.
 func (r *ring) room(n, limit int) {
 	size := max(len(r.buf), ringMin)
 	for size < r.used+n && size < limit {
@@ -87,7 +88,7 @@ func (r *ring) drop() {
 	r.used -= n
 }
 
-// copyOut copies bytes from offset on into dst.
+// copyOut copies bytes from offset on to dst.
 func (r *ring) copyOut(dst []byte, offset int) {
 	if len(dst) == 0 {
 		return
@@ -97,7 +98,7 @@ func (r *ring) copyOut(dst []byte, offset int) {
 	copy(dst[n:], r.buf)
 }
 
-// release forgets all chunks and frees the memory; it returns how much that was.
+// release drops all chunks and frees the memory. It returns the number of freed bytes.
 func (r *ring) release() int {
 	n := len(r.buf)
 	r.first, r.chunks = r.nextSeq(), nil
@@ -105,7 +106,7 @@ func (r *ring) release() int {
 	return n
 }
 
-// trim frees memory that an ended exec does not need; it returns how much that was.
+// trim frees memory that an ended command does not need. It returns the number of freed bytes.
 func (r *ring) trim() int {
 	before := len(r.buf)
 	if r.used < before {
@@ -119,7 +120,8 @@ func (r *ring) trim() int {
 	return before - len(r.buf)
 }
 
-// read returns the chunks after since, at most maxChunks and maxBytes, and how many after since are lost.
+// read returns at most maxChunks chunks and maxBytes bytes after since. dropped is the number of chunks after since
+// that were dropped.
 func (r *ring) read(since int64, maxChunks, maxBytes int) (chunks []wire.Chunk, dropped int64) {
 	from := since + 1
 	if from < r.first {
@@ -148,11 +150,11 @@ func (r *ring) read(since int64, maxChunks, maxBytes int) (chunks []wire.Chunk, 
 	return chunks, dropped
 }
 
-// keeper holds the first and the last bytes of a stream.
+// keeper keeps the first and the last bytes of a stream.
 type keeper struct {
 	head, tail       []byte
 	headMax, tailMax int
-	at               int // where the oldest byte of a full tail is
+	at               int // position of the oldest byte in a full tail
 	total            int64
 }
 
@@ -176,7 +178,7 @@ func (k *keeper) add(p []byte) {
 	}
 }
 
-// fits reports whether n more bytes leave nothing out.
+// fits reports whether n more bytes fit without omitting data.
 func (k *keeper) fits(n int) bool { return k.total+int64(n) <= int64(k.headMax+k.tailMax) }
 
 // ordered returns the tail, oldest byte first.
@@ -188,22 +190,22 @@ func (k *keeper) ordered() []byte {
 	return append(append(out, k.tail[k.at:]...), k.tail[:k.at]...)
 }
 
-// output describes the stream. The answer may share memory with the keeper: copied, because more may come.
+// output describes the stream. It copies head and tail, because the keeper may change.
 func (k *keeper) output() wire.Output {
 	head, tail := append([]byte(nil), k.head...), append([]byte(nil), k.ordered()...)
 	return wire.Output{Head: head, Tail: tail, Total: k.total, Omitted: k.total - int64(len(head)+len(tail))}
 }
 
-// Budget is the memory that recorded output takes.
+// Budget counts the memory of recorded output.
 type Budget struct{ used atomic.Int64 }
 
 func (b *Budget) add(n int) { b.used.Add(int64(n)) }
 
-// limit returns how much a ring that holds now bytes may hold.
+// limit returns the maximum size of a ring that has now bytes.
 func (b *Budget) limit(now int) int {
 	free := ringBudget - int(b.used.Load())
 	return min(ringMax, max(now, ringFloor, now+free))
 }
 
-// Exceeded reports whether the output of ended execs should shrink so that a running one can record.
+// Exceeded reports whether the output of ended commands should be reduced so that running commands can record.
 func (b *Budget) Exceeded() bool { return b.used.Load() > ringBudget/2 }

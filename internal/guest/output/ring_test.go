@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// A ring gives back exactly the latest of what was put in, in order, whatever the sizes.
+// TestRing verifies that a ring returns exactly the latest bytes that were added, in order, for random sizes.
 func TestRing(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
@@ -23,7 +23,7 @@ func TestRing(t *testing.T) {
 		lost := false
 		for range 100 + rnd.IntN(300) {
 			p := make([]byte, 1+rnd.IntN(1+rnd.IntN(chunkMax)))
-			_, _ = bytesOf.Read(p) // never fails, by its documentation
+			_, _ = bytesOf.Read(p) // documented to never fail
 			all = append(all, p...)
 			held += r.add(wire.ChanStdout+wire.Channel(rnd.IntN(2)), p, limit)
 			if held != len(r.buf) || held > limit || r.used+len(r.chunks)*chunkCost > max(limit, chunkMax+chunkCost) {
@@ -68,7 +68,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// The same read gives the same chunks, also when small output would join the last one.
+// TestRingChunksDoNotChange verifies that repeated reads return the same chunks, even if small output could be appended
+// to the last chunk.
 func TestRingChunksDoNotChange(t *testing.T) {
 	t.Parallel()
 	r := newRing()

@@ -15,36 +15,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of spill files.
+// Limits of spill files.
 const (
-	spillMax   = 64 << 20 // bytes of one spill file
-	spillFiles = 32       // spill files that are kept
+	spillMax   = 64 << 20 // maximum size of a spill file
+	spillFiles = 32       // maximum number of spill files
 )
 
-// spillDir is where output goes that does not fit an answer, below the work directory.
+// spillDir is the directory, below the workspace, for output that does not fit in a response.
 const spillDir = ".workcell/output"
 
-// spillShare is the part of a limited workspace that all spill files together may have: the rest is the user's.
+// spillShare limits all spill files together to 1/spillShare of a limited workspace, because the rest belongs to the
+// user.
 const spillShare = 8
 
-// spillLook bounds how many files of earlier lives are looked for.
+// spillLook is the maximum number of directory entries to examine for existing spill files.
 const spillLook = 4096
 
-// Spiller makes spill files and keeps them bounded: how many there are, and what they hold together. The oldest make
-// room.
+// Spiller creates spill files and limits their number and total size. It removes the oldest files to make space.
 type Spiller struct {
 	root  *os.Root
 	fs    disk.Gate
 	quota *disk.Quota
-	most  int64 // bytes of all files together
+	most  int64 // maximum total size of all files
 
 	mu   sync.Mutex // guards the fields below, and spill.held
-	find sync.Once  // looks for what an earlier life of the sandbox left
+	find sync.Once  // finds files of earlier guest agents
 	kept []*spill   // oldest first
-	held int64      // by kept
+	held int64      // total size of kept
 }
 
-// NewSpiller makes files below r within its quota q; workspaceBytes is the size of the workspace, 0 for no limit.
+// NewSpiller returns a Spiller for files below r, within its quota q. workspaceBytes is the size of the workspace; 0
+// means no limit.
 func NewSpiller(r *os.Root, g disk.Gate, q *disk.Quota, workspaceBytes int64) *Spiller {
 	s := &Spiller{root: r, fs: g, quota: q, most: spillFiles * spillMax}
 	if workspaceBytes > 0 {
@@ -53,13 +54,13 @@ func NewSpiller(r *os.Root, g disk.Gate, q *disk.Quota, workspaceBytes int64) *S
 	return s
 }
 
-// spill is the file of one stream. It is opened when it is first written to.
+// spill is the spill file of one stream. The first write opens it.
 type spill struct {
 	s     *Spiller
 	name  string
 	begun bool        // guarded by the recorder's mutex
-	gone  atomic.Bool // removed to make room
-	held  int64       // what its spiller counts for it
+	gone  atomic.Bool // removed to make space
+	held  int64       // size that the spiller counts for it
 
 	mu   sync.Mutex // guards the fields below
 	f    *os.File
@@ -72,7 +73,7 @@ func (s *Spiller) plan(id string, stream wire.StreamName) *spill {
 	return &spill{s: s, name: path.Join(spillDir, id+"."+string(stream))}
 }
 
-// open makes a new file. A command may have put anything in its place, which O_EXCL and the root refuse.
+// open creates a new file. If a command created an entry at this path, O_EXCL and the root make open fail.
 func (s *Spiller) open(sp *spill) (*os.File, error) {
 	if err := s.root.MkdirAll(spillDir, 0o755); err != nil {
 		return nil, err
@@ -91,14 +92,15 @@ func (s *Spiller) open(sp *spill) (*os.File, error) {
 	return f, nil
 }
 
-// findKept counts the files that are there already, of the many that a command may have put there some. mu is held.
+// findKept adds existing files to kept. A command may have created many files, so only some of them are examined. The
+// caller must hold mu.
 func (s *Spiller) findKept() {
 	dir, err := s.root.OpenFile(spillDir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return
 	}
 	defer dir.Close()
-	entries, _ := dir.ReadDir(spillLook) // as far as it can be read
+	entries, _ := dir.ReadDir(spillLook) // ignores errors
 	var found []fs.FileInfo
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && isSpill(e.Name()) {
@@ -112,13 +114,13 @@ func (s *Spiller) findKept() {
 	}
 }
 
-// isSpill reports whether a file is named as spill names it.
+// isSpill reports whether a file name has the form of a spill file.
 func isSpill(name string) bool {
 	id, stream, _ := strings.Cut(name, ".")
 	return wire.ValidExecID(id) && (stream == string(wire.Stdout) || stream == string(wire.Stderr))
 }
 
-// grant counts n more bytes for a file, as far as it may have them, and lets older files go for it.
+// grant allows up to n more bytes for a file and removes older files to make space. It returns the allowed number.
 func (s *Spiller) grant(sp *spill, n int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +136,8 @@ func (s *Spiller) grant(sp *spill, n int64) int64 {
 	return n
 }
 
-// dropOldest removes the oldest file. Where it is still written to, its space is free when that ends. mu is held.
+// dropOldest removes the oldest file. If a command still writes to it, its space is freed afterwards. The caller must
+// hold mu.
 func (s *Spiller) dropOldest() {
 	oldest := s.kept[0]
 	s.kept = s.kept[1:]
@@ -143,7 +146,7 @@ func (s *Spiller) dropOldest() {
 	_ = s.root.Remove(oldest.name) // a command may have removed it
 }
 
-// write appends p as far as the file may grow. What fails shows in result.
+// write appends p up to the maximum size of the file. result reports failures.
 func (sp *spill) write(p []byte) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -180,7 +183,7 @@ func (sp *spill) append(p []byte) error {
 	return err
 }
 
-// result returns the file's absolute path, empty when there is none, and whether output is missing from it.
+// result returns the file's absolute path, or an empty string, and reports whether output is missing from the file.
 func (sp *spill) result() (string, bool) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()

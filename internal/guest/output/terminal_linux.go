@@ -8,25 +8,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// replayMax is how much of what was written before a host gets that joins a terminal.
+// replayMax is the maximum amount of earlier output that a host gets when it joins a terminal.
 const replayMax = 32 << 10
 
-// Terminal is the sink of a command on a terminal: everything is recorded, and goes live to the host that is there.
+// Terminal is the sink of a command on a terminal. It records all output and sends it to the connected host.
 type Terminal struct {
 	rec  *Recorder
-	wait time.Duration // how long the command runs with no host there; 0 for no limit
+	wait time.Duration // maximum time without a connected host; 0 means no limit
 
-	out   sync.Mutex // held while output is handed out, so that one who joins misses none of it; before mu
-	shown *LiveSink  // the viewer that has been shown what was written before it; guarded by out
+	out   sync.Mutex // held during output, so that a joining host misses none; lock before mu
+	shown *LiveSink  // the viewer that has received the earlier output; guarded by out
 
-	mu      sync.Mutex  // guards the fields below; never held while a host is waited for
-	viewer  *LiveSink   // nil when nobody is there
-	alone   *time.Timer // runs then
-	hurried bool        // the command is being ended, or has ended
+	mu      sync.Mutex  // guards the fields below; never held while waiting for a host
+	viewer  *LiveSink   // nil if no host is connected
+	alone   *time.Timer // timer that runs while viewer is nil
+	hurried bool        // the command is ending or has ended
 	ended   bool
 }
 
-// NewTerminal calls over when nobody was there for as long as wait.
+// NewTerminal returns a sink that calls over when no host was connected for the time wait.
 func NewTerminal(rec *Recorder, wait time.Duration, over func()) *Terminal {
 	t := &Terminal{rec: rec, wait: wait, alone: time.AfterFunc(time.Hour, over)}
 	t.alone.Stop()
@@ -50,8 +50,8 @@ func (t *Terminal) flush() {
 	}
 }
 
-// Join shows a viewer what was written lately, and what comes. Whoever was there before has to leave, unless it waits
-// for nothing but the answer.
+// Join sends recent and future output to a viewer. It disconnects the previous viewer, unless that viewer only waits
+// for the response.
 func (t *Terminal) Join(v *LiveSink) {
 	t.mu.Lock()
 	before, ended := t.viewer, t.ended
@@ -62,12 +62,12 @@ func (t *Terminal) Join(v *LiveSink) {
 	}
 	t.mu.Unlock()
 	if before != nil && !ended {
-		_ = before.host.Close() // its host may have left
+		_ = before.host.Close() // the host may have disconnected
 	}
 	t.out.Lock()
 	defer t.out.Unlock()
 	if !t.at(v) {
-		return // somebody has joined meanwhile
+		return // another host has joined
 	}
 	if p := replay(t.rec.latest(replayMax)); len(p) > 0 {
 		v.write(wire.ChanStdout, p)
@@ -75,19 +75,19 @@ func (t *Terminal) Join(v *LiveSink) {
 	t.shown = v
 }
 
-// at reports whether v is the viewer that is there.
+// at reports whether v is the current viewer.
 func (t *Terminal) at(v *LiveSink) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.viewer == v
 }
 
-// Leave is for a viewer that has left.
+// Leave is called when a viewer has disconnected.
 func (t *Terminal) Leave(v *LiveSink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.viewer != v {
-		return // somebody has taken its place
+		return // another viewer has replaced it
 	}
 	t.viewer = nil
 	if t.wait > 0 && !t.ended {
@@ -95,7 +95,7 @@ func (t *Terminal) Leave(v *LiveSink) {
 	}
 }
 
-// Hurry is for a command that is being ended, or has ended: from now on no viewer can hold it back for long.
+// Hurry is called when a command is ending or has ended. From then on, viewers cannot delay it for long.
 func (t *Terminal) Hurry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *Terminal) Hurry() {
 	}
 }
 
-// End is for a command that has ended: that nobody is there has no effect any more.
+// End is called when a command has ended. From then on, a missing viewer has no effect.
 func (t *Terminal) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,9 +113,9 @@ func (t *Terminal) End() {
 	t.alone.Stop()
 }
 
-// replay makes of recorded output what can be shown once more: from the beginning of a line, if its beginning is
-// missing, and without what asks the host's terminal something. Its answer would be typed into a program that did not
-// ask.
+// replay returns the parts of recorded output that can be shown again. If earlier output is missing, the result starts
+// at the beginning of a line. It contains no queries to the host's terminal, because the terminal's response would be
+// input for a program that did not send the query.
 func replay(p []byte, cut bool) []byte {
 	if i := bytes.IndexByte(p, '\n'); cut && i >= 0 {
 		p = p[i+1:]
@@ -131,18 +131,18 @@ func replay(p []byte, cut bool) []byte {
 	return out
 }
 
-// sequence returns the length of the character or control sequence at the beginning of p, and whether it only shows
-// something.
+// sequence returns the length of the character or control sequence at the beginning of p. keep reports whether the
+// sequence only displays something.
 func sequence(p []byte) (n int, keep bool) {
 	const enquiry, escape = 0x05, 0x1b
 	switch {
-	case p[0] == 0xc2 && len(p) > 1 && p[1] < 0xa0: // the same as an escape and a letter, to some
+	case p[0] == 0xc2 && len(p) > 1 && p[1] < 0xa0: // some terminals treat this like an escape and a letter
 		return 2, false
 	case p[0] != escape:
 		return 1, p[0] != enquiry
 	case len(p) == 1:
 		return 1, true
-	case p[1] < ' ' || p[1] > '~': // it continues behind a control character, and begins again with an escape
+	case p[1] < ' ' || p[1] > '~': // an escape starts a new sequence
 		return 1, false
 	}
 	switch p[1] {
@@ -156,7 +156,7 @@ func sequence(p []byte) (n int, keep bool) {
 			}
 		}
 		return n, false
-	case ']', 'P', '_', '^', 'X': // a text for the terminal: a title, a colour, the clipboard
+	case ']', 'P', '_', '^', 'X': // a string for the terminal: title, color, or clipboard
 		for n = 2; n < len(p); n++ {
 			if p[n] == '\a' {
 				return n + 1, false
@@ -166,13 +166,13 @@ func sequence(p []byte) (n int, keep bool) {
 			}
 		}
 		return n, false
-	case 'Z': // "what are you?"
+	case 'Z': // query for the terminal's identity
 		return 2, false
 	}
 	return 2, true
 }
 
-// asks reports whether a control sequence whose parameters begin with first and that ends with final asks something.
+// asks reports whether a control sequence is a query. Its parameters begin with first, and it ends with final.
 func asks(first, final byte) bool {
 	private := first >= '<' && first <= '?'
 	return bytes.IndexByte([]byte("cnpqtxy|"), final) >= 0 || private && (final == 'u' || final == 'S')

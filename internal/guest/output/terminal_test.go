@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is shown again asks the terminal nothing and tells it nothing but what it shows.
+// TestReplay verifies that replayed output contains no queries and no control sequences other than display sequences.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -38,10 +38,10 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// query is what asks a terminal something, in a text without what it passes over within a sequence.
+// query matches queries in text from which the ignored characters within sequences were removed.
 const query = `\x05|\x1bZ|\x1b\[[^\x1b@-~]*[cnpqtxy|]|\x1b\[[<-?][^\x1b@-~]*[uS]`
 
-// FuzzReplay: nothing that a command wrote takes the guest along, nothing is added to it, and nothing asks.
+// FuzzReplay verifies that replay does not panic on any output, adds nothing to it, and removes all queries.
 func FuzzReplay(f *testing.F) {
 	asks := regexp.MustCompile(query)
 	passedOver := func(r rune) rune {

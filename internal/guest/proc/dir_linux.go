@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkDir reports whether a command may start in dir. There is no fallback to another directory. A directory that is
-// reached through a descriptor or another process's root is refused, and so is /proc itself: a runtime that leaks a
-// descriptor of the host makes those ways out of the sandbox (CVE-2024-21626).
+// checkDir reports whether a command may start in dir. It never falls back to another directory. It rejects directories
+// that are reached through a descriptor or another process's root, and /proc itself. If a runtime leaks a descriptor of
+// the host, such paths lead out of the sandbox (CVE-2024-21626).
 func checkDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return launchFail(launchBadDir, "the directory %q is not absolute", dir)
@@ -50,7 +50,7 @@ func dirError(err error, dir string) error {
 	return launchFail(launchBadDir, "cannot use the directory %q: %v", dir, err)
 }
 
-// OpenPath opens name, for nothing but to look at it, without going through a magic link of /proc.
+// OpenPath opens name with O_PATH and does not follow magic links in /proc.
 func OpenPath(name string, flags int) (int, error) {
 	flags |= unix.O_PATH | unix.O_CLOEXEC
 	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{
@@ -60,7 +60,7 @@ func OpenPath(name string, flags int) (int, error) {
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return fd, err
 	}
-	// An old kernel or a filter without openat2: follow the links here and let none lead through /proc or /dev.
+	// The kernel is old, or a filter blocks openat2: follow the links here and reject links through /proc or /dev.
 	if err := walkLinks(name, 0); err != nil {
 		return -1, err
 	}
@@ -80,7 +80,7 @@ func walkLinks(dir string, depth int) error {
 		}
 		target, err := os.Readlink(at)
 		if err != nil {
-			continue // not a link, or not there, which opening it will tell
+			continue // not a link, or missing, which open reports
 		}
 		if !filepath.IsAbs(target) {
 			target = filepath.Join(filepath.Dir(at), target)
@@ -90,5 +90,5 @@ func walkLinks(dir string, depth int) error {
 	return nil
 }
 
-// FDPath is a path to an open file itself, wherever it was moved to.
+// FDPath returns a path to an open file that is valid even if the file was moved.
 func FDPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

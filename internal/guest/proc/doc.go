@@ -1,7 +1,8 @@
-// Package proc starts the commands of a guest and ends them: fork and exec with limits, the tag that all processes of a
-// command share, their end, what keeps the guest safe from them, and their standard input.
+// Package proc starts and ends the commands of a guest agent. It implements fork and exec with limits, the tag that all
+// processes of a command share, the killing of process trees, the protection of the guest agent from commands, and
+// standard input.
 //
-// It assumes that commands are hostile and run as the guest's own user.
+// It assumes that commands are hostile and run as the guest agent's user.
 //
-// The package is Linux only; on other systems it is empty.
+// The package is Linux only. It is empty on other systems.
 package proc

@@ -11,42 +11,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and
-// the guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
-// filter, besides the engine's, that refuses to change them. It also keeps a command from lowering its own tag to that
-// of another one. And it keeps a command from forging a fault, for whose signal Go's runtime ends its program unless
-// kill or tgkill sent it: by siginfo, or as the signal of a file that is ready.
+// The kernel allows every process of the guest agent's user to lower the guest agent's resource limits and its threads'
+// priorities. The guest agent has no privileges, so it could not raise them again. Therefore the guest agent and all
+// commands have a system call filter, in addition to the engine's filter, that denies these changes. The filter also
+// prevents a command from changing its tag to the tag of another command. And it prevents a command from forging a
+// fault signal, by siginfo or as the signal of a ready file. Go's runtime ends its program on such a signal, unless
+// kill or tgkill sent it.
 //
-// It also answers io_setup like a kernel without asynchronous I/O. The kernel has one counter of it for the whole
-// machine, which two calls exhaust, and programs fall back to threads.
+// The filter also makes io_setup fail as on a kernel without asynchronous I/O. The kernel has one counter for the whole
+// host, which two calls can exhaust. Programs then fall back to threads.
 
-// limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in
+// limitKey distinguishes the guest agent's own prlimit calls for commands from calls by commands. It is passed in
 // registers that the call does not use.
 type limitKey [2]uint64
 
-// abi is a way to call the kernel, with its numbers of the calls that change another process.
+// abi is a system call interface, with the numbers of calls that can affect other processes.
 type abi struct {
 	arch                            uint32
 	prlimit, setrlimit              uint32
 	setpriority, ioprioSet          uint32
 	setparam, setscheduler, setattr uint32
 	setaffinity                     uint32
-	queue                           [4]uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, twice where x32 has numbers of its own
+	queue                           [4]uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, then their numbers on x32
 	fcntl                           [2]uint32
-	setup, ioctl                    [2]uint32 // io_setup and ioctl, with the numbers of x32
+	setup, ioctl                    [2]uint32 // io_setup and ioctl, each also with its number on x32
 	allocate                        uint32    // fallocate
 }
 
-// faults are the signals of a program's own faults.
+// faults are the signals for faults of a program.
 var faults = []uint32{uint32(unix.SIGILL), uint32(unix.SIGTRAP), uint32(unix.SIGBUS), uint32(unix.SIGFPE),
 	uint32(unix.SIGSEGV), uint32(unix.SIGSTKFLT), uint32(unix.SIGSYS)}
 
-// reservations are the type and number of the ioctls that allocate space without writing: FS_IOC_RESVSP,
-// FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets how much
-// one write allocates.
+// reservations are the type and number of ioctls that allocate space without writing: FS_IOC_RESVSP, FS_IOC_RESVSP64,
+// FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets the amount of space that one
+// write allocates.
 var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
 
-// x32Bit is set in the number of a call of the x32 ABI, which has amd64's numbers for these calls.
+// x32Bit is set in call numbers of the x32 ABI. For these calls, x32 otherwise uses the numbers of amd64.
 const x32Bit = 0x40000000
 
 var abis = []abi{
@@ -56,7 +57,7 @@ var abis = []abi{
 	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241, [4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}, [2]uint32{243, 243}, [2]uint32{54, 54}, 352},
 }
 
-// Values of the argument whose priority is set: all processes of a user.
+// Argument values that select all processes of a user.
 const (
 	prioUser   = 2
 	ioprioUser = 3
@@ -66,20 +67,20 @@ const (
 	verdictAllow = unix.SECCOMP_RET_ALLOW
 	verdictDeny  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	verdictNone  = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
-	verdictWrite = unix.SECCOMP_RET_ERRNO | uint32(unix.EOPNOTSUPP) // for which C libraries write instead
+	verdictWrite = unix.SECCOMP_RET_ERRNO | uint32(unix.EOPNOTSUPP) // C libraries then write instead
 )
 
-// newLimitKey returns a key that nobody can guess.
+// newLimitKey returns an unguessable key.
 func newLimitKey() limitKey {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	_, _ = rand.Read(b[:]) // documented to never fail
 	return limitKey{binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:])}
 }
 
 // install installs a filter for all threads.
 func install(filter []unix.SockFilter) error {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // has been set, by every engine
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // already set by every engine
 		return os.NewSyscallError("no_new_privs", err)
 	}
 	thread, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
@@ -92,7 +93,7 @@ func install(filter []unix.SockFilter) error {
 	return nil
 }
 
-// lastThread returns the highest id of the process's threads.
+// lastThread returns the highest thread ID of the process.
 func lastThread() (uint32, error) {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -109,9 +110,10 @@ func lastThread() (uint32, error) {
 	return uint32(last), nil
 }
 
-// guardFilter refuses, with EPERM, to change limits of any process by its id, the limit that holds tags, and priorities
-// of a thread up to last and of a user's processes, and to forge faults of the former. To change one's own needs no id,
-// but for priorities C libraries use it.
+// guardFilter denies, with EPERM, changes of any process's limits by process ID, changes of the limit that contains
+// tags, and changes of the priority of threads with IDs up to last and of all processes of a user. It also denies
+// forged fault signals for these threads. A process needs no ID to change its own limits. For priorities, C libraries
+// use the ID.
 func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{
@@ -130,11 +132,11 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		}, thread(1)...)
 	}
 	limits := []unix.SockFilter{
-		loadArg(0, 0), // the process
+		loadArg(0, 0), // process ID
 		jump(unix.BPF_JEQ, 0, 0, 2),
-		loadArg(1, 0), // the kind
+		loadArg(1, 0), // resource
 		jump(unix.BPF_JEQ, uint32(tag), 0, 12),
-		loadArg(2, 0), // the new limit
+		loadArg(2, 0), // new limit
 		jump(unix.BPF_JEQ, 0, 0, 2),
 		loadArg(2, 4),
 		jump(unix.BPF_JEQ, 0, 8, 0),
@@ -175,13 +177,14 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		for _, nr := range append(a.queue[:], a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
 			on(nr, thread(0))
 		}
-		on(424, siginfo) // pidfd_send_signal has this number everywhere
+		on(424, siginfo) // pidfd_send_signal has the same number on all architectures
 		on(a.fcntl[0], ready)
 		on(a.fcntl[1], ready)
 	})
 }
 
-// writeFilter refuses to allocate space without writing: that takes gigabytes before the guest can measure them.
+// writeFilter denies allocations of space without writing, because these can use gigabytes before the guest agent can
+// measure them.
 func writeFilter() []unix.SockFilter {
 	ioctl := append([]unix.SockFilter{loadArg(1, 0), and(0xffff)}, refuse(reservations, verdictWrite)...)
 	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
@@ -191,7 +194,7 @@ func writeFilter() []unix.SockFilter {
 	})
 }
 
-// refuse ends a rule: the values that were loaded are refused, others are allowed.
+// refuse returns the end of a rule: the listed values are denied, others are allowed.
 func refuse(values []uint32, with uint32) (out []unix.SockFilter) {
 	for i, v := range values {
 		out = append(out, jump(unix.BPF_JEQ, v, uint8(len(values)-i), 0))
@@ -199,7 +202,7 @@ func refuse(values []uint32, with uint32) (out []unix.SockFilter) {
 	return append(out, verdict(verdictAllow), verdict(with))
 }
 
-// forEach makes a filter of the rules that add gives to the calls of each ABI.
+// forEach returns a filter with the rules that add defines for the calls of each ABI.
 func forEach(add func(a abi, on func(nr uint32, rule []unix.SockFilter))) (out []unix.SockFilter) {
 	const arch = 4 // offset in struct seccomp_data
 	for _, a := range abis {
@@ -210,7 +213,7 @@ func forEach(add func(a abi, on func(nr uint32, rule []unix.SockFilter))) (out [
 		section = append(section, verdict(verdictAllow))
 		out = append(append(out, load(arch), jump(unix.BPF_JEQ, a.arch, 0, uint8(len(section)))), section...)
 	}
-	return append(out, verdict(verdictAllow)) // another ABI is the engine's filter's to refuse
+	return append(out, verdict(verdictAllow)) // the engine's filter handles other ABIs
 }
 
 func and(k uint32) unix.SockFilter {
@@ -221,7 +224,8 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// loadArg loads half of an argument: at 0 its lower 32 bits, which are all that the kernel takes of an id.
+// loadArg loads half of an argument. Half 0 contains the lower 32 bits, which are the only bits of an ID that the
+// kernel uses.
 func loadArg(arg int, half uint32) unix.SockFilter { return load(16 + 8*uint32(arg) + half) }
 
 func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
@@ -230,7 +234,7 @@ func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
 
 func verdict(v uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: v} }
 
-// limit sets a limit of a command's process, or of the guest itself where pid is 0, soft and hard.
+// limit sets the soft and hard limit of a command's process. If pid is 0, it sets the limit of the guest agent.
 func (k limitKey) limit(pid, resource int, value uint64) error {
 	l := unix.Rlimit{Cur: value, Max: value}
 	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&l)), 0, uintptr(k[0]), uintptr(k[1]))

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rlimit is a resource limit that one command gets, soft and hard.
+// rlimit is a soft and hard resource limit of a command.
 type rlimit struct {
 	resource int
 	value    uint64
 }
 
-// limitsOf returns the limits of a command that are lower than the guest's own, which it has anyway. A frozen one gets
-// none of its files longer.
+// limitsOf returns the limits of a command that are lower than the guest agent's limits, which apply anyway. A frozen
+// command cannot extend files.
 func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	var out []rlimit
 	fileBytes := sp.FileBytes
@@ -43,21 +43,21 @@ func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	return out, nil
 }
 
-// forkLimited makes a child that has limits of its own before its first instruction: it is traced, so that it stops
-// when its program is there, and let go with the limits set. Where tracing is forbidden the limits follow right behind
-// the fork, and a command can have run for a moment without them.
+// forkLimited creates a child process whose limits apply before its first instruction. The child is traced, so it stops
+// after exec. forkLimited sets the limits and then detaches. If tracing is not permitted, the limits are set right
+// after the fork, and the command may run without them for a moment.
 func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *syscall.ProcAttr, limits []rlimit) error {
 	if len(limits) == 0 {
 		return s.fork(p, path, argv, attr)
 	}
-	s.tracing <- struct{}{} // the guest's threads are bounded, see makeThreads
+	s.tracing <- struct{}{} // the number of the guest agent's threads is limited, see makeThreads
 	defer func() { <-s.tracing }()
 	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
 	attr.Sys.Ptrace = true
 	err := s.fork(p, path, argv, attr)
 	traced := err == nil
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) { // or the program itself is refused, again then
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) { // or exec failed, which happens again without tracing
 		attr.Sys.Ptrace = false
 		err = s.fork(p, path, argv, attr)
 	}
@@ -69,13 +69,13 @@ func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *sysc
 		err = errors.Join(err, letGo(p.PID))
 	}
 	if err != nil {
-		_ = unix.Kill(p.PID, unix.SIGKILL) // it is ours and not reaped yet, or has ended
+		_ = unix.Kill(p.PID, unix.SIGKILL) // the child is not reaped yet, or has exited
 		return fmt.Errorf("setting limits: %w", err)
 	}
 	return nil
 }
 
-// setLimits limits a process. One that has ended needs none.
+// setLimits sets the limits of a process. It ignores a process that has exited.
 func setLimits(pid int, limits []rlimit, key limitKey) error {
 	for _, l := range limits {
 		err := key.limit(pid, l.resource, l.value)
@@ -86,17 +86,17 @@ func setLimits(pid int, limits []rlimit, key limitKey) error {
 	return nil
 }
 
-// stopBound is how long a traced child may take to stop. It does so on its way out of exec, unless it is killed.
+// stopBound is the maximum time in which a traced child stops. The child stops at the end of exec, unless it is killed.
 const stopBound = 10 * time.Second
 
-// letGo ends the tracing of a child that stops or has stopped. The reaper passes over the stop.
+// letGo detaches from a child that is stopping or has stopped. The reaper ignores the stop.
 func letGo(pid int) error {
 	for begin := time.Now(); ; time.Sleep(20 * time.Microsecond) {
 		err := unix.PtraceDetach(pid)
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, unix.ESRCH) { // which is also: not stopped yet
+		if !errors.Is(err, unix.ESRCH) { // also returned if the child has not stopped yet
 			return err
 		}
 		if _, alive := readProc(pid); !alive {

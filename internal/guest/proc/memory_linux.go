@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory that the guest keeps an eye on.
+// Memory thresholds of the guest agent.
 const (
-	// headroom is what must be free before a command is started. A fork that finds no memory makes the kernel kill
-	// something, and when files in shared memory fill the limit, nothing but the guest is there to be killed.
+	// headroom is the memory that must be free before a command starts. If a fork finds no memory, the kernel kills a
+	// process. If files in shared memory use all memory, the guest agent is the only process that can be killed.
 	headroom = 1536 << 10
-	// plenty is so much that it does not matter how much exactly.
+	// plenty is an amount of free memory above which the exact amount does not matter.
 	plenty = 8 * headroom
 )
 
-// Memory watches the sandbox's memory. Without a visible limit it does nothing.
+// Memory monitors the sandbox's memory. If no limit is visible, it does nothing.
 type Memory struct {
 	stat                                      string // path of memory.stat
 	usageFD, limitFD, tasksFD, oomFD, forksFD int    // open files of the cgroup, or -1
 }
 
-// OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1.
+// OpenMemory returns a Memory for the sandbox's cgroup, version 2 or 1.
 func OpenMemory() *Memory {
 	m := &Memory{usageFD: -1, limitFD: -1}
 	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
@@ -42,7 +42,7 @@ func OpenMemory() *Memory {
 	return m
 }
 
-// openFirst opens the first of the files that is there; -1 when none is.
+// openFirst opens the first existing file. It returns -1 if none exists.
 func openFirst(names ...string) int {
 	for _, name := range names {
 		if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
@@ -52,7 +52,7 @@ func openFirst(names ...string) int {
 	return -1
 }
 
-// read returns the number behind key in an open file of a cgroup, or -1.
+// read returns the number after key in an open cgroup file, or -1.
 func read(fd int, key string) int64 {
 	var buf [512]byte
 	n, err := unix.Pread(fd, buf[:], 0)
@@ -62,20 +62,20 @@ func read(fd int, key string) int64 {
 	return Counter(buf[:n], key)
 }
 
-// Usage returns the memory and the tasks that the sandbox uses, and its limit of memory; 0 for what cannot be seen or
-// has no limit.
+// Usage returns the memory and the number of tasks that the sandbox uses, and its memory limit. Unknown values and
+// missing limits are 0.
 func (m *Memory) Usage() (used, limit, tasks int64) {
 	return max(0, read(m.usageFD, "")), max(0, read(m.limitFD, "")), max(0, read(m.tasksFD, ""))
 }
 
-// Close closes the cgroup's files.
+// Close closes the cgroup files.
 func (m *Memory) Close() {
 	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD, m.forksFD} {
-		_ = unix.Close(fd) // only read from, and not open where it is -1
+		_ = unix.Close(fd) // only used for reading; -1 is ignored
 	}
 }
 
-// Room fails when there is no memory to start a command with.
+// Room returns an error if the memory is not sufficient to start a command.
 func (m *Memory) Room() error {
 	if free, known := m.free(); known && free < headroom {
 		return launchFail(NoResources, memoryFull)
@@ -85,8 +85,8 @@ func (m *Memory) Room() error {
 
 const memoryFull = "the sandbox's memory is full; files in /dev/shm and /tmp count against it"
 
-// Fits fails when there is no memory for a file of so many bytes: the kernel would kill for it, and the guest may be
-// all there is to kill.
+// Fits returns an error if the memory is not sufficient for a file of this size. Otherwise the kernel would kill a
+// process to make room, possibly the guest agent.
 func (m *Memory) Fits(size int64) error {
 	if free, known := m.free(); known && free < size+headroom {
 		return wire.Errorf(wire.CodeQuota, memoryFull)
@@ -94,7 +94,7 @@ func (m *Memory) Fits(size int64) error {
 	return nil
 }
 
-// free returns the free memory, exactly when it is short.
+// free returns the free memory. The result is exact if little memory is free.
 func (m *Memory) free() (int64, bool) {
 	used, limit := read(m.usageFD, ""), read(m.limitFD, "") // the limit may have changed; -1 for "max"
 	if used < 0 || limit <= 0 {
@@ -106,8 +106,8 @@ func (m *Memory) free() (int64, bool) {
 	return limit - used + m.reclaimable(), true
 }
 
-// reclaimable is the part of the usage that the kernel frees when it is needed: cached files. Files in shared
-// memory are not among them.
+// reclaimable returns the part of the used memory that the kernel can free when necessary: cached files. Files in
+// shared memory do not count.
 func (m *Memory) reclaimable() int64 {
 	b, err := os.ReadFile(m.stat)
 	if err != nil {
@@ -116,23 +116,23 @@ func (m *Memory) reclaimable() int64 {
 	return max(0, Counter(b, "active_file ")) + max(0, Counter(b, "inactive_file "))
 }
 
-// Denials counts how often the kernel enforced limits of the sandbox, -1 if the guest cannot see the count.
+// Denials counts how often the kernel enforced limits of the sandbox. A count is -1 if it is not visible.
 type Denials struct {
-	OOMKills int64 // processes that it killed for lack of memory
-	Forks    int64 // processes and threads that it did not make, because there were too many
+	OOMKills int64 // processes that the kernel killed because memory ran out
+	Forks    int64 // processes and threads that were not created because of the limit
 }
 
-// Denials returns the counts since the sandbox was started.
+// Denials returns the counts since the start of the sandbox.
 func (m *Memory) Denials() Denials {
 	return Denials{read(m.oomFD, "oom_kill "), read(m.forksFD, "max ")}
 }
 
-// Since returns what happened after an earlier count.
+// Since returns the difference to an earlier count.
 func (d Denials) Since(before Denials) Denials {
 	return Denials{max(0, d.OOMKills-before.OOMKills), max(0, d.Forks-before.Forks)}
 }
 
-// Counter returns the number behind key in a file of a cgroup, or -1.
+// Counter returns the number after key in a cgroup file, or -1.
 func Counter(file []byte, key string) int64 {
 	for line := range bytes.Lines(file) {
 		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {

@@ -5,17 +5,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ends are the descriptors that a command is started with, and the guest's at the other end, which do not block.
+// ends are the descriptors that a command starts with, and the guest agent's non-blocking descriptors of the other
+// ends.
 type ends struct {
-	files    [3]int // the child's
-	terminal bool   // they are its controlling terminal
-	in       int    // the guest's end of the standard input; negative when there is none
-	out      [2]int // that of the standard output, and that of the standard error; negative when there is none
+	files    [3]int // descriptors of the child process
+	terminal bool   // files are its controlling terminal
+	in       int    // the guest agent's end of standard input; may be negative
+	out      [2]int // the guest agent's ends of standard output and standard error; may be negative
 
-	made, own []int // to be closed: the child's when it has them, the guest's when there is no child
+	made, own []int // descriptors to close: made after the fork, own if the fork failed
 }
 
-// connect makes the pipes, or the terminal, of a command. null is the standard input of one that gets none.
+// connect creates the pipes or the terminal of a command. null is the standard input of commands without input.
 func connect(req *wire.RunRequest, null int) (*ends, error) {
 	e := &ends{files: [3]int{null, -1, -1}, in: -1, out: [2]int{-1, -1}}
 	if req.Terminal != nil {
@@ -43,6 +44,6 @@ func (e *ends) pipe(childEnd int) (child, own int, err error) {
 
 func closeAll(fds []int) {
 	for _, fd := range fds {
-		_ = unix.Close(fd) // nothing was written
+		_ = unix.Close(fd) // no data was written
 	}
 }

@@ -9,43 +9,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings of a guest's process.
+// Settings of the guest agent's process.
 const (
 	spareThreads = 14
 	maxProcs     = 4
 	gcPercent    = 50
-	// memoryGoal stays well above what the guest holds, 9 MiB after thousands of commands: at 8 MiB the collector never
-	// rested and took three quarters of the time of every request.
+	// memoryGoal is well above the guest agent's memory use, which is 9 MiB after thousands of commands. With 8 MiB, the
+	// garbage collector ran all the time and used three quarters of the time of every request.
 	memoryGoal = 20 << 20
 )
 
-// Protection is what a process has done to be fit to be a guest.
+// Protection describes the preparations that protect a guest agent's process.
 type Protection struct {
-	score *os.File // /proc/self/oom_score_adj; nil when the score cannot be changed
+	score *os.File // /proc/self/oom_score_adj; nil if the score cannot be changed
 
-	making sync.WaitGroup // what runs in the background
-	settle sync.Once      // guards, before the first command
+	making sync.WaitGroup // background work
+	settle sync.Once      // calls guard before the first command
 	key    limitKey
-	tag    int  // limit that the filter keeps commands from changing, see tagLimit
+	tag    int  // limit that commands cannot change because of the filter, see tagLimit
 	writes bool // commands must not allocate space without writing
 	err    error
 }
 
-// Unprotected is for a guest inside another program.
+// Unprotected returns a Protection for a guest agent inside another program.
 func Unprotected() *Protection {
 	p := new(Protection)
 	p.tag, p.err = tagLimit()
 	return p
 }
 
-// Protect makes the calling process fit to be a guest among hostile processes of the same user. It must be the first
-// thing that the process does. Part of it runs in the background; a server with this Protection starts no command
-// before that is done.
+// Protect prepares the calling process to be a guest agent among hostile processes of the same user. It must be the
+// first action of the process. A part of the work runs in the background. A server with this Protection starts no
+// command before the work is done.
 func Protect() *Protection {
-	// Descriptors that a runtime leaked into the guest must not reach commands (CVE-2024-21626).
-	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // an old kernel: Go opens all of its own that way
-	// A process that is not dumpable, as this one from its first instruction, has no access to its own /proc. No command
-	// runs yet.
+	// Descriptors that a runtime leaked into the guest agent must not reach commands (CVE-2024-21626).
+	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // may fail on old kernels; Go sets it too
+	// This process is not dumpable from its first instruction, so it has no access to its own /proc. No command is running
+	// yet.
 	setDumpable(1)
 	p := Unprotected()
 	p.key = newLimitKey()
@@ -54,10 +54,10 @@ func Protect() *Protection {
 	}
 	HideProcess()
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})     // lowering a limit cannot fail
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  // for a guest that is not the init of its namespace
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  // for a guest agent that is not the init process
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
 	debug.SetGCPercent(gcPercent)                            //
-	debug.SetMemoryLimit(memoryGoal)                         // what commands leave of the sandbox's memory is not ours
+	debug.SetMemoryLimit(memoryGoal)                         // leave memory to commands
 	p.making.Go(func() {
 		catchSignals()
 		makeThreads(spareThreads)
@@ -65,18 +65,18 @@ func Protect() *Protection {
 	return p
 }
 
-// Await waits until the process is fit, or returns why it is not.
+// Await waits until the process is protected, or returns an error.
 func (p *Protection) Await() error {
 	p.making.Wait()
 	p.settle.Do(p.guard)
 	return p.err
 }
 
-// RefuseAllocation makes commands write the space that they take. It must be called before the first Await.
+// RefuseAllocation prevents commands from allocating space without writing. It must be called before the first Await.
 func (p *Protection) RefuseAllocation() { p.writes = true }
 
-// guard installs the filters. The guest must be the init of its pid namespace: only then are the ids of its threads,
-// which must all have been started, the lowest and never another process's.
+// guard installs the filters. The guest agent must be the init process of its PID namespace, and all its threads must
+// have been started. Only then do its threads have the lowest IDs, and no other process can get one of these IDs.
 func (p *Protection) guard() {
 	if os.Getpid() != 1 || p.key == (limitKey{}) || p.err != nil {
 		return
@@ -90,14 +90,14 @@ func (p *Protection) guard() {
 	}
 }
 
-// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where
-// an engine made its file one that its user can read.
+// HideProcess prevents processes of the same user from reading this process's memory, environment, and descriptors,
+// even if an engine made the program file readable.
 func HideProcess() { setDumpable(0) }
 
 func setDumpable(v uintptr) { _ = unix.Prctl(unix.PR_SET_DUMPABLE, v, 0, 0, 0) } // cannot fail with 0 and 1
 
-// makeThreads makes the runtime start threads now, which it keeps. Later, when a command has used up the sandbox's
-// processes, it could not, and a Go program that cannot make a thread aborts.
+// makeThreads makes the runtime start threads now, which it keeps. Later, if commands use all processes of the sandbox,
+// the runtime could not start threads, and a Go program then aborts.
 func makeThreads(n int) {
 	var ready, done sync.WaitGroup
 	release := make(chan struct{})
@@ -107,7 +107,7 @@ func makeThreads(n int) {
 			runtime.LockOSThread()
 			ready.Done()
 			<-release
-			runtime.UnlockOSThread() // back to the runtime's idle threads
+			runtime.UnlockOSThread() // returns the thread to the runtime's idle threads
 		})
 	}
 	ready.Wait()

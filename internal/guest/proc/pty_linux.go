@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal makes a terminal. The guest has two descriptors of its end, one to read and one to write, which are
+// openTerminal creates a terminal. The guest agent has two descriptors of its end, for reading and writing, which are
 // closed separately.
 func (e *ends) openTerminal(size wire.TerminalSize) error {
-	// Without O_NOCTTY it would become the controlling terminal of the guest, which leads a session too.
+	// Without O_NOCTTY, the terminal would become the controlling terminal of the guest agent, which is also a session
+	// leader.
 	out, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return terminalError("opening /dev/ptmx", err)
@@ -33,7 +34,7 @@ func (e *ends) openTerminal(size wire.TerminalSize) error {
 	}
 	e.own = append(e.own, in)
 	e.files, e.terminal, e.in, e.out[0] = [3]int{child, child, child}, true, in, out
-	// Backspace takes away a character, not a byte of it. A kernel that does not know how still has a terminal.
+	// With IUTF8, backspace removes a character and not a byte. A kernel without this flag still provides a terminal.
 	if t, err := unix.IoctlGetTermios(child, unix.TCGETS); err == nil {
 		t.Iflag |= unix.IUTF8
 		_ = unix.IoctlSetTermios(child, unix.TCSETS, t)
@@ -44,8 +45,8 @@ func (e *ends) openTerminal(size wire.TerminalSize) error {
 	return nil
 }
 
-// otherEnd opens the child's end of a terminal: through the guest's own where the kernel can, so that no name is
-// followed which a command could have put there.
+// otherEnd opens the child's end of a terminal. If the kernel supports it, otherEnd uses the guest agent's descriptor,
+// so that it does not follow a path that a command could have changed.
 func otherEnd(master int) (int, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return -1, terminalError("unlocking it", err)
@@ -55,7 +56,7 @@ func otherEnd(master int) (int, error) {
 	if e == 0 {
 		return int(r), nil
 	}
-	if e != unix.EINVAL && e != unix.ENOTTY { // which say that there is no such call
+	if e != unix.EINVAL && e != unix.ENOTTY { // the kernel does not support the call
 		return -1, terminalError("opening its other end", e)
 	}
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
@@ -69,7 +70,7 @@ func otherEnd(master int) (int, error) {
 	return child, nil
 }
 
-// terminalError distinguishes a sandbox without terminals from one that has no room for another.
+// terminalError distinguishes a sandbox without terminals from a sandbox that has no free terminal.
 func terminalError(what string, err error) error {
 	if isShortage(err) || errors.Is(err, unix.ENOSPC) {
 		return launchFail(NoResources, "no free pseudo-terminal: %s: %v", what, err)
@@ -79,13 +80,13 @@ func terminalError(what string, err error) error {
 
 func setSize(fd int, size wire.TerminalSize) error {
 	if size.Rows == 0 && size.Cols == 0 {
-		return nil // not known: it stays as it is
+		return nil // unknown: keep the current size
 	}
 	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
 }
 
-// Resize sets the size of a command's terminal, of which the programs in front learn. With redraw they learn of it also
-// when it is the size that the terminal has, and draw their screen again.
+// Resize sets the size of a command's terminal. The kernel notifies the foreground programs. If redraw is set, the
+// programs are notified even if the size is unchanged, so that they redraw their screen.
 func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	raw, err := in.f.SyscallConn()
 	if err != nil {
@@ -95,15 +96,15 @@ func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	err = raw.Control(func(fd uintptr) {
 		now, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ)
 		if redraw && err == nil && now.Row == size.Rows && now.Col == size.Cols && size.Rows > 1 {
-			_ = setSize(int(fd), wire.TerminalSize{Rows: size.Rows - 1, Cols: size.Cols}) // the one below reports it
+			_ = setSize(int(fd), wire.TerminalSize{Rows: size.Rows - 1, Cols: size.Cols}) // the call below reports errors
 		}
 		failed = setSize(int(fd), size)
 	})
 	return errors.Join(err, failed)
 }
 
-// findShell returns the program for a terminal for which none was named: $SHELL, else the login shell of the user, else
-// the first of the usual ones.
+// findShell returns the program for a terminal without a command: $SHELL, or the login shell of the user, or the first
+// available common shell.
 func findShell(dir string, env []string) (string, error) {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "SHELL="); ok && filepath.IsAbs(v) && isShell(v) {
@@ -121,16 +122,16 @@ func findShell(dir string, env []string) (string, error) {
 	return "", launchFail(launchNotFound, "no shell found in the sandbox: tried $SHELL, the user's shell in /etc/passwd, bash, zsh, ash, and sh")
 }
 
-// passwdFile is where the image has its users; maxPasswd is how much of it is read.
+// passwdFile is the user database of the image. maxPasswd is the maximum number of bytes to read from it.
 const (
 	passwdFile = "/etc/passwd"
 	maxPasswd  = 1 << 20
 )
 
-// loginShell returns the shell that a file of users has for uid; empty when it has none, or sh, which is what programs
-// that add users fill in.
+// loginShell returns the shell of the user uid in a passwd file. It returns an empty string if the file has no shell
+// for the user, or if the shell is sh, which programs that create users set by default.
 func loginShell(path string, uid int) string {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // nobody knows what a command made of it
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a command may have replaced the file
 	if err != nil {
 		return ""
 	}
@@ -151,7 +152,7 @@ func loginShell(path string, uid int) string {
 	return ""
 }
 
-// isShell reports whether a program is there and not one that stands for "no shell".
+// isShell reports whether a program exists and is not a placeholder for "no shell".
 func isShell(path string) bool {
 	if base := filepath.Base(path); base == "nologin" || base == "false" {
 		return false

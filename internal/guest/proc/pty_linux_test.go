@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestLoginShell: /etc/passwd is the image's, or what a command made of it.
+// TestLoginShell verifies that loginShell handles valid entries and any other contents that a command may write to
+// /etc/passwd.
 func TestLoginShell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

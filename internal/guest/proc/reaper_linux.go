@@ -8,21 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit is how a process ended.
+// Exit describes how a process exited.
 type Exit struct {
 	Status  syscall.WaitStatus
 	PeakRSS int64 // bytes
 }
 
-// reaper takes the statuses of ended children. There must be only one in a process that reaps every child: a second
-// one would take statuses that somebody waits for.
+// reaper collects the exit statuses of child processes. If it reaps all children, a process must have only one reaper,
+// because a second reaper would take statuses for which another goroutine waits.
 type reaper struct {
 	all bool
 
-	// mu guards the fields below. It is held around a fork, so that no child is reaped before it is in waiting.
+	// mu guards the fields below. It is held during a fork, so that no child is reaped before it is in waiting.
 	mu       sync.Mutex
-	waiting  map[int]chan Exit // by pid
-	children chan struct{}     // has a value when there may be children again
+	waiting  map[int]chan Exit // by process ID
+	children chan struct{}     // contains a value if new children may exist
 	stopped  bool
 }
 
@@ -34,7 +34,7 @@ func newReaper(all bool) *reaper {
 	return r
 }
 
-// start runs fork, which makes a child, and returns a channel that gets the child's exit.
+// start calls fork, which creates a child process, and returns a channel that receives the child's exit.
 func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 	return pid, exited, nil
 }
 
-// wake ends a wait of the loop for children.
+// wake ends the loop's wait for children.
 func (r *reaper) wake() {
 	select {
 	case r.children <- struct{}{}:
@@ -60,8 +60,8 @@ func (r *reaper) wake() {
 	}
 }
 
-// loop reaps every child, ours and the orphans that became ours. It waits without reaping: the kernel may give the pid
-// of a reaped process to the child of a concurrent fork.
+// loop reaps all children, including orphans that became children of this process. It waits without reaping, because
+// the kernel may assign the process ID of a reaped child to the child of a concurrent fork.
 func (r *reaper) loop() {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -74,7 +74,7 @@ func (r *reaper) loop() {
 	}
 }
 
-// reap reaps all children that have ended.
+// reap reaps all children that have exited.
 func (r *reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,15 +88,15 @@ func (r *reaper) reap() {
 		if pid <= 0 {
 			return
 		}
-		if exited := r.waiting[pid]; exited != nil && !ws.Stopped() { // as a traced child does that begins, see forkLimited
+		if exited := r.waiting[pid]; exited != nil && !ws.Stopped() { // a traced child stops at the start, see forkLimited
 			delete(r.waiting, pid)
 			exited <- exitOf(ws, &ru)
 		}
 	}
 }
 
-// awaitChild waits for the next start. An orphan can only come from a child of ours, so without children there is
-// nothing to miss; the look around every second is for processes that an engine puts into the sandbox.
+// awaitChild waits for the next start of a child. Orphans only come from existing children, so without children none
+// can be missed. The check every second is for processes that an engine starts in the sandbox.
 func (r *reaper) awaitChild() bool {
 	select {
 	case <-r.children:
@@ -107,7 +107,7 @@ func (r *reaper) awaitChild() bool {
 	return !r.stopped
 }
 
-// stop ends the loop once no children are left.
+// stop ends the loop when no children are left.
 func (r *reaper) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,33 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// catchSignals makes every signal that a command may send harmless. They are caught, not ignored, because commands
-// would inherit that they are ignored.
+// catchSignals makes all signals from commands harmless. It catches the signals instead of ignoring them, because
+// commands would inherit ignored signals.
 func catchSignals() {
 	c := make(chan os.Signal, 16)
 	signal.Notify(c, fatalSignals()...)
 	go func() {
-		for range c { // drained only so that the channel stays small
+		for range c { // keeps the channel from filling up
 		}
 	}()
 	catchUnhandled()
 }
 
-// fatalSignals are those that end a Go program, or stop it, unless it catches them. The runtime takes all others but
-// the unhandled ones itself and passes them over. To catch those too would do no harm, but every one costs the start of
-// a sandbox two changes of thread.
+// fatalSignals returns the signals that end or stop a Go program unless it catches them. The Go runtime handles and
+// ignores all other signals, except unhandledSignals. Catching more signals would do no harm, but each signal costs two
+// thread switches at the start of a sandbox.
 func fatalSignals() []os.Signal {
 	return []os.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, // end it
+		unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, // end the program
 		unix.SIGQUIT, unix.SIGABRT, unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS, // crash it
-		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, // stop it, where it is not an init
+		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, // stop the program if it is not an init process
 	}
 }
 
-// unhandledSignals are those that Go leaves to C libraries, which lets package os/signal not catch them either.
+// unhandledSignals are signals that Go reserves for C libraries. Package os/signal cannot catch them.
 var unhandledSignals = [...]int{32, 34}
 
-// sigaction is the kernel's struct of this name, on amd64 and arm64.
+// sigaction is the kernel's struct sigaction on amd64 and arm64.
 type sigaction struct {
 	handler  uintptr
 	flags    uint64
@@ -44,27 +44,27 @@ type sigaction struct {
 	mask     uint64
 }
 
-// returnAtOncePC is the address of a handler that does nothing, in assembly.
+// returnAtOncePC is the address of an assembly signal handler that does nothing.
 var returnAtOncePC uintptr
 
-// catchUnhandled catches the signals that Go does not. The kernel drops a signal to the init of a namespace that has no
-// handler for it only as long as the main thread does not block it, which it does while it handles another one or
-// forks: then a second thread that takes the signal ends the whole process.
+// catchUnhandled catches the signals that Go does not handle. The kernel drops a signal without a handler to a
+// namespace's init process, but not while the main thread blocks the signal. The main thread blocks it during another
+// signal's handler and during a fork. A second thread that then receives the signal would end the whole process.
 func catchUnhandled() {
 	var act sigaction
-	rtSigaction(int(unix.SIGUSR1), nil, &act) // a handler of Go's, for the flags and the way back that the runtime needs
+	rtSigaction(int(unix.SIGUSR1), nil, &act) // copies the flags and the restorer of Go's handler
 	act.handler = returnAtOncePC
 	for _, sig := range unhandledSignals {
 		rtSigaction(sig, &act, nil)
 	}
 }
 
-// rtSigaction cannot fail for a signal that exists.
+// rtSigaction sets a signal handler. It cannot fail for an existing signal.
 func rtSigaction(sig int, act, old *sigaction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(act.mask), 0, 0)
 }
 
-// ParseSignal takes a standard signal's name, with or without SIG.
+// ParseSignal parses the name of a standard signal, with or without the prefix SIG.
 func ParseSignal(name string) (unix.Signal, error) {
 	full := strings.ToUpper(name)
 	if !strings.HasPrefix(full, "SIG") {
@@ -77,7 +77,7 @@ func ParseSignal(name string) (unix.Signal, error) {
 	return sig, nil
 }
 
-// SignalName returns a signal's name with SIG.
+// SignalName returns the name of a signal with the prefix SIG.
 func SignalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name

@@ -15,23 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of launch failures in wire.Error.Launch.
+// Values of wire.Error.Launch for failed starts.
 const (
 	launchNotFound      = "not_found"
 	launchNotExecutable = "not_executable"
 	launchBadDir        = "bad_dir"
 	launchTooLong       = "too_long"
-	NoResources         = "no_resources" // no process or no memory to be had
+	NoResources         = "no_resources" // no process or memory is available
 )
 
 const (
-	// markerName is the variable that names the exec of a process.
+	// markerName is the environment variable that contains the ID of a process's command.
 	markerName  = "WORKCELL_EXEC"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// childOOMScore is how much more the kernel prefers every command to the guest when memory runs out.
+	// childOOMScore is added to the OOM score of every command, so that the kernel kills commands before the guest agent.
 	childOOMScore = 500
 	maxOOMScore   = 1000
-	// tracers is how many commands with limits of their own may start at once. Each takes a thread for itself.
+	// tracers is the maximum number of commands with separate limits that may start concurrently. Each start occupies a
+	// thread.
 	tracers = 2
 )
 
@@ -40,18 +41,18 @@ type Spawner struct {
 	*tracker
 	workdir string
 	reaper  *reaper
-	null    int // standard input of commands that get none
+	null    int // standard input of commands without input
 
-	tracing    chan struct{} // held while a command gets limits of its own
+	tracing    chan struct{} // held while the limits of a command are set
 	protection *Protection
-	oom        *os.File  // written with forking held: the score is the guest's own while a child is made
-	score      [2]string // the guest's own, and that of its children
+	oom        *os.File  // written with forking held; has the guest agent's score except during a fork
+	score      [2]string // score of the guest agent, and score of its children
 }
 
-// NewSpawner makes a spawner.
+// NewSpawner returns a Spawner.
 func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
 	t := newTracker(p)
-	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) // which every container runtime makes
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) // every container runtime creates this file
 	if err != nil {
 		return nil, os.NewSyscallError("/dev/null", err)
 	}
@@ -59,37 +60,39 @@ func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
 		tracing: make(chan struct{}, tracers), protection: p, oom: p.score, score: oomScores(p.score)}, nil
 }
 
-// oomScores returns the score that the guest was started with, below which it could not get back, and its children's.
+// oomScores returns the guest agent's initial score, below which it could not lower the score again, and the score of
+// its children.
 func oomScores(f *os.File) [2]string {
 	own := 0
 	if f != nil {
 		var buf [16]byte
-		n, _ := f.ReadAt(buf[:], 0) // what cannot be read is taken for 0
+		n, _ := f.ReadAt(buf[:], 0) // an unreadable score counts as 0
 		own, _ = strconv.Atoi(strings.TrimSpace(string(buf[:n])))
 		own = max(own, 0)
 	}
 	return [2]string{strconv.Itoa(own), strconv.Itoa(min(own+childOOMScore, maxOOMScore))}
 }
 
-// Close stops the reaper once no children are left.
+// Close stops the reaper when no children are left.
 func (s *Spawner) Close() {
 	s.reaper.stop()
-	_ = unix.Close(s.null) // nothing was written
+	_ = unix.Close(s.null) // no data was written
 }
 
-// Process is a started command, with the guest's ends of its streams.
+// Process is a started command, with the guest agent's ends of its streams.
 type Process struct {
 	PID    int
-	Stdin  *InputPipe  // nil when it has none
-	Out    [2]int      // descriptors to read standard output and standard error from; negative when there is none
-	Exited <-chan Exit // gets one value
+	Stdin  *InputPipe  // nil if the command has no input
+	Out    [2]int      // descriptors of standard output and standard error; may be negative
+	Exited <-chan Exit // receives one value
 	tag    atomic.Uint64
 }
 
-// Has reports whether the command's processes have this tag. The command may be starting.
+// Has reports whether the command's processes have this tag. The command may still be starting.
 func (p *Process) Has(tag uint64) bool { return p.tag.Load() == tag }
 
-// Start starts a command as p; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
+// Start starts a command as p. If frozen is set, the command must not write to files. Start returns failures as
+// *wire.Error with a launch reason.
 func (s *Spawner) Start(p *Process, req *wire.RunRequest, frozen bool) error {
 	e, err := connect(req, s.null)
 	defer func() { closeAll(e.made) }()
@@ -140,9 +143,8 @@ func (s *Spawner) start(p *Process, req *wire.RunRequest, e *ends, frozen bool) 
 	return launchError(s.forkLimited(p, path, argv, attr, limits), path)
 }
 
-// fork makes the child. It retries when a file that was just written is still held open by another child that is
-// between fork and exec, and when there is no room for a process: those that were just killed take theirs until they
-// are reaped.
+// fork creates the child process. It retries in two cases. A new program file may still be open in another child
+// between fork and exec. And killed processes count against the process limit until they are reaped.
 func (s *Spawner) fork(p *Process, path string, argv []string, attr *syscall.ProcAttr) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := s.forkOnce(p, path, argv, attr)
@@ -160,29 +162,29 @@ func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall
 	if err != nil {
 		return err
 	}
-	p.tag.Store(tag) // before the child can do anything
+	p.tag.Store(tag) // set before the child runs
 	s.writeScore(s.score[1])
 	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	s.writeScore(s.score[0])
 	return err
 }
 
-// RestoreScore undoes what a command that is root did to the guest's score.
+// RestoreScore restores the guest agent's score after a command of the root user may have changed it.
 func (s *Spawner) RestoreScore() {
 	s.forking.Lock()
 	defer s.forking.Unlock()
 	s.writeScore(s.score[0])
 }
 
-// writeScore sets the guest's score. The caller holds forking. A failure leaves the guest, or a child, more or less
-// killable than it should be, which is no reason not to run a command.
+// writeScore sets the guest agent's score. The caller must hold forking. Errors are ignored: they only affect which
+// process the kernel kills first, so the command runs anyway.
 func (s *Spawner) writeScore(score string) {
 	if s.oom != nil {
 		_, _ = s.oom.WriteAt([]byte(score), 0)
 	}
 }
 
-// checkSpawn refuses what the kernel would cut or misread.
+// checkSpawn rejects arguments that the kernel would truncate or misinterpret.
 func checkSpawn(sp *wire.Spawn, argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
 		return wire.Errorf(wire.CodeInvalid, "the command is empty")
@@ -201,7 +203,7 @@ func checkSpawn(sp *wire.Spawn, argv []string) error {
 	return nil
 }
 
-// environment checks env and adds the marker, which nobody else may set.
+// environment validates env and adds the marker variable. A request must not set this variable.
 func environment(env []string, id string) ([]string, error) {
 	out := make([]string, 0, len(env)+1)
 	for _, kv := range env {
@@ -219,10 +221,10 @@ func environment(env []string, id string) ([]string, error) {
 	return append(out, markerName+"="+id), nil
 }
 
-// lookPath finds a program as execvp does, in the PATH of the command's own environment.
+// lookPath finds a program like execvp, in the PATH of the command's environment.
 func lookPath(name, dir string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
-		return name, nil // relative to dir, where the child is when it runs it
+		return name, nil // relative to dir, the child's working directory
 	}
 	path := defaultPath
 	for _, kv := range env {
@@ -257,8 +259,8 @@ func launchFail(reason, format string, args ...any) *wire.Error {
 	return e
 }
 
-// isShortage reports whether something was not made because there are too many processes or files, or too little
-// memory.
+// isShortage reports whether an error means that too many processes or files exist, or that too little memory is
+// available.
 func isShortage(err error) bool {
 	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
@@ -267,7 +269,7 @@ func shortage(err error) *wire.Error {
 	return launchFail(NoResources, "cannot start a process: %v", err)
 }
 
-// launchError returns the class of a command's failed start.
+// launchError converts the error of a failed start to an error with a launch reason.
 func launchError(err error, path string) error {
 	switch {
 	case err == nil:
@@ -277,7 +279,7 @@ func launchError(err error, path string) error {
 			return launchFail(launchNotFound, "the interpreter of %q was not found", path)
 		}
 		return launchFail(launchNotFound, "program %q not found", path)
-	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENAMETOOLONG) && unix.Access(path, unix.F_OK) == nil: // the latter is gVisor's
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENAMETOOLONG) && unix.Access(path, unix.F_OK) == nil: // gVisor
 		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
 		return launchFail(launchNotFound, "program %q not found: %v", path, err)
@@ -290,7 +292,7 @@ func launchError(err error, path string) error {
 	return wire.Errorf(wire.CodeInternal, "starting %q: %v", path, err)
 }
 
-// Programs lists which of the interpreters and tools that agents ask for are there.
+// Programs returns the available interpreters and tools among the ones that agents commonly need.
 func Programs(path string) []string {
 	var found []string
 	for _, name := range []string{"sh", "bash", "python3", "python", "pip", "node", "npm", "git", "make", "gcc", "go",

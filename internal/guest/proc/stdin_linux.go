@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InputPipe is the guest's end of a command's standard input.
+// InputPipe is the guest agent's end of a command's standard input.
 type InputPipe struct {
-	f        *os.File // does not block
+	f        *os.File // non-blocking
 	terminal bool
 	lock     chan struct{} // held by the writer
 	shut     sync.Once
 }
 
-// newInputPipe takes over a descriptor that does not block.
+// newInputPipe returns an InputPipe that owns a non-blocking descriptor.
 func newInputPipe(fd int, terminal bool) *InputPipe {
 	return &InputPipe{f: os.NewFile(uintptr(fd), "input"), terminal: terminal, lock: make(chan struct{}, 1)}
 }
 
-// Write passes p to the command, waiting until it takes it or stop is closed, and reports whether it took it. A command
-// that closed its input swallows all.
+// Write writes p to the command. It waits until the command has accepted p or stop is closed, and reports whether the
+// command accepted p. If the command has closed its input, all data is discarded.
 func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	select {
 	case in.lock <- struct{}{}:
@@ -38,20 +38,21 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = in.f.Write(p) // EPIPE: the command does not want it; a deadline: the host does not
+		_, _ = in.f.Write(p) // EPIPE: the command closed its input; a deadline: stop was closed
 	}()
 	select {
 	case <-done:
 		return true
 	case <-stop:
-		_ = in.f.SetWriteDeadline(time.Unix(1, 0)) // works on every pipe, and a closed one needs none
+		_ = in.f.SetWriteDeadline(time.Unix(1, 0)) // works on every pipe; a closed pipe needs none
 		<-done
 		_ = in.f.SetWriteDeadline(time.Time{})
 		return false
 	}
 }
 
-// TryWrite writes what the pipe takes at once, which is all of a small input, and returns the rest.
+// TryWrite writes the part of p that the pipe accepts without blocking, and returns the rest. A small input fits
+// completely.
 func (in *InputPipe) TryWrite(p []byte) []byte {
 	raw, err := in.f.SyscallConn()
 	if err != nil {
@@ -59,7 +60,7 @@ func (in *InputPipe) TryWrite(p []byte) []byte {
 	}
 	n := 0
 	err = raw.Write(func(fd uintptr) bool {
-		n, _ = unix.Write(int(fd), p) // the write after this one meets the same error
+		n, _ = unix.Write(int(fd), p) // the following write returns the same error
 		return true
 	})
 	if err != nil {
@@ -68,10 +69,10 @@ func (in *InputPipe) TryWrite(p []byte) []byte {
 	return p[max(n, 0):]
 }
 
-// endOfFile is the character that ends the input of what reads from a terminal line by line.
+// endOfFile is the character that ends line-based input from a terminal.
 const endOfFile = 4
 
-// End ends the command's input; at a terminal it types what stands for that, as Write does.
+// End ends the command's input. At a terminal, it writes the end-of-file character, like Write.
 func (in *InputPipe) End(stop <-chan struct{}) {
 	if in.terminal {
 		in.Write([]byte{endOfFile}, stop)
@@ -80,29 +81,29 @@ func (in *InputPipe) End(stop <-chan struct{}) {
 	}
 }
 
-// Close closes the command's input. Idempotent.
+// Close closes the command's input. Calling Close again has no effect.
 func (in *InputPipe) Close() {
-	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; nothing is buffered
+	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; no data is buffered
 }
 
-// creditBatch is how much input the command must have taken before the host gets new credit for it.
+// creditBatch is the amount of input that the command must accept before the host gets new credit.
 const creditBatch = wire.StdinCredit / 4
 
-// StreamInput takes standard input from a request's stream to the command.
+// StreamInput copies standard input from a request's stream to the command.
 type StreamInput struct {
-	send func(frame []byte) // to the host
+	send func(frame []byte) // sends a frame to the host
 	in   *InputPipe
-	keep bool          // leave the input open at the stream's end
-	Idle chan struct{} // closed when all of the stream's input was taken
+	keep bool          // keep the input open at the end of the stream
+	Idle chan struct{} // closed when all input of the stream was accepted
 
 	mu    sync.Mutex // guards the fields below
 	more  *sync.Cond
 	queue []byte
 	eof   bool
-	cut   bool // the stream ended and the host did not say that the input had
+	cut   bool // the stream ended before the host declared the end of the input
 }
 
-// NewStreamInput starts the transport; the caller feeds it with frame and must call end.
+// NewStreamInput starts copying. The caller passes frames to Frame and must call End.
 func NewStreamInput(send func([]byte), in *InputPipe, keep bool) *StreamInput {
 	s := &StreamInput{send: send, in: in, keep: keep, Idle: make(chan struct{})}
 	s.more = sync.NewCond(&s.mu)
@@ -110,7 +111,8 @@ func NewStreamInput(send func([]byte), in *InputPipe, keep bool) *StreamInput {
 	return s
 }
 
-// Frame takes a frame of the host. It never blocks: a host that sends more than it has credit for gets its input cut.
+// Frame handles a frame of the host. It never blocks: if a host sends more than its credit allows, its input is cut
+// off.
 func (s *StreamInput) Frame(f wire.Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +126,8 @@ func (s *StreamInput) Frame(f wire.Frame) {
 	s.more.Signal()
 }
 
-// End ends what comes from the stream. An input that broke off is not closed: the command would take what
-// came for all of it. It is ended, or its lease is.
+// End ends the input from the stream. If the stream ended early, the command's input is not closed, because the command
+// would treat the partial input as complete. Instead, the command is killed, or its reconnect window expires.
 func (s *StreamInput) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +136,7 @@ func (s *StreamInput) End() {
 	s.more.Signal()
 }
 
-// run writes what is queued. It ends at the stream's end, or with the command, whose pipe then swallows all.
+// run writes the queued data. It ends with the stream or with the command, whose pipe then discards all data.
 func (s *StreamInput) run() {
 	defer close(s.Idle)
 	var spare []byte

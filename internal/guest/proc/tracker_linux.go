@@ -11,28 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tracker tags every exec with a value that all of its processes inherit and none of them can take off: the hard
-// RLIMIT_LOCKS. The kernel has not enforced that limit since Linux 2.4, a child has it from before its first
-// instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
-// only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those
-// before. The guest's filter keeps processes from lowering it. If RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS,
-// which no kernel enforces either.
+// tracker tags every command with a value that all its processes inherit and that they cannot remove: the hard limit of
+// RLIMIT_LOCKS. The kernel has not enforced this limit since Linux 2.4. A child has the tag from its first instruction.
+// The tag survives setsid, a double fork, a cleared environment, and exec. Without CAP_SYS_RESOURCE, the limit can only
+// be lowered. The guest agent lowers its own limit by one before each fork, so every command gets a new tag that is
+// smaller than all earlier tags. The guest agent's system call filter prevents processes from lowering the limit. If
+// RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS, which no kernel enforces either.
 type tracker struct {
 	limit int           // see tagLimit
-	base  uint64        // above the first tag
-	last  atomic.Uint64 // last tag given; written with forking held
+	base  uint64        // higher than the first tag
+	last  atomic.Uint64 // last assigned tag; written with forking held
 
-	forking sync.Mutex // held around a fork: the tag is the guest's own while the child is made
+	forking sync.Mutex // held during a fork, while the guest agent itself has the child's tag
 
-	own   int  // the guest's pid
-	alone bool // the guest is the init of its pid namespace
+	own   int  // process ID of the guest agent
+	alone bool // the guest agent is the init process of its PID namespace
 	key   limitKey
 }
 
-// tagFloor is what a limit must allow, so that there is room for tags.
+// tagFloor is the minimum value of a limit, so that enough tags are available.
 const tagFloor = 1 << 61
 
-// tagLimit returns the limit whose values are tags. gVisor does not take RLIMIT_LOCKS, and an engine may have set it.
+// tagLimit returns the resource limit that contains tags. gVisor does not support RLIMIT_LOCKS, and an engine may have
+// set it.
 func tagLimit() (int, error) {
 	for _, limit := range []int{unix.RLIMIT_LOCKS, unix.RLIMIT_RSS} {
 		var now unix.Rlimit
@@ -43,24 +44,24 @@ func tagLimit() (int, error) {
 	return 0, errors.New("the engine limits both RLIMIT_LOCKS and RLIMIT_RSS; remove one of them from its default-ulimits")
 }
 
-// newTracker tags the guest itself.
+// newTracker returns a tracker and sets the tag of the guest agent.
 func newTracker(p *Protection) *tracker {
 	t := &tracker{own: os.Getpid(), alone: os.Getpid() == 1, key: p.key, limit: p.tag}
 	var old unix.Rlimit
 	if p.err != nil || unix.Prlimit(0, t.limit, nil, &old) != nil || old.Max < tagFloor {
-		return t // no command starts, see Await
+		return t // no command can start, see Await
 	}
-	// A random start keeps two guests in one pid namespace from giving the same tags.
-	// There is room for guests within guests.
+	// A random start value prevents two guest agents in one PID namespace from assigning the same tags. The value leaves
+	// room for nested guest agents.
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	_, _ = rand.Read(b[:]) // documented to never fail
 	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>8
 	t.last.Store(t.base)
 	_ = t.key.limit(0, t.limit, t.base) // the first fork reports a failure
 	return t
 }
 
-// nextTag tags the next child. The caller holds forking until the child is made.
+// nextTag sets the tag for the next child. The caller must hold forking until the child is created.
 func (t *tracker) nextTag() (uint64, error) {
 	tag := t.last.Load() - 1
 	if err := t.key.limit(0, t.limit, tag); err != nil {
@@ -70,7 +71,7 @@ func (t *tracker) nextTag() (uint64, error) {
 	return tag, nil
 }
 
-// TagOf reads a process's tag; false when it has none or is gone.
+// TagOf returns a process's tag. It returns false if the process has no tag or has exited.
 func (t *tracker) TagOf(pid int) (uint64, bool) {
 	var l unix.Rlimit
 	if unix.Prlimit(pid, t.limit, nil, &l) != nil {
@@ -79,8 +80,8 @@ func (t *tracker) TagOf(pid int) (uint64, bool) {
 	return l.Max, l.Max < t.base && !(t.limit == unix.RLIMIT_RSS && t.isOutside(pid))
 }
 
-// isOutside reports whether a process, or one that it descends from, came from outside, as a connection of the host
-// does: gVisor gives those the limits of the guest.
+// isOutside reports whether a process or one of its ancestors was started from outside the sandbox, for example a
+// connection of the host. gVisor gives these processes the guest agent's limits.
 func (t *tracker) isOutside(pid int) bool {
 	const maxAncestors = 64
 	for range maxAncestors {

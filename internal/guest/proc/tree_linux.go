@@ -9,44 +9,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Times of a tree's end.
+// Time limits for killing a process tree.
 const (
 	DefaultGrace = 2 * time.Second
-	// killBound is how long the guest kills a tree that does not get empty, as one that waits for a broken
-	// device would not.
+	// killBound is how long the guest agent tries to kill a tree that does not become empty, for example because a process
+	// waits for a broken device.
 	killBound = 10 * time.Second
-	// reapBound is how long the guest waits for its reaper to take what was killed.
+	// reapBound is how long the guest agent waits until its reaper has reaped the killed processes.
 	reapBound = time.Second
 )
 
-// A tree that forks may grow faster than the guest kills one process after the other. The guest stops all processes of
-// the sandbox while it kills the tree, when there are as many as crowd, or when it has looked as often as patience.
+// A forking tree may grow faster than the guest agent can kill its processes one by one. If the sandbox has at least
+// crowd processes, or after patience passes, the guest agent stops all processes of the sandbox while it kills the
+// tree.
 const (
 	crowd    = 64
 	patience = 3
-	// holdBound is how long they are stopped at a time: those of other commands are among them.
+	// holdBound is the maximum time for which they are stopped, because processes of other commands are also stopped.
 	holdBound = 2 * time.Second
 )
 
-// holdTries is how often, a millisecond apart, the guest looks whether it is between fork and exec.
+// holdTries is the number of attempts, one millisecond apart, to acquire the lock for forking.
 const holdTries = 100
 
-// Tree finds and signals all processes of one exec.
+// Tree finds and signals all processes of a command.
 type Tree struct {
 	t     *tracker
 	tag   uint64
-	every bool // all that has a tag, not one exec
+	every bool // all processes with a tag, not one command
 }
 
-// proc is a process as /proc shows it.
+// proc is a process with its data from /proc.
 type proc struct {
 	pid, ppid int
 	state     byte
 	threads   int
-	start     string // start time: with the pid, what names a process for good
+	start     string // start time; together with the process ID, it identifies a process
 }
 
-// members lists the living processes of the tree, zombies left out.
+// members returns the running processes of the tree, without zombies.
 func (k *Tree) members() (found []proc) {
 	for _, pid := range k.pids() {
 		if p, ok := readProc(pid); ok {
@@ -56,8 +57,8 @@ func (k *Tree) members() (found []proc) {
 	return found
 }
 
-// pids lists the processes of the tree, zombies included. Tags below the last one that this guest gave belong to a
-// guest inside this one.
+// pids returns the processes of the tree, including zombies. Tags smaller than the last tag of this guest agent belong
+// to a nested guest agent.
 func (k *Tree) pids() (found []int) {
 	for _, pid := range AllPIDs() {
 		tag, ok := k.t.TagOf(pid)
@@ -68,13 +69,13 @@ func (k *Tree) pids() (found []int) {
 	return found
 }
 
-// KillTagged ends whatever any exec left behind.
+// KillTagged kills all remaining processes of all commands.
 func (t *tracker) KillTagged(grace time.Duration) {
 	k := &Tree{t: t, every: true}
 	k.Terminate(grace)
 }
 
-// Signal sends signals to the tree's processes and returns how many there are.
+// Signal sends signals to the tree's processes and returns the number of processes.
 func (k *Tree) Signal(signals ...unix.Signal) int {
 	if len(AllPIDs()) >= crowd {
 		defer k.t.hold()()
@@ -92,10 +93,11 @@ func (k *Tree) signal(signals ...unix.Signal) int {
 	return len(members)
 }
 
-// Terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
-// a row find nothing: the first may miss a new child. It reports whether the tree is empty.
+// Terminate asks the tree to exit, waits for grace, and kills the remaining processes. It repeats this until two
+// consecutive passes find no process, because the first pass may miss a new child. It reports whether the tree is
+// empty.
 func (k *Tree) Terminate(grace time.Duration) bool {
-	if grace > 0 && k.Signal(unix.SIGTERM, unix.SIGCONT) > 0 { // a stopped process acts on TERM only when it is continued
+	if grace > 0 && k.Signal(unix.SIGTERM, unix.SIGCONT) > 0 { // a stopped process handles SIGTERM only after SIGCONT
 		k.await(grace)
 	}
 	deadline := time.Now().Add(killBound)
@@ -109,10 +111,11 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 	return true
 }
 
-// kill kills the tree's processes and reports whether there were none.
+// kill kills the tree's processes. It reports whether it found none.
 //
-// One that is told to stop in the middle of a fork still makes its child, which stops as well but is in no list yet. So
-// the processes stay stopped until a look finds all dead: the dead make no more, and a child that has not run has none.
+// A process that gets the signal during a fork still creates its child. The child also stops, but it is not in the list
+// yet. Therefore the processes stay stopped until a pass finds only dead processes. Dead processes create no children,
+// and a child that has not run has no children.
 func (k *Tree) kill(hold bool) bool {
 	until := time.Now()
 	if hold || len(AllPIDs()) >= crowd {
@@ -128,15 +131,16 @@ func (k *Tree) kill(hold bool) bool {
 	return true
 }
 
-// hold stops every process of the sandbox and returns what continues them. Against some hundred that fork whenever
-// one of them dies, the guest gets too little time to ever catch up one by one; this one call reaches all of them, also
-// children that are just being made. What another command of the sandbox had stopped itself is continued with the rest.
+// hold stops every process of the sandbox and returns a function that continues them. If hundreds of processes fork
+// whenever one of them dies, the guest agent never catches up by killing them one by one. A single call reaches all of
+// them, even new children. If another command of the sandbox has stopped its own processes, release also continues
+// these.
 func (t *tracker) hold() (release func()) {
 	if !t.alone {
 		return func() {}
 	}
-	// The guest itself would wait for a child that is stopped before it runs its program. If one stays so, because
-	// somebody else stops it, the rest has to do without.
+	// A stopped child that has not called exec would block the guest agent. If another process keeps the child stopped,
+	// hold gives up.
 	for tries := 0; !t.forking.TryLock(); tries++ {
 		if tries == holdTries {
 			return func() {}
@@ -151,7 +155,7 @@ func (t *tracker) hold() (release func()) {
 	}
 }
 
-// await waits until the tree is empty, at most for d.
+// await waits until the tree is empty, for at most d.
 func (k *Tree) await(d time.Duration) {
 	deadline := time.Now().Add(d)
 	for pause := time.Millisecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
@@ -162,8 +166,8 @@ func (k *Tree) await(d time.Duration) {
 	}
 }
 
-// awaitReaped waits until /proc shows nothing of a killed tree. Zombies stay where a living parent outside the tree
-// does not wait for them.
+// awaitReaped waits until /proc shows no process of a killed tree. Zombies remain if a running parent outside of the
+// tree does not reap them.
 func (k *Tree) awaitReaped() {
 	deadline := time.Now().Add(reapBound)
 	for k.t.alone && len(k.pids()) > 0 && time.Now().Before(deadline) {
@@ -171,7 +175,7 @@ func (k *Tree) awaitReaped() {
 	}
 }
 
-// signalProc signals a process unless its pid has passed to another one meanwhile.
+// signalProc signals a process, unless another process has received its ID.
 func signalProc(p proc, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err == nil {
@@ -182,11 +186,11 @@ func signalProc(p proc, sig unix.Signal) {
 		err = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 	if err == unix.ENOSYS || err == unix.EPERM {
-		_ = unix.Kill(p.pid, sig) // an old kernel: the moment since the look is all there is
+		_ = unix.Kill(p.pid, sig) // on an old kernel, a short race remains
 	}
 }
 
-// AllPIDs lists the processes that /proc shows.
+// AllPIDs returns the processes in /proc.
 func AllPIDs() []int {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -207,8 +211,8 @@ func AllPIDs() []int {
 	}
 }
 
-// readProc reads /proc/PID/stat; false for what is gone or a zombie. A process whose first thread ended looks like a
-// zombie, but lives as long as its other threads.
+// readProc reads /proc/PID/stat. It returns false if the process has exited or is a zombie. A process whose first
+// thread exited looks like a zombie, but it runs as long as its other threads.
 func readProc(pid int) (proc, bool) {
 	p, ok := readStat(pid)
 	return p, ok && (p.state != 'Z' && p.state != 'X' || p.threads > 1)
@@ -220,7 +224,7 @@ func readStat(pid int) (proc, bool) {
 	if err != nil {
 		return proc{}, false
 	}
-	// The name, in parentheses, may hold anything.
+	// The name in parentheses may contain any characters.
 	at := bytes.LastIndexByte(buf[:n], ')')
 	if at < 0 {
 		return proc{}, false
@@ -230,7 +234,7 @@ func readStat(pid int) (proc, bool) {
 		return proc{}, false
 	}
 	p := proc{pid: pid, state: f[0][0], start: string(f[19])}
-	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
+	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel always writes numbers
 	p.threads, _ = strconv.Atoi(string(f[17]))
 	return p, true
 }
@@ -244,13 +248,14 @@ func readProcFile(pid int, name string, buf []byte) (int, error) {
 	return unix.Read(fd, buf)
 }
 
-// Tree returns the processes of an exec.
+// Tree returns the process tree of a command.
 func (t *tracker) Tree(p *Process) *Tree { return &Tree{t: t, tag: p.tag.Load()} }
 
-// Alive reports whether the tree has a process left.
+// Alive reports whether the tree has a running process.
 func (k *Tree) Alive() bool { return len(k.members()) > 0 }
 
-// Program returns the name of a process, with what is not printable ASCII replaced: a process chooses its name.
+// Program returns the name of a process. It replaces all characters except printable ASCII, because a process can
+// choose its name.
 func Program(pid int) string {
 	var buf [16]byte
 	n, err := readProcFile(pid, "comm", buf[:])
@@ -266,10 +271,10 @@ func Program(pid int) string {
 	return string(name)
 }
 
-// Busy reports whether a process of any exec lives.
+// Busy reports whether a process of any command is running.
 func (t *tracker) Busy() bool { return t.Alive() > 0 }
 
-// Alive returns how many execs have a living process, those that ended included.
+// Alive returns the number of commands with a running process, including commands that have ended.
 func (t *tracker) Alive() int {
 	tags := map[uint64]bool{}
 	for _, p := range (&Tree{t: t, every: true}).members() {
@@ -280,7 +285,7 @@ func (t *tracker) Alive() int {
 	return len(tags)
 }
 
-// Parent returns the pid of a process's parent; false for a process that is gone.
+// Parent returns the ID of a process's parent. It returns false if the process has exited.
 func Parent(pid int) (int, bool) {
 	p, ok := readProc(pid)
 	return p.ppid, ok

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleAccept hands a host the next connection to a service, and carries its bytes until it ends.
+// handleAccept passes the next connection to a service to a host and copies its data until it ends.
 func (s *Server) handleAccept(r *request, req *wire.AcceptRequest) error {
 	sv := s.services[req.Name]
 	if sv == nil {
@@ -32,7 +32,7 @@ func (s *Server) handleAccept(r *request, req *wire.AcceptRequest) error {
 	return h.carry(c.Conn, c.who)
 }
 
-// next waits for a connection for a host, until that leaves or loses the service.
+// next waits for a connection for a host. It returns early if the host disconnects or loses the service.
 func (sv *service) next(o *ownership, h *carrier) (*serviceConn, error) {
 	var c *serviceConn
 	select {
@@ -42,7 +42,7 @@ func (sv *service) next(o *ownership, h *carrier) (*serviceConn, error) {
 	case <-h.left:
 	}
 	switch {
-	case closed(h.left) || h.r.mux.IsClosed(): // the streams of a session learn of its end one by one
+	case closed(h.left) || h.r.mux.IsClosed(): // streams of an ended session notice the end one by one
 		sv.again(c)
 		return nil, nil
 	case closed(o.over):
@@ -52,7 +52,7 @@ func (sv *service) next(o *ownership, h *carrier) (*serviceConn, error) {
 	return c, nil
 }
 
-// again offers a connection, if there is one, that a host left or lost before it got it.
+// again offers a connection again if a host left or lost the service before it got the connection. c may be nil.
 func (sv *service) again(c *serviceConn) {
 	if c == nil {
 		return
@@ -67,22 +67,22 @@ func notListening(name string) error {
 	return wire.Errorf(wire.CodeNotFound, "this host does not listen as %.40q, or no longer does", name)
 }
 
-// carrier carries the bytes of a connection from and to a host. One frame a direction is all that it holds of them.
+// carrier copies the data of a connection from and to a host. It buffers at most one frame per direction.
 type carrier struct {
 	r       *request
-	conn    atomic.Pointer[net.Conn] // nil before there is one
-	stuck   *time.Timer              // calls probe; runs while a write waits for the connection to take it
-	writing atomic.Bool              // a write waits
-	ended   atomic.Bool              // toHost has sent the end of its direction, or is about to
-	left    chan struct{}            // closed when nothing more can come from the host
-	hostEnd chan struct{}            // closed when the host has ended its direction
+	conn    atomic.Pointer[net.Conn] // calls probe; runs while a write is blocked
+	stuck   *time.Timer              // a write is blocked
+	writing atomic.Bool              // toHost has sent the end of its direction, or is about to
+	ended   atomic.Bool              // closed when no more data can arrive from the host
+	left    chan struct{}            // closed when the host has ended its direction
+	hostEnd chan struct{}            // closed when the connection accepts no more data
 	refused chan struct{}            // closed when the connection takes nothing more
 }
 
-// probeEvery is how often a host is looked for while the connection takes nothing of what it sent.
+// probeEvery is the interval of checks whether the host is still connected, while a write to the connection is blocked.
 const probeEvery = 10 * time.Second
 
-// newCarrier begins to take what the host sends.
+// newCarrier starts reading data from the host.
 func newCarrier(r *request) *carrier {
 	h := &carrier{r: r, left: make(chan struct{}), hostEnd: make(chan struct{}), refused: make(chan struct{})}
 	h.stuck = time.AfterFunc(probeEvery, h.probe)
@@ -91,8 +91,9 @@ func newCarrier(r *request) *carrier {
 	return h
 }
 
-// probe finds out whether the host has left, whose words are not read while what it said before waits: a stream that
-// the host has closed takes nothing. Data of no bytes tells the host nothing, and may not follow the end.
+// probe detects whether the host has disconnected. While a write is blocked, frames of the host are not read. If the
+// host has closed the stream, sending data to it fails. probe sends an empty data frame, which has no meaning for the
+// host and must not follow the end frame.
 func (h *carrier) probe() {
 	if !h.writing.Load() {
 		return
@@ -103,13 +104,13 @@ func (h *carrier) probe() {
 		gone = err != nil
 	}
 	if conn := h.conn.Load(); gone && conn != nil {
-		_ = (*conn).SetDeadline(time.Unix(1, 0)) // fails for one that is closed
+		_ = (*conn).SetDeadline(time.Unix(1, 0)) // fails if the connection is closed
 		return
 	}
 	h.stuck.Reset(probeEvery)
 }
 
-// write passes what the host sent on to the connection.
+// write writes data from the host to the connection.
 func (h *carrier) write(conn net.Conn, p []byte) error {
 	h.writing.Store(true)
 	h.stuck.Reset(probeEvery)
@@ -129,14 +130,14 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// fromHost passes on what the host sends, until it closes the stream or breaks a rule. What a connection does not take
-// any more is dropped: it may still be sending.
+// fromHost copies data from the host until the host closes the stream or violates the protocol. Data that the
+// connection no longer accepts is dropped, because the connection may still send data.
 func (h *carrier) fromHost() {
 	h.frames()
 	close(h.left)
-	_ = h.r.SetWriteDeadline(time.Unix(1, 0)) // frees toHost from a host that reads nothing
+	_ = h.r.SetWriteDeadline(time.Unix(1, 0)) // unblocks toHost if the host does not read
 	if conn := h.conn.Load(); conn != nil {
-		_ = (*conn).SetDeadline(time.Unix(1, 0)) // and from a command that sends nothing
+		_ = (*conn).SetDeadline(time.Unix(1, 0)) // unblocks toHost if the command does not send
 	}
 }
 
@@ -166,8 +167,8 @@ func (h *carrier) frames() {
 	}
 }
 
-// carry answers the request and serves the connection until both directions have ended, or one of the two sides is
-// gone.
+// carry answers the request and serves the connection until both directions have ended, or until one of the two sides
+// disconnects.
 func (h *carrier) carry(conn net.Conn, answer any) error {
 	h.conn.Store(&conn)
 	if closed(h.left) {
@@ -190,7 +191,7 @@ func (h *carrier) carry(conn net.Conn, answer any) error {
 	return nil
 }
 
-// toHost passes on what the command sends, and reports whether it has ended its direction, or all of the connection.
+// toHost copies data from the command. It reports whether the command has ended its direction or the whole connection.
 func (h *carrier) toHost(c net.Conn) bool {
 	buf := make([]byte, wire.FramePrefixSize+4<<10)
 	for {
@@ -200,7 +201,7 @@ func (h *carrier) toHost(c net.Conn) bool {
 			if _, err := h.r.Write(buf[:wire.FramePrefixSize+n]); err != nil {
 				return false
 			}
-			if wire.FramePrefixSize+n == len(buf) && n < wire.MaxData { // there is more at a time
+			if wire.FramePrefixSize+n == len(buf) && n < wire.MaxData { // use a larger buffer for more data
 				buf = make([]byte, wire.FramePrefixSize+wire.MaxData)
 			}
 		}
@@ -215,15 +216,15 @@ func (h *carrier) toHost(c net.Conn) bool {
 	}
 }
 
-// closeWrite ends the direction to the command. One that is gone needs no end.
+// closeWrite ends the direction to the command. It ignores closed connections.
 func closeWrite(conn net.Conn) {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()
 	}
 }
 
-// AwaitHangup returns when the other end of the connection is closed, and not only shut down, or the connection itself
-// is.
+// AwaitHangup returns when the other end of the connection is closed completely, or when the connection itself is
+// closed. It does not return if the other end only shuts down one direction.
 func AwaitHangup(conn *net.UnixConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// signalled reads "input", and is closed when more than that is asked for.
+// signalled is a reader that returns "input" and closes sent when more data is requested.
 type signalled struct {
 	sent chan struct{}
 	gone bool
@@ -27,13 +27,13 @@ func (s *signalled) Read(p []byte) (int, error) {
 	return copy(p, "input"), nil
 }
 
-// TestGivenUpBefore: of the commands that wait for a look at the workspace, those are not started that their host gave
-// up meanwhile, unless they are to go on without it. What came behind a request is the command's input all the same.
-func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one process share its tags
+// TestGivenUpBefore verifies that commands that wait for a scan of the workspace do not start if their host has
+// canceled them, unless they must continue without the host. Data after a request is still the command's input.
+func TestGivenUpBefore(t *testing.T) { // not parallel: two guest agents in one process share its tags
 	s, err := server.New(server.Config{Workdir: t.TempDir()})
 	must(t, err)
 	release := s.Hold()
-	t.Run("host", func(t *testing.T) { // whose links end with it
+	t.Run("host", func(t *testing.T) { // its connections end with the subtest
 		mux := raw(t, pipe(t, s))
 		given := []*yamux.Stream{
 			giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "run", KillOnCancel: true}, false),
@@ -42,7 +42,7 @@ func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one pro
 			giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "fed", StdinStream: true}, true),
 			giveUp(t, mux, wire.OpTerminal, wire.RunRequest{ExecID: "terminal", Terminal: &wire.TerminalSize{Rows: 24, Cols: 80}}, false),
 		}
-		if _, err := mux.Ping(); err != nil { // all of it has arrived
+		if _, err := mux.Ping(); err != nil { // all requests have arrived
 			t.Fatal(err)
 		}
 		c := connect(t, s)
@@ -56,12 +56,12 @@ func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one pro
 			}
 		})
 		<-in.sent
-		if _, err := c.Health(t.Context()); err != nil { // so has this
+		if _, err := c.Health(t.Context()); err != nil { // this request has also arrived
 			t.Error(err)
 		}
 		release()
 		cat.Wait()
-		for _, st := range given { // until the guest is done with it: the end of the session is something else
+		for _, st := range given { // waits for the guest agent, before the session ends
 			if _, err := io.Copy(io.Discard, st); err != nil {
 				t.Error(err)
 			}
@@ -78,8 +78,8 @@ func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one pro
 	}
 }
 
-// giveUp sends the request for a command, and input behind it, and returns it up. Its stream ends when the guest is
-// done with it.
+// giveUp sends the request for a command, followed by input, and cancels it. The returned stream ends when the guest
+// agent has handled the request.
 func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, input bool) *yamux.Stream {
 	t.Helper()
 	req.Argv, req.YieldMillis = []string{"/bin/true"}, -1

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// handleClaim hands a pooled sandbox to its session, which must not see the commands that warmed the sandbox up.
+// handleClaim assigns a pooled sandbox to its session. The session must not see the commands that prepared the sandbox.
 func (s *Server) handleClaim(r *request, req *wire.ClaimRequest) error {
 	timeout := time.Duration(req.OrphanMillis) * time.Millisecond
 	if timeout < 0 || timeout.Milliseconds() != req.OrphanMillis {

@@ -19,7 +19,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestClaim: a claim sets the orphan timeout and forgets the finished commands.
+// TestClaim verifies that a claim sets the orphan timeout and removes the finished commands from the registry.
 func TestClaim(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)

@@ -13,32 +13,32 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Bounds of a connection.
+// Limits of a connection.
 const (
-	writePatience = 20 * time.Second // for a host to take writeSize bytes
+	writePatience = 20 * time.Second // time for a host to read writeSize bytes
 	writeSize     = 64 << 10
 	readSize      = 64 << 10
 	streamClosing = 30 * time.Second
-	// sendWindow is how much a host may send ahead. With yamux's default of 256 KiB a host behind an engine's exec mostly
-	// waits for permission to send.
+	// sendWindow is the amount of data that a host may send ahead. With yamux's default of 256 KiB, a host behind an
+	// engine's exec spends most of the time waiting for window updates.
 	sendWindow = 1 << 20
 )
 
 var errVersion = errors.New("the host speaks another version of the link")
 
-// sessionConn is one host's connection: the stream below its multiplexer.
+// sessionConn is the connection of one host, below the multiplexer.
 type sessionConn struct {
 	s       *Server
 	rw      net.Conn
 	in      *bufio.Reader
 	out     *wire.MuxWriter
 	frames  wire.MuxFrames
-	silence time.Duration // after which a host is gone
-	bye     atomic.Bool   // the host said that it leaves, and gave up what it waits for
+	silence time.Duration // a host that is silent for this long counts as disconnected
+	bye     atomic.Bool   // the host said goodbye and canceled its pending requests
 }
 
-// ServeConn serves a host and closes the connection at its end, or when the host is silent: an engine can hold a
-// bridge's input open after the host died, and the bridge waits for this end.
+// ServeConn serves a host. It closes the connection at the end or if the host is silent for too long. An engine may
+// keep a bridge's input open after the host died, and the bridge waits for this close.
 func (s *Server) ServeConn(rw net.Conn) error { return s.newConn(rw).serve() }
 
 func (s *Server) newConn(rw net.Conn) *sessionConn {
@@ -55,7 +55,7 @@ func (c *sessionConn) serve() error {
 	if err != nil {
 		return err
 	}
-	c.s.orphan.count(1) // before the host knows that it is connected
+	c.s.orphan.count(1) // counted before the host knows that it is connected
 	defer c.s.orphan.count(-1)
 	if err := c.greet(version); err != nil {
 		return err
@@ -65,11 +65,11 @@ func (c *sessionConn) serve() error {
 		return err
 	}
 	err = c.s.serveSession(mux, c)
-	_ = mux.Close() // it has ended already, this waits for its goroutines
+	_ = mux.Close() // already ended; waits for its goroutines
 	return err
 }
 
-// greet sends the acknowledgement and the hello. A host of another version gets the first only.
+// greet sends the acknowledgment and the hello. A host with another protocol version only gets the acknowledgment.
 func (c *sessionConn) greet(version uint16) error {
 	b := wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion)
 	var err error
@@ -87,7 +87,7 @@ func (c *sessionConn) greet(version uint16) error {
 func muxConfig() *yamux.Config {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
-	cfg.EnableKeepAlive = false // the host sends heartbeats, Read notices when they stop
+	cfg.EnableKeepAlive = false // the host sends heartbeats, and Read detects when they stop
 	cfg.ConnectionWriteTimeout = writePatience
 	cfg.StreamCloseTimeout = streamClosing
 	cfg.StreamOpenTimeout = 0
@@ -95,7 +95,7 @@ func muxConfig() *yamux.Config {
 	return cfg
 }
 
-// deadlineWriter bounds every write: a host that stopped reading must not hold the guest.
+// deadlineWriter bounds the time of every write, so that a host that does not read cannot block the guest agent.
 type deadlineWriter struct{ rw net.Conn }
 
 func (d *deadlineWriter) Write(p []byte) (n int, err error) {
@@ -111,7 +111,7 @@ func (d *deadlineWriter) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Read returns the multiplexer its bytes. A host that was silent for too long, or said farewell, is gone.
+// Read reads data for the multiplexer. If a host was silent for too long or said goodbye, Read returns an error.
 func (c *sessionConn) Read(p []byte) (int, error) {
 	if c.bye.Load() {
 		return 0, io.EOF
@@ -120,7 +120,7 @@ func (c *sessionConn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.in.Read(p)
-	_ = c.frames.Follow(p[:n], func(header []byte) error { // which returns none
+	_ = c.frames.Follow(p[:n], func(header []byte) error { // the function returns no error
 		if header[1] == wire.MuxGoAway {
 			c.bye.Store(true)
 		}
@@ -131,5 +131,5 @@ func (c *sessionConn) Read(p []byte) (int, error) {
 
 func (c *sessionConn) Write(p []byte) (int, error) { return c.out.Write(p) }
 
-// Close makes pending Reads and Writes return.
+// Close makes pending reads and writes return.
 func (c *sessionConn) Close() error { return c.rw.Close() }

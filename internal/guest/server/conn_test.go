@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestSilentConnEnds: a connection on which no host sends anything ends although nobody closes the stream.
+// TestSilentConnEnds verifies that a connection ends if the host sends no data, even if the stream stays open.
 func TestSilentConnEnds(t *testing.T) {
 	t.Parallel()
 	for name, said := range map[string][]byte{
@@ -27,7 +27,7 @@ func TestSilentConnEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = s.Close() }) // nothing ran
+			t.Cleanup(func() { _ = s.Close() }) // no command was running
 			host, guest := net.Pipe()
 			defer host.Close()
 			c := s.newConn(guest)

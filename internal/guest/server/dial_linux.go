@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialPatience is how long a connection may take: one whose listener is slow to accept waits in line.
+// dialPatience is the maximum time to connect, because a server that accepts slowly keeps connections in a queue.
 const dialPatience = 20 * time.Second
 
-// handleDial connects to a port of the sandbox's loopback, and carries the bytes of the connection until it ends.
+// handleDial connects to a port on the sandbox's loopback interface and copies the data of the connection until it
+// ends.
 func (s *Server) handleDial(r *request, req *wire.DialRequest) error {
 	targets, err := loopback(req.Address)
 	if err != nil {
@@ -36,7 +37,7 @@ func (s *Server) handleDial(r *request, req *wire.DialRequest) error {
 	return h.carry(conn, wire.Dialed{Local: conn.LocalAddr().String(), Remote: conn.RemoteAddr().String()})
 }
 
-// loopback returns the addresses that a text means, of the loopback alone.
+// loopback returns the addresses for a text. It only returns loopback addresses.
 func loopback(text string) ([]netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -60,7 +61,7 @@ func loopback(text string) ([]netip.AddrPort, error) {
 	return targets, nil
 }
 
-// dial connects to the first of the addresses that takes a connection, unless the host leaves before.
+// dial connects to the first address that accepts the connection. It stops if the host disconnects.
 func (h *carrier) dial(targets []netip.AddrPort) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialPatience)
 	defer cancel()
@@ -94,13 +95,13 @@ func dialError(target netip.AddrPort, err error) error {
 	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)
 }
 
-// close closes a connection. When its host has left without an end, what it sent may be a part of what it meant to: the
-// reader must not take that for the whole, so the connection is reset.
+// close closes a connection. If the host disconnected without ending its direction, its data may be incomplete. The
+// reader must not treat incomplete data as complete, so close resets the connection.
 func (h *carrier) close(conn *net.TCPConn) {
 	select {
 	case <-h.hostEnd:
 	default:
-		_ = conn.SetLinger(0) // fails for one that is closed
+		_ = conn.SetLinger(0) // fails if the connection is closed
 	}
-	_ = conn.Close() // nothing is left to be lost
+	_ = conn.Close() // no data can be lost
 }

@@ -1,12 +1,12 @@
-// Package server is the guest: it runs commands and serves files inside a sandbox, for hosts that reach it over a byte
-// stream. docs/guest-protocol.md specifies the protocol.
+// Package server implements the guest agent. It runs commands and serves files inside a sandbox, for hosts that connect
+// over a byte stream. docs/guest-protocol.md specifies the protocol.
 //
-// The package has the links, the requests and the execs; the rooms below it have the rest. Imports point from left to
+// This package handles connections, requests, and commands. Other packages implement the rest. Imports go from left to
 // right:
 //
 //	server -> files, output -> disk -> proc -> wire
 //
-// All are Linux only; on other systems they are empty. They assume that what they start is hostile and runs as the same
-// user as the guest, so they keep nothing that a command may not know, and bound all that a command can make them hold:
-// output, execs, threads, descriptors.
+// All packages are Linux only. They are empty on other systems. They assume that commands are hostile and run as the
+// same user as the guest agent. Therefore they store no secrets from commands, and they limit all resources that a
+// command can make them use: output, commands, threads, and descriptors.
 package server

@@ -14,26 +14,25 @@ import (
 )
 
 const (
-	// drainTime is how long output is read after a command's end, and how long other processes of its tree may take
-	// to end.
+	// drainTime is how long output is read after a command's exit, and how long other processes of its tree have to exit.
 	drainTime = 200 * time.Millisecond
-	leftPause = 5 * time.Millisecond // between two looks for them
-	// lookPause is the time between two looks whether directories in memory are full.
+	leftPause = 5 * time.Millisecond // pause between two checks for these processes
+	// lookPause is the pause between two checks for full directories in memory.
 	lookPause = 250 * time.Millisecond
-	// quickTime is how long a command may take to be over before goroutines are started to look after it.
+	// quickTime is the time within which most commands exit. After that, goroutines are started to monitor the command.
 	quickTime = time.Millisecond
 )
 
-// execution is one exec: a command, its output and its end.
+// execution is a command with its output and its end.
 type execution struct {
 	s       *Server
 	id      string
 	started time.Time
 	proc    *proc.Process
 	out     *output.Pipes
-	rec     *output.Recorder // nil when output goes live to a host and is not recorded
-	term    *output.Terminal // nil when the command does not run on one
-	timeout time.Duration    // 0 for none
+	rec     *output.Recorder // nil if the output goes to a host and is not recorded
+	term    *output.Terminal // nil if the command does not run on a terminal
+	timeout time.Duration    // 0 means no timeout
 	grace   time.Duration
 	granted []string     // services that its processes may connect to
 	denials proc.Denials // at the start
@@ -41,26 +40,26 @@ type execution struct {
 	wasFull disk.Full    // at the start
 	direct  *direct      // nil when nothing is counted
 
-	settled chan struct{} // closed when it has started, or failed to
-	killing chan killing  // asks supervise to end the tree
-	ended   chan struct{} // closed when the process has ended and its output is read as far as it will be waited for
+	settled chan struct{} // closed when the command has started or failed to start
+	killing chan killing  // requests to supervise to kill the tree
+	ended   chan struct{} // closed when the process has exited and its output was read or given up
 
 	mu     sync.Mutex // guards the fields below
 	status wire.ExecStatus
-	endAt  time.Time     // when it ended
+	endAt  time.Time     // time of the exit
 	named  bool          // a signal was sent on request
-	full   disk.Full     // at any time since the start
-	more   time.Duration // what deadline-v1 added to timeout
+	full   disk.Full     // full directories at any time since the start
+	more   time.Duration // time that deadline-v1 added to timeout
 }
 
-// killing is how to end a tree and what to call that.
+// killing describes how to kill a tree and the resulting state.
 type killing struct {
 	grace time.Duration
 	state wire.ExecState
 }
 
-// startExec starts a command. With sink nil its output is recorded, else it goes there. The caller must call quickly
-// or follow.
+// startExec starts a command. If sink is nil, the output is recorded; otherwise it goes to sink. The caller must then
+// call quickly or follow.
 func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (*execution, error) {
 	if !wire.ValidExecID(req.ExecID) {
 		return nil, wire.Errorf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
@@ -71,9 +70,9 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	if err := s.checkServices(req.Services); err != nil {
 		return nil, err
 	}
-	limits, err := s.admit() // which may take longer than the host waits
+	limits, err := s.admit() // may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
-		err = wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started") // nobody reads it
+		err = wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started") // the host is gone
 	}
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(), proc: new(proc.Process),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
@@ -109,8 +108,8 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	return e, nil
 }
 
-// shortage returns the error of a command that was not started. That there is no room for it passes when something ends
-// that runs; where nothing runs, it does not.
+// shortage returns the error for a command that could not start. If a running process can exit, the shortage is
+// temporary. If no process is running, it is permanent.
 func (s *Server) shortage(err error, before proc.Denials) error {
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Launch != proc.NoResources {
@@ -122,14 +121,14 @@ func (s *Server) shortage(err error, before proc.Denials) error {
 	if s.inUse() {
 		return err
 	}
-	if s.memory.Room() != nil { // it is full of files, which can be deleted
+	if s.memory.Room() != nil { // memory is full of files, which can be deleted
 		return wire.Errorf(wire.CodeQuota, "%s", e.Message)
 	}
 	return wire.Errorf(wire.CodeUnsupported, "%s; no other command can be killed to free resources", e.Message)
 }
 
-// givenUp reports whether the host has left and wants the command ended for that. What is recorded it may come back for
-// after its session broke.
+// givenUp reports whether the host has disconnected and wants the command to be killed in this case. A host may come
+// back for a recorded command after its connection broke.
 func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	if r.present() {
 		return false
@@ -137,8 +136,8 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	return attached || r.gaveUp() && (req.KillOnCancel || req.Terminal != nil)
 }
 
-// quickly waits a moment for the command's end and reports whether it and all of its output are there. If not, follow
-// must be called.
+// quickly waits for a short time and reports whether the command has exited and all its output was read. If not, the
+// caller must call follow.
 func (e *execution) quickly() bool {
 	select {
 	case end := <-e.proc.Exited:
@@ -155,13 +154,13 @@ func (e *execution) quickly() bool {
 	return false
 }
 
-// follow sees to the command's output and end from now on.
+// follow starts monitoring the command's output and exit.
 func (e *execution) follow() {
 	e.out.Start()
 	go e.supervise()
 }
 
-// supervise follows the command to its end.
+// supervise monitors the command until it ends.
 func (e *execution) supervise() {
 	defer e.s.guard("an exec")
 	end, state := e.await()
@@ -172,7 +171,7 @@ func (e *execution) supervise() {
 	e.over(end, state, leaked)
 }
 
-// leaves reports whether processes of the command run on after its end for longer than d.
+// leaves reports whether processes of the command are still running d after its exit.
 func (e *execution) leaves(d time.Duration) bool {
 	left := e.tree()
 	for until := time.Now().Add(d); left.Alive(); time.Sleep(leftPause) {
@@ -183,7 +182,7 @@ func (e *execution) leaves(d time.Duration) bool {
 	return false
 }
 
-// await waits for the command's end, and brings it about at its deadline and when it is asked to.
+// await waits for the command to exit. It kills the command at its deadline or on request.
 func (e *execution) await() (proc.Exit, wire.ExecState) {
 	var deadline <-chan time.Time
 	if e.timeout > 0 {
@@ -191,7 +190,7 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 	}
 	looks := time.NewTicker(lookPause)
 	defer looks.Stop()
-	defer e.look() // before others of its tree remove what they made
+	defer e.look() // before other processes of its tree remove their files
 	for {
 		select {
 		case end := <-e.proc.Exited:
@@ -199,7 +198,7 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 		case <-looks.C:
 			e.look()
 		case <-deadline:
-			if left := e.left(); left > 0 { // it was extended
+			if left := e.left(); left > 0 { // the deadline was extended
 				deadline = time.After(left)
 				continue
 			}
@@ -218,14 +217,14 @@ func (e *execution) look() {
 	e.direct.look()
 }
 
-// left returns how long it is to the deadline.
+// left returns the time until the deadline.
 func (e *execution) left() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.timeout + e.more - time.Since(e.started)
 }
 
-// extend moves the deadline; false when it has been moved as far as it can be.
+// extend extends the deadline. It returns false if the maximum extension would be exceeded.
 func (e *execution) extend(by time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -236,7 +235,7 @@ func (e *execution) extend(by time.Duration) bool {
 	return true
 }
 
-// over records the end and lets everybody know.
+// over records the end and notifies all waiters.
 func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 	e.s.spawner.RestoreScore()
 	if e.proc.Stdin != nil {
@@ -251,7 +250,7 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 		e.out.Note(want.Note)
 	}
 	e.finish(end, state, leaked, want)
-	e.s.execs.ended(e) // first: who hears of the end finds that nothing runs any more
+	e.s.execs.ended(e) // first, so that waiters see that no command is running
 	close(e.ended)
 }
 
@@ -262,11 +261,11 @@ func (e *execution) forget() {
 	}
 }
 
-// endTree ends every process of the exec and returns the exit of its first.
+// endTree kills every process of the command and returns the exit of the main process.
 func (e *execution) endTree(grace time.Duration) proc.Exit {
 	k := e.tree()
 	if e.term != nil && grace > 0 {
-		k.Signal(unix.SIGHUP) // an interactive shell does not act on TERM
+		k.Signal(unix.SIGHUP) // an interactive shell ignores SIGTERM
 	}
 	if !k.Terminate(grace) {
 		e.s.logf("exec %s: processes do not die", e.id)
@@ -275,14 +274,14 @@ func (e *execution) endTree(grace time.Duration) proc.Exit {
 	case end := <-e.proc.Exited:
 		return end
 	case <-time.After(time.Second):
-		// Killed, but stuck in the kernel. It is reported as killed; the reaper takes it when it comes free.
+		// The process was killed but is stuck in the kernel. It is reported as killed, and the reaper reaps it later.
 		return proc.Exit{Status: syscall.WaitStatus(unix.SIGKILL)}
 	}
 }
 
 func (e *execution) tree() *proc.Tree { return e.s.spawner.Tree(e.proc) }
 
-// kill asks for the end of the tree. It does not wait; a second call changes nothing.
+// kill requests that the tree is killed. It does not wait. A second call has no effect.
 func (e *execution) kill(grace time.Duration, state wire.ExecState) {
 	if e.term != nil {
 		e.term.Hurry()
@@ -325,7 +324,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	switch {
 	case state != wire.ExecCompleted:
 	case st.OOMKills > 0 && (sig == unix.SIGKILL || st.ExitCode == 128+int(unix.SIGKILL)):
-		// 137 is what a shell makes of a child that was killed.
+		// 137 is a shell's exit code for a killed child process.
 		st.State = wire.ExecOOMKilled
 	case want.Stopped && st.ExitCode == 128+int(unix.SIGKILL):
 		st.State = wire.ExecQuotaKilled
@@ -334,7 +333,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	}
 	st.QuotaExceeded = want.Full || st.State == wire.ExecQuotaKilled
 	st.QuotaOutside = want.Outside
-	if e.full = e.full.Seen(); e.full != e.wasFull || st.ExitCode != 0 { // else it took nothing, and missed nothing
+	if e.full = e.full.Seen(); e.full != e.wasFull || st.ExitCode != 0 { // otherwise nothing was missing
 		st.TmpFull, st.ShmFull = e.full[0], e.full[1]
 	}
 	if state != wire.ExecCompleted || st.ExitCode != 0 { // else whatever failed did not matter
@@ -345,7 +344,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	}
 }
 
-// snapshot returns the status as it is now.
+// snapshot returns the current status.
 func (e *execution) snapshot() wire.ExecStatus {
 	e.mu.Lock()
 	st, endAt := e.status, e.endAt
@@ -359,10 +358,10 @@ func (e *execution) snapshot() wire.ExecStatus {
 	return st
 }
 
-// final reports whether the exec has ended.
+// final reports whether the command has ended.
 func (e *execution) final() bool { return closed(e.ended) }
 
-// after returns a channel that gets a value in so many milliseconds; nil if they are negative.
+// after returns a channel that receives a value after ms milliseconds. If ms is negative, after returns nil.
 func after(ms int64) <-chan time.Time {
 	if ms < 0 {
 		return nil
@@ -370,7 +369,7 @@ func after(ms int64) <-chan time.Time {
 	return time.After(time.Duration(ms) * time.Millisecond)
 }
 
-// millis returns a duration of the protocol, or otherwise where it has none.
+// millis converts milliseconds from the protocol to a duration. If ms is not positive, millis returns otherwise.
 func millis(ms int64, otherwise time.Duration) time.Duration {
 	if ms <= 0 {
 		return otherwise

@@ -13,7 +13,7 @@ func (s *Server) Hold() (release func()) {
 	return func() { close(held) }
 }
 
-// ExecIDs returns the commands that were started and are remembered.
+// ExecIDs returns the IDs of the commands in the registry that were started.
 func (s *Server) ExecIDs() []string {
 	var ids []string
 	for _, e := range s.execs.all() {
@@ -22,5 +22,5 @@ func (s *Server) ExecIDs() []string {
 	return ids
 }
 
-// PeerGone is peerGone.
+// PeerGone exports peerGone.
 var PeerGone = peerGone

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input passes the command what came with the request, and takes the rest from the stream, for which send grants the
-// host credit. The result is nil when nothing more comes over the stream.
+// input writes the input in the request to the command, and copies more input from the stream. send grants credit to
+// the host. If the stream carries no more input, input returns nil.
 func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamInput {
 	in := e.proc.Stdin
 	if in == nil {
@@ -53,7 +53,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	case <-e.ended:
 	case <-after(req.YieldMillis):
 	case <-left:
-		// A host that is gone may come back for its exec within the lease; one that cancelled will not.
+		// A disconnected host may come back for its command within the reconnect window. A host that canceled will not.
 		if r.cancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}
@@ -71,7 +71,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	return err
 }
 
-// result is the answer about an exec as it is now. What went live to a host, or was forgotten, is left out.
+// result returns the current result of a command. It omits output that was sent to a host or dropped.
 func (e *execution) result() *wire.RunResult {
 	res := &wire.RunResult{ExecStatus: e.snapshot()}
 	if e.rec == nil || e.term != nil || !e.rec.Answer(res) {
@@ -101,7 +101,8 @@ func (s *Server) handleAttach(r *request, req *wire.RunRequest) error {
 	})
 }
 
-// show keeps a host at the live output of a command until it ends, or until the host leaves and leave was called.
+// show sends the live output of a command to a host until the command ends, or until the host disconnects. In the
+// latter case, it calls leave.
 func (e *execution) show(r *request, v *output.LiveSink, in *proc.StreamInput, leave func()) error {
 	left := r.watch(in)
 	defer r.Release()
@@ -109,7 +110,7 @@ func (e *execution) show(r *request, v *output.LiveSink, in *proc.StreamInput, l
 	case <-e.ended:
 		return v.Finish(e.result())
 	case <-left:
-		_ = r.Close() // frees a sink that waits for the host
+		_ = r.Close() // unblocks a sink that waits for the host
 		leave()
 		return nil
 	}
@@ -159,10 +160,10 @@ func (s *Server) handleWait(r *request, req *wire.WaitRequest) error {
 	return r.Answer(e.result())
 }
 
-// treePause is the time between looks at what an exec left running.
+// treePause is the pause between two checks for remaining processes of a command.
 const treePause = 500 * time.Millisecond
 
-// maxExtension is how much time an exec may get beyond its timeout.
+// maxExtension is the maximum extension of a command's timeout.
 const maxExtension = 24 * time.Hour
 
 func (s *Server) handleDeadline(r *request, req *wire.DeadlineRequest) error {
@@ -203,12 +204,12 @@ func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 	return r.Answer(wire.Empty{})
 }
 
-// errTerminal: only terminal-v1 makes terminals.
+// errTerminal returns an error, because only terminal-v1 creates terminals.
 func errTerminal() error {
 	return wire.Errorf(wire.CodeInvalid, "%s requires a terminal", wire.OpTerminal)
 }
 
-// nudge is how long an answer waits for a signal to have its effect.
+// nudge is how long a response waits for the effect of a signal.
 const nudge = 100 * time.Millisecond
 
 func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
@@ -223,9 +224,9 @@ func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
 		}
 	}
 	switch {
-	case e.final() && sig != 0: // nothing is left that the signal was meant for
+	case e.final() && sig != 0: // the signal's target has already exited
 	case e.final():
-		e.tree().Terminate(e.grace) // background children that outlived it
+		e.tree().Terminate(e.grace) // remaining background processes
 	case sig == 0 || sig == unix.SIGKILL:
 		grace := e.grace
 		if sig != 0 {

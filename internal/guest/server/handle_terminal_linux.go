@@ -27,11 +27,12 @@ func (s *Server) handleJoin(r *request, req *wire.TerminalRequest) error {
 	}
 	v := output.NewLiveSink(r)
 	e.term.Join(v)
-	_ = e.proc.Stdin.Resize(req.Size, true) // it has ended meanwhile, which the answer says
+	_ = e.proc.Stdin.Resize(req.Size, true) // fails if the command has ended, which the response reports
 	return e.stay(r, v)
 }
 
-// stay keeps a host at a terminal until the command ends or the host leaves. The command runs on without it.
+// stay connects a host to a terminal until the command ends or the host disconnects. The command keeps running without
+// the host.
 func (e *execution) stay(r *request, v *output.LiveSink) error {
 	defer e.term.Leave(v)
 	return e.show(r, v, proc.NewStreamInput(v.Control, e.proc.Stdin, true), func() {})
@@ -43,12 +44,12 @@ func (s *Server) handleResize(r *request, req *wire.TerminalRequest) error {
 		return err
 	}
 	if !e.final() {
-		_ = e.proc.Stdin.Resize(req.Size, false) // it has ended meanwhile, and has no size any more
+		_ = e.proc.Stdin.Resize(req.Size, false) // fails if the command has ended
 	}
 	return r.Answer(wire.Empty{})
 }
 
-// atTerminal returns an exec that runs on a terminal.
+// atTerminal returns a command that runs on a terminal.
 func (s *Server) atTerminal(id string) (*execution, error) {
 	e, err := s.execs.get(id)
 	if err == nil && e.term == nil {

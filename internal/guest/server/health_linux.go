@@ -19,7 +19,8 @@ func (s *Server) handleHealth(r *request) error {
 	return r.Answer(h)
 }
 
-// cpuMillis is the CPU time that the sandbox has used; 0 when its control group, of version 2 or 1, does not show.
+// cpuMillis returns the CPU time that the sandbox has used. If its control group (version 2 or 1) does not report it,
+// cpuMillis returns 0.
 func cpuMillis() int64 {
 	for _, file := range []struct {
 		name, key string
@@ -29,7 +30,7 @@ func cpuMillis() int64 {
 		{"/sys/fs/cgroup/cpuacct/cpuacct.usage", "", 1e6},
 		{"/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "", 1e6},
 	} {
-		b, _ := os.ReadFile(file.name) // what is not there has no lines
+		b, _ := os.ReadFile(file.name) // a missing file has no lines
 		if n := proc.Counter(b, file.key); n >= 0 {
 			return n / file.unit
 		}

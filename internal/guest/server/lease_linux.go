@@ -8,10 +8,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/proc"
 )
 
-// never is longer than a guest lives.
+// never is longer than the lifetime of a guest agent.
 const never time.Duration = math.MaxInt64
 
-// lease counts the hosts and calls over when there was none for long enough. It begins without a host.
+// lease counts connected hosts. It calls over if no host was connected for a given time. It starts without a host.
 type lease struct {
 	mu    sync.Mutex // guards hosts and after
 	hosts int
@@ -23,7 +23,7 @@ func newLease(after time.Duration, over func()) *lease {
 	return &lease{after: after, timer: time.AfterFunc(after, over)}
 }
 
-// count adds hosts, or removes them if by is negative, and returns how many are connected.
+// count adds by hosts, or removes hosts if by is negative. It returns the number of connected hosts.
 func (l *lease) count(by int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -32,7 +32,7 @@ func (l *lease) count(by int) int {
 	return l.hosts
 }
 
-// wait calls over after d, unless a host comes or is connected. The caller holds mu.
+// wait calls over after d, unless a host is connected or connects before. The caller must hold mu.
 func (l *lease) wait(d time.Duration) {
 	l.timer.Stop()
 	if l.hosts == 0 {
@@ -40,7 +40,7 @@ func (l *lease) wait(d time.Duration) {
 	}
 }
 
-// last makes the lease last d from now on.
+// last sets the time to d and starts it again.
 func (l *lease) last(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,8 +48,8 @@ func (l *lease) last(d time.Duration) {
 	l.wait(d)
 }
 
-// orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that
-// time. Background processes count as commands, unless the sandbox's only owner is gone.
+// orphaned stops a sandbox to which no host was connected for OrphanTimeout, unless commands are running or ran within
+// that time. Background processes count as commands, unless the sandbox is ephemeral and its owner is gone.
 func (s *Server) orphaned() {
 	s.orphan.mu.Lock()
 	timeout := s.orphan.after

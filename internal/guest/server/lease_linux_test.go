@@ -12,23 +12,23 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestOrphanTimeout verifies that a guest without a host ends after its time, but not while a command runs. What a
-// command left running counts as well, unless the sandbox's only owner is gone.
+// TestOrphanTimeout verifies that a guest agent without a host exits after its timeout, but not while a command is
+// running. Background processes count as commands, unless the sandbox is ephemeral.
 func TestOrphanTimeout(t *testing.T) {
 	const left = `setsid sh -c "sleep 6; touch done" >/dev/null 2>&1 </dev/null &`
 	for name, test := range map[string]struct {
 		script    string
 		ephemeral bool
-		done      bool // before the guest ends
+		done      bool // before the guest agent exits
 	}{
 		"command":                    {"sleep 3; touch done", true, true},
 		"background process":         {left, false, true},
 		"background of a gone owner": {left, true, false},
 	} {
-		t.Run(name, func(t *testing.T) { // not side by side: two guests in one process share its tags
+		t.Run(name, func(t *testing.T) { // not parallel: two guest agents in one process share its tags
 			dir, err := filepath.EvalSymlinks(t.TempDir())
 			must(t, err)
-			const timeout = 2 * time.Second // in which its host must have come
+			const timeout = 2 * time.Second // time in which its host must connect
 			ended := make(chan struct{})
 			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral,
 				Orphaned: func() { close(ended) }})
@@ -47,7 +47,7 @@ func TestOrphanTimeout(t *testing.T) {
 				return &res
 			}
 			sh("first", "sleep 0.1")
-			time.Sleep(timeout * 3 / 2) // long enough for a guest that does not see its host
+			time.Sleep(timeout * 3 / 2) // long enough to detect a guest agent that ignores its host
 			res := sh("second", test.script)
 			if background := test.script == left; background != res.Leaked || background == (res.State == wire.ExecRunning) {
 				t.Errorf("it is %+v", res.ExecStatus)

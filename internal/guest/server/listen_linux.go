@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of the connections to a service, besides those of its listener.
+// Limits for connections to a service, in addition to the limits of its listener.
 const (
-	maxExecConns    = 16 // open ones of an exec
-	maxWaitingConns = 64 // those that no host has accepted
+	maxExecConns    = 16 // open connections of a command
+	maxWaitingConns = 64 // connections that no host has accepted
 )
 
-// service takes the connections of commands to one name, and hands each to a host that waits for it in accept-v1.
+// service receives connections of commands to one name, and passes each connection to a host that waits in accept-v1.
 type service struct {
 	s       *Server
 	name    string
@@ -31,27 +31,27 @@ type service struct {
 	closed  chan struct{}
 
 	mu      sync.Mutex     // guards the fields below
-	ln      net.Listener   // nil before it listens, then always the same
-	owner   *ownership     // of the latest host that listened; nil before there was one
-	most    int            // open connections that the latest host wants at most
-	wait    time.Duration  // for an accept; zero when no host is expected
-	open    int            // connections, those that wait included
-	waiting int            // of these
-	ofExec  map[string]int // open connections by exec
+	ln      net.Listener   // nil until it listens; constant afterwards
+	owner   *ownership     // latest host that listened; may be nil
+	most    int            // maximum number of open connections for the latest host
+	wait    time.Duration  // maximum time until an accept; zero if no host is expected
+	open    int            // number of connections, including waiting connections
+	waiting int            // number of waiting connections
+	ofExec  map[string]int // open connections by command
 }
 
-// ownership is a host's right to accept.
+// ownership is a host's right to accept connections.
 type ownership struct {
 	sv     *service
 	mux    *yamux.Session
 	ending sync.Once
-	over   chan struct{}  // closed when it has ended
-	parked sync.WaitGroup // requests that wait for a connection; added to with mu of the service held
+	over   chan struct{}  // closed when the ownership has ended
+	parked sync.WaitGroup // requests that wait for a connection; added with the service's mu held
 }
 
-// end ends the ownership. Afterwards no request of its host takes a connection that is another's to have.
+// end ends the ownership. Afterwards, no request of the host can take a connection that belongs to another host.
 func (o *ownership) end() {
-	o.sv.mu.Lock() // park adds nothing after this
+	o.sv.mu.Lock() // park adds no requests after this
 	o.ending.Do(func() { close(o.over) })
 	o.sv.mu.Unlock()
 	o.parked.Wait()
@@ -62,10 +62,10 @@ type serviceConn struct {
 	net.Conn
 	sv      *service
 	who     wire.Accepted
-	unwatch func() // to be called by who takes it from handoff
+	unwatch func() // must be called after receiving from handoff
 }
 
-// openServices makes the services. Unix sockets are bound at once, so that no command can be there first.
+// openServices creates the services. It binds Unix sockets immediately, so that no command can bind them first.
 func (s *Server) openServices() map[string]*service {
 	all := map[string]*service{}
 	for name, network := range wire.ServiceNetworks() {
@@ -80,9 +80,9 @@ func (s *Server) openServices() map[string]*service {
 	return all
 }
 
-// bind begins to listen. The name of a socket is the sandbox's own where its network namespace is. A guest that is not
-// the first process of a sandbox, or that finds the name taken, shares the namespace with others and has a name of its
-// own.
+// bind starts listening. If the sandbox has a separate network namespace, the socket's name is unique in it. If the
+// guest agent is not the first process of a sandbox, or if the name is taken, it shares the namespace with others and
+// uses another unique name.
 func (sv *service) bind() error {
 	ln, err := sv.listen()
 	if err != nil {
@@ -93,7 +93,7 @@ func (sv *service) bind() error {
 	return nil
 }
 
-// listen does without net.Listen, which would bring in the resolver of names.
+// listen does not use net.Listen, because that would link the DNS resolver.
 func (sv *service) listen() (net.Listener, error) {
 	if sv.network == "tcp" {
 		return net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -108,7 +108,7 @@ func (sv *service) listen() (net.Listener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: name + "-" + sv.s.bootID, Net: "unix"})
 }
 
-// serve admits connections until the listener is closed.
+// serve accepts connections until the listener is closed.
 func (sv *service) serve(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()
@@ -116,7 +116,7 @@ func (sv *service) serve(ln net.Listener) {
 			return
 		}
 		if err != nil {
-			time.Sleep(acceptPause) // no memory or descriptors for now
+			time.Sleep(acceptPause) // temporarily out of memory or descriptors
 			continue
 		}
 		c := &serviceConn{Conn: conn, sv: sv}
@@ -125,8 +125,8 @@ func (sv *service) serve(ln net.Listener) {
 	}
 }
 
-// identify finds the exec of the connecting process by the tag of that process. A process outside of the sandbox has no
-// pid in it. TCP connections have no identity.
+// identify finds the command of the connecting process by the process's tag. A process outside of the sandbox has no
+// process ID in it. TCP connections have no identity.
 func (c *serviceConn) identify() {
 	conn, ok := c.Conn.(*net.UnixConn)
 	if !ok {
@@ -147,16 +147,16 @@ func (c *serviceConn) identify() {
 	}
 }
 
-// admit offers a connection to the hosts if it may be one.
+// admit offers a connection to the hosts if it is permitted.
 func (sv *service) admit(c *serviceConn) {
 	if !sv.enter(c.who.ExecID) {
-		_ = c.Conn.Close() // not granted, too many, or nobody listens
+		_ = c.Conn.Close() // not granted, over a limit, or no listener
 		return
 	}
 	go func() {
 		defer sv.s.guard("a connection")
 		var id [8]byte
-		_, _ = rand.Read(id[:]) // never fails, by its documentation
+		_, _ = rand.Read(id[:]) // documented to never fail
 		c.who.ConnID = hex.EncodeToString(id[:])
 		if c.who.PID > 0 {
 			c.who.Program = proc.Program(c.who.PID)
@@ -165,7 +165,7 @@ func (sv *service) admit(c *serviceConn) {
 	}()
 }
 
-// enter counts a connection of an exec in, as one that waits.
+// enter adds a waiting connection of a command to the counts.
 func (sv *service) enter(exec string) bool {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
@@ -183,7 +183,7 @@ func (sv *service) enter(exec string) bool {
 	return true
 }
 
-// offer keeps a connection that waits until a host accepts it, at most for as long as hosts want it to wait.
+// offer keeps a waiting connection until a host accepts it, for at most the time that hosts specified.
 func (sv *service) offer(c *serviceConn) {
 	sv.mu.Lock()
 	late := time.After(sv.wait)
@@ -202,8 +202,8 @@ func (sv *service) offer(c *serviceConn) {
 	c.end()
 }
 
-// watchHangup returns a channel that is closed when a process has closed its Unix connection, and what ends the watch,
-// without which nothing can be read.
+// watchHangup returns a channel that is closed when a process has closed its Unix connection. release ends the watch.
+// The connection can only be read after release.
 func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {
@@ -212,7 +212,7 @@ func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
 	ended := make(chan struct{})
 	go func() { AwaitHangup(conn); close(ended) }()
 	return ended, func() {
-		_ = conn.SetReadDeadline(time.Unix(1, 0)) // fails for one that is closed, whose watch has ended
+		_ = conn.SetReadDeadline(time.Unix(1, 0)) // fails if the connection is closed, which also ends the watch
 		<-ended
 		_ = conn.SetReadDeadline(time.Time{})
 	}
@@ -224,9 +224,9 @@ func (sv *service) stopWaiting() {
 	sv.waiting--
 }
 
-// end closes a connection and counts it out.
+// end closes a connection and removes it from the counts.
 func (c *serviceConn) end() {
-	_ = c.Conn.Close() // nothing is left to be lost
+	_ = c.Conn.Close() // no data can be lost
 	c.sv.mu.Lock()
 	defer c.sv.mu.Unlock()
 	c.sv.open--
@@ -237,7 +237,7 @@ func (c *serviceConn) end() {
 	}
 }
 
-// close ends the service.
+// close closes the service.
 func (sv *service) close() {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
@@ -247,7 +247,7 @@ func (sv *service) close() {
 	}
 }
 
-// own makes a host the one that accepts, in the place of whoever was before, and returns the address to connect to.
+// own makes a host the one that accepts connections, replaces the previous host, and returns the address for commands.
 func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership, string, error) {
 	before, o, err := sv.replace(mux, req)
 	if err != nil {
@@ -272,7 +272,8 @@ func (sv *service) replace(mux *yamux.Session, req *wire.ListenRequest) (before,
 	return before, o, nil
 }
 
-// park counts in a request of a host that waits for a connection; nil when another host has the service, or nobody.
+// park registers a request of a host that waits for a connection. If the host does not own the service, park returns
+// nil.
 func (sv *service) park(mux *yamux.Session) *ownership {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
@@ -283,7 +284,7 @@ func (sv *service) park(mux *yamux.Session) *ownership {
 	return sv.owner
 }
 
-// checkServices refuses names that no service has.
+// checkServices rejects unknown service names.
 func (s *Server) checkServices(names []string) error {
 	for _, name := range names {
 		if s.services[name] == nil {
@@ -293,7 +294,7 @@ func (s *Server) checkServices(names []string) error {
 	return nil
 }
 
-// handleListen keeps a host the owner of a service until it leaves or another one takes its place.
+// handleListen keeps a host the owner of a service until the host disconnects or another host replaces it.
 func (s *Server) handleListen(r *request, req *wire.ListenRequest) error {
 	sv := s.services[req.Name]
 	switch {

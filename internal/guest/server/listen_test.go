@@ -26,8 +26,8 @@ func listen(t testing.TB, c *client.Conn, name string) *client.Listener {
 	return l
 }
 
-// Of two connected hosts, the one that listened last has the service. Older connections live on. When it leaves, new
-// connections wait.
+// TestListenOfTwoHosts verifies that, of two connected hosts, the last one that listened owns the service. Older
+// connections stay open. If the owner disconnects, new connections wait.
 func TestListenOfTwoHosts(t *testing.T) {
 	s, _ := newServer(t)
 	first, second := connect(t, s), connect(t, s)
@@ -72,7 +72,7 @@ func TestListenOfTwoHosts(t *testing.T) {
 	}
 }
 
-// dialed connects as a command does.
+// dialed connects like a command.
 func dialed(t testing.TB, l *client.Listener) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", l.Address())
@@ -81,8 +81,8 @@ func dialed(t testing.TB, l *client.Listener) net.Conn {
 	return conn
 }
 
-// FuzzListen: whatever a host sends as listen-v1 or accept-v1 and behind it, the guest answers, and serves the next
-// one.
+// FuzzListen verifies that the guest agent answers any data that a host sends as or after listen-v1 or accept-v1, and
+// still serves the next request.
 func FuzzListen(f *testing.F) {
 	request := func(op wire.Op, msg any) []byte {
 		b, err := wire.AppendRequest(nil, op, msg)
@@ -103,7 +103,7 @@ func FuzzListen(f *testing.F) {
 		c := connect(t, s)
 		l := listen(t, c, "model")
 		mux := raw(t, pipe(t, s))
-		for range 2 { // the second one on top of what the first one left
+		for range 2 { // the second request follows the state of the first
 			st, err := mux.OpenStream()
 			must(t, err)
 			_, _ = st.Write(b)
@@ -122,7 +122,7 @@ func FuzzListen(f *testing.F) {
 	})
 }
 
-// TestPeerGone: a reaped process is not mistaken for a new process with its pid.
+// TestPeerGone verifies that a reaped process is not confused with a new process that has the same process ID.
 func TestPeerGone(t *testing.T) {
 	const to = "WORKCELL_TEST_CONNECT"
 	if path := os.Getenv(to); path != "" {

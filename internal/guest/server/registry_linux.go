@@ -9,21 +9,21 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// registry knows the execs: all that run, and the latest of those that ended.
+// registry contains all running commands and the latest commands that have ended.
 type registry struct {
 	budget output.Budget
 
 	mu       sync.Mutex            // guards the fields below
-	byID     map[string]*execution // those that are about to start included
-	order    []*execution          // those that were started, oldest first
+	byID     map[string]*execution // includes commands that are about to start
+	order    []*execution          // started commands, oldest first
 	running  int
 	finished int
-	lastEnd  time.Time // when an exec last ended
+	lastEnd  time.Time // time when a command last ended
 }
 
 func newRegistry() *registry { return &registry{byID: map[string]*execution{}} }
 
-// reserve takes in an exec that is about to start.
+// reserve adds a command that is about to start.
 func (r *registry) reserve(e *execution) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *registry) reserve(e *execution) error {
 	return nil
 }
 
-// release drops an exec that did not start.
+// release removes a command that did not start.
 func (r *registry) release(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,7 @@ func (r *registry) release(e *execution) {
 	close(e.settled)
 }
 
-// add notes that an exec has started.
+// add records that a command has started.
 func (r *registry) add(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +55,8 @@ func (r *registry) add(e *execution) {
 	close(e.settled)
 }
 
-// find returns the exec whose processes have a tag; nil for none. A starting exec is found as soon as it has a process.
+// find returns the command whose processes have this tag, or nil. It finds a starting command as soon as it has a
+// process.
 func (r *registry) find(tag uint64) *execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +68,7 @@ func (r *registry) find(tag uint64) *execution {
 	return nil
 }
 
-// ended counts e as ended, and forgets the oldest of the ended ones and the output that the budget has no room for.
+// ended records that e has ended. It removes the oldest ended commands, and output that exceeds the budget.
 func (r *registry) ended(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +89,7 @@ func (r *registry) ended(e *execution) {
 	})
 }
 
-// forgetEnded forgets the execs that have ended.
+// forgetEnded removes all commands that have ended.
 func (r *registry) forgetEnded() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +104,7 @@ func (r *registry) forgetEnded() {
 	})
 }
 
-// get returns an exec, once it has started if it is about to.
+// get returns a command. If the command is about to start, get waits for the start.
 func (r *registry) get(id string) (*execution, error) {
 	for {
 		r.mu.Lock()
@@ -115,25 +116,25 @@ func (r *registry) get(id string) (*execution, error) {
 		case closed(e.settled):
 			return e, nil
 		}
-		<-e.settled // it may not have started
+		<-e.settled // the start may have failed
 	}
 }
 
-// all lists the execs, oldest first.
+// all returns the commands, oldest first.
 func (r *registry) all() []*execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]*execution(nil), r.order...)
 }
 
-// active returns how many execs run.
+// active returns the number of running commands.
 func (r *registry) active() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running
 }
 
-// idle returns how long no exec has been running; zero while one is.
+// idle returns how long no command has been running, or zero if a command is running.
 func (r *registry) idle() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,46 +19,48 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Bounds of a guest.
+// Limits of a guest agent.
 const (
-	maxStreams  = 1024             // requests under way
-	maxRunning  = 512              // execs under way
-	maxFinished = 256              // ended execs that are remembered
-	fsParallel  = 8                // file operations, which block a thread each
-	hostSilence = 30 * time.Second // a host that sends nothing for this long is gone; it sends heartbeats every 10 s
+	maxStreams  = 1024             // concurrent requests
+	maxRunning  = 512              // running commands
+	maxFinished = 256              // ended commands in the registry
+	fsParallel  = 8                // concurrent file operations, each of which blocks a thread
+	hostSilence = 30 * time.Second // a host that is silent for this long is gone; hosts send heartbeats every 10 s
 )
 
-// Config is what a guest serves. The zero value of every field but Workdir is good.
+// Config configures a guest agent. Only Workdir is required.
 type Config struct {
-	// Workdir is the absolute root of the file requests and the default directory of commands. It must exist.
+	// Workdir is the absolute path of the root for file requests, and the default working directory of commands. It must
+	// exist.
 	Workdir string
-	// Scratch is the absolute path of a second root of the file requests, without a limit of its own; empty is none. It is
-	// left out when it cannot be opened.
+	// Scratch is the absolute path of a second root for file requests, without a size limit. If Scratch is empty or cannot
+	// be opened, there is no second root.
 	Scratch string
-	// Version is the guest's content version, for the hello.
+	// Version is the content version of the guest agent, for the hello.
 	Version string
-	// OrphanTimeout is how long the guest lives if no host is connected and nothing runs. Zero is forever. Then it
-	// calls Orphaned, which should end the process.
+	// OrphanTimeout is how long the guest agent waits if no host is connected and no command is running. Then it calls
+	// Orphaned, which should end the process. If zero, the guest agent never calls Orphaned.
 	OrphanTimeout time.Duration
 	Orphaned      func()
-	// Ephemeral means that the sandbox belongs to one host process. If the host is gone, background processes of ended
-	// commands don't keep the guest alive.
+	// Ephemeral means that the sandbox belongs to a single host process. If this process is gone, background processes of
+	// ended commands do not keep the guest agent running.
 	Ephemeral bool
-	// ReapAll makes the guest reap every child of its process. A process of its own sets it; a guest inside another
-	// program must not, or it would steal that program's children.
+	// ReapAll makes the guest agent reap every child of its process. A guest agent in a separate process sets it. A guest
+	// agent inside another program must not set it, because it would reap that program's children.
 	ReapAll bool
-	// Protection is the process's own; nil is proc.Unprotected.
+	// Protection is the protection of the process. If nil, it defaults to proc.Unprotected.
 	Protection *proc.Protection
-	// Workspace is the limit of what lies below Workdir.
+	// Workspace is the limit of the files below Workdir.
 	Workspace disk.Limit
-	// Layer is the limit of what commands write to the root file system outside of Workdir, without what is mounted
-	// elsewhere; the guest must be the first process of a container. Watched goes without saying.
+	// Layer is the limit of the data that commands write to the root file system outside of Workdir, without other mounts.
+	// It requires that the guest agent is the first process of a container. Layer is always monitored, so Watched is
+	// implied.
 	Layer disk.Limit
-	// Log receives lines about what went wrong; nil drops them. Writes must not block.
+	// Log receives messages about failures. If nil, they are discarded. Writes must not block.
 	Log io.Writer
 }
 
-// Server is a guest. Its methods may be called concurrently.
+// Server is a guest agent. It is safe for concurrent use.
 type Server struct {
 	cfg     Config
 	started time.Time
@@ -78,10 +80,10 @@ type Server struct {
 	quotas disk.Quotas
 	admit  func() (disk.Marks, error) // waits until a command may start
 
-	requests sync.WaitGroup // streams being served
+	requests sync.WaitGroup // active streams
 }
 
-// New makes a guest. Close must be called at its end.
+// New returns a Server. The caller must call Close.
 func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
@@ -122,7 +124,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// limitDisk begins to hold the limits of what is written.
+// limitDisk starts enforcing the limits for written data.
 func (s *Server) limitDisk() error {
 	if s.cfg.Workspace.Watched || s.cfg.Layer.Bytes > 0 {
 		s.cfg.Protection.RefuseAllocation()
@@ -137,9 +139,9 @@ func (s *Server) limitDisk() error {
 	return err
 }
 
-// Close kills all commands and releases what the guest holds. The connections must have ended.
+// Close kills all commands and releases all resources. All connections must have ended.
 func (s *Server) Close() error {
-	s.orphan.count(1) // the server itself, for good
+	s.orphan.count(1) // counts the server itself, permanently
 	s.quotas.Close()
 	s.killAll(0)
 	for _, sv := range s.services {
@@ -151,7 +153,8 @@ func (s *Server) Close() error {
 	return s.files.Close()
 }
 
-// kill has every command end and returns those that ran. It does not wait for them.
+// kill requests that every command is killed and returns the commands that were running. It does not wait for their
+// end.
 func (s *Server) kill(grace time.Duration, state wire.ExecState) (ran []*execution) {
 	for _, e := range s.execs.all() {
 		if !e.final() {
@@ -162,7 +165,7 @@ func (s *Server) kill(grace time.Duration, state wire.ExecState) (ran []*executi
 	return ran
 }
 
-// killAll ends every command, and what commands left behind. It returns the commands that ran.
+// killAll kills every command and all remaining processes of commands. It returns the commands that were running.
 func (s *Server) killAll(grace time.Duration) []*execution {
 	ran := s.kill(grace, wire.ExecKilled)
 	for _, e := range ran {
@@ -172,19 +175,19 @@ func (s *Server) killAll(grace time.Duration) []*execution {
 	return ran
 }
 
-// endCommands ends every command because a limit was passed. It does not wait for their results.
+// endCommands kills every command because a limit was exceeded. It does not wait for their results.
 func (s *Server) endCommands(why string) {
 	s.logf("%s over its limit: ending all commands", why)
 	s.kill(0, wire.ExecQuotaKilled)
 	s.spawner.KillTagged(0)
 }
 
-// inUse reports whether a command runs, or what one left behind.
+// inUse reports whether a command or a remaining process of a command is running.
 func (s *Server) inUse() bool {
 	return s.execs.active() > 0 || s.spawner.Busy()
 }
 
-// hello describes the guest.
+// hello returns the description of the guest agent.
 func (s *Server) hello() wire.Hello {
 	return wire.Hello{
 		Version:  s.cfg.Version,
