@@ -21,7 +21,7 @@ const (
 const (
 	RoleSandbox   = "sandbox"   // a sandbox's container
 	RoleWorkspace = "workspace" // a sandbox's workspace volume
-	RoleGuest     = "guest"     // volume with the guest agent, shared by all sandboxes with the same guest version
+	RoleGuest     = "guest"     // object with the guest agent, shared by all sandboxes with the same guest version
 	RoleInit      = "init"      // short-lived helper that prepares a volume or a network
 	RoleNetwork   = "network"   // network of bridged sandboxes, one per engine
 

@@ -99,7 +99,7 @@ func (s *suite) environmentKept(t *testing.T) {
 	missing()
 	first, second := s.installing(t, s.b, spec, install), s.installing(t, s.b, spec, install)
 	missing()
-	for _, id := range []string{first, second} { // committing the first again does nothing
+	for _, id := range []string{first, second} { // the first environment is kept
 		must(t, s.b.CommitEnvironment(t.Context(), id))
 		Remove(t, s.b, id)
 	}

@@ -127,7 +127,7 @@ func (c *creation) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return c.b.calls.Fail(ctx, "create", ctx.Err())
-	case errors.Is(err, snapshots.ErrNone), errors.Is(err, backend.ErrUnavailable): // asking would take as long
+	case errors.Is(err, snapshots.ErrNone), errors.Is(err, backend.ErrUnavailable): // asking again would take as long
 		return err
 	case c.id != "" && c.b.isRemoved(ctx, c.id):
 		return fmt.Errorf("docker: the sandbox was removed while it was being created: %w", backend.ErrLost)

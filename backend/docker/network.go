@@ -45,7 +45,8 @@ func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName }) // the filter is a substring
+	// The filter also matches names that contain this name.
+	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName })
 	if len(list) > 1 {
 		return false, fmt.Errorf("docker: the engine has %d networks named %q; remove one with `docker network rm %s`: %w",
 			len(list), networkName, list[1].ID, backend.ErrUnsupported)

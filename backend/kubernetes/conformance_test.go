@@ -43,7 +43,8 @@ func harness(t testing.TB) backendtest.Harness {
 			if err != nil {
 				return "", err
 			}
-			pod.ManagedFields, pod.ResourceVersion, pod.Generation, pod.Status = nil, "", 0, corev1.PodStatus{} // set by the server
+			// The server changes these fields.
+			pod.ManagedFields, pod.ResourceVersion, pod.Generation, pod.Status = nil, "", 0, corev1.PodStatus{}
 			pod.Spec.NodeName = ""
 			text, err := json.Marshal(pod)
 			return string(text), err

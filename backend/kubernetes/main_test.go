@@ -104,7 +104,8 @@ func admin(t testing.TB) *rest.Config {
 }
 
 var (
-	accessReviews   = clustertest.Kind[authorizationv1.SubjectAccessReview, metav1.List](authorizationv1.SchemeGroupVersion, "subjectaccessreviews") // cannot be listed
+	// Access reviews cannot be listed.
+	accessReviews   = clustertest.Kind[authorizationv1.SubjectAccessReview, metav1.List](authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
 	networkPolicies = clustertest.Kind[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](networkingv1.SchemeGroupVersion, "networkpolicies")
 	quotas          = clustertest.Kind[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas")
 	roleBindings    = clustertest.Kind[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")

@@ -149,7 +149,8 @@ func TestTryNetworkNotEnforced(t *testing.T) {
 	label := regexp.MustCompile(`(?s)(network-trial.*` + regexp.QuoteMeta(backend.LabelPrefix) + `network\W{1,4})none`)
 	b := newBackend(t, func(o *kubernetes.Options) {
 		o.Namespace = ns
-		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) { // no policy selects the pods
+		// Without this label, the policy selects no pod of the test.
+		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 			if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {

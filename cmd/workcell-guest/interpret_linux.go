@@ -40,7 +40,7 @@ func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("the interpreter does not answer: %w", err)
 	}
-	defer conn.Close() //nolint:errcheck // the process ends
+	defer conn.Close() //nolint:errcheck // the process exits
 	if err := json.NewEncoder(conn).Encode(map[string]string{"exec": os.Getenv("WORKCELL_EXEC"), "code": string(code)}); err != nil {
 		return 0, err
 	}

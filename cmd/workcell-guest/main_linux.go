@@ -120,7 +120,7 @@ func tools(args []string) int {
 	return c.run(args)
 }
 
-// exit returns the exit code of a command that ended with err.
+// exit returns the exit code for err.
 func exit(err error) int {
 	if err == nil {
 		return 0

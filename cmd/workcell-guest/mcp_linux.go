@@ -48,7 +48,7 @@ var errRefused = errors.New("the connection ended without an answer")
 // bridge copies data in both directions until both end, the connection is closed, or writing to out fails.
 func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 	defer conn.Close()
-	idle := make(chan struct{}) // closed when in ended without a message
+	idle := make(chan struct{}) // closed if in ended without a message
 	sent := make(chan struct{}) // closed when all of in was sent
 	go func() {
 		defer close(sent)

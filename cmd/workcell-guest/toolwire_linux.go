@@ -26,7 +26,7 @@ type toolFailure struct {
 
 func (f *toolFailure) Error() string { return f.Code + ": " + f.Message }
 
-// toolConn is a connection to the host with newline-delimited JSON-RPC, for one request at a time.
+// toolConn is a connection to the host for newline-delimited JSON-RPC, with one request at a time.
 type toolConn struct {
 	net.Conn
 	r  *bufio.Reader

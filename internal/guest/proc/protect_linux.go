@@ -43,7 +43,7 @@ func Unprotected() *Protection {
 // command before the work is done.
 func Protect() *Protection {
 	// Descriptors that a runtime leaked into the guest agent must not reach commands (CVE-2024-21626).
-	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // may fail on old kernels; Go sets it too
+	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // fails on old kernels
 	// This process is not dumpable from its first instruction, so it has no access to its own /proc. No command is running
 	// yet.
 	setDumpable(1)

@@ -70,13 +70,13 @@ func notListening(name string) error {
 // carrier copies the data of a connection from and to a host. It buffers at most one frame per direction.
 type carrier struct {
 	r       *request
-	conn    atomic.Pointer[net.Conn] // calls probe; runs while a write is blocked
-	stuck   *time.Timer              // a write is blocked
-	writing atomic.Bool              // toHost has sent the end of its direction, or is about to
-	ended   atomic.Bool              // closed when no more data can arrive from the host
-	left    chan struct{}            // closed when the host has ended its direction
-	hostEnd chan struct{}            // closed when the connection accepts no more data
-	refused chan struct{}            // closed when the connection takes nothing more
+	conn    atomic.Pointer[net.Conn] // nil until the connection exists
+	stuck   *time.Timer              // calls probe; runs while a write is blocked
+	writing atomic.Bool              // a write is blocked
+	ended   atomic.Bool              // toHost has sent the end of its direction, or is about to
+	left    chan struct{}            // closed when no more data can arrive from the host
+	hostEnd chan struct{}            // closed when the host has ended its direction
+	refused chan struct{}            // closed when the connection accepts no more data
 }
 
 // probeEvery is the interval of checks whether the host is still connected, while a write to the connection is blocked.

@@ -204,7 +204,7 @@ func (s *Server) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.cfg.Log, "workcell-guest: "+format+"\n", args...) // the log is best effort
 }
 
-// guard keeps a panic in one request from ending the sandbox.
+// guard prevents a panic in one request from ending the sandbox.
 func (s *Server) guard(what string) {
 	if r := recover(); r != nil {
 		s.logf("panic in %s: %v", what, r)

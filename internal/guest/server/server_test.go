@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// newServer makes a guest inside the test's process, for one host at a time over net.Pipe.
+// newServer returns a guest agent in the test's process. It serves one host at a time over net.Pipe.
 func newServer(t testing.TB) (*server.Server, string) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -38,7 +38,7 @@ func newServer(t testing.TB) (*server.Server, string) {
 	return s, dir
 }
 
-// pipe serves one end of a pipe and returns the other.
+// pipe serves one end of a pipe and returns the other end.
 func pipe(t testing.TB, s *server.Server) net.Conn {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -56,7 +56,8 @@ func connect(t testing.TB, s *server.Server) *client.Conn {
 	return c
 }
 
-// TestClosedWorkdir: a work directory that its own user closed is opened to that user again.
+// TestClosedWorkdir verifies that New restores the permissions of the user on a workspace directory whose mode denies
+// access.
 func TestClosedWorkdir(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
@@ -75,7 +76,7 @@ func TestClosedWorkdir(t *testing.T) {
 	}
 }
 
-// raw does the handshake by hand and returns a multiplexer.
+// raw performs the handshake manually and returns a multiplexer.
 func raw(t testing.TB, rw net.Conn) *yamux.Session {
 	t.Helper()
 	go func() { _, _ = rw.Write(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)) }()
@@ -93,7 +94,7 @@ func raw(t testing.TB, rw net.Conn) *yamux.Session {
 	return mux
 }
 
-// Whatever a host asks, it gets an answer, and the connection lives on.
+// TestUnknownAndMalformedRequests verifies that every request gets a response and that the connection stays open.
 func TestUnknownAndMalformedRequests(t *testing.T) {
 	s, _ := newServer(t)
 	mux := raw(t, pipe(t, s))
@@ -138,7 +139,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 		}
 		_ = st.Close()
 	}
-	// A stream that says nothing, and one that stops in the middle, are no trouble either.
+	// An empty stream and a partial request also do no harm.
 	for _, part := range [][]byte{nil, {1, 0}, request(`{"op":"health-v1"}`)[:20]} {
 		st, err := mux.OpenStream()
 		must(t, err)
@@ -150,7 +151,8 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 	}
 }
 
-// TestOtherVersion: a host of another version learns only the guest's. Any other peer learns nothing.
+// TestOtherVersion verifies that a host with another version only learns the guest agent's version, and that any other
+// peer learns nothing.
 func TestOtherVersion(t *testing.T) {
 	s, _ := newServer(t)
 	const other = 99

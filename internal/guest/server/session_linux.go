@@ -14,10 +14,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// handler serves one request.
+// handler handles one request.
 type handler func(*Server, *request) error
 
-// operations lists the requests that the guest serves.
+// operations lists the requests that the guest agent handles.
 var operations = []struct {
 	op    wire.Op
 	serve handler
@@ -56,17 +56,18 @@ func decoded[T any](serve func(*Server, *request, *T) error) handler {
 		if err := wire.Decode(r.arg, r.body, msg); err != nil {
 			return wire.Errorf(wire.CodeInvalid, "%v", err)
 		}
-		r.arg, r.body = nil, nil // a command may run for long
+		r.arg, r.body = nil, nil // frees memory, because a command may run for a long time
 		return serve(s, r, msg)
 	}
 }
 
-// onFiles returns a handler of a request about files.
+// onFiles returns a handler for a file request.
 func onFiles[T any](serve func(*files.Service, files.Request, *T) error) handler {
 	return decoded(func(s *Server, r *request, msg *T) error { return serve(s.files, r, msg) })
 }
 
-// serveSession serves a host's streams until its session ends, and returns why. Requests may still be ending then.
+// serveSession serves a host's streams until its session ends, and returns the reason. Some requests may not have ended
+// when it returns.
 func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 	for {
 		st, err := mux.AcceptStream()
@@ -76,7 +77,7 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 		if mux.NumStreams() > maxStreams {
 			s.requests.Go(func() {
 				(&request{Stream: st}).fail(wire.Errorf(wire.CodeCapacity, "more than %d concurrent requests", maxStreams))
-				_ = st.Close() // the host reads on until the answer
+				_ = st.Close() // the host reads until the response
 			})
 			continue
 		}
@@ -84,16 +85,16 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 	}
 }
 
-// request is one request and its stream.
+// request is a request with its stream.
 type request struct {
-	*yamux.Stream // which takes the frames of one Write together
+	*yamux.Stream // one Write keeps its frames together
 	mux           *yamux.Session
 	conn          *sessionConn
 	op            wire.Op
 	arg           json.RawMessage
 	body          []byte
-	more          []byte // of the stream, which present has read
-	cancelled     bool   // the host gave it up; set before watch closes its channel
+	more          []byte // data of the stream that present has read
+	cancelled     bool   // the host canceled the request; set before watch closes its channel
 }
 
 func (s *Server) serveStream(r *request) {
@@ -139,7 +140,7 @@ func (r *request) read() error {
 	return nil
 }
 
-// Answer sends the answer.
+// Answer sends the response.
 func (r *request) Answer(msg any) error {
 	b, err := wire.AppendAnswer(make([]byte, 0, 512), msg)
 	if err != nil {
@@ -156,16 +157,16 @@ func (r *request) fail(err error) {
 	}
 	b, err := wire.AppendError(nil, e)
 	if err != nil {
-		return // cannot happen: an Error is three strings
+		return // cannot happen: an Error consists of three strings
 	}
 	r.write(b)
 }
 
-// write sends frames. A failure means that the host is not interested any more, which watch notices as well.
+// write sends frames. It ignores errors, because they mean that the host disconnected, which watch detects.
 func (r *request) write(b []byte) { _, _ = r.Write(b) }
 
-// watch reads the host's frames behind the request, which are for in, nil for none. Its channel is closed when the host
-// leaves, and cancelled is set then. It ends with the request.
+// watch reads the host's frames after the request and passes them to in, which may be nil. It sets cancelled and closes
+// its channel when the host disconnects. It ends with the request.
 func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
@@ -188,17 +189,17 @@ func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 	return left
 }
 
-// present reports whether the host still waits for the answer, without waiting itself. It must be called before watch.
+// present reports whether the host still waits for the response. It does not block. It must be called before watch.
 func (r *request) present() bool {
-	_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below
+	_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail, like the call below
 	b, err := io.ReadAll(io.LimitReader(r, wire.StdinCredit))
 	_ = r.SetReadDeadline(time.Time{})
 	r.more = append(r.more, b...)
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
-// gaveUp reports whether a host that left gave the request up. Otherwise it was cut off. A farewell gives up
-// everything: it may overtake the end of a stream.
+// gaveUp reports whether a disconnected host canceled the request. Otherwise its connection broke. A goodbye cancels
+// all requests, because it may arrive before the end of a stream.
 func (r *request) gaveUp() bool { return !r.mux.IsClosed() || r.conn.bye.Load() }
 
 // Release ends the goroutine of watch.

@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// maxConns bounds the hosts that are connected.
+	// maxConns is the maximum number of connected hosts.
 	maxConns = 32
-	// acceptPause is how long accepting rests after it failed.
+	// acceptPause is the pause after a failed accept.
 	acceptPause = 50 * time.Millisecond
-	// startPatience is how long a guest may take to listen, once its engine can run a bridge beside it.
+	// startPatience is the maximum time until a guest agent listens, after its engine can run a bridge in the sandbox.
 	startPatience = 10 * time.Second
 )
 
 func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: wire.SocketName, Net: "unix"} }
 
-// ServeSocket serves hosts that come through Connect, or from the machine into the sandbox's network namespace, each as
-// a session of its own, until the listener fails. The guest must be the init of its pid namespace.
+// ServeSocket serves hosts that connect through Connect or from the host into the sandbox's network namespace. Each
+// host has a separate session. ServeSocket returns when the listener fails. The guest agent must be the init process of
+// its PID namespace.
 func (s *Server) ServeSocket() error {
 	ln, err := net.ListenUnix("unix", socketAddr())
 	if err != nil {
@@ -34,9 +35,9 @@ func (s *Server) ServeSocket() error {
 	return s.serveListener(ln, checkPeer)
 }
 
-// ServeListener serves the hosts that connect to an inherited listening socket, each as a session of its own, until it
-// fails. The socket's name lies outside of the sandbox; a process of the sandbox that gets there all the same is
-// refused.
+// ServeListener serves hosts that connect to an inherited listening socket. Each host has a separate session.
+// ServeListener returns when the socket fails. The socket's name is outside of the sandbox. If a process of the sandbox
+// connects anyway, the connection is refused.
 func (s *Server) ServeListener(f *os.File) error {
 	ln, err := net.FileListener(f)
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -59,18 +60,18 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			time.Sleep(acceptPause) // no memory or descriptors for now: without the listener nobody would get in any more
+			time.Sleep(acceptPause) // temporarily no memory or descriptors
 			continue
 		}
 		if err := check(conn); err != nil {
 			s.logf("connection refused: %v", err)
-			_ = conn.Close() // nobody is there
+			_ = conn.Close() // the peer is not a host
 			continue
 		}
 		select {
 		case slots <- struct{}{}:
 		default:
-			_ = conn.Close() // full
+			_ = conn.Close() // too many hosts
 			continue
 		}
 		go func() {
@@ -83,24 +84,25 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 	}
 }
 
-// checkPeer accepts what runs outside of the guest's pid namespace, and what an engine's exec started: in the namespace
-// such a process has no parent, which nothing that descends from a command can have, because orphans become the guest's
-// children.
+// checkPeer accepts processes outside of the guest agent's PID namespace, and processes that an engine's exec started.
+// The latter have no parent in the namespace. Descendants of a command always have a parent, because orphans become
+// children of the guest agent.
 func checkPeer(conn *net.UnixConn) error {
 	cred, err := peerOf(conn)
 	if err != nil {
 		return err
 	}
 	if cred.Pid == 0 {
-		return nil // outside
+		return nil // outside of the namespace
 	}
-	if ppid, ok := proc.Parent(int(cred.Pid)); !ok || ppid != 0 || peerGone(conn) { // a later process may have the pid
+	if ppid, ok := proc.Parent(int(cred.Pid)); !ok || ppid != 0 || peerGone(conn) { // a later process may have the same ID
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
 	}
 	return nil
 }
 
-// checkOutsider accepts what runs outside of the guest's pid namespace: such a process has no pid in it.
+// checkOutsider accepts processes outside of the guest agent's PID namespace. Such a process has no ID in the
+// namespace.
 func checkOutsider(conn *net.UnixConn) error {
 	cred, err := peerOf(conn)
 	if err != nil {
@@ -125,7 +127,8 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, cerr)
 }
 
-// peerGone reports whether the peer was reaped: then another process may have its pid. Linux before 6.5 cannot tell.
+// peerGone reports whether the peer was reaped, so that another process may have its ID. Linux before 6.5 cannot detect
+// this.
 func peerGone(conn *net.UnixConn) (gone bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -142,7 +145,7 @@ func peerGone(conn *net.UnixConn) (gone bool) {
 	return gone || err != nil
 }
 
-// Dial connects to the guest of this sandbox, its init.
+// Dial connects to the guest agent of this sandbox, its init process.
 func Dial() (*net.UnixConn, error) {
 	var conn *net.UnixConn
 	for deadline := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {

@@ -13,10 +13,10 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// bodyFields is implemented by messages with fields in the body: bytes, and strings that may be other than UTF-8. JSON
-// carries UTF-8 only, so the tags of these fields exclude them from the head.
+// bodyFields is implemented by messages with fields in the body: bytes, and strings that may not be valid UTF-8. JSON
+// only supports UTF-8, so the tags of these fields exclude them from the head.
 type bodyFields interface {
-	// fields returns pointers to []byte, string or []string, in the order of the body.
+	// fields returns pointers to []byte, string, or []string, in the order of the body.
 	fields() []any
 }
 
@@ -59,10 +59,10 @@ func AppendRequest(dst []byte, op Op, msg any) ([]byte, error) {
 	return AppendFrame(dst, Frame{Kind: KindRequest, Head: head, Body: body})
 }
 
-// AppendAnswer appends the frame of an answer.
+// AppendAnswer appends the frame of a response.
 func AppendAnswer(dst []byte, msg any) ([]byte, error) { return appendMessage(dst, KindAnswer, msg) }
 
-// AppendError appends the frame of a failure.
+// AppendError appends the frame of an error.
 func AppendError(dst []byte, e *Error) ([]byte, error) { return appendMessage(dst, KindError, e) }
 
 func appendMessage(dst []byte, kind FrameKind, msg any) ([]byte, error) {
@@ -73,9 +73,9 @@ func appendMessage(dst []byte, kind FrameKind, msg any) ([]byte, error) {
 	return AppendFrame(dst, Frame{Kind: kind, Head: head, Body: body})
 }
 
-// encode returns head and body of a message or of a pointer to one.
+// encode returns the head and body of a message or of a pointer to a message.
 func encode(msg any) (head, body []byte, err error) {
-	if v := reflect.ValueOf(msg); v.Kind() != reflect.Pointer { // only pointers have fields
+	if v := reflect.ValueOf(msg); v.Kind() != reflect.Pointer { // only pointers implement bodyFields
 		p := reflect.New(v.Type())
 		p.Elem().Set(v)
 		msg = p.Interface()
@@ -91,7 +91,7 @@ func encode(msg any) (head, body []byte, err error) {
 	return head, body, nil
 }
 
-// appendField appends a field: bytes or a string behind its length (4), a list of strings behind their number (4).
+// appendField appends a field: bytes or a string after a 4-byte length, or a list of strings after a 4-byte count.
 func appendField(dst []byte, field any) []byte {
 	switch f := field.(type) {
 	case *[]byte:
@@ -107,7 +107,8 @@ func appendField(dst []byte, field any) []byte {
 	return dst
 }
 
-// Decode reads a message's head and, for one with fields there, its body into msg. Its bytes then share body.
+// Decode decodes a message's head into msg. If the message has fields in the body, it also decodes the body. The fields
+// share memory with body.
 func Decode(head, body []byte, msg any) error {
 	if len(head) > 0 {
 		if err := json.Unmarshal(head, msg); err != nil {
@@ -139,13 +140,13 @@ func Decode(head, body []byte, msg any) error {
 	return r.err
 }
 
-// bodyReader reads the fields of a body. After an error all of them are empty.
+// bodyReader reads the fields of a body. After an error, all fields are empty.
 type bodyReader struct {
 	rest []byte
 	err  error
 }
 
-// number reads a length, or a number of fields. Neither is larger than the rest of the body.
+// number reads a length or a count. It must not exceed the size of the rest of the body.
 func (r *bodyReader) number() int {
 	if len(r.rest) < 4 || int64(binary.BigEndian.Uint32(r.rest)) > int64(len(r.rest)-4) {
 		r.rest, r.err = nil, fmt.Errorf("%w: body too short", ErrFrame)

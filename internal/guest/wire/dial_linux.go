@@ -9,24 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queueWait is how long a connection waits in line.
+// queueWait is the maximum time that a connection waits in the queue.
 const queueWait = 500 * time.Millisecond
 
-// DialSocket connects to the socket of a guest, from the network namespace of this thread. Unlike net.Dial it waits in
-// line where the queue of connections is full, so that a command that keeps it full does not keep hosts out; it is
-// EAGAIN when half a second was not enough.
+// DialSocket connects to the socket of a guest agent, from the network namespace of this thread. If the connection
+// queue is full, it waits, unlike net.Dial. Therefore a command that keeps the queue full cannot lock hosts out. After
+// half a second, DialSocket returns EAGAIN.
 func DialSocket(name string) (*net.UnixConn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	defer f.Close() //nolint:errcheck // the connection has a descriptor of its own
+	defer f.Close() //nolint:errcheck // the connection uses a copy of the descriptor
 	wait := unix.NsecToTimeval(queueWait.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // by a signal of the Go runtime
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted by a signal of the Go runtime
 		err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
 	}
 	if err != nil {
@@ -36,5 +36,5 @@ func DialSocket(name string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return conn.(*net.UnixConn), nil // what a Unix socket is made into
+	return conn.(*net.UnixConn), nil // a Unix socket always becomes this type
 }

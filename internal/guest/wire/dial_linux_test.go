@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDialSocketWaits: a connection that finds the queue full waits in line, and is EAGAIN when nobody makes room.
+// TestDialSocketWaits verifies that a connection waits if the queue is full, and returns EAGAIN if it stays full.
 func TestDialSocketWaits(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -38,7 +38,7 @@ func TestDialSocketWaits(t *testing.T) {
 		t.Errorf("the queue has room for %v", conn.LocalAddr())
 	}
 	go func() {
-		time.Sleep(queueWait / 10) // it works without, too, but then nobody waits
+		time.Sleep(queueWait / 10) // without the sleep, the connection would not wait
 		if nfd, _, err := unix.Accept(fd); err == nil {
 			_ = unix.Close(nfd)
 		}

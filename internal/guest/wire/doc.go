@@ -1,8 +1,8 @@
-// Package wire is the protocol between a host and the guest inside a sandbox, as docs/guest-protocol.md specifies it.
+// Package wire implements the protocol between a host and the guest agent, as specified in docs/guest-protocol.md.
 //
-// A connection begins with a marker of each side, which contains the version. Then a multiplexer carries one stream
-// per request. On each stream travel frames (Frame), which hold the messages of messages.go.
+// A connection begins with a marker from each side, which contains the version. After that, a multiplexer carries one
+// stream per request. Each stream carries frames (Frame) with the messages in messages.go.
 package wire
 
-// ProtocolVersion is the version of the link that this package speaks.
+// ProtocolVersion is the protocol version that this package implements.
 const ProtocolVersion = 3

@@ -10,17 +10,17 @@ import (
 // FrameKind is the kind of a frame.
 type FrameKind uint8
 
-// Frame kinds. Either side ignores nothing: an unknown kind ends the stream, not the connection.
+// Frame kinds. An unknown kind ends the stream, but not the connection.
 const (
-	KindRequest FrameKind = 1 // host: head is an Envelope, body the request's fields there
-	KindAnswer  FrameKind = 2 // guest: head is the answer, body its fields there
-	KindError   FrameKind = 3 // guest: head is an Error
+	KindRequest FrameKind = 1 // from the host; head: an Envelope, body: the request's body fields
+	KindAnswer  FrameKind = 2 // from the guest agent; head: the response, body: its body fields
+	KindError   FrameKind = 3 // from the guest agent; head: an Error
 	KindData    FrameKind = 4 // raw bytes of the channel
-	KindEOF     FrameKind = 5 // the channel ends; no head, no body
-	KindCredit  FrameKind = 6 // guest: body is 4 bytes, how many more bytes of the channel the host may send
+	KindEOF     FrameKind = 5 // end of the channel; no head or body
+	KindCredit  FrameKind = 6 // from the guest agent; body: 4 bytes, additional bytes that the host may send
 )
 
-// Channel is what a KindData frame carries.
+// Channel identifies the data in a KindData frame.
 type Channel uint8
 
 // Channels.
@@ -30,44 +30,44 @@ const (
 	ChanStdout Channel = 2
 	ChanStderr Channel = 3
 	ChanFile   Channel = 4
-	ChanConn   Channel = 5 // a connection to a service, or to a port
+	ChanConn   Channel = 5 // connection to a service or port
 )
 
-// Limits of a frame and of what travels in it.
+// Limits of a frame and of its contents.
 const (
-	// FramePrefixSize is the size of what stands before head and body.
+	// FramePrefixSize is the size of the prefix before head and body.
 	FramePrefixSize = 12
-	// MaxHead bounds a head.
+	// MaxHead is the maximum size of a head.
 	MaxHead = 4 << 20
-	// MaxBody bounds the body of a request or an answer. Two MiB of arguments, the kernel's own limit, fit.
+	// MaxBody is the maximum size of the body of a request or response. Two MiB of arguments, the kernel's limit, fit.
 	MaxBody = 4 << 20
-	// MaxData bounds the body of a data frame.
+	// MaxData is the maximum size of the body of a data frame.
 	MaxData = 60 << 10
-	// InlineData is how many bytes of standard input or of a file travel inside a request instead of behind it.
+	// InlineData is the maximum size of standard input or a file that is sent inside a request instead of after it.
 	InlineData = MaxData
-	// StdinCredit is how many bytes of standard input the host may send before the first KindCredit.
+	// StdinCredit is the number of bytes of standard input that the host may send before the first KindCredit.
 	StdinCredit = 64 << 10
-	// MaxStdinWrite bounds StdinRequest.Data.
+	// MaxStdinWrite is the maximum size of StdinRequest.Data.
 	MaxStdinWrite = 1 << 20
-	// MaxKeep bounds each of RunRequest.HeadBytes and RunRequest.TailBytes.
+	// MaxKeep is the maximum value of RunRequest.HeadBytes and RunRequest.TailBytes.
 	MaxKeep = 512 << 10
-	// MaxReadBytes bounds the output in one ReadResult.
+	// MaxReadBytes is the maximum size of the output in one ReadResult.
 	MaxReadBytes = 1 << 20
-	// MaxListEntries bounds the entries of one ListResult.
+	// MaxListEntries is the maximum number of entries in one ListResult.
 	MaxListEntries = 10_000
-	// DefaultListEntries is what ListRequest.Limit 0 means.
+	// DefaultListEntries is the limit if ListRequest.Limit is 0.
 	DefaultListEntries = 1000
-	// MaxListBytes bounds the paths of one ListResult.
+	// MaxListBytes is the maximum total size of the paths in one ListResult.
 	MaxListBytes = 2 << 20
-	// MaxDigests bounds the paths of one DigestRequest.
+	// MaxDigests is the maximum number of paths in one DigestRequest.
 	MaxDigests = 500
-	// MaxListTotal is where ListResult.Total stops counting.
+	// MaxListTotal is the maximum value of ListResult.Total.
 	MaxListTotal = 200_000
-	// MaxExecID bounds an exec id; its characters are a-z, A-Z, 0-9, '_' and '-'.
+	// MaxExecID is the maximum length of a command ID. Allowed characters are a-z, A-Z, 0-9, '_', and '-'.
 	MaxExecID = 64
 )
 
-// ErrFrame: a frame breaks a rule of the protocol. ErrFrameSize: it is too large.
+// ErrFrame means that a frame violates the protocol. ErrFrameSize means that a frame is too large.
 var (
 	ErrFrame     = errors.New("malformed frame")
 	ErrFrameSize = fmt.Errorf("%w: larger than its limit", ErrFrame)
@@ -81,7 +81,8 @@ type Frame struct {
 	Body    []byte
 }
 
-// AppendFrame appends f: kind (1), channel (1), zero (2), length of the head (4), length of the body (4), head, body.
+// AppendFrame appends f: kind (1 byte), channel (1), zero (2), length of the head (4), length of the body (4), head,
+// body.
 func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	if err := checkFrame(f.Kind, f.Channel, len(f.Head), len(f.Body)); err != nil {
 		return dst, err
@@ -90,7 +91,7 @@ func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	return append(append(dst, f.Head...), f.Body...), nil
 }
 
-// AppendData appends a data frame of p, which is at most MaxData bytes.
+// AppendData appends a data frame with p, which must have at most MaxData bytes.
 func AppendData(dst []byte, ch Channel, p []byte) []byte {
 	return append(appendPrefix(dst, KindData, ch, 0, len(p)), p...)
 }
@@ -98,7 +99,7 @@ func AppendData(dst []byte, ch Channel, p []byte) []byte {
 // AppendEOF appends the frame that ends a channel.
 func AppendEOF(dst []byte, ch Channel) []byte { return appendPrefix(dst, KindEOF, ch, 0, 0) }
 
-// PutDataPrefix writes the prefix of a data frame of n bytes into the first FramePrefixSize bytes of dst.
+// PutDataPrefix writes the prefix of a data frame with n bytes to the first FramePrefixSize bytes of dst.
 func PutDataPrefix(dst []byte, ch Channel, n int) {
 	appendPrefix(dst[:0], KindData, ch, 0, n)
 }
@@ -109,8 +110,8 @@ func appendPrefix(dst []byte, k FrameKind, ch Channel, head, body int) []byte {
 	return binary.BigEndian.AppendUint32(dst, uint32(body))
 }
 
-// ReadFrame reads one frame. Head and body share a buffer that is the caller's; buf is used for it when large enough.
-// io.EOF means that the stream ended between frames.
+// ReadFrame reads one frame. Head and body share a buffer, which the caller owns. If buf is large enough, ReadFrame
+// uses it as the buffer. io.EOF means that the stream ended between frames.
 func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
 	var p [FramePrefixSize]byte
 	if _, err := io.ReadFull(r, p[:]); err != nil {
@@ -132,8 +133,8 @@ func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
 	return f, nil
 }
 
-// ParsePrefix returns the frame that the FramePrefixSize bytes of p begin, still empty, and the lengths of its head and
-// body.
+// ParsePrefix parses a prefix of FramePrefixSize bytes. It returns the frame without head and body, and the lengths of
+// head and body.
 func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
 	f = Frame{Kind: FrameKind(p[0]), Channel: Channel(p[1])}
 	h, b := binary.BigEndian.Uint32(p[4:]), binary.BigEndian.Uint32(p[8:])
@@ -143,7 +144,8 @@ func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
 	return f, int(h), int(b), checkFrame(f.Kind, f.Channel, int(h), int(b))
 }
 
-// readBytes reads n bytes. It grows with what really comes, so that a stated length alone allocates little.
+// readBytes reads n bytes. Its buffer grows with the received data, so that a large declared length alone allocates
+// little memory.
 func readBytes(r io.Reader, n int, buf []byte) ([]byte, error) {
 	const step = 256 << 10
 	if n <= cap(buf) {

@@ -43,7 +43,8 @@ func TestFrameRules(t *testing.T) {
 	}
 }
 
-// A stated length alone makes the reader allocate little. Not beside other tests, whose allocations would count.
+// TestFrameThatNeverComes verifies that a large declared length alone allocates little memory. It does not run in
+// parallel, because allocations of other tests would count.
 func TestFrameThatNeverComes(t *testing.T) {
 	prefix := []byte{byte(wire.KindRequest), 0, 0, 0, 0, 0x40, 0, 0, 0, 0x40, 0, 0}
 	allocated := testing.Benchmark(func(b *testing.B) {
@@ -122,7 +123,8 @@ func TestValidExecID(t *testing.T) {
 	}
 }
 
-// FuzzMessage: what can be read is written again as it was, and its contents either decode or are refused.
+// FuzzMessage verifies that any frame that can be read is written back unchanged, and that its contents are decoded or
+// rejected.
 func FuzzMessage(f *testing.F) {
 	for _, fr := range []wire.Frame{
 		{Kind: wire.KindRequest, Head: []byte(`{"op":"run-v1","arg":{"exec_id":"x"}}`),

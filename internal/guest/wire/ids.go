@@ -1,6 +1,6 @@
 package wire
 
-// ValidExecID reports whether id may name an exec: 1 to MaxExecID of a-z, A-Z, 0-9, '_' and '-'.
+// ValidExecID reports whether id is a valid command ID: 1 to MaxExecID characters from a-z, A-Z, 0-9, '_', and '-'.
 func ValidExecID(id string) bool {
 	if id == "" || len(id) > MaxExecID {
 		return false

@@ -6,29 +6,29 @@ import (
 	"io"
 )
 
-// SocketName is the address of a guest's socket, in the abstract namespace of its sandbox's network: there is no file
-// that a command could remove or replace, and nothing outside of the namespace can reach it.
+// SocketName is the address of a guest agent's socket, in the abstract namespace of its sandbox's network. A command
+// cannot remove or replace it like a file, and processes outside of the namespace cannot reach it.
 const SocketName = "@workcell-guest"
 
-// MarkerSize is the size of a preamble and of its acknowledgement.
+// MarkerSize is the size of a preamble and of an acknowledgment.
 const MarkerSize = 10
 
-// Magics of the markers.
+// Magic bytes of the markers.
 const (
 	FromHost  = "\xF5WCpre\r\n" // preamble
-	FromGuest = "\xF5WCack\r\n" // acknowledgement
+	FromGuest = "\xF5WCack\r\n" // acknowledgment
 )
 
-// ErrMarker: a stream does not begin with a marker.
+// ErrMarker means that a stream does not begin with a marker.
 var ErrMarker = errors.New("the stream does not begin as it must")
 
-// AppendMarker appends the bytes that each side sends first: magic (8) and version (2, big-endian). They are the same
-// in every version, so that a guest can answer hosts of other versions.
+// AppendMarker appends the first bytes that each side sends: magic bytes (8) and version (2, big-endian). This format
+// is the same in every version, so that a guest agent can answer hosts with other versions.
 func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, magic...), version)
 }
 
-// ReadMarker reads the marker of the other side, and returns its version.
+// ReadMarker reads the marker of the other side and returns its version.
 func ReadMarker(r io.Reader, magic string) (version uint16, err error) {
 	var b [MarkerSize]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {

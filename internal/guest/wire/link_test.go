@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// FuzzMarker: a marker is read back as it was written, byte by byte too, and no other bytes are one.
+// FuzzMarker verifies that a marker is read back as written, even byte by byte, and that other bytes are rejected.
 func FuzzMarker(f *testing.F) {
 	f.Add(uint16(1), uint16(0), []byte("behind"))
 	f.Add(uint16(65535), uint16(300), []byte{})
@@ -26,7 +26,7 @@ func FuzzMarker(f *testing.F) {
 		if _, err := wire.ReadMarker(bytes.NewReader(b), wire.FromHost); !errors.Is(err, wire.ErrMarker) {
 			t.Fatalf("the other side's: %v", err)
 		}
-		bit := int(flip) % 64 // of the magic
+		bit := int(flip) % 64 // in the magic bytes
 		b[bit/8] ^= 1 << (bit % 8)
 		if got, err := wire.ReadMarker(bytes.NewReader(b), wire.FromGuest); !errors.Is(err, wire.ErrMarker) {
 			t.Fatalf("with bit %d flipped it is still a marker: %d, %v", bit, got, err)
@@ -41,7 +41,7 @@ func header(kind, flags byte, length int) []byte {
 	return []byte{0, kind, 0, flags, 0, 0, 0, 1, byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}
 }
 
-// writes collects what is written, call by call.
+// writes records the data of each write.
 type writes struct {
 	calls [][]byte
 	err   error
@@ -52,7 +52,7 @@ func (w *writes) Write(p []byte) (int, error) {
 	return len(p), w.err
 }
 
-// TestMuxWriter: a header goes out with its body, and nothing else waits.
+// TestMuxWriter verifies that a header is written together with its body, and that other data is not held back.
 func TestMuxWriter(t *testing.T) {
 	t.Parallel()
 	var w writes
@@ -76,7 +76,8 @@ func TestMuxWriter(t *testing.T) {
 	}
 }
 
-// FuzzMuxFrames: however the bytes are cut, the same headers are seen, and none in a body.
+// FuzzMuxFrames verifies that the same headers are found regardless of how the data is split, and that no headers are
+// found in a body.
 func FuzzMuxFrames(f *testing.F) {
 	f.Add(append(header(wire.MuxData, 0, 12), header(wire.MuxGoAway, 0, 0)...), uint8(5))
 	f.Add(append(header(wire.MuxPing, 1, 1<<30), header(wire.MuxData, 0, 1<<30)...), uint8(1))

@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// MaxElements bounds a list in an answer. In memory an element is much larger than the two bytes that it may have on
-// the wire, so the number is checked while a list is decoded and not afterwards.
+// MaxElements is the maximum length of a list in a response. In memory, an element is much larger than its two or more
+// bytes in the message. Therefore the length is checked during decoding, not afterwards.
 const MaxElements = 1 << 16
 
-// List is a list in an answer.
+// List is a list in a response.
 type List[T any] []T
 
 // UnmarshalJSON decodes at most MaxElements elements.

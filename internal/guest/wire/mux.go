@@ -5,30 +5,30 @@ import (
 	"io"
 )
 
-// Fields of the multiplexer's header that MuxWriter and MuxFrames use.
+// Parts of the multiplexer's header that MuxWriter and MuxFrames use.
 const (
 	MuxHeaderSize   = 12
-	MuxData         = 0 // type of a frame with data
-	MuxWindowUpdate = 1 // type of a frame that grants window, and by its flags opens or closes a stream
+	MuxData         = 0 // type of a data frame
+	MuxWindowUpdate = 1 // type of a frame that grants window; its flags open or close a stream
 	MuxPing         = 2
-	MuxGoAway       = 3 // a host's farewell
+	MuxGoAway       = 3 // goodbye of a host
 	MuxFlagSYN      = 1
 )
 
-// maxHeld bounds what a MuxWriter keeps for the next frame.
+// maxHeld is the maximum number of bytes that a MuxWriter holds back for the next frame.
 const maxHeld = 128 << 10
 
-// MuxWriter writes a multiplexer's frames whole. The multiplexer writes a header and its body separately, and each
-// write wakes every process on the way. Not safe for concurrent use.
+// MuxWriter writes whole frames of a multiplexer. The multiplexer writes a header and its body separately, and each
+// write would wake up every process on the path. It is not safe for concurrent use.
 type MuxWriter struct {
 	w    io.Writer
 	held []byte
 }
 
-// NewMuxWriter writes frames to w.
+// NewMuxWriter returns a MuxWriter that writes frames to w.
 func NewMuxWriter(w io.Writer) *MuxWriter { return &MuxWriter{w: w} }
 
-// Write takes a frame's header or body.
+// Write accepts the header or body of a frame.
 func (m *MuxWriter) Write(p []byte) (int, error) {
 	header := len(m.held) == 0 && len(p) == MuxHeaderSize
 	m.held = append(m.held, p...)
@@ -48,14 +48,14 @@ func (m *MuxWriter) Write(p []byte) (int, error) {
 
 func muxLength(header []byte) uint32 { return binary.BigEndian.Uint32(header[8:]) }
 
-// MuxFrames finds the headers of a multiplexer in the bytes of the other side.
+// MuxFrames finds the headers of a multiplexer in the data of the other side.
 type MuxFrames struct {
 	head [MuxHeaderSize]byte
-	have int   // bytes of head
-	skip int64 // bytes of data that follow
+	have int   // number of bytes in head
+	skip int64 // remaining bytes of the frame's data
 }
 
-// Follow takes the next bytes, and calls seen with each whole header, until an error.
+// Follow processes the next bytes and calls seen with each complete header. It stops at the first error.
 func (f *MuxFrames) Follow(p []byte, seen func(header []byte) error) error {
 	for len(p) > 0 {
 		if f.skip > 0 {

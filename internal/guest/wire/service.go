@@ -3,16 +3,16 @@ package wire
 // ToolsSocket is the address of the service "tools" in a sandbox, in the abstract namespace of its network.
 const ToolsSocket = "@workcell-tools"
 
-// Bounds of services and deadlines.
+// Limits of services and deadlines.
 const (
 	MaxConns     = 128    // open connections of a listener
 	MaxDials     = 128    // open connections to ports
-	MaxConnWait  = 60_000 // milliseconds that a connection waits for an accept
-	MaxExtension = 60_000 // milliseconds that one DeadlineRequest may add
+	MaxConnWait  = 60_000 // maximum time that a connection waits for an accept, in milliseconds
+	MaxExtension = 60_000 // maximum extension by one DeadlineRequest, in milliseconds
 )
 
-// ServiceNetworks returns the names of all services, and the network by which commands connect to each, "unix" or
-// "tcp". Connections to a Unix service are known by the exec that they come from.
+// ServiceNetworks returns the names of all services, each with the network that commands use to connect, "unix" or
+// "tcp". Only connections to a Unix service identify the command that they come from.
 func ServiceNetworks() map[string]string {
 	return map[string]string{
 		"tools":  "unix",
@@ -21,39 +21,39 @@ func ServiceNetworks() map[string]string {
 	}
 }
 
-// ListenRequest makes the sender the one that accepts the connections to a service, in the place of whoever was before.
+// ListenRequest makes the sender the host that accepts the connections to a service. It replaces the previous host.
 type ListenRequest struct {
 	Name       string `json:"name"`
-	MaxConns   int    `json:"max_conns"` // open at once, 1 to MaxConns
-	WaitMillis int64  `json:"wait_ms"`   // how long a connection waits for an accept, 1 to MaxConnWait
+	MaxConns   int    `json:"max_conns"` // open connections, 1 to MaxConns
+	WaitMillis int64  `json:"wait_ms"`   // maximum time that a connection waits for an accept, 1 to MaxConnWait
 }
 
-// ListenResult answers ListenRequest.
+// ListenResult is the response to ListenRequest.
 type ListenResult struct {
-	Address string `json:"address"` // "@workcell-tools", "127.0.0.1:40123"
+	Address string `json:"address"` // for example "@workcell-tools" or "127.0.0.1:40123"
 }
 
-// AcceptRequest waits for a connection to a service that the same host listens as.
+// AcceptRequest waits for a connection to a service for which the same host listens.
 type AcceptRequest struct {
 	Name string `json:"name"`
 }
 
-// DialRequest connects to a TCP port that something inside the sandbox listens on.
+// DialRequest connects to a TCP port on which a process in the sandbox listens.
 type DialRequest struct {
-	// Address is HOST:PORT. The host is "localhost", for which both families are tried, or an address of the loopback.
+	// Address is HOST:PORT. The host is a loopback address or "localhost", for which IPv4 and IPv6 are tried.
 	Address string `json:"address"`
 }
 
-// Dialed answers DialRequest.
+// Dialed is the response to DialRequest.
 type Dialed struct {
-	Local  string `json:"local"`  // address of the guest's end
-	Remote string `json:"remote"` // address that was connected to
+	Local  string `json:"local"`  // address of the guest agent's end
+	Remote string `json:"remote"` // address of the server
 }
 
-// Accepted answers AcceptRequest. The last three fields are empty on TCP.
+// Accepted is the response to AcceptRequest. The last three fields are empty for TCP.
 type Accepted struct {
 	ConnID  string `json:"conn_id"`           // 16 hexadecimal digits
-	ExecID  string `json:"exec_id,omitempty"` // that the connecting process belongs to
-	PID     int    `json:"pid,omitempty"`     // of that process, inside the sandbox
-	Program string `json:"program,omitempty"` // the name of that process, printable ASCII
+	ExecID  string `json:"exec_id,omitempty"` // command of the connecting process
+	PID     int    `json:"pid,omitempty"`     // ID of that process inside the sandbox
+	Program string `json:"program,omitempty"` // name of that process, printable ASCII
 }

@@ -1,12 +1,12 @@
 package wire
 
-// Keys of _meta in the MCP messages between code inside a sandbox and the host's tools. The clients of
-// internal/guest/lib write and read the same.
+// Keys of _meta in the MCP messages between code in a sandbox and the host tools. The clients in internal/guest/lib use
+// the same keys.
 const (
-	// MetaSave, of a call, is the path below the workspace where the result is to stay.
+	// MetaSave, in a call, is the path in the workspace where the result must be saved.
 	MetaSave = "workcell/save"
-	// MetaFiles, of an answer, lists the files that came beside the result.
+	// MetaFiles, in a response, lists the files that were returned with the result.
 	MetaFiles = "workcell/files"
-	// MetaIndex, of a listed tool, is its line of the index: "server.tool(argument, optional?) - Title."
+	// MetaIndex, in a listed tool, is its line in the index: "server.tool(argument, optional?) - Title."
 	MetaIndex = "workcell/index"
 )
