@@ -127,7 +127,7 @@ func (s *StreamInput) Frame(f wire.Frame) {
 }
 
 // End ends the input from the stream. If the stream ended early, the command's input is not closed, because the command
-// would treat the partial input as complete. Instead, the command is killed, or its reconnect window expires.
+// would treat the partial input as complete. The caller then kills the command or lets it wait for input.
 func (s *StreamInput) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ const (
 	leftPause = 5 * time.Millisecond // pause between two checks for these processes
 	// lookPause is the pause between two checks for full directories in memory.
 	lookPause = 250 * time.Millisecond
-	// quickTime is the time within which most commands exit. After that, goroutines are started to monitor the command.
+	// quickTime is how long quickly waits for a command to exit before goroutines are started to monitor it.
 	quickTime = time.Millisecond
 )
 

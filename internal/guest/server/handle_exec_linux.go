@@ -53,7 +53,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	case <-e.ended:
 	case <-after(req.YieldMillis):
 	case <-left:
-		// A disconnected host may come back for its command within the reconnect window. A host that canceled will not.
+		// A disconnected host may come back for its command. A host that canceled will not.
 		if r.cancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}
