@@ -24,7 +24,7 @@ import (
 //	stream, err := b.Dial(ctx, info.ID)          // bytes to and from the guest
 //	err = b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true})
 //
-// A wrapper embeds the SandboxBackend that it wraps. A driver that lacks some of the features embeds [Unsupported].
+// A wrapper embeds the wrapped SandboxBackend. Drivers without some of the features embed [Unsupported].
 //
 // All methods are safe for concurrent use. Every call must return when its context ends, with an error that errors.Is
 // can match to the context's error. Other errors must wrap one of this package's sentinel errors if one fits, so that
@@ -33,21 +33,21 @@ type SandboxBackend interface {
 	// Name returns the driver's name, for example "docker". Errors and spans contain this name.
 	Name() string
 
-	// Ping returns information about the engine. If the engine does not respond, Ping returns an error that wraps
+	// Ping returns information about the engine. If the engine does not respond, Ping returns an error wrapping
 	// ErrUnavailable.
 	Ping(ctx context.Context) (EngineInfo, error)
 
 	// Create creates a sandbox from spec and starts it. It uses the engine's copy of the image or pulls the image,
-	// depending on spec.Pull. If Create fails or ctx is canceled, it must remove everything that it created. If the engine
-	// cannot enforce a requested limit or mode, Create must fail with ErrUnsupported.
+	// depending on spec.Pull. If Create fails or ctx is canceled, it must remove all created objects. If the engine cannot
+	// enforce a requested limit or mode, Create must fail with ErrUnsupported.
 	Create(ctx context.Context, spec Spec) (Info, error)
 
 	// Get describes a sandbox. If this driver does not know the ID, or the ID is not a Workcell sandbox, Get returns
 	// ErrNotFound.
 	Get(ctx context.Context, id string) (Info, error)
 
-	// List describes the sandboxes that match filter, sorted by creation time. It includes stopped sandboxes. It must
-	// never return a container that Workcell did not create.
+	// List describes the sandboxes matching filter, sorted by creation time. It includes stopped sandboxes. It must never
+	// return a container not created by Workcell.
 	List(ctx context.Context, filter Filter) ([]Info, error)
 
 	// Start starts a stopped sandbox. It does nothing if the sandbox is already running.
@@ -59,13 +59,12 @@ type SandboxBackend interface {
 	// Remove stops a sandbox and deletes it. It does nothing if the ID is unknown.
 	Remove(ctx context.Context, id string, opts RemoveOptions) error
 
-	// Dial opens a new stream to the guest agent. Streams that this process or other processes already opened are not
-	// affected. If the sandbox no longer exists, Dial returns ErrNotFound. If the sandbox is not running, Dial returns
-	// ErrLost.
+	// Dial opens a new stream to the guest agent. Open streams of this or other processes are not affected. If the sandbox
+	// no longer exists, Dial returns ErrNotFound. If the sandbox is not running, Dial returns ErrLost.
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 
-	// Capabilities returns the features that this engine can enforce. It must not wait for the engine longer than the
-	// context of New allowed.
+	// Capabilities returns the features enforced by this engine. It must not wait for the engine longer than the context
+	// of New allowed.
 	Capabilities() Capabilities
 
 	// ImageID returns the value that Info.ImageID would have if a sandbox were created from ref now. It never pulls the
@@ -76,15 +75,15 @@ type SandboxBackend interface {
 	// without a sandbox if the sandbox was removed without its volumes, or if a process crashed during removal.
 	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
 
-	// RemoveWorkspace deletes the workspace of a session that has no sandbox. It does nothing if the workspace is unknown.
+	// RemoveWorkspace deletes the workspace of a session without a sandbox. It does nothing if the workspace is unknown.
 	// If the workspace belongs to another instance or to an existing sandbox, RemoveWorkspace keeps it and returns
 	// ErrExists.
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
 
-	// CommitEnvironment stops a sandbox that was created with Spec.Building. It then keeps EnvironmentDir for later
-	// sandboxes that have the same image and the same Spec.Environment. A driver may keep other files of the root file
-	// system, but not the workspace or /tmp. CommitEnvironment must be crash-safe: an environment exists completely or not
-	// at all. If the environment already exists, CommitEnvironment keeps it and returns nil.
+	// CommitEnvironment stops a sandbox created with Spec.Building. It then keeps EnvironmentDir for later sandboxes with
+	// the same image and the same Spec.Environment. A driver may keep other files of the root file system, but not the
+	// workspace or /tmp. CommitEnvironment must be crash-safe: an environment exists completely or not at all. If the
+	// environment already exists, CommitEnvironment keeps it and returns nil.
 	//
 	//	_, err := b.Create(ctx, spec)                // spec.Environment is set: ErrEnvironment
 	//	spec.Building = true
@@ -109,8 +108,8 @@ type SandboxBackend interface {
 	// completes it before the next access to the sandbox.
 	Snapshot(ctx context.Context, id, name string) (Snapshot, error)
 
-	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism that the next snapshot would use. If
-	// the commands cannot be frozen, the mechanism is empty.
+	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism for the next snapshot. If the commands
+	// cannot be frozen, the mechanism is empty.
 	Snapshots(ctx context.Context, id string) ([]Snapshot, SnapshotMechanism, error)
 
 	// CopySnapshot copies a snapshot from another sandbox of the instance and keeps the snapshot's name. The sandbox can
@@ -128,9 +127,9 @@ type SandboxBackend interface {
 	Close() error
 }
 
-// Unsupported implements the methods for images, workspaces, environments, and snapshots for drivers that do not
-// support them. Embed it in a driver, and define the methods that the driver supports. Create of such a driver must
-// return ErrUnsupported if Spec.Environment or Spec.Fork is set.
+// Unsupported implements the methods for images, workspaces, environments, and snapshots for drivers without support
+// for them. Embed it in a driver, and define the supported methods. Create of such a driver must return ErrUnsupported
+// if Spec.Environment or Spec.Fork is set.
 type Unsupported struct{}
 
 // ErrNoSnapshots is returned by the snapshot methods of Unsupported. It wraps ErrUnsupported.
@@ -194,7 +193,7 @@ type RemoveOptions struct {
 	Volumes bool
 }
 
-// Capabilities lists the features that an engine can enforce.
+// Capabilities lists the features enforced by an engine.
 type Capabilities struct {
 	Memory          bool          // Limits.MemoryBytes, swap included
 	CPU             bool          // Limits.CPUMillis

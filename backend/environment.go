@@ -10,7 +10,7 @@ const (
 	NodeModulesLink = "/node_modules"
 )
 
-// Environment describes packages that were installed once for all sandboxes of an image.
+// Environment describes the packages installed once for all sandboxes of an image.
 type Environment struct {
 	Name    string // name on the engine
 	Recipe  string // Spec.Environment

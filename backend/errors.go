@@ -50,7 +50,7 @@ var (
 )
 
 // Error describes a failed operation of a backend on a sandbox. Package session creates these errors. Drivers return
-// plain errors that wrap a sentinel error.
+// plain errors with a wrapped sentinel error.
 type Error struct {
 	Op      string // operation, for example "Open", "Exec", or "ReadFile"
 	Backend string // name of the driver

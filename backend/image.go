@@ -58,8 +58,8 @@ type imageRule struct {
 	anyTag bool   // allows every tag and digest of the repository
 }
 
-// NewImagePolicy returns a policy that allows the images that match at least one pattern. Without patterns, the policy
-// allows no images.
+// NewImagePolicy returns a policy for the images matching at least one pattern. Without patterns, the policy allows no
+// images.
 //
 //	python                    docker.io/library/python:latest, nothing else
 //	python:3.11-slim          that tag
@@ -83,7 +83,7 @@ func NewImagePolicy(patterns ...string) (*ImagePolicy, error) {
 	return p, nil
 }
 
-// Check returns nil if ref is allowed. If ref is not allowed or is malformed, Check returns an error that wraps
+// Check returns nil if ref is allowed. If ref is not allowed or is malformed, Check returns an error wrapping
 // ErrPermission.
 func (p *ImagePolicy) Check(ref string) error {
 	if p == nil {

@@ -101,7 +101,7 @@ func TestImagePolicyEdges(t *testing.T) {
 	}
 }
 
-// TestImageErrorsHoldNoPassword verifies that errors about references that are URLs contain no password.
+// TestImageErrorsHoldNoPassword verifies that errors about references in URL form contain no password.
 func TestImageErrorsHoldNoPassword(t *testing.T) {
 	t.Parallel()
 	p, err := backend.NewImagePolicy("python")

@@ -3,7 +3,7 @@ package backend
 // LabelPrefix is the prefix of every label that Workcell sets. Users must not set labels with this prefix.
 const LabelPrefix = "dev.workcell."
 
-// Labels on every container and volume that Workcell creates.
+// Labels on every container and volume of Workcell.
 const (
 	LabelInstance = LabelPrefix + "instance" // owning installation
 	LabelID       = LabelPrefix + "id"       // session id
@@ -14,7 +14,7 @@ const (
 	LabelGuest    = LabelPrefix + "guest"    // version of the guest inside
 	LabelRole     = LabelPrefix + "role"     // purpose of the object, see the Role constants
 	LabelRecipe   = LabelPrefix + "recipe"   // Spec.Environment
-	LabelImage    = LabelPrefix + "image"    // reference of the image that an environment belongs to
+	LabelImage    = LabelPrefix + "image"    // reference of an environment's image
 )
 
 // Values of LabelRole.
@@ -22,7 +22,7 @@ const (
 	RoleSandbox   = "sandbox"   // a sandbox's container
 	RoleWorkspace = "workspace" // a sandbox's workspace volume
 	RoleGuest     = "guest"     // object with the guest agent, shared by all sandboxes with the same guest version
-	RoleInit      = "init"      // short-lived helper that prepares a volume or a network
+	RoleInit      = "init"      // short-lived helper to prepare a volume or a network
 	RoleNetwork   = "network"   // network of bridged sandboxes, one per engine
 
 	RoleEnvironment = "environment" // installed packages for sandboxes

@@ -24,7 +24,7 @@ type Limit struct {
 	Name              string // name in configuration files and schemas, for example "memory_mb"
 	Unit              string // "MiB", or the counted objects
 	Scale             int64  // size of one unit in the field of Limits
-	Min, Max, Default int64  // a zero Default means that no default limit applies
+	Min, Max, Default int64  // if Default is zero, no default limit applies
 	What              string // description for display
 
 	field func(*Limits) *int64
@@ -57,7 +57,7 @@ func LimitNamed(name string) Limit {
 	panic("backend: unknown limit " + name) // a bug in the caller
 }
 
-// Of returns a pointer to the field of l that the row describes.
+// Of returns a pointer to the row's field of l.
 func (row Limit) Of(l *Limits) *int64 { return row.field(l) }
 
 // Bounds returns the smallest and the largest allowed value in the limit's unit.
@@ -65,7 +65,7 @@ func (row Limit) Bounds() (least, most int64) {
 	return (row.Min + row.Scale - 1) / row.Scale, row.Max / row.Scale
 }
 
-// LimitError describes a limit that is out of bounds. It wraps ErrInvalid.
+// LimitError describes a limit out of bounds. It wraps ErrInvalid.
 type LimitError struct {
 	Limit Limit
 	Value int64 // value of the field in Limits
@@ -84,7 +84,7 @@ func (e *LimitError) Error() string {
 // Unwrap returns ErrInvalid.
 func (e *LimitError) Unwrap() error { return ErrInvalid }
 
-// Validate returns a LimitError for the first limit that is out of bounds. Zero fields are valid.
+// Validate returns a LimitError for the first limit out of bounds. Zero fields are valid.
 func (l Limits) Validate() error {
 	for _, row := range LimitTable() {
 		if v := *row.field(&l); v != 0 && (v < row.Min || v > row.Max) {

@@ -9,7 +9,7 @@ import (
 // MaxSnapshots is the maximum number of snapshots of a workspace.
 const MaxSnapshots = 32
 
-// SnapshotMechanism is the method that copies the files of a snapshot.
+// SnapshotMechanism is the method used to copy the files of a snapshot.
 type SnapshotMechanism string
 
 // The snapshot mechanisms.
@@ -27,7 +27,7 @@ type Snapshot struct {
 
 // ForkOf identifies a snapshot of another sandbox.
 type ForkOf struct {
-	SessionID string // session that owns the workspace, in the same instance
+	SessionID string // session owning the workspace, in the same instance
 	Snapshot  string
 }
 

@@ -5,7 +5,7 @@ import "time"
 // Workdir is the mount point of the workspace in every sandbox. It is also the root directory of the file tools.
 const Workdir = "/workspace"
 
-// DefaultUser is the user that runs commands if Spec.User is empty.
+// DefaultUser is the user of commands if Spec.User is empty.
 const DefaultUser = "1000:1000"
 
 // RootMode defines whether the root file system of a sandbox is writable. The zero value is RootReadonly.
@@ -36,8 +36,8 @@ const (
 	PullNever   PullPolicy = "never"   // fail with ErrImage if the engine does not have the image
 )
 
-// Enforcement is the mechanism that enforces Limits.WorkspaceBytes. When a driver creates a sandbox, it uses the
-// strongest mechanism that the host supports. An empty value means that no limit applies.
+// Enforcement is the mechanism used to enforce Limits.WorkspaceBytes. When a driver creates a sandbox, it uses the
+// host's strongest mechanism. If empty, no limit applies.
 type Enforcement string
 
 // Enforcements, strongest first.
@@ -49,17 +49,16 @@ const (
 	// local driver uses it, for a writable root.
 	WorkspaceMemory Enforcement = "memory"
 	// WorkspaceWatched means that the guest agent sums the file sizes and kills the commands if the sum exceeds the limit.
-	// No single file can exceed the limit. Together, the files can exceed it by the data that commands write between two
-	// checks.
+	// No single file can exceed the limit. Together, the files can exceed it by the data written between two checks.
 	WorkspaceWatched Enforcement = "watched"
 )
 
 // Spec describes a sandbox to create. Drivers must not modify it or keep references to it after the call.
 type Spec struct {
 	ID       string // session ID, unguessable; also the name of the container
-	Instance string // Workcell installation that owns the sandbox
+	Instance string // Workcell installation owning the sandbox
 	Key      string // text form of the session key
-	Run      string // run that owns the sandbox; empty for named sandboxes
+	Run      string // run owning the sandbox; empty for named sandboxes
 	Hash     string // hash of the user's request, to detect a changed request
 
 	Image      string      // image reference
@@ -75,9 +74,9 @@ type Spec struct {
 	// Isolation is the least that the sandbox must have, or Create must return an IsolationError. Empty: any.
 	Isolation Isolation
 
-	// Environment identifies the installed packages that the sandbox uses, as 32 to 64 hexadecimal digits. If the driver
-	// has no committed environment for this value and the image, Create must fail with ErrEnvironment (see
-	// CommitEnvironment). If the driver does not support environments, Create must fail with ErrUnsupported.
+	// Environment identifies the sandbox's installed packages, as 32 to 64 hexadecimal digits. If the driver has no
+	// committed environment for this value and the image, Create must fail with ErrEnvironment (see CommitEnvironment). If
+	// the driver does not support environments, Create must fail with ErrUnsupported.
 	Environment string
 	// Building creates a sandbox to install Environment in. EnvironmentDir belongs to the sandbox's user.
 	Building bool
@@ -88,8 +87,8 @@ type Spec struct {
 	Fork *ForkOf
 
 	// OrphanTimeout is the time after which an unused guest agent exits, which stops the sandbox. The time starts when no
-	// host is connected and no command is running. It stops sandboxes that no host can stop, for example after the host
-	// process was killed or the host lost power. If zero, the guest agent keeps running.
+	// host is connected and no command is running. It stops sandboxes without a host to stop them, for example after the
+	// host process was killed or the host lost power. If zero, the guest agent keeps running.
 	OrphanTimeout time.Duration
 	// Ephemeral means that only the creator uses the sandbox. Once the sandbox is stopped, any process may remove it and
 	// its workspace.
@@ -100,8 +99,8 @@ type Spec struct {
 	Created time.Time          // creation time to record; zero means now
 }
 
-// Mount is a host directory that is mounted in a sandbox, without the mounts below it. Drivers must return ErrInvalid
-// or ErrPermission if a mount would hide a part of the sandbox or expose system directories of the host.
+// Mount is a host directory mounted in a sandbox, without the mounts below it. Drivers must return ErrInvalid or
+// ErrPermission if a mount would hide a part of the sandbox or expose system directories of the host.
 type Mount struct {
 	Source   string `json:"source"`             // absolute path of a directory on the engine's host
 	Target   string `json:"target"`             // absolute path in the sandbox

@@ -19,8 +19,8 @@
 //	go test -race -run 'TestConformance/isolation' ./backend/docker/
 //
 // The engine must run on the host of the tests, because the suite checks some properties from outside the sandbox. For
-// example, it compares namespaces and kills processes without the driver. Tests run in parallel and share sandboxes
-// that they only read. At the end, no object of the suite may remain on the engine.
+// example, it compares namespaces and kills processes without the driver. Tests run in parallel and share sandboxes if
+// they only read them. At the end, no object of the suite may remain on the engine.
 //
 // # The test binary as another process
 //
@@ -41,7 +41,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// patience is the maximum time that a test waits for an event. It is long because test hosts may be very busy.
+// patience is the maximum time to wait for an event in a test. It is long because test hosts may be very busy.
 const patience = 3 * time.Minute
 
 // Harness describes a driver and its engine to the suite. Fields are required unless their comment states otherwise.
@@ -51,20 +51,20 @@ type Harness struct {
 	// New returns a new backend. All backends of the suite share one engine and one state, like several processes of the
 	// same user. The suite closes the backend.
 	New func(testing.TB) backend.SandboxBackend
-	// NewAllowing returns a backend whose bridged sandboxes may also reach these addresses. Required for drivers that
-	// support NetworkBridge. The suite closes the backend.
+	// NewAllowing returns a backend whose bridged sandboxes may also reach these addresses. Required for drivers with
+	// support for NetworkBridge. The suite closes the backend.
 	NewAllowing func(testing.TB, []netip.Prefix) backend.SandboxBackend
 	// Debian is an image with a shell and the usual small programs. Python is an image that also has python3. Both must
 	// exist on the engine, so that no pull is necessary.
 	Debian, Python string
-	// Images contains the functions that the suite needs to create images and registries. Required unless NoImages is set.
+	// Images contains the suite's functions to create images and registries. Required unless NoImages is set.
 	Images *Images
 	// NoImages is for drivers without images, whose references only stand for programs of the host. Such a driver cannot
 	// pull images, report missing images, or read an image's environment. Info.Image is "host", and any unknown reference
 	// returns ErrUnsupported.
 	NoImages bool
-	// Cluster is for drivers that run sandboxes on the nodes of a Kubernetes cluster. Such a driver does not know the
-	// nodes or their images. Sandboxes cannot mount host directories. Requests to keep an environment or a snapshot return
+	// Cluster is for drivers with sandboxes on the nodes of a Kubernetes cluster. Such a driver does not know the nodes or
+	// their images. Sandboxes cannot mount host directories. Requests to keep an environment or a snapshot return
 	// ErrUnsupported. A sandbox without a network still has a network interface. The user 0 is not available, because the
 	// restricted Pod Security Standard forbids it. /tmp limits the number of bytes, but not the number of files.
 	Cluster bool
@@ -74,7 +74,7 @@ type Harness struct {
 	// Vanish removes a sandbox without the driver, by the engine's own means or by hand. The sandbox may be running or
 	// stopped. Its workspace may remain.
 	Vanish func(ctx context.Context, id string) error
-	// Describe returns all information that the engine has about a sandbox. The suite checks that it contains no secrets.
+	// Describe returns all information of the engine about a sandbox. The suite checks that it contains no secrets.
 	Describe func(ctx context.Context, id string) (string, error)
 	// Foreign creates an object on the engine that is not a Workcell sandbox but has the labels of one. It returns all
 	// names of the object on the engine. The end of the test removes the object.
@@ -110,8 +110,8 @@ func Run(t *testing.T, h Harness) {
 	run(t, h, groups(h))
 }
 
-// RunGroups runs the named groups of the suite. Use it for a driver that has several implementations of the features in
-// these groups, or that only needs to pass these groups.
+// RunGroups runs the named groups of the suite. Use it for a driver with several implementations of the features in
+// these groups, or if the driver only needs to pass these groups.
 func RunGroups(t *testing.T, h Harness, names ...string) {
 	t.Helper()
 	all := groups(h)
@@ -146,7 +146,7 @@ func (g group) run(s *suite, t *testing.T) {
 	}
 }
 
-// groups returns the groups of the suite that apply to the driver.
+// groups returns the suite's groups for the driver.
 func groups(h Harness) []group {
 	all := []group{
 		{"lifecycle", lifecycleChecks()},

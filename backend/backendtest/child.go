@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// childEnv is the environment variable that contains the order for a test binary that the suite started.
+// childEnv is the environment variable with the order for a test binary started by the suite.
 const childEnv = "WORKCELL_CONFORMANCE_CHILD"
 
 // order describes the task of a child process.
@@ -28,7 +28,7 @@ type order struct {
 // word is a message of a child process. The child writes messages to descriptor 3, one per line.
 type word struct {
 	ID     string // ID of the created sandbox
-	ExecID string // ID of the command that runs in the sandbox
+	ExecID string // ID of the running command in the sandbox
 	Error  string
 }
 
@@ -64,7 +64,7 @@ func beChild(t *testing.T, h Harness) bool {
 	return true
 }
 
-// child is a process that the suite started.
+// child is a process started by the suite.
 type child struct {
 	cmd   *exec.Cmd
 	words *bufio.Scanner
@@ -125,7 +125,7 @@ func (c *child) hear(t *testing.T) word {
 // sandbox that starts or restarts.
 const orphanTimeout = 8 * time.Second
 
-// childCreate creates the sandbox in a process that the test kills. It reports a failure with tell.
+// childCreate creates the sandbox in a process and kills this process. It reports a failure with tell.
 func (s *suite) childCreate(t *testing.T, spec backend.Spec, tell func(word)) backend.Info {
 	t.Helper()
 	s.b = s.h.New(t)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// killMain kills the main process of the sandbox with that PID namespace, as the kernel or an operator might do.
+// killMain kills the main process of the sandbox with this PID namespace, as the kernel or an operator might do.
 func killMain(t testing.TB, namespace string) error {
 	t.Helper()
 	p, err := os.FindProcess(mainProcess(t, namespace))

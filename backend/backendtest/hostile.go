@@ -184,7 +184,7 @@ func (s *suite) unsafeImages(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			b := s.backend(t) // a new backend that has not used the engine
+			b := s.backend(t) // a new backend without earlier calls to the engine
 			spec := s.lone(t)
 			spec.Image = s.h.Images.Put(t, c.img)
 			info, err := b.Create(t.Context(), spec)

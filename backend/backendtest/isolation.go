@@ -24,8 +24,8 @@ func isolationChecks() []check {
 	}
 }
 
-// isolation verifies from inside a sandbox the isolation that every driver must provide. The tests in e2e/promises
-// cover the other system calls and mounts.
+// isolation verifies the required isolation from inside a sandbox. The tests in e2e/promises cover the other system
+// calls and mounts.
 func (s *suite) isolation(t *testing.T) {
 	_, conn := s.inDebian(t)
 	s.privileges(t, conn)

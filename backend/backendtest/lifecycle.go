@@ -131,7 +131,7 @@ func (s *suite) noImage() error {
 	return backend.ErrImage
 }
 
-// info verifies that Get and List return the settings that were passed to Create, even in another process.
+// info verifies that Get and List return the settings passed to Create, even in another process.
 func (s *suite) info(t *testing.T) {
 	spec := s.lone(t)
 	spec.User = "1234"

@@ -22,7 +22,7 @@ func limitChecks() []check {
 	}
 }
 
-// limited creates a sandbox with limits that the engine can enforce.
+// limited creates a sandbox with enforceable limits.
 func (s *suite) limited(t *testing.T, image string, l backend.Limits) (backend.Info, *client.Conn) {
 	t.Helper()
 	spec := s.spec()
@@ -31,7 +31,7 @@ func (s *suite) limited(t *testing.T, image string, l backend.Limits) (backend.I
 	return info, s.dial(t, info.ID)
 }
 
-// unenforceable verifies that requests for limits that the engine cannot enforce are rejected and not ignored.
+// unenforceable verifies that requests for unenforceable limits are rejected and not ignored.
 func (s *suite) unenforceable(t *testing.T) {
 	for name, c := range map[string]struct {
 		can    bool
@@ -112,7 +112,7 @@ func (s *suite) processes(t *testing.T) {
 	s.gone(t, info.ID)
 }
 
-// usage verifies that the guest agent reports the CPU time and memory that a command uses.
+// usage verifies that the guest agent reports the CPU time and memory of a command.
 func (s *suite) usage(t *testing.T) {
 	_, conn := s.limited(t, s.h.Python, backend.Limits{})
 	use := func() wire.Health {

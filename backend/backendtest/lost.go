@@ -49,7 +49,7 @@ func (s *suite) killed(t *testing.T) {
 	Prints(t, s.dial(t, info.ID), "cat f 2>/dev/null; true", want)
 }
 
-// ends waits for the end of a connection to a sandbox that no longer exists.
+// ends waits for the end of a connection to a removed sandbox.
 func ends(t testing.TB, conn *client.Conn) {
 	t.Helper()
 	select {

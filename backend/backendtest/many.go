@@ -112,7 +112,7 @@ func (s *suite) foreign(t *testing.T) {
 	}
 }
 
-// ids verifies IDs that are similar to a sandbox's ID.
+// ids verifies IDs similar to a sandbox's ID.
 func (s *suite) ids(t *testing.T) {
 	info, _ := s.inDebian(t)
 	id := info.ID

@@ -83,7 +83,7 @@ func (s *suite) mountsRefused(t *testing.T) {
 	spec := s.lone(t)
 	spec.Mounts = []backend.Mount{{Source: dir, Target: "/data"}, {Source: dir, Target: "/data/x"}}
 	Fails(t, "one in another", second(s.b.Create(t.Context(), spec)), backend.ErrInvalid)
-	// A process that can write to a directory could replace a subdirectory before the next mount.
+	// A process with write access to a directory could replace a subdirectory before the next mount.
 	below := filepath.Join(dir, "below")
 	must(t, os.Mkdir(below, 0o700))
 	alias := filepath.Join(shared(t, ""), "link")

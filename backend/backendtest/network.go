@@ -98,7 +98,7 @@ func (s *suite) hostDestinations(t *testing.T) []string {
 	return dests
 }
 
-// arrived reports whether a packet to a destination left the sandbox. On a cluster, packets that the network drops have
+// arrived reports whether a packet to a destination left the sandbox. On a cluster, packets dropped by the network have
 // also left the sandbox.
 func (s *suite) arrived(dest string, r reached) bool {
 	if s.h.Cluster {
@@ -122,7 +122,7 @@ func (s *suite) bridges() bool {
 	return slices.Contains(s.caps.Networks, backend.NetworkBridge)
 }
 
-// networkBridge verifies the destinations that a sandbox with a network cannot reach.
+// networkBridge verifies the blocked destinations of a sandbox with a network.
 func (s *suite) networkBridge(t *testing.T) {
 	if !s.bridges() {
 		return

@@ -72,7 +72,7 @@ func (s *suite) with(t *testing.T, o ImageOptions) backend.SandboxBackend {
 	return b
 }
 
-// pullLyingDigest verifies that a pull fails if the registry returns content that does not match the digest.
+// pullLyingDigest verifies that a pull fails if the registry's content does not match the digest.
 func (s *suite) pullLyingDigest(t *testing.T) {
 	r := newRegistry(t, "")
 	_, good := r.push(t, s.h.Images, "acme/lie:1", BuildImage(t, v1.Config{}, Unique()))

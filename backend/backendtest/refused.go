@@ -57,7 +57,7 @@ func (s *suite) specs(t *testing.T) {
 	}
 }
 
-// hostPath matches absolute paths that do not belong to a sandbox.
+// hostPath matches absolute paths outside of a sandbox.
 var hostPath = regexp.MustCompile(`(^|[\s"'(=\[,:])/(bin|dev|etc|home|lib|opt|proc|root|run|sys|tmp|usr|var)/`)
 
 // forAgents fails the test if an error contains information that agents must not see.

@@ -33,7 +33,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Images contains the functions that the suite needs for an engine with images.
+// Images contains the suite's functions for an engine with images.
 type Images struct {
 	// New is like Harness.New, with options.
 	New func(testing.TB, ImageOptions) backend.SandboxBackend

@@ -148,7 +148,7 @@ func Remove(t testing.TB, b backend.SandboxBackend, id string) {
 	}
 }
 
-// Calls returns calls of a backend by name. Calls that need a sandbox use id.
+// Calls returns calls of a backend by name. Calls for a sandbox use id.
 func Calls(b backend.SandboxBackend, id string, spec func() backend.Spec) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"Create": func(ctx context.Context) error { return second(b.Create(ctx, spec())) },

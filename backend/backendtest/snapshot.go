@@ -57,7 +57,7 @@ func (s *suite) snapshotUnsupported(t *testing.T) {
 	Sh(t, s.dial(t, info.ID), "echo goes on > f")
 }
 
-// fillScript creates files of each type that a workspace may contain.
+// fillScript creates files of each type allowed in a workspace.
 const fillScript = `mkdir -p d/deep empty; for i in 0 1 2 3 4 5 6 7 8 9; do echo $i > d/f$i; done; echo run > d/deep/x; chmod 4750 d/deep/x
 ln d/f1 hard; ln -s d/f2 soft; ln -s /nowhere dangling; mkfifo pipe; truncate -s 3M sparse; echo end >> sparse; chmod 700 empty
 mkdir ro none shut; echo ro > ro/f; chmod 444 ro/f; ln -s f ro/l; ln ro/f ro/h; chmod 555 ro; echo wo > wo; chmod 200 wo; echo in > none/f; chmod 0 none; chmod 300 shut
@@ -67,8 +67,8 @@ of two lines'; head -c 3000000 /dev/urandom > random`
 // breakScript removes the owner's permissions from files and from the workspace.
 const breakScript = `chmod 755 ro; rm ro/f; echo x > ro/n; chmod 444 ro/n; chmod 0 ro; chmod 700 none; rm none/f; chmod 0 none; chmod 600 wo; echo x > wo; chmod 400 wo; chmod 500 .`
 
-// describeScript prints all attributes that a snapshot preserves, once two passes have the same result. A single pass
-// may see wrong modes: while the guest agent measures a workspace, it makes closed directories accessible for a moment.
+// describeScript prints all attributes preserved by a snapshot, once two passes have the same result. A single pass may
+// see wrong modes: while the guest agent measures a workspace, it makes closed directories accessible for a moment.
 const describeScript = `look() {
 	find . -mindepth 1 -printf '%p %y %m %U:%G %s %l %n ' -type f -exec md5sum {} \; -o -printf '\n' | LC_ALL=C sort
 	find . -mindepth 1 -not -type d -printf '%p %T@\n' | LC_ALL=C sort; stat -c '%a %u:%g' .; test d/f1 -ef hard && echo linked; du -k sparse
@@ -161,7 +161,7 @@ func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 	}
 }
 
-// snapshotCopied verifies that a sandbox can be rolled back to a snapshot that was copied from another sandbox.
+// snapshotCopied verifies that a sandbox can be rolled back to a snapshot copied from another sandbox.
 func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	origin, conn := s.limited(t, s.h.Debian, limits)
 	Sh(t, conn, "echo origin > f; touch gone")
@@ -185,8 +185,7 @@ func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 // of commands, including daemons.
 func (s *suite) snapshotCommands(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
-	// The command changes two files in a fixed order. At any moment, a has the same value as b or a value that is larger
-	// by one.
+	// The command changes two files in a fixed order. At any moment, a has the same value as b or is larger by one.
 	req := command("python3", "-c", `import os
 a, b = (os.open(n, os.O_RDWR | os.O_CREAT) for n in "ab")
 if os.fork() == 0:
@@ -220,8 +219,8 @@ while True:
 	}
 }
 
-// snapshotSurvivors verifies that a rollback does not mistake a process of a command for the guest agent or for a
-// process that has exited.
+// snapshotSurvivors verifies that a rollback does not mistake a process of a command for the guest agent or for an
+// exited process.
 func (s *suite) snapshotSurvivors(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
 	req := command("python3", "-c", `import ctypes, os, threading, time
@@ -261,8 +260,8 @@ for p in filter(str.isdigit, os.listdir("/proc")):
 	Eventually(t, "the end of all commands", func() bool { return commands() == "" })
 }
 
-// snapshotMapped verifies that snapshots contain the current contents of files that a command changes through shared
-// memory. The times of such files do not show the changes.
+// snapshotMapped verifies that snapshots contain the current contents of files changed through shared memory. The times
+// of such files do not show the changes.
 func (s *suite) snapshotMapped(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Python, limits)
 	req := command("python3", "-c", `import ctypes, mmap, os, threading, time
@@ -396,7 +395,7 @@ func (s *suite) snapshotRefused(t *testing.T) {
 	Fails(t, "of no sandbox", second(s.b.Snapshot(ctx, "no-such-sandbox", "x")), backend.ErrNotFound)
 }
 
-// killFiles is the number of files in a snapshot that takes enough time to be interrupted.
+// killFiles is the number of files in a snapshot, large enough to interrupt the snapshot.
 const killFiles = 400
 
 // fill creates files with this text. filled describes the existing files in the format of filledWith.
@@ -472,7 +471,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		}
 	}
 	t.Logf("rolled back, new snapshot: %v", outcomes)
-	// A process that was killed at any moment must leave a sandbox that can be removed.
+	// A process killed at any moment must leave a removable sandbox.
 	child := s.spawn(t, "snapshots", spec)
 	child.hear(t)
 	time.Sleep(rand.N(took))

@@ -44,7 +44,8 @@ func (s *suite) confined(t *testing.T) *client.Conn {
 // unlimited reports whether the driver cannot limit the size of a workspace. unenforceable covers this case.
 func (s *suite) unlimited() bool { return s.caps.Workspace == "" }
 
-// refused runs a script that must fail because the workspace is full. The result must report the exceeded quota.
+// refused runs a script and verifies its failure because the workspace is full. The result must report the exceeded
+// quota.
 func refused(t *testing.T, conn *client.Conn, script string) wire.RunResult {
 	t.Helper()
 	res := Exec(t, conn, "/bin/sh", "-c", script)

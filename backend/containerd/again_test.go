@@ -90,8 +90,8 @@ func TestLateRemove(t *testing.T) {
 	}
 }
 
-// TestLateCgroup verifies that the next sandbox of a session removes a control group that a runtime created for a
-// removed sandbox.
+// TestLateCgroup verifies that the next sandbox of a session removes a control group created by a runtime for a removed
+// sandbox.
 func TestLateCgroup(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -63,7 +63,7 @@ func (c cgroups) dirs(cgroup string) []string {
 	return slices.Compact(dirs)
 }
 
-// oomKills returns the number of processes of a sandbox that the kernel killed because memory ran out.
+// oomKills returns the number of processes of a sandbox killed by the kernel because memory ran out.
 func (c cgroups) oomKills(r *record) int64 {
 	root := c.mounts["memory"]
 	if c.v2 {
@@ -77,8 +77,8 @@ func (b *driver) cgroupPath(id string) string { return b.opts.CgroupParent + "/"
 
 // makeCgroup creates a sandbox's control groups before the runtime does. While the runtime creates a group, another
 // process may remove the parent together with the last sandbox. makeCgroup repeats this step, and a parent with a child
-// cannot be removed. A runtime with a separate kernel (runsc) only limits groups that it created itself. For such a
-// runtime, makeCgroup only creates the parent.
+// cannot be removed. A runtime with a separate kernel (runsc) only limits its own groups. For such a runtime,
+// makeCgroup only creates the parent.
 func (b *driver) makeCgroup(r *record) error {
 	own := ownKernel(r.config.Runtime)
 	for _, path := range b.engine.cgroups.dirs(r.config.Cgroup) {
@@ -94,7 +94,7 @@ func (b *driver) makeCgroup(r *record) error {
 				break
 			}
 		}
-		if err != nil && !errors.Is(err, syscall.EROFS) { // a group that the runtime also cannot use
+		if err != nil && !errors.Is(err, syscall.EROFS) { // a group also unusable by the runtime
 			return stateError("create control groups", err)
 		}
 	}

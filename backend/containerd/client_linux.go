@@ -13,7 +13,7 @@ import (
 
 const (
 	cleanupTimeout = kit.CleanupTimeout
-	// reconnectPause is the maximum pause between attempts to connect to a containerd that is not available.
+	// reconnectPause is the maximum pause between attempts to connect to an unavailable containerd.
 	reconnectPause = 2 * time.Second
 )
 
@@ -31,7 +31,7 @@ func muted(ctx context.Context) context.Context {
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s}))
 }
 
-// silent returns a logger that discards all messages, with the type of package log. Its zero value only logs panics.
+// silent returns a logger of package log without output. Its zero value only logs panics.
 func silent[T any, L interface {
 	*T
 	WithContext(context.Context) *log.Entry

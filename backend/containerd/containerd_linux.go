@@ -112,7 +112,7 @@ func setDefault[T comparable](v *T, d T) {
 	*v = cmp.Or(*v, d)
 }
 
-// Capabilities returns the capabilities that New detected.
+// Capabilities returns the capabilities detected by New.
 func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
 
 // Release closes the client.

@@ -85,8 +85,8 @@ func (c *creation) make(ctx context.Context) error {
 	return nil
 }
 
-// outlive returns the real reason of a failure: the end of ctx, or the original error. If an object that the sandbox
-// needs is missing, the error must not look as if the sandbox were missing.
+// outlive returns the real reason of a failure: the end of ctx, or the original error. If an object needed by the
+// sandbox is missing, the error must not look as if the sandbox were missing.
 func (b *driver) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// settleTime is the maximum time in which containerd notices that a process has exited.
+// settleTime is the maximum time until containerd notices the exit of a process.
 const settleTime = time.Second
 
 // Dial connects to the guest agent's socket. Streams are independent of each other. They need containerd only for the
@@ -75,10 +75,10 @@ func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io
 	})
 }
 
-// bridge starts a process in the sandbox that connects to the guest agent's socket, and returns a stream to the
-// process. It is necessary if the runtime has its own network stack, or if the sandbox's process is not visible on this
-// host. Close ends the process. If the host process dies, the guest agent ends the connection after 30 seconds without
-// data, and the process exits.
+// bridge starts a process in the sandbox to connect to the guest agent's socket, and returns a stream to the process.
+// It is necessary if the runtime has its own network stack, or if the sandbox's process is not visible on this host.
+// Close ends the process. If the host process dies, the guest agent ends the connection after 30 seconds without data,
+// and the process exits.
 func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, error) {
 	user, err := r.owner()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// engine is the information that New detected. It is immutable.
+// engine is the information detected by New. It is immutable.
 type engine struct {
 	caps        backend.Capabilities
 	arch        string // architecture name in images
@@ -130,7 +130,7 @@ func findRuntimes(configured map[string]string) (map[string]string, error) {
 	return out, nil
 }
 
-// Ping checks that containerd responds and returns information about it.
+// Ping checks the connection to containerd and returns information about it.
 func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	v, err := kit.Call(ctx, b.calls, "ping", func(ctx context.Context) (ctrd.Version, error) { return b.api.Version(ctx) })
 	if err != nil {

@@ -38,7 +38,7 @@ func vanish(ctx context.Context, api *ctrd.Client, id string) error {
 	return c.Delete(ctx, ctrd.WithSnapshotCleanup)
 }
 
-// foreign creates a container that is not a Workcell sandbox. The end of the test removes it.
+// foreign creates a container other than a Workcell sandbox. The end of the test removes it.
 func foreign(t testing.TB, api *ctrd.Client, id string, labels map[string]string) {
 	t.Helper()
 	spec, err := typeurl.MarshalAny(&specs.Spec{Version: "1.0.2"})

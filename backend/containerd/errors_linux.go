@@ -14,7 +14,7 @@ import (
 // errState means that an object is in the wrong state for a call, perhaps only temporarily.
 var errState = errors.New("wrong state")
 
-// settle returns the error of an operation that is not a containerd call. If ctx has ended, settle returns the error of
+// settle returns the error of an operation other than a containerd call. If ctx has ended, settle returns the error of
 // ctx.
 func (b *driver) settle(ctx context.Context, what string, err error) error {
 	if err != nil && ctx.Err() != nil {
@@ -31,7 +31,7 @@ func native(err error) error {
 	return err
 }
 
-// classify returns the sentinel for errors that only containerd and its host return.
+// classify returns the sentinel for errors specific to containerd and its host.
 func classify(err error) error {
 	switch {
 	case cerrdefs.IsFailedPrecondition(err):

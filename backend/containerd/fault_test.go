@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// steps returns the API calls that create a sandbox, in order.
+// steps returns the API calls of a creation, in order.
 func steps() []string {
 	return []string{"Images/Get", "Containers/Create", "Snapshots/Prepare", "Tasks/Create", "Tasks/Start"}
 }

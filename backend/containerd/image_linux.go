@@ -20,7 +20,7 @@ import (
 
 const maxImageConfig = 4 << 20 // bytes of JSON
 
-// image is the information about an image that Create needs. It is immutable.
+// image is the information about an image for Create. It is immutable.
 type image struct {
 	id      string // digest of the configuration
 	target  string // digest to which the reference resolves
@@ -34,8 +34,8 @@ func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.findImage, p.Ref), b.fetchImage)
 }
 
-// findImage describes an image that containerd has unpacked for this host. If the image is missing or incomplete,
-// findImage returns ErrNotFound.
+// findImage describes an image unpacked for this host. If the image is missing or incomplete, findImage returns
+// ErrNotFound.
 func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	found, err := b.lookUp(ctx, ref)
 	if err != nil {
@@ -95,7 +95,7 @@ func (b *driver) readImage(ctx context.Context, found images.Image) (*image, err
 	return img, nil
 }
 
-// foreign returns a text about the platforms of an image that does not support this host.
+// foreign returns a text about the platforms of an image without support for this host.
 func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool) {
 	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
 	if err != nil || len(ps) == 0 {
@@ -104,7 +104,7 @@ func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool)
 	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
 }
 
-// unpack makes sure that the layers of an image are unpacked as a snapshot.
+// unpack unpacks the layers of an image as a snapshot, unless they are already unpacked.
 func (b *driver) unpack(ctx context.Context, found images.Image, img *image) error {
 	if img.chain == "" {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 )
 
-// leased runs f, which creates unreferenced content or snapshots, under a lease that protects them from the garbage
+// leased runs f, which creates unreferenced content or snapshots, under a lease as protection from the garbage
 // collector. It deletes the lease after f, even if ctx has ended. If this process dies, the lease expires.
 func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	m := b.api.LeasesService()

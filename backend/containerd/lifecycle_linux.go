@@ -95,7 +95,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 	})
 }
 
-// settled waits for a while for another process that may be creating the sandbox.
+// settled waits for a while because another process may be creating the sandbox.
 func (b *driver) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
 	return b.calls.Retry(ctx, func() (bool, error) {
@@ -109,7 +109,7 @@ func (b *driver) settled(ctx context.Context, r *record) error {
 
 // restart creates the missing objects of a stopped sandbox and starts it.
 func (b *driver) restart(ctx context.Context, r *record) error {
-	if err := b.deleteTask(ctx, r); err != nil { // the task of a main process that exited
+	if err := b.deleteTask(ctx, r); err != nil { // the task of an exited main process
 		return err
 	}
 	if err := b.Recover(ctx, r); err != nil {
@@ -181,7 +181,7 @@ func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bo
 	return err == nil && tag.is(instance, sessionID), err
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no container.
+// RemoveWorkspace deletes the workspace of a session without a container.
 func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	session := sessionName(sessionID)
 	unlock, err := b.lock(ctx, session)

@@ -10,8 +10,8 @@ import (
 // cpuPeriod is the period of the CPU quota, in microseconds. It is the default of the kernel and of Docker.
 const cpuPeriod = 100_000
 
-// resources converts limits to the runtime's form. Requested limits that the host cannot enforce have already been
-// rejected. All devices are denied. The runtime adds the harmless devices that every container has.
+// resources converts limits to the runtime's form. Requested limits not enforceable on the host have already been
+// rejected. All devices are denied. The runtime adds the harmless devices of every container.
 func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 	if e.memory {
@@ -32,7 +32,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 	return r
 }
 
-// rlimits returns the limits that apply to every process from its first instruction.
+// rlimits returns the limits for every process from the first instruction.
 func rlimits(r *record) []specs.POSIXRlimit {
 	l := r.config.Limits
 	files, size := uint64(kit.OpenFiles(l)), uint64(kit.FileBytes(l, r.config.Workspace, r.config.RootBytes))

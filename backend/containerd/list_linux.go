@@ -36,7 +36,7 @@ func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 	return info
 }
 
-// List describes the sandboxes that match filter.
+// List describes the sandboxes matching filter.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, labelFilter(filter))

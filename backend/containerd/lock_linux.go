@@ -15,7 +15,7 @@ import (
 // alone runs f on a sandbox under the lock of its session. No other call, in this process or another, stops, deletes,
 // or creates a sandbox of the session at the same time, because these sandboxes share a workspace.
 func (b *driver) alone(ctx context.Context, id string, f func(*record) error) error {
-	r, err := b.own(ctx, id) // before waiting for calls that may wait for an unavailable engine
+	r, err := b.own(ctx, id) // before waiting for calls, because they may wait for an unavailable engine
 	if err != nil {
 		return err
 	}

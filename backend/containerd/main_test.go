@@ -28,10 +28,10 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// instance labels all objects that this test run creates.
+// instance labels all objects of this test run.
 var instance = "test-" + strings.ToLower(rand.Text())
 
-// stateEnv is the environment variable that passes the state directory to child processes of tests.
+// stateEnv is the environment variable with the state directory for child processes of tests.
 const stateEnv = "WORKCELL_CONTAINERD_TEST_STATE"
 
 // stateDir returns the state directory of the tests. Every test run has a separate directory. Otherwise, objects of a
@@ -89,7 +89,7 @@ func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Back
 	return backendtest.Closing(t, b, err)
 }
 
-// engineAPI returns a client of the engine that is independent of the driver.
+// engineAPI returns a client of the engine, independent of the driver.
 func engineAPI(t testing.TB) *ctrd.Client {
 	t.Helper()
 	api, err := newAPI()

@@ -15,7 +15,7 @@ import (
 // sessionPrefix is the length of the session name's part in container names, because containerd allows 76 characters.
 const sessionPrefix = 32
 
-// sandboxIDs matches sandbox IDs: the session's name, a dot, and a part that is unique among the session's sandboxes.
+// sandboxIDs matches sandbox IDs: the session's name, a dot, and a part unique among the session's sandboxes.
 var sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.([A-Z2-7]{26})$`)
 
 // sessionName returns the name of a session's workspace and lock. It is also the prefix of its container names.

@@ -55,8 +55,8 @@ func (o *CNIOptions) available() bool {
 }
 
 // networkConfig returns the CNI configuration list of the network for all bridged sandboxes. One network is sufficient,
-// because the sandboxes cannot reach each other. The addresses are stored in a directory that all installations on this
-// host share.
+// because the sandboxes cannot reach each other. The addresses are stored in a directory shared by all installations on
+// this host.
 func (o *CNIOptions) networkConfig() ([]byte, error) {
 	type object = map[string]any
 	return json.Marshal(object{
@@ -128,7 +128,7 @@ func noIPv6() error {
 }
 
 // loopbackUp starts the loopback interface in the calling thread's network namespace. A runtime only does this in
-// namespaces that it created itself.
+// namespaces created by the runtime.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -279,8 +279,8 @@ func resolvConf() []byte {
 	return []byte(out.String())
 }
 
-// inThread runs f on a separate thread in new namespaces. The thread exits after f, and the kernel then removes
-// namespaces that are not used elsewhere.
+// inThread runs f on a separate thread in new namespaces. The thread exits after f, and the kernel then removes unused
+// namespaces.
 func inThread(namespaces int, f func() error) error {
 	return host.OnThread(func() error {
 		if err := unix.Unshare(namespaces); err != nil {

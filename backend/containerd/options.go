@@ -46,8 +46,8 @@ const (
 
 // Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Address is containerd's socket. If empty, it defaults to DefaultAddress. New does not read the environment: a
-	// command that supports CONTAINERD_ADDRESS must read the variable and set this field.
+	// Address is containerd's socket. If empty, it defaults to DefaultAddress. New does not read the environment: commands
+	// with support for CONTAINERD_ADDRESS must read the variable and set this field.
 	Address string
 	// Namespace is containerd's namespace for sandboxes and their images. If empty, it defaults to DefaultNamespace. The
 	// driver never touches other namespaces, for example Docker's.
@@ -55,7 +55,7 @@ type Options struct {
 	// Snapshotter is containerd's snapshotter. If empty, it defaults to overlayfs, or to native if overlayfs is not
 	// available.
 	Snapshotter string
-	// OCIRuntime is the OCI runtime of sandboxes that request none. If empty, it defaults to DefaultOCIRuntime.
+	// OCIRuntime is the OCI runtime of sandboxes without a requested runtime. If empty, it defaults to DefaultOCIRuntime.
 	OCIRuntime string
 	// OCIRuntimes maps names of OCI runtimes to absolute paths of their programs. A name with the prefix runsc or kata
 	// means that the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are in
@@ -77,7 +77,7 @@ type Options struct {
 	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
 	// of /tmp but at most half of the memory, and 16384 open files.
 	Limits backend.Limits
-	// AllowNets lists private addresses and addresses of this host that bridged sandboxes may reach.
+	// AllowNets lists private addresses and addresses of this host to which bridged sandboxes may connect.
 	AllowNets []netip.Prefix
 	// CallTimeout bounds one call of containerd's API, except pulls. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
@@ -90,8 +90,8 @@ type Options struct {
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger receives information for operators that callers may not see, for example containerd's original error texts.
-	// If nil, log messages are discarded.
+	// Logger receives information only for operators, not for callers, for example containerd's original error texts. If
+	// nil, log messages are discarded.
 	Logger *slog.Logger
 }
 

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// engineProxy is a proxy between a driver and containerd that knows the names of the calls.
+// engineProxy is a proxy between a driver and containerd, with the names of the calls.
 type engineProxy struct {
 	address string
 	to      *grpc.ClientConn
@@ -35,7 +35,7 @@ type hook func(ctx context.Context, method string, answered bool) error
 
 func (p *engineProxy) on(f hook) { p.hook.Store(&f) }
 
-// raw is a codec that does not decode messages.
+// raw is a codec without decoding.
 type raw struct{}
 
 func (raw) Name() string                  { return "proto" }

@@ -45,7 +45,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 	return b.calls.Error(what, backend.ErrImage, kit.Scrub(err.Error()))
 }
 
-// resolver returns a resolver for registries that uses Docker's credentials.
+// resolver returns a resolver for registries with Docker's credentials.
 func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
 	client := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	credentials := func(host string) (string, string, error) {

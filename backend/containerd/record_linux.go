@@ -22,11 +22,11 @@ const (
 	configKey = backend.LabelPrefix + "config"
 	// configType is the type of the extension. containerd stores unknown types without changes.
 	configType = "dev.workcell/config.v1+json"
-	// labelNonce contains the part of a sandbox's ID that is unique among the session's sandboxes.
+	// labelNonce contains the part of a sandbox's ID unique among the session's sandboxes.
 	labelNonce = backend.LabelPrefix + "nonce"
 )
 
-// config is the data that Workcell stores in a container's record in addition to its labels.
+// config is Workcell's data in a container's record, in addition to the labels.
 type config struct {
 	kit.Record
 	ImageID  string   `json:"image_id"`
@@ -38,12 +38,12 @@ type config struct {
 	State    string            `json:"state"`              // state directory with the sandbox's files
 	Cgroup   string            `json:"cgroup"`             // control group of the sandbox
 	Building string            `json:"building,omitempty"` // name of the environment to install
-	// Fork is the origin of the workspace's files. It is part of the record because the process that created the record
-	// may die before it creates the workspace.
+	// Fork is the origin of the workspace's files. It is part of the record because the record's creator may die before it
+	// creates the workspace.
 	Fork *backend.ForkOf `json:"fork,omitempty"`
 }
 
-// record contains the parts of a sandbox's container record that the driver uses. It is immutable.
+// record contains the used parts of a sandbox's container record. It is immutable.
 type record struct {
 	id          string // ID of the container, see containerID
 	session     string // see sessionName
@@ -98,7 +98,7 @@ func (r *record) extension() (typeurl.Any, error) {
 	return jsonAny{js}, nil
 }
 
-// readRecord parses the record that Create wrote. It returns false if the container is not a sandbox of this driver.
+// readRecord parses a record written by Create. It returns false if the container is not a sandbox of this driver.
 func readRecord(c containers.Container) (*record, bool) {
 	session := sessionName(c.Labels[backend.LabelID])
 	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(session, c.Labels[labelNonce]) {
@@ -118,18 +118,17 @@ func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
 // is reports whether the record belongs to the sandbox with this ID.
 func (r *record) is(id string) bool { return r != nil && r.name() == id }
 
-// state returns the state directory of the installation that created the sandbox.
+// state returns the state directory of the sandbox's installation.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 
-// owner returns the user that owns the workspace.
+// owner returns the owner of the workspace.
 func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User) }
 
 // bridged reports whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
 
-// netns returns the path of the network namespace that the driver creates for a sandbox. If the runtime creates the
-// namespace, netns returns an empty string. A runtime with a separate network stack (runsc) uses the existing
-// interfaces and starts none.
+// netns returns the path of a sandbox's network namespace. If the runtime creates the namespace, netns returns an empty
+// string. A runtime with a separate network stack (runsc) uses the existing interfaces and starts none.
 func (r *record) netns() string {
 	switch {
 	case r.bridged():
@@ -163,8 +162,7 @@ func (r *record) stateOf(p *apitask.Process) backend.State {
 	return backend.StateStopped
 }
 
-// startedFile contains the ID of a sandbox that was started. Before that, another process may still be creating the
-// sandbox.
+// startedFile contains the ID of a started sandbox. Before that, another process may still be creating the sandbox.
 const startedFile = "started"
 
 func (r *record) markStarted() error {

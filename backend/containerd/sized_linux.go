@@ -25,7 +25,7 @@ func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 }
 
 // enforcement returns the enforcement of workspace limits under a runtime. A runtime that does not use the kernel's
-// mount call may ignore mount options that it does not know.
+// mount call may ignore unknown mount options.
 func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil

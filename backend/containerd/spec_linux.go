@@ -15,7 +15,7 @@ import (
 const (
 	guestDir = embed.Dir // mount point of the guest agent's directory
 	hostname = "workcell"
-	// specVersion is the oldest version that supports all of these settings. Old runtimes reject newer versions.
+	// specVersion is the oldest version with all of these settings. Old runtimes reject newer versions.
 	specVersion = "1.0.2"
 )
 
@@ -107,7 +107,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 	}
 }
 
-// tmpfs returns a tmpfs mount that allows execution, because installers and compilers execute files in /tmp.
+// tmpfs returns a tmpfs mount without noexec, because installers and compilers execute files in /tmp.
 func tmpfs(at string, size int64, o kit.User) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
 		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", kit.Inodes(size)),

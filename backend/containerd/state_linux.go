@@ -123,15 +123,15 @@ type workspaceTag struct {
 	Bytes    int64  `json:"bytes,omitempty"` // size of its file system; 0 for a directory
 }
 
-// errStrange means that a workspace belongs to another session.
+// errStrange is the error for a workspace of another session.
 var errStrange = fmt.Errorf("containerd: the existing workspace belongs to another sandbox: %w", backend.ErrExists)
 
 func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
 }
 
-// readTag returns the owner of a session's workspace. It returns a zero tag if the workspace does not exist, or if the
-// process that created it died before it wrote the tag.
+// readTag returns the owner of a session's workspace. It returns a zero tag if the workspace does not exist, or if its
+// creator died before it wrote the tag.
 func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))

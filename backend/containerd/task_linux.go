@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// killWait is the maximum time that a killed process has to exit before it is checked again, because it may be paused.
+// killWait is the maximum time for a killed process to exit before it is checked again, because it may be paused.
 const killWait = 3 * time.Second
 
 // staleWait is the maximum time in which containerd removes a task whose shim died or was incomplete.
@@ -59,7 +59,7 @@ func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount,
 // errStarted means that another call, perhaps in another process, started the sandbox concurrently.
 var errStarted = errors.New("another call started the sandbox")
 
-// createTask makes the runtime create the container with a process that is not running yet.
+// createTask makes the runtime create the container without running the process yet.
 func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) error {
 	req := &tasks.CreateTaskRequest{ContainerID: r.id}
 	for _, m := range mounts {
@@ -72,8 +72,8 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 		})
 		switch {
 		case kit.Unexplained(err):
-			// containerd may still be cleaning up an earlier, failed task of this name, for example because the process that
-			// requested it died. Its error for this case has no type.
+			// containerd may still be cleaning up an earlier, failed task of this name, for example because the requesting
+			// process died. Its error for this case has no type.
 			return !again || ctx.Err() != nil || time.Since(began) > staleWait, err
 		case !errors.Is(err, backend.ErrExists):
 			return true, err
@@ -99,7 +99,7 @@ func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	if err := b.Thaw(ctx, r); err != nil {
 		return err
 	}
-	var begin time.Time // start of the time that endWait bounds
+	var begin time.Time // start of the time bounded by endWait
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.killTask(ctx, r.id)
 		if err == nil {
@@ -134,7 +134,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 	if errors.Is(err, backend.ErrNotFound) { // no task, or it has exited
 		return nil
 	}
-	if kit.Unexplained(err) { // runsc has no error type for a process that has exited
+	if kit.Unexplained(err) { // runsc has no error type for an exited process
 		if p, terr := b.task(ctx, id); terr == nil && p.GetStatus() == apitask.Status_STOPPED {
 			return nil
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// tidyDelay is the delay before the container that prepared a workspace is removed.
+// tidyDelay is the delay before the helper container of a workspace is removed.
 const tidyDelay = 250 * time.Millisecond
 
 // creation is a running Create. It records the created objects, so that a failure can remove them.
@@ -29,7 +29,7 @@ type creation struct {
 
 	tried    bool                        // a container, and possibly a volume, was requested
 	id       string                      // ID of the container, once known
-	prepared func(context.Context) error // removes the container that prepared the workspace
+	prepared func(context.Context) error // removes the helper container of the workspace
 }
 
 // Create creates a sandbox and starts it.
@@ -121,8 +121,8 @@ func (c *creation) launch(ctx context.Context) error {
 	return err
 }
 
-// why returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object that the
-// sandbox needs is missing, for example its network, the error must not look as if the sandbox were missing.
+// why returns the real reason of a failure: the end of ctx, or the removal of the sandbox. If an object needed by the
+// sandbox is missing, for example its network, the error must not look as if the sandbox were missing.
 func (c *creation) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -255,7 +255,7 @@ func (c *creation) rollback(ctx context.Context) error {
 }
 
 // findContainer looks for a container whose creation was requested but not answered. It ignores a container of the same
-// name that another Create created.
+// name from another Create.
 func (c *creation) findContainer(ctx context.Context) error {
 	res, err := c.b.inspect(ctx, c.p.name)
 	if err == nil && res.Config.Labels[labelNonce] == c.nonce {

@@ -7,9 +7,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// TestDialWithoutProcess verifies that a process that may enter the sandbox's network namespace connects without a
-// helper process in the sandbox. A sandbox whose commands use all processes has no room for a helper process. Other
-// clients use a helper process, see TestRemoteEngine.
+// TestDialWithoutProcess verifies that a process with permission to enter the sandbox's network namespace connects
+// without a helper process in the sandbox. A sandbox whose commands use all processes has no room for a helper process.
+// Other clients use a helper process, see TestRemoteEngine.
 func TestDialWithoutProcess(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -1,9 +1,9 @@
 // Package docker runs sandboxes on a local or remote Docker Engine, from API 1.41 on.
 //
-// The driver only uses the Engine API. It needs no commands, bind mounts, or sockets that it shares with a sandbox. A
-// sandbox consists of one container and one workspace volume. The main process of the container is the Workcell guest
-// agent. The guest agent is in a read-only volume, which is filled once per engine and guest version. The engine stores
-// the labels.
+// The driver only uses the Engine API. It shares no commands, bind mounts, or sockets with a sandbox. A sandbox
+// consists of one container and one workspace volume. The main process of the container is the Workcell guest agent.
+// The guest agent is in a read-only volume, which is filled once per engine and guest version. The engine stores the
+// labels.
 //
 // Dial connects to the guest agent's Unix socket in the sandbox's network namespace. If this process cannot enter the
 // namespace, for example because the engine is on another host, Dial runs `workcell-guest connect` with the engine's
@@ -48,8 +48,8 @@ import (
 // Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
 	// Host is the engine's address, for example "unix:///run/docker.sock", "tcp://host:2376", or
-	// "npipe:////./pipe/docker_engine". If empty, Host is the platform's default. New does not read the environment: a
-	// command that supports DOCKER_HOST must read the variable and set this field.
+	// "npipe:////./pipe/docker_engine". If empty, Host is the platform's default. New does not read the environment:
+	// commands with support for DOCKER_HOST must read the variable and set this field.
 	Host string
 	// TLS protects a tcp Host. If nil, the client uses plain HTTP.
 	TLS *tls.Config
@@ -61,7 +61,7 @@ type Options struct {
 	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
 	// of /tmp but at most half of the memory, and 16384 open files.
 	Limits backend.Limits
-	// AllowNets lists private addresses and addresses of the engine's host that bridged sandboxes may reach.
+	// AllowNets lists private addresses and addresses of the engine's host to which bridged sandboxes may connect.
 	AllowNets []netip.Prefix
 	// CallTimeout bounds one call of the engine's API, except pulls. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
@@ -74,8 +74,8 @@ type Options struct {
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger receives information for operators that callers may not see, for example the engine's original error texts.
-	// If nil, log messages are discarded.
+	// Logger receives information only for operators, not for callers, for example the engine's original error texts. If
+	// nil, log messages are discarded.
 	Logger *slog.Logger
 }
 

@@ -31,7 +31,7 @@ type engine struct {
 	terminals      bool   // the engine can mount our devpts
 }
 
-// probe checks that the engine responds and can be used.
+// probe checks whether the engine responds and is usable.
 func (b *driver) probe(ctx context.Context) error {
 	ping, err := kit.Call(ctx, b.calls, "connect", b.api.Ping)
 	if err != nil {
@@ -158,7 +158,7 @@ func (e *engine) supports(p *kit.Plan) error {
 
 func (e *engine) runtime(s backend.Spec) string { return cmp.Or(s.OCIRuntime, e.defaultRuntime) }
 
-// Ping checks that the engine responds and returns information about it.
+// Ping checks the connection to the engine and returns information about it.
 func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	info, err := kit.Call(ctx, b.calls, "ping", b.api.Info)
 	if err != nil {

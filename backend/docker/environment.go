@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// environments is the repository of the images that contain environments. The tag is the environment's name.
+	// environments is the repository of the images with environments. The tag is the environment's name.
 	environments = "workcell/environment:"
 	// labelBuilding contains the name of the environment to install in a sandbox.
 	labelBuilding = backend.LabelPrefix + "building"

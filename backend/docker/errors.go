@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// classify returns the sentinel for errors that only this engine's client returns.
+// classify returns the sentinel for errors specific to this engine's client.
 func classify(err error) error {
 	switch {
 	case client.IsErrConnectionFailed(err), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -17,7 +17,7 @@ func NewGatherer(r io.Reader) io.Reader { return newGatherer(r) }
 // GuestVolume returns the name of the volume with the guest agent.
 func (b *Backend) GuestVolume() string { return string(b.d.guest.plain.name()) }
 
-// SetFillPatience shortens the wait for another process that fills the guest volume. It must be the first call.
+// SetFillPatience shortens the wait while another process fills the guest volume. It must be the first call.
 func (b *Backend) SetFillPatience(d time.Duration) { b.d.guest.patience = d }
 
 // SetGuestGrace sets the minimum age at which the guest volume of another version is removed. It must be the first

@@ -18,7 +18,7 @@ import (
 // seconds, but the host of the tests may be busy.
 const prompt = 90 * time.Second
 
-// TestEngineSilent verifies the error for an engine that accepts connections but never responds.
+// TestEngineSilent verifies the error for an engine accepting connections but never responding.
 func TestEngineSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// steps is a reader that returns its data in small steps with a pause before each step.
+// steps is a reader returning data in small steps, with a pause before each step.
 type steps struct {
 	data  []byte
 	step  int

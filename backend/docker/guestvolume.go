@@ -137,7 +137,7 @@ type guestLock struct {
 	since time.Time
 }
 
-// awaitGuest checks through the lock's container whether the process that holds the lock has finished.
+// awaitGuest checks through the lock's container whether the lock's holder has finished.
 func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
 	holder, err := b.inspect(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// TestPaused verifies that a sandbox that another program paused is not reported as lost.
+// TestPaused verifies that a sandbox paused by another program is not reported as lost.
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

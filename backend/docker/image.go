@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// image is the information about an image that Create needs.
+// image is the information about an image for Create.
 type image struct {
 	id      string
 	env     []string

@@ -122,7 +122,7 @@ func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 	return err == nil && sameOwner(v.Labels, instance, sessionID) && !b.half(v), kit.Ignore(err, backend.ErrNotFound)
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no container.
+// RemoveWorkspace deletes the workspace of a session without a container.
 func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	name := workspaceName(sessionID)
 	v, err := b.inspectVolume(ctx, name)

@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// resources converts limits to the engine's form. For root, see kit.FileBytes. Requested limits that the engine cannot
-// enforce have already been rejected.
+// resources converts limits to the engine's form. For root, see kit.FileBytes. Requested limits not enforceable by the
+// engine have already been rejected.
 func (e *engine) resources(l backend.Limits, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {

@@ -46,7 +46,7 @@ func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(res.Config.Env), ofGuest), nil
 }
 
-// List describes the sandboxes that match filter.
+// List describes the sandboxes matching filter.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	var args []filters.KeyValuePair
 	for label, want := range kit.FilterLabels(filter) {
@@ -95,7 +95,7 @@ func describeContainer(res container.InspectResponse) backend.Info {
 	return info
 }
 
-// describeLabels parses the labels that Create wrote. Fields that cannot be parsed stay empty.
+// describeLabels parses the labels set by Create. Fields with invalid labels stay empty.
 func describeLabels(l map[string]string) backend.Info {
 	var c config
 	_ = json.Unmarshal([]byte(l[labelConfig]), &c)

@@ -26,7 +26,7 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// instance labels all objects that this test run creates.
+// instance labels all objects of this test run.
 var instance = "test-" + strings.ToLower(rand.Text())
 
 func TestMain(m *testing.M) {
@@ -113,7 +113,7 @@ func dropInits(t testing.TB, users ...string) {
 	})
 }
 
-// removeContainer removes a container that is not a sandbox.
+// removeContainer removes a container other than a sandbox.
 func removeContainer(t testing.TB, api *dockerclient.Client, id string) {
 	t.Helper()
 	must(t, api.ContainerRemove(context.Background(), id, container.RemoveOptions{Force: true}))

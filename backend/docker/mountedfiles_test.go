@@ -10,8 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestMountedFiles verifies that the limit of the root includes the files that the engine mounts in /etc. The engine
-// stores these files on its own disk.
+// TestMountedFiles verifies that the limit of the root includes the engine's mounted files in /etc. The engine stores
+// these files on its own disk.
 func TestMountedFiles(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -45,7 +45,7 @@ func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The filter also matches names that contain this name.
+	// The filter also matches longer names with this name inside.
 	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName })
 	if len(list) > 1 {
 		return false, fmt.Errorf("docker: the engine has %d networks named %q; remove one with `docker network rm %s`: %w",

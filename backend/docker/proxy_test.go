@@ -17,8 +17,7 @@ import (
 )
 
 // engineProxy is a proxy between a backend and the real engine, so that a test can act at a chosen moment of a call. If
-// the caller disconnects, the engine still completes requests that reached the proxy, like requests that reached a real
-// engine.
+// the caller disconnects, the engine still completes received requests, like a real engine.
 type engineProxy struct {
 	host string                                   // for Options.Host
 	hook atomic.Pointer[func(*http.Request) bool] // called for every request; if it returns false, the request is held
@@ -28,8 +27,8 @@ type engineProxy struct {
 	stop    func() // closes the listener and every connection
 }
 
-// on sets a function that the proxy calls for every request, in the goroutine of the request. If the function returns
-// false, the request is held until the caller disconnects, like a request to an engine that hangs.
+// on sets the proxy's function for every request, in the goroutine of the request. If the function returns false, the
+// request is held until the caller disconnects, like a request to a hanging engine.
 func (p *engineProxy) on(f func(*http.Request) bool) { p.hook.Store(&f) }
 
 func newProxy(t testing.TB) *engineProxy {
@@ -39,7 +38,7 @@ func newProxy(t testing.TB) *engineProxy {
 	return newProxyTo(t, engine.Host)
 }
 
-// newProxyTo returns a proxy for the engine that listens on a Unix socket.
+// newProxyTo returns a proxy for the engine at a Unix socket.
 func newProxyTo(t testing.TB, socket string) *engineProxy {
 	t.Helper()
 	p := &engineProxy{path: filepath.Join(t.TempDir(), "e.sock")}

@@ -45,7 +45,7 @@ func TestRemoteEngine(t *testing.T) {
 	}
 }
 
-// TestRemoteDial verifies the streams of an engine on another host, which use bridges that the engine starts.
+// TestRemoteDial verifies the streams of an engine on another host, which use bridges started by the engine.
 func TestRemoteDial(t *testing.T) {
 	t.Parallel()
 	engine := httptest.NewServer(newProxy(t).handler)

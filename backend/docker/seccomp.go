@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// seccompChoice returns the seccomp profile of a sandbox: Workcell's profile, or the profile that the engine's operator
-// configured.
+// seccompChoice returns the seccomp profile of a sandbox: Workcell's profile, or the profile configured by the engine's
+// operator.
 func seccompChoice(securityOptions []string) (profile string, enforced bool, err error) {
 	for _, o := range securityOptions {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(o, "name="), ",")

@@ -97,7 +97,7 @@ func (b *driver) half(v volume.Volume) bool {
 	return err == nil && !exists(filepath.Join(w.Dir, forkedFile))
 }
 
-// whole waits for a process that copies the files of a snapshot to a sandbox's volume. If the copy is incomplete, whole
+// whole waits while a process copies the files of a snapshot to a sandbox's volume. If the copy is incomplete, whole
 // returns an error.
 func (b *driver) whole(ctx context.Context, res container.InspectResponse) error {
 	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
@@ -128,7 +128,7 @@ func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance strin
 	return b.snapshots(name)
 }
 
-// forkFiles copies the files of a snapshot to a workspace that is new or an incomplete fork.
+// forkFiles copies the files of a snapshot to a new workspace or an incomplete fork.
 func (c *creation) forkFiles(ctx context.Context) error {
 	from := *c.p.Spec.Fork
 	origin, err := c.b.origin(ctx, from, c.p.Spec.Instance)

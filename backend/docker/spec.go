@@ -22,7 +22,7 @@ const (
 	namePre   = "workcell-" // prefix of all container and volume names
 	noneShell = "NONE"      // disables the health check of an image
 
-	// labelConfig contains the data for Info that the engine's listing does not include, as JSON.
+	// labelConfig contains the data for Info missing from the engine's listing, as JSON.
 	labelConfig = backend.LabelPrefix + "config"
 	// labelNonce distinguishes a volume of this Create call from an existing volume.
 	labelNonce = backend.LabelPrefix + "nonce"
@@ -159,9 +159,9 @@ func tmpfsOptions(size int64, o kit.User) string {
 		size, kit.Inodes(size), o.UID, o.GID)
 }
 
-// terminals returns a mount that replaces the engine's devpts, in which a container could use all pseudo-terminals of
-// the host. The engine creates the volume together with the container and removes both together. For `docker rm`
-// without volumes, see removeTerminals.
+// terminals returns a mount to replace the engine's devpts, in which a container could use all pseudo-terminals of the
+// host. The engine creates the volume together with the container and removes both together. For `docker rm` without
+// volumes, see removeTerminals.
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{

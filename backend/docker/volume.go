@@ -14,9 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// workspaceMount returns a mount that creates the workspace volume together with the sandbox's container. The
-// container's name is the lock of the session. If several creations run concurrently, only the one that gets the name
-// creates a volume. An existing volume of the session is used again.
+// workspaceMount returns a mount to create the workspace volume together with the sandbox's container. The container's
+// name is the lock of the session. If several creations run concurrently, only the one that gets the name creates a
+// volume. An existing volume of the session is used again.
 func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	labels := p.Labels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
@@ -51,8 +51,7 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 	return false, half, err
 }
 
-// errHalf means that the process that created the fork died before it was complete. The volume contains only files of
-// the snapshot.
+// errHalf is the error for an incomplete fork whose creator died. The volume contains only files of the snapshot.
 var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w", backend.ErrLost)
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
@@ -68,7 +67,7 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 // files with it takes a third of a container's start time. Instead, prepareWorkspace uses a side effect: when the
 // engine creates a container with an empty volume, it copies the image's directory and its owner to the volume. The
 // helper container is created from an image with such a directory and is never started. prepareWorkspace returns a
-// function that removes the container.
+// function to remove the container.
 func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
 	id, err := b.createFromInit(ctx, "", p.User, labels,
@@ -79,7 +78,7 @@ func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(con
 	return func(ctx context.Context) error { return b.removeContainer(ctx, id) }, err
 }
 
-// removeWorkspace deletes a volume. It first removes helper containers that still use the volume.
+// removeWorkspace deletes a volume. It first removes the volume's helper containers.
 func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, "remove workspace", func(ctx context.Context) error {
@@ -95,7 +94,7 @@ func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 	})
 }
 
-// removeTerminals removes the terminal volumes of earlier containers of a workspace that were removed without their
+// removeTerminals removes the terminal volumes of a workspace's earlier containers, if these were removed without their
 // volumes.
 func (b *driver) removeTerminals(ctx context.Context, workspace volumeName) error {
 	list, err := b.unusedVolumes(ctx, labelTerminals, string(workspace))
@@ -105,14 +104,14 @@ func (b *driver) removeTerminals(ctx context.Context, workspace volumeName) erro
 	return err
 }
 
-// unusedVolumes returns the volumes with this label that no container mounts.
+// unusedVolumes returns the unmounted volumes with this label.
 func (b *driver) unusedVolumes(ctx context.Context, label, value string) ([]*volume.Volume, error) {
 	unused := filters.NewArgs(filters.Arg("label", label+"="+value), filters.Arg("dangling", "true"))
 	list, err := kit.Call(ctx, b.calls, "list volumes", kit.With(b.api.VolumeList, volume.ListOptions{Filters: unused}))
 	return list.Volumes, err
 }
 
-// removeInits removes the helper containers that prepared a volume.
+// removeInits removes the helper containers of a volume.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
 	role := filters.Arg("label", backend.LabelRole+"="+backend.RoleInit)
 	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)), role)

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// clients contains a client for each kind of object that the driver uses. The clientset of client-go would link all
-// kinds of Kubernetes objects, and its package gentype would link the server of its tests.
+// clients contains a client for each kind of object. The clientset of client-go would link all kinds of Kubernetes
+// objects, and its package gentype would link the server of its tests.
 type clients struct {
 	core       rest.Interface
 	parameters runtime.ParameterCodec
@@ -78,7 +78,7 @@ func (c *client[T, L]) Get(ctx context.Context, name string) (*T, error) {
 	return do[T](ctx, c.to(c.api.Get(), &metav1.GetOptions{}).Name(name))
 }
 
-// List returns the objects that match the label selector.
+// List returns the objects matching the label selector.
 func (c *client[T, L]) List(ctx context.Context, selector string) (*L, error) {
 	return do[L](ctx, c.to(c.api.Get(), &metav1.ListOptions{LabelSelector: selector}))
 }

@@ -23,14 +23,14 @@ const (
 	// A scheduled pod is tried at this interval. Its phase shows a running container up to a second late. The interval
 	// grows with the elapsed time.
 	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
-	// tryAfter is the delay before the first attempt to reach a pod that is not running. Kubelets check every 300 ms
+	// tryAfter is the delay before the first attempt to reach a pod before the phase Running. Kubelets check every 300 ms
 	// whether a pod's volumes are mounted, and the driver's pods have volumes.
 	tryAfter = 250 * time.Millisecond
 	// lookEvery is how often the driver reads the pod during this time, to detect that it can never run.
 	lookEvery = 250 * time.Millisecond
 	// crowded is how long a pod may stay unscheduled. An autoscaler may add a node during this time.
 	crowded = 30 * time.Second
-	// restarts is the maximum time that the server may be unavailable while a created pod starts.
+	// restarts is the maximum time for the server to be unavailable while a created pod starts.
 	restarts = time.Minute
 )
 
@@ -40,7 +40,7 @@ type plan struct {
 	name    string // name of the pod and of its claim
 	nonce   string
 	guest   string // version of the guest agent
-	network string // label that the NetworkPolicy selects
+	network string // label selected by the NetworkPolicy
 }
 
 func (p *plan) id() string { return p.name + "." + p.nonce }
@@ -259,7 +259,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 	return nil, fmt.Errorf("kubernetes: the guest agent's report exceeds %d bytes: %w", most, backend.ErrUnavailable)
 }
 
-// rollback removes only the objects that a failed creation created. An existing claim contains the session's files.
+// rollback removes only the objects of a failed creation. An existing claim contains the session's files.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
 	err := d.removePod(ctx, p.name, true, hasNonce(p.nonce))
 	if d.opts.StorageClass == "" {

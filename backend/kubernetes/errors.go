@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// classify returns the sentinel for errors that only the API server returns. The error for a missing permission
-// contains the verb and the resource.
+// classify returns the sentinel for errors specific to the API server. The error for a missing permission contains the
+// verb and the resource.
 func classify(err error) error {
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"),
@@ -69,7 +69,7 @@ func trouble(pod *corev1.Pod, image string) error {
 	return nil
 }
 
-// unpulled returns the kubelet's reason without the prefixes that only repeat the image.
+// unpulled returns the kubelet's reason without prefixes repeating the image.
 func unpulled(w *corev1.ContainerStateWaiting) string {
 	text := w.Message
 	if at := strings.LastIndex(text, " desc = "); at >= 0 {
@@ -85,8 +85,8 @@ func unpulled(w *corev1.ContainerStateWaiting) string {
 	return kit.Scrub(cmp.Or(text, w.Reason))
 }
 
-// troubleSince is like trouble, for a pod that was created at begin. It ignores a lack of nodes for the time crowded,
-// because an autoscaler may add a node.
+// troubleSince is like trouble, for a pod created at begin. It ignores a lack of nodes for the time crowded, because an
+// autoscaler may add a node.
 func troubleSince(begin time.Time, pod *corev1.Pod, image string) error {
 	err := trouble(pod, image)
 	if errors.Is(err, backend.ErrCapacity) && !ended(pod) && time.Since(begin) <= crowded {

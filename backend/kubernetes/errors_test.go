@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestPullReasons verifies that the error for an image that cannot be pulled contains the kubelet's reason.
+// TestPullReasons verifies that the error for an unpullable image contains the kubelet's reason.
 func TestPullReasons(t *testing.T) {
 	t.Parallel()
 	const unpacked = `rpc error: code = Unknown desc = failed to pull and unpack image "r.test/a:1": `

@@ -34,7 +34,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// patience is the maximum time that a test waits for an event. It is long because test hosts may be very busy.
+// patience is the maximum time to wait for an event in a test. It is long because test hosts may be very busy.
 const patience = 3 * time.Minute
 
 // ownNamespace creates a namespace for one test.
@@ -48,7 +48,7 @@ func ownNamespace(t *testing.T) string {
 	return ns
 }
 
-// as returns the configuration of a user that only has a role with these rules in a namespace.
+// as returns the configuration of a user with only a role with these rules in a namespace.
 func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
 	api, name := admin(t), "user-"+strings.ToLower(rand.Text())
@@ -196,8 +196,8 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestEvicted verifies that a sandbox that its node evicted because of disk usage is reported as lost, and that it can
-// be started again.
+// TestEvicted verifies that a sandbox evicted by the node because of disk usage is reported as lost, and that it can be
+// started again.
 func TestEvicted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

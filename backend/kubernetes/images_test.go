@@ -83,7 +83,7 @@ func pullSecret(t testing.TB, dir string) (name string) {
 	return name
 }
 
-// plainPod returns a pod that is not a sandbox and that conforms to the restricted Pod Security Standard.
+// plainPod returns a pod other than a sandbox, conforming to the restricted Pod Security Standard.
 func plainPod() *corev1.Pod {
 	no, yes, user := false, true, int64(1000)
 	return &corev1.Pod{
@@ -110,7 +110,7 @@ func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return made
 }
 
-// foreign creates a pod that is not a sandbox.
+// foreign creates a pod other than a sandbox.
 func foreign(t testing.TB, labels map[string]string) []string {
 	t.Helper()
 	pod := plainPod()

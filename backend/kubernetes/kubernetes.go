@@ -1,14 +1,13 @@
 // Package kubernetes runs sandboxes as pods of a cluster.
 //
-// A sandbox is one pod that conforms to the restricted Pod Security Standard. Its main process is the Workcell guest
+// A sandbox is one pod and conforms to the restricted Pod Security Standard. Its main process is the Workcell guest
 // agent. The pod has a numeric non-root user, no capabilities, no privilege escalation, the runtime's system call
 // filter, a read-only root (unless the Spec requests a writable root), no service account token, and no service links.
 // Host and guest agent communicate over pods/exec. Therefore no process listens on the pod's network, and the
 // communication is not in the node's logs, as it would be with pods/attach.
 //
-// If Options.StorageClass is set, the workspace is a persistent volume that survives a stop. Otherwise it is an
-// emptyDir, which is deleted with the pod. docs/kubernetes.md has the complete list of settings and the Role that the
-// driver needs.
+// If Options.StorageClass is set, the workspace is a persistent volume and survives a stop. Otherwise it is an
+// emptyDir, which is deleted with the pod. docs/kubernetes.md has the complete list of settings and the driver's Role.
 //
 // # Networks
 //
@@ -58,7 +57,7 @@ type Options struct {
 	Kubeconfig string
 	// Context is the kubeconfig context. If empty, it defaults to the current context.
 	Context string
-	// Config replaces Kubeconfig and Context, for programs that already have a configuration.
+	// Config replaces Kubeconfig and Context, for programs with an existing configuration.
 	Config *rest.Config
 	// Namespace is the namespace of sandboxes. If empty, it defaults to the namespace of the context, or to "default".
 	Namespace string
@@ -67,13 +66,13 @@ type Options struct {
 	// the guest agent from this image. If empty, every sandbox image must contain the guest agent at /.workcell, which
 	// makes the start one second faster.
 	GuestImage string
-	// GuestVolume mounts GuestImage as a volume instead of copying the guest agent. This is as fast as an image that
-	// contains the guest agent. It requires Kubernetes 1.33 and a container runtime that supports image volumes.
+	// GuestVolume mounts GuestImage as a volume instead of copying the guest agent. This is as fast as an image with an
+	// included guest agent. It requires Kubernetes 1.33 and a container runtime with support for image volumes.
 	GuestVolume bool
 	// StorageClass is the storage class of workspace volumes. If empty, a workspace is an emptyDir, which is deleted when
 	// its sandbox stops.
 	StorageClass string
-	// RuntimeClasses are the RuntimeClasses that a sandbox may request as its OCI runtime.
+	// RuntimeClasses are the RuntimeClasses allowed as a sandbox's OCI runtime.
 	RuntimeClasses []string
 	// NetworkPolicyEnforced declares that the cluster enforces NetworkPolicies. If false, Create always fails.
 	NetworkPolicyEnforced bool
@@ -82,14 +81,14 @@ type Options struct {
 	Tolerations      []corev1.Toleration
 	PriorityClass    string
 	ImagePullSecrets []string
-	// Labels and Annotations are added to every pod. New rejects keys that the driver sets.
+	// Labels and Annotations are added to every pod. New rejects the driver's own keys.
 	Labels, Annotations map[string]string
 
 	// Images is the policy for images. If nil, all images are allowed.
 	Images *backend.ImagePolicy
 	// Limits override the defaults if they are not zero.
 	Limits backend.Limits
-	// AllowNets lists private addresses that bridged sandboxes may reach.
+	// AllowNets lists private addresses to which bridged sandboxes may connect.
 	AllowNets []netip.Prefix
 	// CallTimeout bounds one call of the API. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
@@ -103,7 +102,7 @@ type Options struct {
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger receives information for operators that callers may not see. If nil, log messages are discarded.
+	// Logger receives information only for operators, not for callers. If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 
@@ -128,7 +127,7 @@ type driver struct {
 	calls  *kit.Calls
 
 	first waiting
-	// handshakes caches the TLS sessions that streams resume, because each stream is a connection and a new pod is tried
+	// handshakes caches the TLS sessions for streams to resume, because each stream is a connection and a new pod is tried
 	// many times. It is nil if the client's certificate may change, because a resumed session would keep the old
 	// certificate.
 	handshakes tls.ClientSessionCache
@@ -202,7 +201,7 @@ func (d *driver) configure() error {
 	return nil
 }
 
-// Locate returns the cluster's address and the namespace that the options select. It sends no request.
+// Locate returns the cluster's address and the namespace selected by the options. It sends no request.
 func Locate(opts *Options) (server, namespace string, err error) {
 	config, namespace, err := load(opts)
 	if err != nil {

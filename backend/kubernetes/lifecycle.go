@@ -62,7 +62,7 @@ func (d *driver) declared(ctx context.Context, pod, image string) ([]string, err
 	return d.keepEnv(image, r), nil
 }
 
-// List describes the sandboxes that match filter.
+// List describes the sandboxes matching filter.
 func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	list, err := kit.Call(ctx, d.calls, "list pods", kit.With(d.api.pods.List, selector(filter)))
 	if err != nil {
@@ -167,7 +167,7 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return d.removeClaim(ctx, claim)
 }
 
-// hasNonce returns a function that selects the pod of a sandbox among the pods with its name.
+// hasNonce returns a function to select the pod of a sandbox among the pods with the sandbox's name.
 func hasNonce(nonce string) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce }
 }
@@ -211,7 +211,7 @@ func (d *driver) removePod(ctx context.Context, name string, unused bool, meant 
 // because the clock of this host may be wrong.
 const goesWithin, stuckFor = 45 * time.Second, 5 * time.Second
 
-// stuck returns an error for a deleted object that does not disappear.
+// stuck returns an error for an object still existing goesWithin after the deletion.
 func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
 		return nil
@@ -262,7 +262,7 @@ func (d *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 	return own, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no pod.
+// RemoveWorkspace deletes the workspace of a session without a pod.
 func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	name := objectName(sessionID)
 	claim, of, err := d.getClaim(ctx, name)
@@ -282,7 +282,7 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		case err == nil && pod.DeletionTimestamp == nil:
 			return true, fmt.Errorf("kubernetes: the workspace of sandbox %s is in use: %w", sessionID, backend.ErrExists)
 		}
-		return err != nil, err // waits for a pod that is being deleted
+		return err != nil, err // waits for the end of a pod's deletion
 	})
 	if err != nil {
 		return err

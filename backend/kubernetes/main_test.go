@@ -30,7 +30,7 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// instance labels all objects that this test run creates.
+// instance labels all objects of this test run.
 var instance = "test-" + strings.ToLower(rand.Text())
 
 // namespace returns the namespace of this test run.

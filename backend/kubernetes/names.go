@@ -25,7 +25,7 @@ const (
 
 	labelNonce   = backend.LabelPrefix + "nonce"   // distinguishes this Create call's sandbox
 	labelNetwork = backend.LabelPrefix + "network" // selected by the NetworkPolicies
-	labelConfig  = backend.LabelPrefix + "config"  // annotation that contains config as JSON
+	labelConfig  = backend.LabelPrefix + "config"  // annotation with config as JSON
 
 	labelName      = "app.kubernetes.io/name"
 	labelManagedBy = "app.kubernetes.io/managed-by"
@@ -38,7 +38,7 @@ const (
 	containerName = "sandbox"
 )
 
-// config is the data for Info that labels cannot contain.
+// config is the data for Info not suitable for labels.
 type config struct {
 	kit.Record
 	Values map[string]string `json:"values"`           // complete values of Workcell's labels
@@ -110,7 +110,7 @@ func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 	return m, nil
 }
 
-// configOf decodes the annotation that metaOf wrote. It returns false if the object does not belong to a sandbox.
+// configOf decodes the annotation created by metaOf. It returns false if the object does not belong to a sandbox.
 func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
 	var c config
 	if m.Labels[backend.LabelRole] != role || json.Unmarshal([]byte(m.Annotations[labelConfig]), &c) != nil {
@@ -161,7 +161,7 @@ func describe(pod *corev1.Pod) (backend.Info, bool) {
 	return info, true
 }
 
-// imageOf returns the image ID of a pod that has started.
+// imageOf returns the image ID of a started pod.
 func imageOf(pod *corev1.Pod) (id string) {
 	for _, s := range pod.Status.ContainerStatuses {
 		id = s.ImageID

@@ -169,9 +169,9 @@ func (d *driver) resources(p *plan) corev1.ResourceRequirements {
 	return r
 }
 
-// resources returns the limits that a node enforces and the resources that it reserves. If the user requests a memory
-// size, all of it is reserved, so that other pods cannot use it. Otherwise a quarter of the limit is reserved. For CPU,
-// an eighth of the limit is reserved, because most sandboxes are idle most of the time.
+// resources returns the limits enforced by a node and the reserved resources. If the user requests a memory size, all
+// of it is reserved, so that other pods cannot use it. Otherwise a quarter of the limit is reserved. For CPU, an eighth
+// of the limit is reserved, because most sandboxes are idle most of the time.
 func resources(l, asked backend.Limits) corev1.ResourceRequirements {
 	reserved := l.MemoryBytes / 4
 	if asked.MemoryBytes > 0 {
@@ -238,7 +238,7 @@ func environment(env []string) []corev1.EnvVar {
 	return vars
 }
 
-// imageEnv returns the variables in a container's environment that come from its image.
+// imageEnv returns the image's variables in a container's environment.
 func imageEnv(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		k, _, _ := strings.Cut(e, "=")

@@ -34,9 +34,9 @@ func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[
 	return d.ensurePolicy(ctx, mode, pod)
 }
 
-// networkLabel returns the label value that the policy of a network mode selects. Bridged sandboxes with different
-// AllowNets need different policies, so the value contains a hash of AllowNets. Processes with different options
-// therefore do not change each other's policy.
+// networkLabel returns the label value selected by a network mode's policy. Bridged sandboxes with different AllowNets
+// need different policies, so the value contains a hash of AllowNets. Processes with different options therefore do not
+// change each other's policy.
 func (d *driver) networkLabel(mode backend.NetworkMode) string {
 	if mode == backend.NetworkNone || len(d.opts.AllowNets) == 0 {
 		return string(mode)
@@ -61,8 +61,8 @@ func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPo
 	return p
 }
 
-// outbound returns the destinations of bridged sandboxes: public addresses, the cluster's resolver, and addresses that
-// the operator allows.
+// outbound returns the destinations of bridged sandboxes: public addresses, the cluster's resolver, and addresses
+// allowed by the operator.
 func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 	block := func(cidr string, except []netip.Prefix) networkingv1.NetworkPolicyPeer {
 		b := &networkingv1.IPBlock{CIDR: cidr}
@@ -88,9 +88,9 @@ func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 	return rules
 }
 
-// ensurePolicy creates the policy of a network mode, or corrects an existing policy that differs. The policies of a
-// namespace are additive. Therefore ensurePolicy fails if another policy opens the network of a pod that must have no
-// network. It reads the policies each time, because they may change.
+// ensurePolicy creates the policy of a network mode, or corrects a different existing policy. The policies of a
+// namespace are additive. Therefore ensurePolicy fails if another policy opens the network of a pod without a network.
+// It reads the policies each time, because they may change.
 func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode, pod map[string]string) error {
 	want := d.networkPolicy(mode)
 	all, err := kit.Call(ctx, d.calls, "network policy", func(ctx context.Context) ([]networkingv1.NetworkPolicy, error) {

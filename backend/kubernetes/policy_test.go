@@ -61,7 +61,7 @@ func TestPolicyUndeclared(t *testing.T) {
 }
 
 // TestPolicyAddsUp verifies that Create and Start fail and name the policy if another policy of the namespace opens the
-// network of a sandbox without a network. Policies that allow no traffic or do not select the sandbox must not matter.
+// network of a sandbox without a network. Policies without allowed traffic or for other pods must not matter.
 func TestPolicyAddsUp(t *testing.T) {
 	t.Parallel()
 	ns, udp := ownNamespace(t), corev1.ProtocolUDP
@@ -95,8 +95,8 @@ func TestPolicyAddsUp(t *testing.T) {
 	must(t, b.Start(t.Context(), first.ID))
 }
 
-// TestTryNetwork verifies that TryNetwork lists the targets that a sandbox without a network cannot reach, that it
-// fails if the sandbox reaches a target, and that it leaves no pods.
+// TestTryNetwork verifies that TryNetwork lists the unreachable targets of a sandbox without a network, that it fails
+// if the sandbox reaches a target, and that it leaves no pods.
 func TestTryNetwork(t *testing.T) {
 	t.Parallel()
 	ns, udp := ownNamespace(t), corev1.ProtocolUDP

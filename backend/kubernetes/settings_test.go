@@ -55,7 +55,7 @@ func TestPodSettings(t *testing.T) {
 	backendtest.Fails(t, "New with a label that the driver sets", err, backend.ErrInvalid)
 }
 
-// TestUnpullable verifies that the error for an image that cannot be pulled contains the node's reason.
+// TestUnpullable verifies that the error for an unpullable image contains the node's reason.
 func TestUnpullable(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()

@@ -159,7 +159,7 @@ func (w *waiting) end() {
 	}
 }
 
-// source is the input of a program. A read from it is the first sign that the server has connected the streams.
+// source is the input of a program. A read from it is the first sign of connected streams.
 type source struct {
 	io.Reader
 	wanted chan struct{}

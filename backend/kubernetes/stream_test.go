@@ -48,7 +48,7 @@ func front(t *testing.T, take func(http.ResponseWriter, *http.Request) bool) *re
 	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAData: cert}}
 }
 
-// TestWebSocket verifies that streams work through a proxy that does not support SPDY.
+// TestWebSocket verifies that streams work through a proxy without support for SPDY.
 func TestWebSocket(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(http.ResponseWriter, *http.Request) bool{
@@ -100,7 +100,7 @@ func TestSilentNode(t *testing.T) {
 	t.Cleanup(func() { close(over) })
 	b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.CallTimeout = config, 10*time.Second })
 	info := backendtest.Create(t, b, newSpec())
-	backendtest.Dial(t, b, info.ID) // the stream that Create opened
+	backendtest.Dial(t, b, info.ID) // the stream opened by Create
 	silent.Store(true)
 	ends := func(name string, want error, call func() error) {
 		t.Helper()

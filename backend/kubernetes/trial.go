@@ -23,7 +23,7 @@ import (
 // trialPort is the port on which one pod of a trial listens, in its network namespace.
 const trialPort = 17253
 
-// open is the network of a trial pod that no policy selects.
+// open is the network of a trial pod not selected by any policy.
 const open = "open"
 
 // roleTrial is the role label of trial pods.
@@ -36,10 +36,10 @@ const trialPatience = 10 * time.Second
 // be pulled.
 const trialLife = 10 * time.Minute
 
-// trialCode is the exit code of a pod that reached no target. Each reached target adds a bit.
+// trialCode is the exit code of a pod without reached targets. Each reached target adds a bit.
 const trialCode = 64
 
-// trial is a group of pods that tests whether a policy is enforced.
+// trial is a group of pods to test whether a policy is enforced.
 type trial struct {
 	d    *driver
 	p    *kit.Plan
@@ -47,8 +47,8 @@ type trial struct {
 	made []string // names of the created pods
 }
 
-// TryNetwork tests with pods whether the cluster isolates a sandbox without a network. It returns the targets that such
-// a sandbox cannot reach. If the sandbox reaches a target, TryNetwork returns ErrUnsupported. It also returns
+// TryNetwork tests with pods whether the cluster isolates a sandbox without a network. It returns the unreachable
+// targets of such a sandbox. If the sandbox reaches a target, TryNetwork returns ErrUnsupported. It also returns
 // ErrUnsupported if no pod reaches another pod, because then the test proves nothing. Without Options.GuestImage, image
 // must contain the guest agent.
 func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string, err error) {
@@ -69,7 +69,7 @@ func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string
 	})
 }
 
-// target is a destination that a trial pod tries to reach.
+// target is a destination to reach from a trial pod.
 type target struct{ name, address string }
 
 // run starts a listening pod. It then tries to reach this pod and other targets from pods with and without a policy.
@@ -129,7 +129,7 @@ func (t *trial) run(ctx context.Context) ([]string, error) {
 	return closed, nil
 }
 
-// dial returns a bit mask of the targets that a pod in a network reaches.
+// dial returns a bit mask of the reached targets of a pod in a network.
 func (t *trial) dial(ctx context.Context, network string, targets []target) (reached int, err error) {
 	args := []string{"dial", trialPatience.String()}
 	for _, one := range targets {
@@ -198,7 +198,7 @@ func (t *trial) clean(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes trial pods of processes that were killed during a trial.
+// sweep removes trial pods of processes killed during a trial.
 func (t *trial) sweep(ctx context.Context) {
 	list, err := kit.Call(ctx, t.d.calls, "list pods", kit.With(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
 	if err == nil {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// pingEvery is the interval of pings that prevent proxies from closing an idle stream. The value is client-go's
+// pingEvery is the interval of pings. They prevent proxies from closing an idle stream. The value is client-go's
 // default.
 const pingEvery = 5 * time.Second
 
@@ -94,8 +94,8 @@ func (u *upgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// NewConnection returns the upgraded connection. If the response came from a proxy that does not support SPDY, it
-// returns an UpgradeFailureError. Responses of the API server and the node have another form.
+// NewConnection returns the upgraded connection. If the response came from a proxy without support for SPDY, it returns
+// an UpgradeFailureError. Responses of the API server and the node have another form.
 func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, error) {
 	if resp.StatusCode == http.StatusSwitchingProtocols && strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
 		return spdy.NewClientConnectionWithPings(u.conn, pingEvery)
@@ -115,7 +115,7 @@ func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, err
 	return nil, &httpstream.UpgradeFailureError{Cause: err}
 }
 
-// bounded is a transport that connects within attachTimeout, even if the server does not respond.
+// bounded is a transport and connects within attachTimeout, even if the server does not respond.
 type bounded struct{ next http.RoundTripper }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// roundTripper is a function that implements http.RoundTripper.
+// roundTripper is a function as an http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -53,7 +53,7 @@ func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
 }
 
 // TestClaimOfCreateThatFails verifies which claims remain after a Create fails because its caller gave up. Existing
-// claims are kept. Claims that this Create created are removed, even if the response to the creation was lost.
+// claims are kept. Claims created by this Create are removed, even if the response to the creation was lost.
 func TestClaimOfCreateThatFails(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// The range of host IDs that a sandbox's user may have if root creates the sandbox.
+// The range of host IDs for sandbox users if root creates the sandboxes.
 const (
 	lowestID  = 0x7000_0000
 	highestID = 0x7fff_ffff
@@ -109,7 +109,7 @@ func sameFile(t *testing.T, a, b string) bool {
 	return os.SameFile(left, right)
 }
 
-// TestReusedPID verifies that a process that got the process ID of a dead guest agent is never signaled.
+// TestReusedPID verifies that a process with the reused process ID of a dead guest agent is never signaled.
 func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

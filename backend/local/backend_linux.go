@@ -107,7 +107,7 @@ func defaultStateDir() (string, error) {
 	return filepath.Join(u.HomeDir, ".local/state/workcell/local"), nil
 }
 
-// Capabilities returns the capabilities that New detected.
+// Capabilities returns the capabilities detected by New.
 func (b *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory:          b.machine.cgroups.memory(),

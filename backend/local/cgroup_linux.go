@@ -77,8 +77,8 @@ func findCgroups() cgroups {
 	return c
 }
 
-// delegated searches for a version 2 group that delegates all controllers to groups that this process may create in it.
-// For root, this is the root group. For other users, it is the parent of the process's group.
+// delegated searches for a version 2 group with all controllers delegated and permission for this process to create
+// groups in it. For root, this is the root group. For other users, it is the parent of the process's group.
 func delegated(mount, own string) (string, bool) {
 	candidates := []string{mount, filepath.Dir(filepath.Join(mount, own))}
 	for _, dir := range candidates {
@@ -134,8 +134,7 @@ func (b *driver) groupPrefix() string {
 	return "workcell-" + hex.EncodeToString(sum[:4]) + "-"
 }
 
-// sweepGroups removes control groups of sandboxes that no longer exist. The kernel refuses to remove a group with
-// running processes.
+// sweepGroups removes control groups of removed sandboxes. The kernel refuses to remove a group with running processes.
 func (b *driver) sweepGroups() error {
 	var dirs []string
 	for _, d := range b.machine.cgroups.dirs {

@@ -115,8 +115,7 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 	return r, nil
 }
 
-// mounts resolves the sources of mounts. It returns an error for a target inside a directory that a sandbox shares with
-// the host.
+// mounts resolves the sources of mounts. It returns an error for a target inside a directory shared with the host.
 func (b *driver) mounts(list []backend.Mount) ([]backend.Mount, error) {
 	for _, m := range list {
 		for _, dir := range append(systemDirs(), "/etc") {
@@ -149,8 +148,8 @@ func (b *driver) supports(p *kit.Plan) error {
 	return p.Supports(name, b.Capabilities(), runtime.GOARCH)
 }
 
-// enforceable clears the default limits that this host cannot enforce. Requested limits that it cannot enforce have
-// already been rejected.
+// enforceable clears the default limits not enforceable on this host. Requested limits not enforceable on this host
+// have already been rejected.
 func (b *driver) enforceable(l backend.Limits) backend.Limits {
 	if !b.machine.cgroups.memory() {
 		l.MemoryBytes = 0
@@ -188,7 +187,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 	return x, nil
 }
 
-// taken returns the error for a session name that is taken.
+// taken returns the error for a taken session name.
 func (b *driver) taken(session string) error {
 	if _, err := b.readSandbox(session); err != nil && exists(b.dirs.sandbox(session)) {
 		return fmt.Errorf("local: sandboxes/%s in the state directory is damaged or not a sandbox; remove it: %w",
@@ -287,7 +286,7 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, proce
 	return l, p, nil
 }
 
-// endpoints creates the files that the guest agent inherits: its socket and its log.
+// endpoints creates the files to be inherited by the guest agent: its socket and its log.
 func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	if listener, err = x.listen(); err != nil {
 		return nil, nil, fmt.Errorf("local: creating the guest agent's socket: %w", scrub(err))

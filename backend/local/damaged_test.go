@@ -84,7 +84,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestLateRemove verifies that a late Remove does not remove the workspace of a sandbox that is being created.
+// TestLateRemove verifies that a late Remove does not remove the workspace of a sandbox during the creation.
 func TestLateRemove(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

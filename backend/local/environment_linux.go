@@ -27,7 +27,7 @@ const (
 	buildingDir = ".environment"
 	// Files in an environment's directory.
 	environmentFile  = "environment.json" // metadata of the environment
-	environmentFiles = "files"            // files that sandboxes see
+	environmentFiles = "files"            // files visible in sandboxes
 )
 
 // environment is the metadata of an environment.
@@ -255,7 +255,7 @@ func (b *driver) readEnvironment(name, instance string) (backend.Environment, bo
 	return e, ok
 }
 
-// RemoveEnvironment removes the directory of an environment that no sandbox uses.
+// RemoveEnvironment removes the directory of an unused environment.
 func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	if !isEnvironment(name) || !exists(b.dirs.environment(name)) {
 		return nil

@@ -78,7 +78,7 @@ if (echo $((guest - 1)) > /proc/self/oom_score_adj) 2>/dev/null; then echo "a co
 	}
 }
 
-// withScore returns the first arguments of a command line that runs a process with this OOM score adjustment.
+// withScore returns the first arguments of a command line to run a process with this OOM score adjustment.
 func withScore(score string) []string {
 	return []string{"/bin/sh", "-c", `echo "$0" > /proc/self/oom_score_adj; exec "$@"`, score}
 }
@@ -101,7 +101,7 @@ func TestOOMScoresOfHost(t *testing.T) {
 	})
 }
 
-// mountedEnv is set in a child process of TestMountedWorkspace that has a private mount namespace.
+// mountedEnv is set in a child process of TestMountedWorkspace with a private mount namespace.
 const mountedEnv = "WORKCELL_LOCAL_TEST_MOUNTED"
 
 // TestMountedWorkspace verifies that removing a sandbox does not touch foreign mounts in its workspace.

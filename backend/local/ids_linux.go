@@ -23,14 +23,14 @@ const (
 	lastBlock  = 0x7ffc_0000
 	blockSize  = 1 << 16
 	blocks     = (lastBlock-firstBlock)/blockSize + 1
-	// blockIDs is the number of IDs that are mapped one to one. A larger ID of the sandbox's user is mapped to the next ID
-	// in the block.
+	// blockIDs is the number of IDs mapped one to one. A larger ID of the sandbox's user is mapped to the next ID in the
+	// block.
 	blockIDs = blockSize - 2
 )
 
 // ids describes how users of a sandbox are mapped to users of the host.
 type ids struct {
-	Base uint32    `json:"base"` // first ID of the block; 0 means that the caller's ID is mapped to the sandbox's user
+	Base uint32    `json:"base"` // first ID of the block; 0 if the caller's ID is mapped to the sandbox's user
 	User launch.ID `json:"user"` // the sandbox's user inside the sandbox
 }
 
@@ -64,8 +64,8 @@ func (i ids) mappings() (uids, gids []syscall.SysProcIDMap) {
 	return one(i.User.UID, os.Geteuid()), one(i.User.GID, os.Getegid())
 }
 
-// mayMapBlocks reports whether this process may map any block. It must be root in a user namespace that contains all
-// these IDs. The root user of an unprivileged container cannot map blocks.
+// mayMapBlocks reports whether this process may map any block. It must be root in a user namespace with all these IDs.
+// The root user of an unprivileged container cannot map blocks.
 func mayMapBlocks() bool {
 	return os.Geteuid() == 0 && hasBlocks("/proc/self/uid_map") && hasBlocks("/proc/self/gid_map")
 }
@@ -89,7 +89,7 @@ func hasBlocks(file string) bool {
 	return false
 }
 
-// claimBlock claims a block of IDs that no other sandbox uses.
+// claimBlock claims an unused block of IDs.
 func (d dirs) claimBlock(claimant string) (uint32, error) {
 	for range 64 {
 		n := rand.IntN(blocks) //nolint:gosec // any free one will do

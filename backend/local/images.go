@@ -19,7 +19,7 @@ const hostImage = "host"
 // searchPath is the PATH of a sandbox's commands.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// program is the program that an image reference stands for.
+// program is the program of an image reference.
 type program struct {
 	file string // file name in searchPath
 	hint string // how to install it
@@ -57,7 +57,7 @@ func resolveImage(ref string) (program, error) {
 	return p, nil
 }
 
-// find checks that the program exists in the part of the host that a sandbox sees.
+// find checks whether the program exists in the part of the host visible in a sandbox.
 func (p program) find() error {
 	for dir := range strings.SplitSeq(searchPath, ":") {
 		real, err := filepath.EvalSymlinks(path.Join(dir, p.file))
@@ -76,7 +76,7 @@ func visible(p string) bool {
 	return slices.ContainsFunc(systemDirs(), func(dir string) bool { return strings.HasPrefix(p, dir+"/") })
 }
 
-// systemDirs returns the system directories of the host that a sandbox sees, if they exist.
+// systemDirs returns the existing system directories of the host visible in a sandbox.
 func systemDirs() []string {
 	return []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// isolationError describes a part of the isolation that could not be set up.
+// isolationError describes a failed part of the isolation.
 type isolationError struct {
 	launch.Report
 	text string
@@ -92,7 +92,7 @@ func (b *driver) forkError(err error) error {
 	return fmt.Errorf("local: cannot set up isolation %q: creating namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
 }
 
-// userNamespaceHint returns the setting that prevents this process from creating namespaces.
+// userNamespaceHint returns the setting preventing this process from creating namespaces.
 func userNamespaceHint() string {
 	for _, s := range []struct{ file, bad, hint string }{
 		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are disabled; run as root: sysctl -w user.max_user_namespaces=10000"},

@@ -21,11 +21,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
-// obstacleEnv is the environment variable with the obstacle that a child process of these tests sets up before it calls
-// New.
+// obstacleEnv is the environment variable with the obstacle. A child process of these tests sets up the obstacle before
+// calling New.
 const obstacleEnv = "WORKCELL_LOCAL_TEST_OBSTACLE"
 
-// obstacles returns functions that make a part of the isolation impossible, in a process with private namespaces.
+// obstacles returns functions to make a part of the isolation impossible, in a process with private namespaces.
 func obstacles() map[string]func(state string) error {
 	return map[string]func(string) error{
 		"nothing":      func(string) error { return nil },

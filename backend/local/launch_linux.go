@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// namespaces are the namespaces that are created together. The cgroup namespace is created later, when the process is
-// in its cgroups.
+// namespaces are the namespaces created together. The cgroup namespace is created later, when the process is in its
+// cgroups.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // launching is a running launcher.
@@ -31,7 +31,7 @@ type launching struct {
 	trees  []launch.Tree
 }
 
-// ambient returns the capabilities in its own namespaces that the launcher needs. The launcher drops them later.
+// ambient returns the launcher's necessary capabilities in its own namespaces. The launcher drops them later.
 func ambient() []uintptr {
 	return []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE}
 }

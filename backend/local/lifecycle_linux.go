@@ -63,7 +63,7 @@ func (b *driver) describe(x *sandbox, state backend.State) backend.Info {
 	return info
 }
 
-// List describes the sandboxes that match filter. It also removes leftovers of dead creations of the filter's instance.
+// List describes the sandboxes matching filter. It also removes leftovers of dead creations of the filter's instance.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
@@ -196,7 +196,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return nil
 }
 
-// hold locks the sandbox with that ID. If the sandbox does not exist, hold locks the leftovers of another creation or
+// hold locks the sandbox with this ID. If the sandbox does not exist, hold locks the leftovers of another creation or
 // takes the session's name like a new sandbox. Each of these locks prevents other processes from taking over the
 // workspace. If no objects need to be removed, hold returns nil and no error.
 func (b *driver) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*sandbox, error) {
@@ -274,11 +274,11 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("local: connecting to the guest agent: %v: %w", err, backend.ErrUnavailable)
 }
 
-// ImageID returns an ID for the program that a reference stands for.
+// ImageID returns an ID for the program of a reference.
 func (b *driver) ImageID(_ context.Context, ref string) (string, error) {
 	p, err := resolveImage(ref)
 	if errors.Is(err, backend.ErrUnsupported) {
-		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // this host knows that it lacks the image
+		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // the image is known to be missing on this host
 	}
 	if err == nil {
 		err = p.find()

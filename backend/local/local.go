@@ -21,9 +21,9 @@
 //
 // # Life
 //
-// A sandbox keeps running after the process that created it exits. Its state is in Options.StateDir. All processes of
-// the same user with the same directory see the same sandboxes. While the process that started a sandbox runs, the
-// sandbox is its child process, and a goroutine waits for the sandbox's exit, even after Close.
+// A sandbox keeps running after its creator process exits. Its state is in Options.StateDir. All processes of the same
+// user with the same directory see the same sandboxes. While the starting process runs, the sandbox is a child process
+// of it, and a goroutine waits for the sandbox's exit, even after Close.
 //
 // # Spans
 //
@@ -47,14 +47,14 @@ type Options struct {
 	// Images is the policy for image references. If nil, all references are allowed.
 	Images *backend.ImagePolicy
 	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
-	// of /tmp but at most half of the memory, and 16384 open files. The driver omits default limits that this host cannot
-	// enforce, see Capabilities.
+	// of /tmp but at most half of the memory, and 16384 open files. The driver omits default limits not enforceable on
+	// this host, see Capabilities.
 	Limits backend.Limits
 	// Guest replaces the embedded guest agent.
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger receives information for operators that callers may not see. If nil, log messages are discarded.
+	// Logger receives information only for operators, not for callers. If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 

@@ -42,7 +42,7 @@ func TestJavaSettings(t *testing.T) {
 	}
 }
 
-// TestStateInView verifies that New rejects a state directory that sandboxes could read. Such a directory would expose
+// TestStateInView verifies that New rejects a state directory readable in sandboxes. Such a directory would expose
 // workspaces and sockets to other sandboxes.
 func TestStateInView(t *testing.T) {
 	t.Parallel()
@@ -76,8 +76,8 @@ func TestHostSocketsBelowUsr(t *testing.T) {
 	backendtest.Prints(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true", "there\n")
 }
 
-// TestRecordWithoutGroup verifies that leftovers of a creation that died at its very beginning are removed, and no
-// other files. The record may have no control group. An empty group name would refer to the root group.
+// TestRecordWithoutGroup verifies that leftovers of a creation killed at the very beginning are removed, and no other
+// files. The record may have no control group. An empty group name would refer to the root group.
 func TestRecordWithoutGroup(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// machine is the information that New detected about this host. It is immutable.
+// machine is the information about this host detected by New. It is immutable.
 type machine struct {
 	kernel   string
 	os       string

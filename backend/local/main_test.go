@@ -23,12 +23,12 @@ import (
 
 const instance = "local-test"
 
-// sharedEnv is the environment variable with the state directory that the processes of a test share.
+// sharedEnv is the environment variable with the shared state directory of a test's processes.
 const sharedEnv = "WORKCELL_LOCAL_TEST_STATE"
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests creates the state directory that tests share, unless this process is a child process of a test.
+// runTests creates the tests' shared state directory, unless this process is a child process of a test.
 func runTests(m *testing.M) (code int) {
 	if obstacle := os.Getenv(obstacleEnv); obstacle != "" {
 		return meetObstacle(obstacle)
@@ -60,7 +60,7 @@ func runTests(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// shared returns the state directory that all processes of the tests share.
+// shared returns the shared state directory of all test processes.
 func shared() string { return os.Getenv(sharedEnv) }
 
 // stateDir creates a state directory for one test. The end of the test verifies that it is empty.
@@ -163,7 +163,7 @@ func describe(dir, id string) (string, error) {
 	return all.String(), err
 }
 
-// foreign creates a directory among the sandboxes that is not a sandbox.
+// foreign creates a directory other than a sandbox among the sandboxes.
 func foreign(t testing.TB, dir string, labels map[string]string) []string {
 	name := "foreign-" + strings.ToLower(rand.Text())
 	text, err := json.Marshal(labels)

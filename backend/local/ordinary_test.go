@@ -45,7 +45,7 @@ func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 	}
 }
 
-// copyProgram copies this binary with a separate program. A file that this process opens for writing is also open in
+// copyProgram copies this binary with a separate program. A file opened for writing by this process is also open in
 // every child process until it calls exec. During that time, the file cannot be executed.
 func copyProgram(to string) error {
 	self, err := os.Executable()

@@ -42,7 +42,7 @@ func procStat(pid int) (start uint64, alive bool, err error) {
 	return start, f[0] != "Z" && f[0] != "X", err
 }
 
-// nameSelf returns a unique name for this process among all processes that ever used the state directory. The name
+// nameSelf returns a unique name for this process among all processes using the state directory at any time. The name
 // consists of PID namespace, process ID, and start time.
 func nameSelf() (string, error) {
 	var st unix.Stat_t
@@ -87,8 +87,8 @@ func (p process) alive(boot string) bool {
 	return err == nil && alive && start == p.Start
 }
 
-// killPatience is the maximum time that a killed process has to exit. The kernel first kills all other processes of its
-// PID namespace.
+// killPatience is the maximum time for a killed process to exit. The kernel first kills all other processes of its PID
+// namespace.
 const killPatience = 30 * time.Second
 
 // kill kills the process and thereby all processes in its PID namespace, and waits until they have exited. It does
@@ -154,8 +154,8 @@ func reap(pid, pidfd int) {
 
 // settleScore sets the OOM score adjustment of a launcher, which the guest agent inherits. The score is as low as this
 // process may set it, but never has this process's protection from being killed. The guest agent gives commands a
-// higher score. Commands can lower their score to a bound that only a privileged process can change by setting a score.
-// The guest agent's score is this bound, so no command can get a lower score.
+// higher score. Commands can lower their score to a bound. Only a privileged process can change the bound, by setting a
+// score. The guest agent's score is this bound, so no command can get a lower score.
 func settleScore(pid int) error {
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

@@ -34,7 +34,7 @@ const (
 	logFile      = "guest.log" // standard error of the guest agent
 )
 
-// sandboxIDs matches sandbox IDs: the session ID and a nonce that is unique among the session's sandboxes.
+// sandboxIDs matches sandbox IDs: the session ID and a nonce unique among the session's sandboxes.
 var sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
 
 // record is the stored data of a sandbox.
@@ -50,7 +50,7 @@ type record struct {
 	Building    string `json:"building,omitempty"`    // name of the environment to install in the sandbox
 }
 
-// nameOnly returns the record of an object that only takes the name of a session.
+// nameOnly returns the record of an object created only to take a session's name.
 func nameOnly(session, instance, nonce string) record {
 	return record{Nonce: nonce, Labels: map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelID: session, backend.LabelInstance: instance,
@@ -87,7 +87,7 @@ type sandbox struct {
 	fork *backend.ForkOf // origin of the workspace's files, if the sandbox gets a new workspace
 	held io.Closer       // keeps a fork's workspace mounted until the sandbox mounts it; may be nil
 	lock *flock.Flock    // nil if the sandbox is not locked
-	disk errgroup.Group  // writes that must reach the disk before the creation is complete
+	disk errgroup.Group  // disk writes to finish before the creation is complete
 }
 
 func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
@@ -212,8 +212,8 @@ func (x *sandbox) started() (process, bool) {
 // made reports whether Create is complete.
 func (x *sandbox) made() bool { return exists(x.file(madeFile)) }
 
-// socketPath returns a path of the guest agent's socket that is short enough for a socket address. For a long path, it
-// uses the path of a descriptor.
+// socketPath returns a path of the guest agent's socket, short enough for a socket address. For a long path, it uses
+// the path of a descriptor.
 func (x *sandbox) socketPath() (path string, done func(), err error) {
 	if p := x.file(socketFile); len(p) < 100 {
 		return p, func() {}, nil

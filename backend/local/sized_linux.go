@@ -35,7 +35,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend
 	return enforcement, err
 }
 
-// unavailable adds ErrUnavailable, the class of temporary failures, to an error of this host that has no class.
+// unavailable adds ErrUnavailable, the class of temporary failures, to an error of this host without a class.
 func unavailable(err error) error {
 	if err = scrub(err); errors.Is(err, backend.ErrQuota) {
 		return err
@@ -77,7 +77,7 @@ func (b *driver) mountSized(x *sandbox, launcher int) error {
 
 // mountIn makes this thread enter a mount namespace permanently.
 func (b *driver) mountIn(ns int, device string, x *sandbox) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root directory cannot enter a namespace
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread with a shared root directory cannot enter a namespace
 		return err
 	}
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// diskEnv is the environment variable that passes the state directory on a test's disk to child processes.
+// diskEnv is the environment variable with the state directory on a test's disk, for child processes.
 const diskEnv = "WORKCELL_LOCAL_TEST_DISK"
 
 // newDisk creates a disk with a file system and returns a state directory on it.
@@ -49,12 +49,12 @@ func newDisk(t *testing.T, mkfs ...string) string {
 	return dir
 }
 
-// TestSnapshotsOnExt4 runs the snapshot tests on a file system that cannot share blocks between files. The snapshot of
-// a workspace with a limit is a directory.
+// TestSnapshotsOnExt4 runs the snapshot tests on a file system without support for sharing blocks between files. The
+// snapshot of a workspace with a limit is a directory.
 func TestSnapshotsOnExt4(t *testing.T) { snapshotsOn(t, "mkfs.ext4", "-q", "-F") }
 
-// TestSnapshotsOnXFS runs the snapshot tests on a file system that can share blocks. The snapshot of a workspace with a
-// limit is a directory.
+// TestSnapshotsOnXFS runs the snapshot tests on a file system with support for shared blocks. The snapshot of a
+// workspace with a limit is a directory.
 func TestSnapshotsOnXFS(t *testing.T) { snapshotsOn(t, "mkfs.xfs", "-q", "-m", "reflink=1") }
 
 func snapshotsOn(t *testing.T, mkfs ...string) {
@@ -67,9 +67,8 @@ func snapshotsOn(t *testing.T, mkfs ...string) {
 	backendtest.RunGroups(t, harness(dir), "snapshots")
 }
 
-// TestSnapshotsTakeWhatChanged verifies that, on a file system that cannot share blocks, files that have not changed
-// since the last snapshot or rollback use no additional space. It also verifies that a fork with a limit reserves its
-// space.
+// TestSnapshotsTakeWhatChanged verifies that, on a file system without support for shared blocks, files unchanged since
+// the last snapshot or rollback use no additional space. It also verifies that a fork with a limit reserves its space.
 func TestSnapshotsTakeWhatChanged(t *testing.T) {
 	t.Parallel()
 	dir := newDisk(t, "mkfs.ext4", "-q", "-F")

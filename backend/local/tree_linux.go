@@ -13,9 +13,9 @@ import (
 // Name of the owner of leftovers after an incomplete removal. Any process may remove them.
 const anybody = "any"
 
-// discard removes a directory. The directory's name is free immediately. Files that cannot be removed before ctx ends
-// are left for the next sweep. If the directory does not exist, discard does nothing. If it contains a mount, discard
-// returns host.ErrMounted and does not change it.
+// discard removes a directory. The directory's name is free immediately. Files not removed before ctx ends are left for
+// the next sweep. If the directory does not exist, discard does nothing. If it contains a mount, discard returns
+// host.ErrMounted and does not change it.
 func (d dirs) discard(ctx context.Context, dir string) error {
 	if holdsMount(dir) {
 		return host.ErrMounted
@@ -62,7 +62,7 @@ func cutLast(name string) (owner, text string, ok bool) {
 	return name[:at], name[at+1:], true
 }
 
-// sweep removes leftovers of dead processes and claims of user IDs that have no owner.
+// sweep removes leftovers of dead processes and claims of user IDs without an owner.
 func (d dirs) sweep(ctx context.Context) error {
 	var errs []error
 	for _, dir := range []string{d.tmp(), d.trash()} {

@@ -19,7 +19,7 @@ import (
 // hostname is the host name of every sandbox.
 const hostname = "workcell"
 
-// hostFiles returns the existing files of the host's /etc that a sandbox sees. The linker, TLS libraries, and the
+// hostFiles returns the existing files of the host's /etc visible in a sandbox. The linker, TLS libraries, and the
 // alternatives system need these files. They contain no secrets. A sandbox sees no other files of /etc.
 func hostFiles() []string {
 	// Debian's Java reads its settings from this directory. Only the management subdirectory contains passwords.
@@ -132,7 +132,7 @@ func (b *driver) showHost(c *launch.Config) {
 	}
 }
 
-// shownSockets returns the host's Unix sockets in directories that sandboxes see. Neither a read-only mount nor a
+// shownSockets returns the host's Unix sockets in directories visible in sandboxes. Neither a read-only mount nor a
 // network namespace prevents connections to these sockets, because their names are files.
 func shownSockets() []string {
 	table, err := os.ReadFile("/proc/net/unix")
@@ -154,7 +154,7 @@ func shownSockets() []string {
 	return out
 }
 
-// shownDirs returns the path prefixes of all host files that sandboxes see, both with the original path and with
+// shownDirs returns the path prefixes of all host files visible in sandboxes, both with the original path and with
 // resolved links.
 func shownDirs() []string {
 	var dirs []string

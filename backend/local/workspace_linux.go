@@ -21,14 +21,14 @@ type workspace struct {
 	Instance string `json:"instance"`
 	Base     uint32 `json:"base"` // first ID of the block of user IDs
 	Size     int64  `json:"size"` // size of its file system; 0 for a directory without a hard limit
-	// Maker is the nonce of the sandbox that created the workspace. Last is the nonce of the last sandbox that used it and
-	// whose creation was complete.
+	// Maker is the nonce of the workspace's first sandbox. Last is the nonce of the last completely created sandbox with
+	// this workspace.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
 	Group string `json:"group"` // control group of the current or last sandbox
 }
 
-// errDamaged means that a workspace exists but its owner is unknown.
+// errDamaged is the error for a workspace with an unknown owner.
 var errDamaged = errors.New("its owner record is damaged")
 
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
@@ -92,7 +92,7 @@ func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bo
 	return err == nil && w.Instance == instance, err
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no sandbox.
+// RemoveWorkspace deletes the workspace of a session without a sandbox.
 func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return nil

@@ -11,7 +11,7 @@ import (
 )
 
 // TestLifecycle verifies that a sandbox has the same lifecycle as on a real engine. A script answers the commands of
-// the suite from the files that the suite wrote.
+// the suite from the suite's files.
 func TestLifecycle(t *testing.T) {
 	b, err := memory.New(&memory.Options{Images: []string{image}})
 	must(t, err)

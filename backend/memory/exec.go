@@ -297,7 +297,7 @@ func (g *guest) find(id string) (*execution, error) {
 	return nil, wire.Errorf(wire.CodeNotFound, "exec %.80q not found", id)
 }
 
-// gone returns a channel that is closed when the host disconnects. The request must have no more frames.
+// gone returns a channel, closed when the host disconnects. The request must have no more frames.
 func (r *request) gone() <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
@@ -389,7 +389,7 @@ func (g *guest) kill(r *request, req *wire.KillRequest) error {
 	if s := strings.TrimPrefix(req.Signal, "SIG"); s != "" {
 		how.signal = "SIG" + s
 		if s != "KILL" {
-			how.state = wire.ExecCompleted // like a process that a signal killed
+			how.state = wire.ExecCompleted // like a process killed by a signal
 		}
 	}
 	x.end(how)

@@ -97,7 +97,7 @@ func (f *files) file(name string) (*node, error) {
 	return f.look(name)
 }
 
-// look is like file, for callers that hold the mutex.
+// look is like file. The caller must hold the mutex.
 func (f *files) look(name string) (*node, error) {
 	p, err := relative(name)
 	if err != nil {

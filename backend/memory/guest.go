@@ -121,7 +121,7 @@ type operation struct {
 	serve func(*guest, *request) error
 }
 
-// operations lists the requests that the guest agent handles.
+// operations lists the guest agent's requests.
 func operations() []operation {
 	return []operation{
 		{wire.OpHealth, func(g *guest, r *request) error { return r.answer(g.health()) }},
@@ -169,7 +169,7 @@ func onFiles[T any](serve func(*files, *T) (any, error)) func(*guest, *request) 
 
 func (g *guest) request(r *request) {
 	defer func() {
-		_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail; unblocks readers that wait for the host
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail; unblocks readers waiting for the host
 		_ = r.Close()
 	}()
 	f, err := wire.ReadFrame(r, nil)

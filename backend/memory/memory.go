@@ -87,7 +87,7 @@ func New(o *Options) (*Backend, error) {
 	return &Backend{e: e}, nil
 }
 
-// Reopen returns another backend that shares the sandboxes, script, and recorded calls. Use it to simulate another
+// Reopen returns another backend with the same sandboxes, script, and recorded calls. Use it to simulate another
 // process on the same engine. Each backend must be closed separately.
 func (b *Backend) Reopen() *Backend { return &Backend{e: b.e} }
 
@@ -219,7 +219,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	return s.describe(), nil
 }
 
-// List describes the sandboxes that match filter.
+// List describes the sandboxes matching filter.
 func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	if err := b.begin(ctx, Call{Op: OpList}); err != nil {
 		return nil, err
@@ -340,7 +340,7 @@ func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) 
 	return w != nil && w.instance == instance, nil
 }
 
-// RemoveWorkspace deletes the files of a session that has no sandbox.
+// RemoveWorkspace deletes the files of a session without a sandbox.
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	if err := b.begin(ctx, Call{Op: OpRemove, Sandbox: sessionID}); err != nil {
 		return err

@@ -47,7 +47,7 @@ func TestUnscripted(t *testing.T) {
 	}
 }
 
-// TestTimeout verifies that a command that exceeds its timeout ends as on a real engine.
+// TestTimeout verifies that a command over its timeout ends as on a real engine.
 func TestTimeout(t *testing.T) {
 	b, m := manage(t)
 	b.On("sleep 1h", memory.Answer{Stdout: "begun\n", Takes: time.Hour})
@@ -100,7 +100,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestUnsupported verifies that requests for unsupported features fail, and that no such sandbox is created.
+// TestUnsupported verifies that requests for unsupported features fail and create no sandbox.
 func TestUnsupported(t *testing.T) {
 	b, _ := manage(t)
 	for name, change := range map[string]func(*backend.Spec){

@@ -51,7 +51,7 @@ func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 	return status, nil
 }
 
-// dialInterpreter connects to an interpreter that may still be starting.
+// dialInterpreter connects to an interpreter even while it is starting.
 func dialInterpreter(address string) (conn net.Conn, err error) {
 	for end := time.Now().Add(interpreterWait); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if conn, err = net.Dial("unix", address); err == nil {

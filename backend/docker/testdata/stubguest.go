@@ -1,4 +1,4 @@
-// Stubguest is a test guest agent that runs but implements no commands.
+// Stubguest is a test guest agent without commands.
 package main
 
 import (

@@ -54,7 +54,7 @@ func Cgroups(pid int) map[string]string {
 	return groups
 }
 
-// OOMKills returns the number of processes of a control group that the kernel killed because memory ran out. If the
+// OOMKills returns the number of processes of a control group killed by the kernel because memory ran out. If the
 // kernel keeps no such count, OOMKills returns 0. dir is the group's directory of the memory controller.
 func OOMKills(dir string, v2 bool) int64 {
 	file := "memory.oom_control"

@@ -37,7 +37,7 @@ func WriteJSON(path string, v any, durable bool) error {
 	return Public(err)
 }
 
-// ReadJSON reads a file that WriteJSON wrote.
+// ReadJSON reads a file written by WriteJSON.
 func ReadJSON(path string, v any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {

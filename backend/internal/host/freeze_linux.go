@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// FreezerController is the version 1 controller that freezes processes.
+// FreezerController is the version 1 controller for freezing processes.
 const FreezerController = "freezer"
 
 // freezePatience is the maximum time for the processes of a group to freeze. A process may be inside a system call to a
@@ -31,7 +31,7 @@ type Processes struct {
 	// Seen reports whether the main process is in the expected control group. If the engine and the caller have different
 	// process namespaces, PID can name another process or no process.
 	Seen  bool
-	group string // directory of the control group that can be frozen; empty if no group can
+	group string // directory of the group to freeze; empty if freezing is not possible
 	v2    bool
 }
 
@@ -134,8 +134,8 @@ func (p Processes) EndOthers() error {
 	return nil
 }
 
-// runs reports whether a process runs a program. For a process that a command started, the result proves nothing,
-// because the command can change the process's memory.
+// runs reports whether a process runs a program. For processes of commands, the result proves nothing, because the
+// command can change the process's memory.
 func runs(pid int, program *unix.Stat_t) bool {
 	var st unix.Stat_t
 	return unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &st) == nil && st.Ino == program.Ino && st.Dev == program.Dev
@@ -174,8 +174,8 @@ func ProcStat(pid int) ([]string, error) {
 // mapsBound is the maximum number of mappings to examine.
 const mapsBound = 1 << 20
 
-// SharedFiles returns the inode numbers of the files that the frozen processes of the sandbox have mapped as shared.
-// Processes can write to such files without a change of the file times. known is false if the mappings cannot be read.
+// SharedFiles returns the inode numbers of the files mapped as shared by the frozen processes of the sandbox. Processes
+// can write to such files without a change of the file times. known is false if the mappings cannot be read.
 func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, known bool) {
 	inodes = map[uint64]bool{}
 	lines, members := 0, p.members()
@@ -190,7 +190,7 @@ func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, kno
 		if err != nil {
 			return nil, false
 		}
-		for _, thread := range threads { // a thread that has exited shows no mappings, even if it is the first
+		for _, thread := range threads { // an exited thread shows no mappings, even if it is the first
 			n, err := sharedFiles(fmt.Sprintf("/proc/%d/task/%s/maps", pid, thread.Name()), inodes)
 			if lines += n; err != nil || lines > mapsBound || ctx.Err() != nil {
 				return nil, false

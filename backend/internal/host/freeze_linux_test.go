@@ -23,8 +23,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestFreezeFails verifies the errors for processes that cannot be frozen, and that Freeze thaws the processes after a
-// failure.
+// TestFreezeFails verifies the errors for unfreezable processes, and that Freeze thaws the processes after a failure.
 func TestFreezeFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -31,7 +31,7 @@ func Machine() (system, kernel string) {
 	return "linux", kernel
 }
 
-// OnThread runs f on a thread that exits afterwards, so that f may change the thread's attributes, for example its
+// OnThread runs f on a thread and ends this thread afterwards, so f may change the thread's attributes, for example its
 // namespaces. OnThread never uses the first thread of the process, because that thread cannot exit and its namespaces
 // count as the namespaces of the process.
 func OnThread(f func() error) error {

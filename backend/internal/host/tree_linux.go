@@ -13,10 +13,10 @@ import (
 )
 
 // RemoveTree removes a directory with all its contents, even if a sandbox tried to make this difficult, for example
-// with 100,000 levels, modes that forbid all access, or names that are not valid text. RemoveTree does not follow
-// links, and it stops at mount points. It empties one level at a time and moves deeper directories up to the top, so
-// that the length of paths and the number of open files stay small. RemoveTree ignores files that another process
-// removes at the same time.
+// with 100,000 levels, modes without any access, or names with invalid text. RemoveTree does not follow links, and it
+// stops at mount points. It empties one level at a time and moves deeper directories up to the top, so that the length
+// of paths and the number of open files stay small. RemoveTree ignores files removed by another process at the same
+// time.
 func RemoveTree(ctx context.Context, dir string) error {
 	top, err := openDir(unix.AT_FDCWD, dir, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -44,7 +44,7 @@ func RemoveTree(ctx context.Context, dir string) error {
 type remover struct {
 	ctx   context.Context
 	top   int
-	moved int // number for the name of the next directory that is moved to the top
+	moved int // number for the name of the next directory at the top
 }
 
 // openDir opens a directory. It does not follow links.

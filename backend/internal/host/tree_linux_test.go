@@ -12,8 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestRemoveTree verifies that RemoveTree deletes trees that a hostile command could create, and deletes no files
-// outside of them.
+// TestRemoveTree verifies that RemoveTree deletes trees of a hostile command, and deletes no files outside of them.
 func TestRemoveTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

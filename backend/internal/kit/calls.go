@@ -1,8 +1,7 @@
-// Package kit contains code that all drivers share. A [Driver] turns the methods of an engine into a
+// Package kit contains the shared code of all drivers. A [Driver] turns the methods of an engine into a
 // [backend.SandboxBackend]. [Calls] admits calls until the driver is closed. It bounds, retries, and waits for calls to
-// an engine, and maps their failures to errors that are safe to show to agents. The package also contains the
-// engine-independent rules for a Spec, the default limits, checks of image configurations, and image pulls that callers
-// share.
+// an engine, and maps their failures to errors safe to show to agents. The package also contains the engine-independent
+// rules for a Spec, the default limits, checks of image configurations, and shared image pulls.
 package kit
 
 import (
@@ -39,14 +38,13 @@ type Options struct {
 	Tracer   trace.TracerProvider // creates the spans; nil means the provider of the span in the caller's context
 	Limit    time.Duration        // maximum time for one call
 	Patience time.Duration        // how long the engine may leave a call and all pings unanswered
-	// Ping sends a request to check that the engine responds.
+	// Ping sends a request to check the connection to the engine.
 	Ping func(context.Context) error
 	// Context prepares the context of every call. If nil, the context is not changed.
 	Context func(context.Context) context.Context
 	// Native converts an error of the engine's client to a typed error. If nil, errors are not converted.
 	Native func(error) error
-	// Classify returns the sentinel error for an error that only this engine returns, or nil. A nil function returns nil
-	// for all errors.
+	// Classify returns the sentinel error for an engine-specific error, or nil. A nil function returns nil for all errors.
 	Classify func(error) error
 }
 
@@ -62,7 +60,7 @@ type Calls struct {
 	closed bool
 }
 
-// New returns a Calls that admits calls until Close.
+// New returns a Calls, open until Close.
 func New(o Options) *Calls {
 	c := &Calls{o: o, closing: fmt.Errorf("%s backend: %w", o.Name, backend.ErrClosed)}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -78,7 +76,7 @@ func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyVal
 	return telemetry.Start(ctx, name, attrs...)
 }
 
-// Life returns a context that Close cancels.
+// Life returns a context, canceled by Close.
 func (c *Calls) Life() context.Context { return c.life }
 
 // Begin admits a call. It returns an error if the driver is closed. The returned context ends when the driver is
@@ -114,7 +112,7 @@ func (c *Calls) Background(ctx context.Context, f func(context.Context)) {
 }
 
 // Close ends pending calls and waits for them and for background work, for a bounded time. The first Close then calls
-// release, which frees resources that the calls need, and returns its error.
+// release to free the calls' resources, and returns the error of release.
 func (c *Calls) Close(release func() error) error {
 	c.mu.Lock()
 	first := !c.closed
@@ -182,9 +180,9 @@ func With[A, T any](method func(context.Context, A) (T, error), arg A) func(cont
 	return func(ctx context.Context) (T, error) { return method(ctx, arg) }
 }
 
-// Finish is like Call, for a request that the engine completes even if the caller gives up. Finish waits for the
-// engine's response, so that the caller knows the created object and can remove it. If ctx ended, Finish returns the
-// created object together with the context's error.
+// Finish is like Call, for a request completed by the engine even if the caller gives up. Finish waits for the engine's
+// response, so that the caller knows the created object and can remove it. If ctx ended, Finish returns the created
+// object together with the context's error.
 func Finish[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T

@@ -18,9 +18,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// engine has the methods that each driver implements. [Driver] calls them for the methods of [backend.SandboxBackend]
-// after it admits the call. Environments and List may return their results in any order. List may also return sandboxes
-// that the filter does not select. ImageID gets a full reference.
+// engine has the methods of each driver. [Driver] calls them for the methods of [backend.SandboxBackend] after it
+// admits the call. Environments and List may return their results in any order. List may also return other sandboxes.
+// ImageID gets a full reference.
 type engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)
@@ -45,7 +45,7 @@ type engine interface {
 	Capabilities() backend.Capabilities
 	// Enforcement returns how the default runtime enforces a workspace's limit.
 	Enforcement(ctx context.Context) (backend.Enforcement, error)
-	// Release frees the resources that calls need. Driver calls it after the last call.
+	// Release frees the resources for calls. Driver calls it after the last call.
 	Release() error
 }
 
@@ -59,7 +59,7 @@ type Driver struct {
 }
 
 // NewDriver returns a driver for an engine. images is the policy for sandbox images. limits are the limits of sandboxes
-// that request none.
+// without requested limits.
 func NewDriver(e engine, c *Calls, images *backend.ImagePolicy, limits backend.Limits) *Driver {
 	return &Driver{e, c, images, limits}
 }
@@ -107,7 +107,7 @@ func (d *Driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) (backend.Info, error) { return d.engine.Get(ctx, id) })
 }
 
-// List describes the sandboxes that match filter, oldest first.
+// List describes the sandboxes matching filter, oldest first.
 func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Info, error) {
 		infos, err := d.engine.List(ctx, filter)
@@ -142,7 +142,7 @@ func (d *Driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return Admit(ctx, d.calls, telemetry.SpanDriverDial, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
 }
 
-// Ping checks that the engine responds and returns information about it.
+// Ping checks the connection to the engine and returns information about it.
 func (d *Driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return Admit(ctx, d.calls, "", d.engine.Ping)
 }
@@ -166,7 +166,7 @@ func (d *Driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 	return Admit(ctx, d.calls, "", func(ctx context.Context) (bool, error) { return d.engine.HasWorkspace(ctx, instance, sessionID) })
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no sandbox.
+// RemoveWorkspace deletes the workspace of a session without a sandbox.
 func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
 }
@@ -224,8 +224,8 @@ func (d *Driver) Rollback(ctx context.Context, id, name string) error {
 	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
 }
 
-// Capabilities returns the features that the engine can enforce, as detected when the driver was created. The first
-// call detects how the engine enforces workspace limits.
+// Capabilities returns the enforceable features of the engine, as detected when the driver was created. The first call
+// detects how the engine enforces workspace limits.
 func (d *Driver) Capabilities() backend.Capabilities {
 	c := d.engine.Capabilities()
 	c.Workspace = backend.WorkspaceWatched // by the guest agent, which is always present
@@ -241,7 +241,7 @@ func (d *Driver) Capabilities() backend.Capabilities {
 // Sandboxes keep running.
 func (d *Driver) Close() error { return d.calls.Close(d.engine.Release) }
 
-// Defaults fills in the options that all drivers have. It validates the limits. If no guest agent is set, it uses the
+// Defaults fills in the options common to all drivers. It validates the limits. If no guest agent is set, it uses the
 // embedded guest agent. If no logger is set, it discards log messages.
 func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logger **slog.Logger) error {
 	if err := limits.Validate(); err != nil {
@@ -256,7 +256,7 @@ func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logge
 	return nil
 }
 
-// Times sets defaults for the options that bound calls to an engine: 2 minutes for call, 5 seconds for patience, and 30
+// Times sets defaults for the time limits of calls to an engine: 2 minutes for call, 5 seconds for patience, and 30
 // minutes for pull.
 func Times(call, patience, pull *time.Duration) {
 	*call = cmp.Or(max(*call, 0), 2*time.Minute)
@@ -266,7 +266,7 @@ func Times(call, patience, pull *time.Duration) {
 
 // Undo removes the objects of a failed creation and returns the creation's error. If the engine does not respond, Undo
 // retries in the background, so that the caller does not wait for an engine that may never recover. The retries help
-// because an engine that lost one request may answer the next. rollback may run after the caller's context ended.
+// because an engine may lose one request but answer the next. rollback may run after the caller's context ended.
 func (c *Calls) Undo(ctx context.Context, session string, err error, rollback func(context.Context) error) error {
 	try := func(ctx context.Context, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)

@@ -16,7 +16,7 @@ func (p *Plan) EnvironmentName(image string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// EnvironmentLabels returns the labels of the environment that is installed in a sandbox with these labels.
+// EnvironmentLabels returns the labels of the installed environment of a sandbox with these labels.
 func EnvironmentLabels(r *Record, sandbox map[string]string, now time.Time) map[string]string {
 	return map[string]string{
 		backend.LabelRole: backend.RoleEnvironment, backend.LabelInstance: sandbox[backend.LabelInstance], backend.LabelRecipe: r.Recipe,
@@ -38,5 +38,5 @@ func (c *Calls) NoEnvironment(p *Plan) error {
 	return fmt.Errorf("%s: no installed packages for %s: %w", c.o.Name, p.Image, backend.ErrEnvironment)
 }
 
-// ErrNotBuilding is returned if a sandbox that was not created with Spec.Building is committed as an environment.
+// ErrNotBuilding is returned if a sandbox created without Spec.Building is committed as an environment.
 var ErrNotBuilding = fmt.Errorf("the sandbox was not created to install packages: %w", backend.ErrInvalid)

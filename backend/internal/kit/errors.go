@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Error describes a failure that an engine or its host reported. Its text is safe to show to agents because it contains
+// Error describes a failure reported by an engine or its host. Its text is safe to show to agents because it contains
 // no host paths.
 type Error struct {
 	Driver string
@@ -40,7 +40,7 @@ func (e *Error) Error() string {
 // Unwrap returns the sentinel.
 func (e *Error) Unwrap() error { return e.Kind }
 
-// Error returns an error for a failure that the driver detects, in the same form as failures that the engine reports.
+// Error returns an error for a failure detected by the driver, in the form of the engine's failures.
 func (c *Calls) Error(what string, kind error, detail string) error {
 	return &Error{Driver: c.o.Name, What: what, Kind: kind, Detail: detail}
 }
@@ -100,8 +100,8 @@ func Unexplained(err error) bool {
 	return ok && e.Kind == nil
 }
 
-// classed adds ErrUnavailable to an engine's failure that has no class, for example a full disk or a missing runtime.
-// The same request may succeed later.
+// classed adds ErrUnavailable to an engine's failure without a class, for example a full disk or a missing runtime. The
+// same request may succeed later.
 func classed(err error) error {
 	if !Unexplained(err) {
 		return err
@@ -110,7 +110,7 @@ func classed(err error) error {
 }
 
 // Classify returns the sentinel error for an error, based only on the error's type. If no sentinel fits, it returns
-// nil. If own returns a sentinel, Classify returns that sentinel.
+// nil. If own returns a sentinel, so does Classify.
 func Classify(err error, own func(error) error) error {
 	if own != nil {
 		if kind := own(err); kind != nil {

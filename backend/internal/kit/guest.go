@@ -22,7 +22,7 @@ var ErrElsewhere = errors.New("cannot enter the guest agent's process from this 
 // ErrNoProcess means that the process does not exist on this host. It wraps ErrElsewhere.
 var ErrNoProcess = fmt.Errorf("no such process: %w", ErrElsewhere)
 
-// defaultGuest returns the guest agent that is embedded in the library.
+// defaultGuest returns the library's embedded guest agent.
 func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}
 }
@@ -41,8 +41,7 @@ func guestMode(g *backend.Guest) fs.FileMode {
 	return embed.Mode
 }
 
-// guestFiles returns the files that a sandbox of this architecture needs in [embed.Dir]. The guest agent is the last
-// file.
+// guestFiles returns the files for [embed.Dir] in a sandbox of this architecture. The guest agent is the last file.
 func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 	bin, err := g.Binary(arch)
 	if err != nil {
@@ -56,8 +55,8 @@ func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 }
 
 // InstallGuest installs the guest agent's files in dir, unless they are already installed. It installs the guest agent
-// last, so a directory that contains the guest agent is complete. It writes each file under a temporary name (temp and
-// some digits) and renames it when the file is complete. Concurrent calls are safe.
+// last, so a directory with the guest agent is complete. It writes each file under a temporary name (temp and some
+// digits) and renames it when the file is complete. Concurrent calls are safe.
 func InstallGuest(dir, temp string, g *backend.Guest, arch string) error {
 	st, err := os.Lstat(filepath.Join(dir, filepath.Base(embed.Path)))
 	if err == nil && st.Mode() == guestMode(g) && st.Size() > 0 {
@@ -104,8 +103,8 @@ func writeTemp(temp string, f embed.File) (name string, err error) {
 	return name, errors.Join(host.Sync(name), os.Chmod(name, f.Mode)) // a mode may forbid the owner to open the file
 }
 
-// writeAlone performs the part of writeTemp during which the file is open for writing. A child process that is forked
-// in this time would inherit the open file until it calls exec. Until then, executing the file would fail with ETXTBSY.
+// writeAlone performs the part of writeTemp during which the file is open for writing. A child process forked in this
+// time would inherit the open file until it calls exec. Until then, executing the file would fail with ETXTBSY.
 func writeAlone(temp string, f embed.File) (name string, err error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -120,7 +119,7 @@ func writeAlone(temp string, f embed.File) (name string, err error) {
 	return t.Name(), errors.Join(err, t.Close())
 }
 
-// TarGuest writes the guest agent's files and then last as an archive, for an engine that unpacks it in [embed.Dir]. It
+// TarGuest writes the guest agent's files and then last as an archive, for the engine to unpack in [embed.Dir]. It
 // returns the size of the guest agent.
 func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size int, err error) {
 	files, err := guestFiles(g, arch)
@@ -145,7 +144,7 @@ func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size
 	return size, tw.Close()
 }
 
-// headers returns the headers of a file and of its parent directories that are not yet in dirs.
+// headers returns the headers of a file and of its parent directories, except for directories in dirs.
 func headers(f embed.File, dirs map[string]bool) []tar.Header {
 	h := tar.Header{Name: f.Path, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data))}
 	if f.Mode.Type() == fs.ModeSymlink {

@@ -18,7 +18,7 @@ const (
 )
 
 // JudgeImage checks the configuration of an image and returns the mount points for the image's volumes, clean and
-// sorted. It omits volumes that Workcell's own mounts cover. If a volume would hide system files or Workcell files,
+// sorted. It omits volumes covered by Workcell's own mounts. If a volume would hide system files or Workcell files,
 // JudgeImage returns an error for display, without a sentinel.
 func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, err error) {
 	size := 0
@@ -45,8 +45,8 @@ func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, e
 	return slices.Compact(volumes), nil
 }
 
-// dangerous reports whether a mount at p is forbidden. Forbidden paths are the paths that the runtime and Workcell
-// provide, all paths below them, and the directories that every program needs.
+// dangerous reports whether a mount at p is forbidden. Forbidden paths are the paths provided by the runtime and
+// Workcell, all paths below them, and the directories needed by every program.
 func dangerous(p string) bool {
 	for _, d := range []string{backend.Workdir, embed.Dir, "/dev", "/proc", "/sys"} {
 		if p == d || strings.HasPrefix(p, d+"/") {

@@ -13,7 +13,7 @@ const (
 	// share.
 	GuestMemory = 10 * mib
 	GuestPIDs   = 20
-	// ImageVolumeBytes is the size of the mount for a volume that an image declares.
+	// ImageVolumeBytes is the size of the mount for a volume of an image.
 	ImageVolumeBytes = 64 * mib
 
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
@@ -32,7 +32,7 @@ func SandboxLimits(asked, options backend.Limits) backend.Limits {
 // Inodes returns the maximum number of files in a file system of this size.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
-// MaskedPaths returns the paths of the kernel's file systems that no sandbox may read, on a host with this number of
+// MaskedPaths returns the unreadable paths of the kernel's file systems in a sandbox, on a host with this number of
 // processors. The list is the list of the newest Docker Engine. Engines ignore missing paths.
 func MaskedPaths(cpus int) []string {
 	paths := []string{
@@ -45,9 +45,9 @@ func MaskedPaths(cpus int) []string {
 	return paths
 }
 
-// ReadonlyPaths returns the paths of the kernel's file systems that a container must not write to. The list is Docker's
-// list plus the mount point of the version 1 control groups. That mount point is a tmpfs without a size limit, which
-// the sandbox's root user could fill.
+// ReadonlyPaths returns the read-only paths of the kernel's file systems in a container. The list is Docker's list plus
+// the mount point of the version 1 control groups. That mount point is a tmpfs without a size limit, which the
+// sandbox's root user could fill.
 func ReadonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"}
 }
@@ -86,8 +86,8 @@ func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 	return max(minRoot, cmp.Or(asked.Merge(options).WorkspaceBytes, rootBytes))
 }
 
-// GuestArgs returns the guest agent's arguments: the orphan timeout, the limits of a workspace that the guest agent
-// monitors, and the limit of the root.
+// GuestArgs returns the guest agent's arguments: the orphan timeout, the limits of a workspace monitored by the guest
+// agent, and the limit of the root.
 func (r Record) GuestArgs(root int64) []string {
 	args := []string{}
 	if r.OrphanTimeout > 0 {
@@ -105,7 +105,7 @@ func (r Record) GuestArgs(root int64) []string {
 }
 
 // GuestEnv returns the environment of the guest agent. Commands do not get these variables. GuestEnv clears all
-// variables that affect the Go runtime, because an engine may add variables of the image.
+// variables with an effect on the Go runtime, because an engine may add variables of the image.
 func GuestEnv() []string {
 	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
 }

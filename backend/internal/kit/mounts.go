@@ -17,14 +17,14 @@ import (
 // maxMounts is the maximum number of mounted directories in a sandbox.
 const maxMounts = 32
 
-// heldTargets returns the paths that belong to the sandbox itself. A mount must not cover these paths, their contents,
-// or their parent directories.
+// heldTargets returns the sandbox's own paths. A mount must not cover these paths, their contents, or their parent
+// directories.
 func heldTargets() []string {
 	return []string{backend.Workdir, embed.Dir, backend.EnvironmentDir, backend.NodeModulesLink, "/tmp", "/proc", "/sys", "/dev", "/run", "/var/run"}
 }
 
-// heldSources returns the host paths that no sandbox may see. A process that can write to them or connect to a socket
-// in them controls the host.
+// heldSources returns the host paths forbidden in every sandbox. A process with write access to them, or to a socket in
+// them, controls the host.
 func heldSources() []string {
 	return []string{
 		"/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/etc", "/root/.ssh",
@@ -39,7 +39,7 @@ func overlap(a, b string) bool {
 	return in(a, b) || in(b, a)
 }
 
-// checkMounts returns an error for mounts that no driver supports.
+// checkMounts returns an error for mounts not supported by any driver.
 func checkMounts(list []backend.Mount) error {
 	if len(list) > maxMounts {
 		return fmt.Errorf("%d mounted directories, the limit is %d: %w", len(list), maxMounts, backend.ErrInvalid)
@@ -65,8 +65,8 @@ func checkMounts(list []backend.Mount) error {
 	return CheckSources(list)
 }
 
-// CheckSources returns an error if a source directory is inside a source that the sandbox can write to. Otherwise, the
-// sandbox could replace the inner directory before the next mount.
+// CheckSources returns an error if a source directory is inside a writable source. Otherwise, the sandbox could replace
+// the inner directory before the next mount.
 func CheckSources(list []backend.Mount) error {
 	for _, m := range list {
 		for _, other := range list {
@@ -88,7 +88,7 @@ func checkSource(m backend.Mount, dir string, held ...string) error {
 }
 
 // ResolveMounts resolves the symbolic links in the sources of the mounts, and checks the results. held lists
-// directories of the driver that may not be mounted.
+// directories of the driver; they may not be mounted.
 func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backend.Mount, error) {
 	list = slices.Clone(list)
 	keys, err := filepath.Glob("/home/*/.ssh")

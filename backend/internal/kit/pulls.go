@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Pulls shares one pull among all callers that need the same image. A pull is canceled when its last waiter leaves.
+// Pulls shares one pull among all callers for the same image. A pull is canceled when its last waiter leaves.
 type Pulls struct {
 	calls *Calls
 	limit time.Duration

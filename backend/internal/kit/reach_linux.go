@@ -32,7 +32,7 @@ const (
 // namespace of the process pid, and waits if the guest agent was just started. The control groups of the process must
 // contain the container's group. running returns the current process ID, or an error if the container has stopped.
 //
-// If running fails or ctx ends, ReachGuest returns that error. If running returns another process ID, ReachGuest
+// If running fails or ctx ends, ReachGuest returns this error. If running returns another process ID, ReachGuest
 // returns backend.ErrLost. If the process does not exist on this host or this process may not enter it, ReachGuest
 // returns ErrElsewhere. It also returns ErrElsewhere if the container is running but its socket is not available. In
 // this case, the container's commands keep the socket busy, and only the engine can reach the guest agent without the
@@ -89,7 +89,7 @@ type guestProcess struct {
 	proc  *os.File
 }
 
-// findGuest returns the guest agent that runs as the process pid. See check for the errors.
+// findGuest returns the guest agent with the process ID pid. See check for the errors.
 func findGuest(pid int, group string) (*guestProcess, error) {
 	proc, err := os.Open(fmt.Sprintf("/proc/%d", pid))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,8 +148,8 @@ func (g *guestProcess) answers(conn *net.UnixConn) error {
 }
 
 // check returns nil if the process is the container's guest agent. It returns ESRCH if the process is still the OCI
-// runtime that starts the guest agent. It returns ErrElsewhere if the process has exited or is a different process. An
-// engine in another process namespace reports IDs that belong to different processes on this host.
+// runtime, which then starts the guest agent. It returns ErrElsewhere if the process has exited or is a different
+// process. An engine in another process namespace reports IDs of different processes on this host.
 func (g *guestProcess) check() error {
 	in, err := os.ReadFile(g.path("cgroup"))
 	args, argsErr := os.ReadFile(g.path("cmdline"))

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// part is the environment variable that selects the role of this test binary when a test starts it as a child process.
+// part is the environment variable with the role of this test binary as a child process of a test.
 const part = "WORKCELL_TEST_PART"
 
 func TestMain(m *testing.M) {
@@ -117,7 +117,7 @@ func TestReachBusy(t *testing.T) {
 	}
 }
 
-// startListener starts a process with this program name that listens at a guest agent's address.
+// startListener starts a process with this program name, listening at a guest agent's address.
 func startListener(t *testing.T, name string) *exec.Cmd {
 	t.Helper()
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{name}, Env: []string{part + "=listener"},

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Record is the data that a driver stores for a sandbox in addition to its labels, as JSON.
+// Record is a driver's data for a sandbox in addition to the labels, as JSON.
 type Record struct {
 	Image     string              `json:"image"`
 	User      string              `json:"user"`
@@ -16,7 +16,7 @@ type Record struct {
 	Network   backend.NetworkMode `json:"network"`
 	Limits    backend.Limits      `json:"limits"`
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	RootBytes int64               `json:"root_bytes,omitempty"` // the limit that was passed to the guest agent
+	RootBytes int64               `json:"root_bytes,omitempty"` // the limit passed to the guest agent
 	Ephemeral bool                `json:"ephemeral,omitempty"`
 	// OrphanTimeout is Spec.OrphanTimeout.
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
@@ -45,7 +45,7 @@ func (r *Record) Sized() int64 {
 	return r.Limits.WorkspaceBytes
 }
 
-// Labels returns the labels of an object that belongs to the sandbox.
+// Labels returns the labels of an object of the sandbox.
 func (p *Plan) Labels(role string) map[string]string {
 	return map[string]string{
 		backend.LabelRole:     role,
@@ -65,7 +65,7 @@ func (p *Plan) SandboxLabels(guest string) map[string]string {
 	return l
 }
 
-// Info describes the sandbox with these labels, except for the fields that only its engine knows. user contains the
+// Info describes the sandbox with these labels, except for the fields known only to the engine. user contains the
 // user's labels.
 func (r *Record) Info(labels, user map[string]string) backend.Info {
 	info := backend.Info{
@@ -102,7 +102,7 @@ func Matches(f backend.Filter, i *backend.Info) bool {
 		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
 }
 
-// FilterLabels returns the labels that every sandbox matching a filter has.
+// FilterLabels returns the common labels of all sandboxes matching a filter.
 func FilterLabels(f backend.Filter) map[string]string {
 	l := map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelInstance: f.Instance, backend.LabelID: f.SessionID,

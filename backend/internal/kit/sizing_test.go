@@ -36,7 +36,7 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-// TestSizingWaits verifies that a caller that waits for another caller's probe returns when its own context ends.
+// TestSizingWaits verifies that a caller waiting for another caller's probe returns when its own context ends.
 func TestSizingWaits(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})

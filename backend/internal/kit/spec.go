@@ -20,7 +20,7 @@ const maxLabels = 64 * 1024
 // Plan is a checked Spec with its defaults filled in.
 type Plan struct {
 	Spec  backend.Spec   // with the resolved limits of the sandbox
-	Asked backend.Limits // limits that the Spec requests
+	Asked backend.Limits // limits requested by the Spec
 	Ref   string         // full form of the image reference
 	Image string         // short form for display in the engine's own listings
 	User  User           //
@@ -147,7 +147,7 @@ func checkLabels(labels map[string]string) error {
 // User is a numeric user and group.
 type User struct{ UID, GID uint32 }
 
-// String returns the user in the format that ParseUser accepts.
+// String returns the user in the format of ParseUser.
 func (u User) String() string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
 
 // ParseUser parses a numeric "uid:gid" or "uid". The empty string means backend.DefaultUser. Names are not accepted,

@@ -18,7 +18,7 @@ import (
 
 const (
 	hubKey    = "https://index.docker.io/v1/" // key of Docker Hub in Docker's configuration
-	tokenUser = "<token>"                     // user name that marks a credential helper's password as an identity token
+	tokenUser = "<token>"                     // user name to mark a credential helper's password as an identity token
 )
 
 // helperTime is the maximum time of a credential helper, because a pull waits for the helper.

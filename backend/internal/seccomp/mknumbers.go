@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Mknumbers generates the tables of system call numbers that package seccomp embeds. It reads the numbers from x/sys.
+// Mknumbers generates the embedded tables of system call numbers for package seccomp. It reads the numbers from x/sys.
 package main
 
 import (
@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// extra lists system calls that exist only on ARM and that x/sys does not list.
+// extra lists system calls specific to ARM and missing from x/sys.
 var extra = map[string]string{
 	"arm": "breakpoint 983041\ncacheflush 983042\nset_tls 983045\n",
 }
 
 var call = regexp.MustCompile(`(?m)^\s+SYS_([A-Z0-9_]+)\s+= (\d+)$`)
 
-// notCalls lists constants with the prefix SYS_ that are not system calls.
+// notCalls lists constants with the prefix SYS_ other than system calls.
 var notCalls = map[string]bool{"SYSCALL_MASK": true, "ARCH_SPECIFIC_SYSCALL": true}
 
 func main() {

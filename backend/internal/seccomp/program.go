@@ -58,9 +58,9 @@ func abis(arch specs.Arch) (abi, bool) {
 }
 
 // Program returns the filter in the kernel's format: an array of struct sock_filter in the host's byte order. The
-// filter makes the same decisions as the filter that libseccomp generates from [OCI], with one exception. For the x32
-// ABI, which hardly any kernel supports, it returns the same error as a kernel without x32. For calls newer than all
-// calls in the profile, the filter returns ENOSYS, as runc does, so that programs fall back to older calls.
+// filter makes the same decisions as libseccomp's filter for [OCI], with one exception. For the x32 ABI, which hardly
+// any kernel supports, it returns the same error as a kernel without x32. For calls newer than all calls in the
+// profile, the filter returns ENOSYS, as runc does, so that programs fall back to older calls.
 func Program(t Target) ([]byte, error) {
 	insns, err := Instructions(t)
 	if err != nil {
@@ -146,7 +146,7 @@ func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
 		spans = append(spans, span{first, code})
 		return nil
 	}
-	next := uint32(0) // the first number that has no span yet
+	next := uint32(0) // the first number without a span
 	for _, nr := range slices.Sorted(maps.Keys(byNumber)) {
 		if nr > next {
 			err = add(next, verdict{ret: deny})
@@ -232,7 +232,7 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 	var out []bpf.Instruction
 	for _, r := range v.rules {
 		code := []bpf.Instruction{bpf.RetConstant{Val: r.ret}}
-		// Assemble the conditions from last to first. A condition that fails skips the code after it.
+		// Assemble the conditions from last to first. A failed condition skips the following code.
 		for _, c := range slices.Backward(r.conds) {
 			cond, err := assembleCondition(c, len(code))
 			if err != nil {
@@ -246,8 +246,8 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 }
 
 // assembleCondition generates code that continues after itself if the condition holds. If the condition fails, the code
-// skips behind more instructions. The code compares an argument as two 32-bit words. Operators that the profile does
-// not use return an error.
+// skips behind more instructions. The code compares an argument as two 32-bit words. Operators not used in the profile
+// return an error.
 func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, error) {
 	if c.Index > 5 || behind > 200 {
 		return nil, fmt.Errorf("seccomp: a condition on argument %d, %d instructions before its end", c.Index, behind)

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// Architecture constants that the kernel passes to a filter.
+// Architecture constants passed by the kernel to a filter.
 const (
 	auditAMD64 = 0xc000003e
 	audit386   = 0x40000003
@@ -73,7 +73,7 @@ func (s simulator) run(t testing.TB, audit, nr uint32, args [6]uint64) uint32 {
 	return uint32(got)
 }
 
-// table reads the call numbers of an architecture. It returns the newest call number that the filter knows.
+// table reads the call numbers of an architecture. It returns the newest call number known to the filter.
 func table(t testing.TB, arch string, f *specs.LinuxSeccomp) (names map[uint32]string, newest uint32) {
 	t.Helper()
 	file, err := os.Open("numbers_" + arch + ".txt")

@@ -3,8 +3,8 @@
 //
 // The profile is Moby's default (github.com/moby/profiles, v0.2.3), reduced to the rules for a container without
 // capabilities on amd64 and arm64. It denies socketcall, because a 32-bit program could use this call to bypass the
-// rules for socket. Leaving socketcall out of the profile is not enough: libseccomp would then allow all sockets that
-// any rule for socket names. Compared with the profiles of older engines, this profile also denies AF_ALG and AF_VSOCK.
+// rules for socket. Leaving socketcall out of the profile is not enough: libseccomp would then allow all sockets named
+// in any rule for socket. Compared with the profiles of older engines, this profile also denies AF_ALG and AF_VSOCK.
 // AF_VSOCK is a path to the host's hypervisor that no network namespace contains. With one profile, all engines behave
 // alike.
 //
@@ -27,8 +27,8 @@ import (
 //go:embed profile.json
 var profile []byte
 
-// JSON returns the profile in Docker's format: one line of JSON, with conditions on architecture and kernel that the
-// engine resolves.
+// JSON returns the profile in Docker's format: one line of JSON, with conditions on architecture and kernel for the
+// engine to resolve.
 func JSON() (string, error) {
 	var out bytes.Buffer
 	if err := json.Compact(&out, profile); err != nil {
@@ -101,8 +101,8 @@ func nativeArch(arch string) (specs.Arch, error) {
 	return "", fmt.Errorf("no seccomp profile for architecture %q", arch)
 }
 
-// atLeast compares kernel releases by their first two numbers. A release that cannot be parsed counts as old, because a
-// filter without the rule allows less.
+// atLeast compares kernel releases by their first two numbers. An unparsable release counts as old, because a filter
+// without the rule allows less.
 func atLeast(release, minimum string) bool {
 	if minimum == "" {
 		return true

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// rules returns the rules of a filter that name a call.
+// rules returns the rules of a filter for a call.
 func rules(f *specs.LinuxSeccomp, call string) []specs.LinuxSyscall {
 	var out []specs.LinuxSyscall
 	for _, s := range f.Syscalls {

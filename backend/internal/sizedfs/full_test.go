@@ -176,7 +176,7 @@ func TestKeptFree(t *testing.T) {
 	}
 }
 
-// TestUnreserved verifies that Probe fails on a disk that cannot reserve space.
+// TestUnreserved verifies that Probe fails on a disk without support for reserving space.
 func TestUnreserved(t *testing.T) {
 	t.Parallel()
 	disk := newDisk(t, 64<<20, "-O", "^extent,^64bit")

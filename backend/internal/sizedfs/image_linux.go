@@ -20,7 +20,7 @@ const (
 )
 
 // geometry returns the block size and the file size for s. The file needs space for contents, inodes, the journal, and
-// the blocks of the groups. It also needs the space that ext4 keeps for itself, which is 2 % and at most 4096 blocks.
+// the blocks of the groups. It also needs the reserved space of ext4, 2 % and at most 4096 blocks.
 func (s Spec) geometry() (block, total int64) {
 	block = 1024
 	if s.Bytes >= largeSize {
@@ -123,8 +123,8 @@ func Mount(file string) (root int, err error) {
 	return root, nil
 }
 
-// Probe checks that file systems can be created in files below dir and mounted. It creates a file system in an unnamed
-// file.
+// Probe checks whether file systems can be created in files below dir and mounted. It creates a file system in an
+// unnamed file.
 func Probe(ctx context.Context, dir string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may mount file systems")

@@ -60,8 +60,8 @@ func use(t *testing.T, file string, size int64) {
 	detached(t, file)
 }
 
-// detached waits until a file's loop device is released. A program that is started at the same time can hold the device
-// for a moment.
+// detached waits until a file's loop device is released. A program started at the same time can hold the device for a
+// moment.
 func detached(t *testing.T, file string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
@@ -71,7 +71,7 @@ func detached(t *testing.T, file string) {
 	}
 }
 
-// churn performs operations on a new file that could punch holes in the file system's file.
+// churn performs operations on a new file, which could punch holes in the file system's file.
 func churn(name string) error {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

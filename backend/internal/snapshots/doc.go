@@ -1,14 +1,14 @@
 // Package snapshots stores snapshots of a workspace next to the workspace, and restores them.
 //
 // A snapshot is a directory with copies of the files. If the file system supports it, the copies share their disk
-// blocks. If a file has not changed since the snapshot that was created or rolled back to last, the new snapshot
-// contains a hard link to that snapshot's copy. This is safe because snapshots are never modified. If the workspace is
-// a file system in a file, the package mounts it to copy its files. Removing the workspace also removes the directory
-// with its snapshots. A snapshot gets its name only when it is complete.
+// blocks. If a file has not changed since the last snapshot or rollback, the new snapshot contains a hard link to that
+// snapshot's copy. This is safe because snapshots are never modified. If the workspace is a file system in a file, the
+// package mounts it to copy its files. Removing the workspace also removes the directory with its snapshots. A snapshot
+// gets its name only when it is complete.
 //
-// A rollback changes only files that differ from the snapshot. To detect unchanged files, it compares the inode number
-// and the time of the last change (ctime), which programs cannot set. A file that a process can modify without changing
-// its ctime is always copied.
+// A rollback changes only files different from the snapshot. To detect unchanged files, it compares the inode number
+// and the time of the last change (ctime), which programs cannot set. Files modifiable without a change of the ctime
+// are always copied.
 package snapshots
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// ErrNone means that the snapshot of a fork does not exist.
+// ErrNone is the error for a missing snapshot of a fork.
 var ErrNone = fmt.Errorf("snapshot not found: %w", backend.ErrNotFound)
 
 // Waited returns ErrBusy if a call failed because ctx reached its deadline while the call waited for the workspace.

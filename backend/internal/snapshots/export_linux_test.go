@@ -6,7 +6,7 @@ import "context"
 const MaxLinked = maxLinked
 
 // Mirror copies the directory src to dst and shifts the owners' IDs. linked is the number of bytes of hard link paths
-// that are already in use. Mirror calls made after every file.
+// in use. Mirror calls made after every file.
 func Mirror(ctx context.Context, src, dst string, shift int64, linked int, made func()) error {
 	m := &mirror{ctx: ctx, shift: shift, linked: linked, made: func(file, file) error {
 		made()

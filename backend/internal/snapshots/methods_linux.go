@@ -12,7 +12,7 @@ import (
 type Methods[R any] struct {
 	Driver string // name of the driver
 	Own    func(ctx context.Context, id string) (R, error)
-	// Hold calls f with a sandbox that is neither started nor stopped during the call. If nil, Methods uses Own.
+	// Hold calls f and prevents a start or stop of the sandbox during the call. If nil, Methods uses Own.
 	Hold func(ctx context.Context, id string, f func(R) error) error
 	// Dir returns Workspace.Dir, even if Workspace fails.
 	Dir       func(sandbox R) string
@@ -42,8 +42,8 @@ func (m *Methods[R]) hold(ctx context.Context, id string, f func(*Workspace) err
 	return held(r)
 }
 
-// Recover completes an operation that a dead process began on the workspace of a sandbox. If the process is still
-// running, Recover waits for it.
+// Recover completes the operation of a dead process on the workspace of a sandbox. If the process is still running,
+// Recover waits for it.
 func (m *Methods[R]) Recover(ctx context.Context, sandbox R) error {
 	return m.unfinished(ctx, sandbox, (*Workspace).Recover)
 }

@@ -343,8 +343,8 @@ func TestShiftedACL(t *testing.T) {
 	}
 }
 
-// TestLinksInTheWay verifies that a command that replaces paths with symbolic links during a restore cannot redirect
-// writes outside of the workspace.
+// TestLinksInTheWay verifies that a command replacing paths with symbolic links during a restore cannot redirect writes
+// outside of the workspace.
 func TestLinksInTheWay(t *testing.T) {
 	t.Parallel()
 	src, dst, outside := t.TempDir(), t.TempDir(), t.TempDir()

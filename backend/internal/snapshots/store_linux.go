@@ -26,7 +26,7 @@ const (
 	storeName  = "snapshots"
 	recordFile = "snapshot.json"
 	filesDir   = "files"
-	newPrefix  = ".new-" // prefix of a snapshot that is being created
+	newPrefix  = ".new-" // prefix of an incomplete snapshot
 	goneName   = ".gone-"
 	// busyFile exists while the sandbox is frozen. It records the operation to complete before the next access to the
 	// sandbox.
@@ -39,7 +39,7 @@ type Workspace struct {
 	Dir   string // removed together with the workspace; contains the snapshots
 	Files string // directory with the files, below Dir; unused if Image is set
 	Image string // file system image, below Dir; empty if the workspace is a directory
-	// Base is the first ID of the block of user IDs that own the files.
+	// Base is the first ID of the block of the files' owner IDs.
 	Base int64
 	// Processes identifies the processes of the running sandbox.
 	Processes host.Processes
@@ -67,7 +67,7 @@ func (w *Workspace) lock(ctx context.Context) (unlock func(), err error) {
 	return w.take(func(l *flock.Flock) (bool, error) { return l.TryLockContext(ctx, lockPause) })
 }
 
-// share is like lock, but acquires a shared lock for callers that only read.
+// share is like lock, but acquires a shared lock, for callers with read access only.
 func (w *Workspace) share(ctx context.Context) (unlock func(), err error) {
 	return w.take(func(l *flock.Flock) (bool, error) { return l.TryRLockContext(ctx, lockPause) })
 }
@@ -222,8 +222,7 @@ func (w *Workspace) open(m *mirror) (fd int, leave func() error, err error) {
 	return fd, func() error { return unix.Close(fd) }, err
 }
 
-// keepFiles copies the workspace's files to a new directory. It links files that have not changed since the snapshot of
-// lastState.
+// keepFiles copies the workspace's files to a new directory. It links files unchanged since the snapshot of lastState.
 func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err error) {
 	now := time.Now()
 	mapped, known := w.Processes.SharedFiles(ctx)
@@ -260,8 +259,8 @@ func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err
 	return err
 }
 
-// lastState opens the files of the snapshot that was created or rolled back to last. marked is the time of that
-// operation. If no such snapshot exists, fd is -1.
+// lastState opens the files of the snapshot of the last creation or rollback. marked is the time of that operation. If
+// no such snapshot exists, fd is -1.
 func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 	list, err := w.list()
 	if err != nil {
@@ -289,7 +288,7 @@ func (w *Workspace) marked(name string) time.Time {
 	return st.ModTime()
 }
 
-// mechanism returns the mechanism that copied the files. If the tree has no files, the mechanism is unknown, and
+// mechanism returns the mechanism used to copy the files. If the tree has no files, the mechanism is unknown, and
 // mechanism returns SnapshotReflink.
 func (m *mirror) mechanism() backend.SnapshotMechanism {
 	if m.noClone.Load() {
@@ -346,7 +345,7 @@ func Busy(dir string) bool {
 	return unix.Access(filepath.Join(dir, storeName, busyFile), unix.F_OK) == nil
 }
 
-// Recover completes an operation of a process that died.
+// Recover completes an operation of a dead process.
 func (w *Workspace) Recover(ctx context.Context) error {
 	if !Busy(w.Dir) {
 		return nil
@@ -368,7 +367,7 @@ func (w *Workspace) Thaw(ctx context.Context) error {
 	return w.Processes.Thaw()
 }
 
-// recover implements Recover for callers that hold the lock. It also removes incomplete snapshots.
+// recover implements Recover; the caller must hold the lock. It also removes incomplete snapshots.
 func (w *Workspace) recover(ctx context.Context) error {
 	entries, err := os.ReadDir(w.path())
 	if errors.Is(err, os.ErrNotExist) {
@@ -539,7 +538,7 @@ func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
 // Target describes the location of a new workspace for Fork.
 type Target struct {
 	Files string // existing directory, if the workspace is a directory
-	// Image is the path of the file system image that Fork creates with the size Size. If the workspace is a directory,
+	// Image is the path of the file system image, created by Fork with the size Size. If the workspace is a directory,
 	// Image is empty.
 	Image string
 	Size  sizedfs.Spec

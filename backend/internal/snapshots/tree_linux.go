@@ -23,7 +23,7 @@ const (
 	// maxDepth is the maximum nesting depth of directories in a workspace. The copy opens up to three directories for each
 	// level at the same time.
 	maxDepth = 1000
-	// workers is the number of files that are copied concurrently.
+	// workers is the number of concurrently copied files.
 	workers = 4
 	// settled is the minimum age of a file's last change. If the change is older, a later change would have a different
 	// time. File system clocks have a coarse resolution, and settled is much larger than their step.
@@ -41,7 +41,7 @@ type mirror struct {
 	shift int64
 	// same reports whether the file in the target is an unchanged copy of the source file. If nil, all files are copied.
 	same func(src file, dst *unix.Stat_t) bool
-	// made is called for every file that is created in the target.
+	// made is called for every created file in the target.
 	made func(src, dst file) error
 	// fromKept and toKept mean that the source or the target is a snapshot. The modes of its files can be stored in
 	// keptMode.
@@ -55,7 +55,7 @@ type mirror struct {
 	noClone atomic.Bool // the file system cannot share blocks
 	links   map[inode]string
 	linked  int              // size of the paths in links, in bytes
-	modes   map[inode]uint32 // original modes of directories that enter made accessible
+	modes   map[inode]uint32 // original modes of directories made accessible by enter
 }
 
 type inode struct{ dev, ino uint64 }
@@ -73,14 +73,14 @@ type file struct {
 // run makes the directory dst equal to src.
 func (m *mirror) run(src, dst int) error { return m.since(-1, time.Time{}, src, dst) }
 
-// since is like run, for a copy next to an earlier copy prev, whose marks were set at the time marked. For files that
-// have not changed since prev, it creates hard links to the files of prev. Neither copy may be modified afterwards.
+// since is like run, for a copy next to an earlier copy prev, whose marks were set at the time marked. For files
+// unchanged since prev, it creates hard links to the files of prev. Neither copy may be modified afterwards.
 func (m *mirror) since(prev int, marked time.Time, src, dst int) error {
 	m.links, m.prevMarked = map[inode]string{}, marked
 	return m.dir(src, &level{dst: dst, top: dst, prev: prev})
 }
 
-// level is a directory of the target that is being created.
+// level is an incomplete directory of the target.
 type level struct {
 	dst   int
 	prev  int    // same directory in an earlier copy, or -1
@@ -179,7 +179,7 @@ func (m *mirror) below(src int, l *level, name string) (err error) {
 	return m.dir(from, &level{to, prev, l.top, l.path + name + "/", l.depth + 1, made == nil})
 }
 
-// prune removes the entries of the target directory that the source does not have or has with another type.
+// prune removes the entries of the target directory if they are missing in the source or have another type there.
 func (m *mirror) prune(src, dst int, keep []string) error {
 	wanted := make(map[string]bool, len(keep))
 	for _, name := range keep {
@@ -210,7 +210,7 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 	return nil
 }
 
-// back is like run, for a target that may be full. If the space is not sufficient, back removes all files of the target
+// back is like run, even if the target is full. If the space is not sufficient, back removes all files of the target
 // and tries again.
 func (m *mirror) back(src, dst int) error {
 	noRoom := func(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
@@ -346,7 +346,7 @@ func cannotClone(err error) bool {
 // copyStep is the number of bytes to copy between two checks of the context.
 const copyStep = 64 << 20
 
-// copyData copies the parts of a file that are not holes.
+// copyData copies the parts of a file outside of holes.
 func copyData(ctx context.Context, src, dst int, size int64) error {
 	if err := unix.Ftruncate(dst, size); err != nil {
 		return err
@@ -398,13 +398,13 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 	return err
 }
 
-// cannotCopy reports whether an error means that the kernel cannot copy between two file systems.
+// cannotCopy reports whether an error shows that the kernel cannot copy between two file systems.
 func cannotCopy(err error) bool {
 	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) ||
 		errors.Is(err, unix.EINVAL)
 }
 
-// entry copies an entry that is neither a directory nor a regular file.
+// entry copies an entry other than a directory or a regular file.
 func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 	dst := l.dst
 	kind := st.Mode & unix.S_IFMT
@@ -443,8 +443,8 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// first handles files with several hard links. If the file was already found under another name, first returns that
-// name in the target. Otherwise it remembers the name.
+// first handles files with several hard links. If the file was already found under another name, first returns the
+// other name in the target. Otherwise it remembers the name.
 func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok bool, err error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 {
 		return "", false, nil
@@ -465,7 +465,7 @@ func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok 
 // their paths.
 const maxLinked = 256 << 20
 
-// link creates a hard link to the file that the target has under the name first.
+// link creates a hard link to the target's file with the name first.
 func (m *mirror) link(src int, first string, l *level, name string) error {
 	if !l.fresh {
 		have, err := stat(l.dst, name)
@@ -627,8 +627,8 @@ func (m *mirror) mode(of file, dst int) uint32 {
 	return open
 }
 
-// needed returns the permissions that the owner of a file needs to read the file and to set its attributes. For a
-// directory, it returns the permissions that the owner needs to change it.
+// needed returns the owner's necessary permissions to read a file and to set the file's attributes. For a directory, it
+// returns the owner's necessary permissions to change the directory.
 func needed(st *unix.Stat_t) uint32 {
 	if isDir(st) {
 		return 0o700
@@ -708,7 +708,7 @@ func mark(of *unix.Stat_t, copy int) error {
 	return err
 }
 
-// fingerprint returns a value that differs for all files of a file system and all their states.
+// fingerprint returns a different value for every file of a file system and every state of the file.
 func fingerprint(st *unix.Stat_t) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, st.Ino)
 	b = binary.LittleEndian.AppendUint64(b, uint64(st.Ctim.Sec))  //nolint:gosec // only compared
@@ -717,7 +717,7 @@ func fingerprint(st *unix.Stat_t) []byte {
 }
 
 // marked reports whether a file is a copy of the original in its current state. last is the time of the last marks. A
-// file that changed right before this time may have changed again with the same ctime, so marked returns false for it.
+// file changed right before this time may have changed again with the same ctime, so marked returns false for it.
 func marked(copy file, original *unix.Stat_t, last time.Time) bool {
 	if !changedBefore(original, last.Add(-tick)) {
 		return false
@@ -747,7 +747,7 @@ func changedBefore(st *unix.Stat_t, t time.Time) bool {
 	return time.Unix(st.Ctim.Sec, st.Ctim.Nsec).Before(t)
 }
 
-// copyXattrs copies the extended attributes that programs in the sandbox can set.
+// copyXattrs copies the extended attributes settable by programs in the sandbox.
 func (m *mirror) copyXattrs(src, dst int) error {
 	n, err := unix.Flistxattr(src, nil)
 	if err != nil || n == 0 {
@@ -776,7 +776,7 @@ func (m *mirror) copyXattrs(src, dst int) error {
 	return nil
 }
 
-// aclPrefix is the prefix of the attributes that contain access control lists.
+// aclPrefix is the prefix of the attributes with access control lists.
 const aclPrefix = "system.posix_acl_"
 
 // shiftACL shifts the user and group IDs in an access control list. The list consists of a version and entries of tag,

@@ -17,7 +17,7 @@ type call struct {
 	stop func() bool // stops watching ctx
 }
 
-// open sends a request. The caller must call end. more appends frames that follow the request in the same write.
+// open sends a request. The caller must call end. more appends frames to the request, for the same write.
 func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byte) ([]byte, error)) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (k *call) abort() {
 // end releases the call.
 func (k *call) end() {
 	k.stop()
-	_ = k.st.Close() // an error means that the connection is lost, which later calls report
+	_ = k.st.Close() // if the connection is lost, later calls report the loss
 }
 
 func (k *call) write(p []byte) error {

@@ -74,7 +74,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// sh returns a recorded run of a shell script that waits for its end.
+// sh returns a recorded run of a shell script, with a wait for the end.
 func sh(script string) wire.RunRequest {
 	return wire.RunRequest{ExecID: newID(), YieldMillis: -1, HeadBytes: 4 << 10, TailBytes: 4 << 10,
 		Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}}

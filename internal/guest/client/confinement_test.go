@@ -36,7 +36,7 @@ func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
 	}
 }
 
-// canaryDir returns a directory outside of the workspace that must not change.
+// canaryDir returns a directory outside of the workspace. It must not change.
 func canaryDir(t testing.TB) string {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "canary"), []byte("alive"), 0o644))
@@ -68,7 +68,7 @@ func TestSymlinksInside(t *testing.T) {
 	} {
 		must(t, os.Symlink(to, at(name)))
 	}
-	for p, want := range map[string]wire.Code{ // "" means that the file inside is read
+	for p, want := range map[string]wire.Code{ // "" if the file inside is read
 		"link": "", "dirlink/file": "", "current/sub/file": "", "file": "", "self/data/sub/file": "", "twice/file": "", "mixed/file": "",
 		"data/up/twice/file": "", at("current/sub/file"): "",
 		"nowhere": wire.CodeNotFound, "dangling": wire.CodeNotFound, "current/none": wire.CodeNotFound,

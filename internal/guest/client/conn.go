@@ -1,7 +1,7 @@
 // Package client implements the host side of the guest protocol (docs/guest-protocol.md).
 //
-// A [Conn] needs a stream to a guest agent that no other host uses. It does not trust the guest agent: it validates
-// every size, ID, and state in a response before it uses them.
+// A [Conn] needs an unshared stream to a guest agent. It does not trust the guest agent: it validates every size, ID,
+// and state in a response before it uses them.
 package client
 
 import (
@@ -29,7 +29,7 @@ const (
 )
 
 // Conn is a connection to a guest agent. It is safe for concurrent use. If the context of a call ends, the call returns
-// immediately with the context's error. The exception is a guest agent that has 256 unanswered requests: then the call
+// immediately with the context's error. The exception is a guest agent with 256 unanswered requests: then the call
 // returns within 30 seconds.
 type Conn struct {
 	link    *hostLink
@@ -101,7 +101,7 @@ func muxConfig() *yamux.Config {
 	cfg.KeepAliveInterval = heartbeatInterval
 	cfg.ConnectionWriteTimeout = heartbeatTimeout
 	cfg.StreamCloseTimeout = streamCloseTime
-	// A guest agent that answers heartbeats but no requests is also lost. The multiplexer opens 256 streams without a
+	// A guest agent answering heartbeats but no requests is also lost. The multiplexer opens 256 streams without a
 	// response and then waits, regardless of the caller's context.
 	cfg.StreamOpenTimeout = streamOpenTime
 	cfg.MaxStreamWindowSize = receiveWindow
@@ -111,7 +111,7 @@ func muxConfig() *yamux.Config {
 // Hello returns the guest agent's hello, which describes the state at the start of the connection.
 func (c *Conn) Hello() wire.Hello { return c.hello }
 
-// Done returns a channel that is closed when the connection has ended, with or without a call of Close.
+// Done returns a channel, closed when the connection has ended, with or without a call of Close.
 func (c *Conn) Done() <-chan struct{} { return c.session.CloseChan() }
 
 // Err returns the reason why the connection ended, or nil if it is open.

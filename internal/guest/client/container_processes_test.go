@@ -154,7 +154,7 @@ tags = {attempt(resource.prlimit, 0, 10, (5, 5)), call({'x86_64': 160, 'aarch64'
 print({k: v for k, v in own.items() if v != 'ok'}, tags)
 `
 
-// guestState prints the attributes that harm tries to change.
+// guestState prints the attributes targeted by harm.
 const guestState = `
 import os, resource, time
 any(open('/proc/1/oom_score_adj').read() == '0\n' or time.sleep(.01) for _ in range(500)) # a child's, while one is made
@@ -183,7 +183,7 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 			t.Errorf("the guest changed (-want +got):\n%s", diff)
 		}
 		alive(t, sandbox, c)
-		req := sh("setsid sleep 1000 & sleep 1000") // a process that its tag identifies
+		req := sh("setsid sleep 1000 & sleep 1000") // a process identified by its tag
 		req.TimeoutMillis = 100
 		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
 			t.Errorf("got %v", brief(res))
@@ -191,7 +191,7 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 	})
 }
 
-// connector starts the guest agent's program like an engine that connects, and immediately tries to open its memory.
+// connector starts the guest agent's program like a connecting engine, and immediately tries to open its memory.
 const connector = `
 import os, signal
 opened = 0

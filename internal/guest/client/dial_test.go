@@ -181,7 +181,7 @@ func TestDialRefuses(t *testing.T) {
 	}
 }
 
-// TestDialCancelled verifies that a caller can give up connecting to a server that accepts no connections.
+// TestDialCancelled verifies that a caller can give up connecting to an unresponsive server.
 func TestDialCancelled(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -202,7 +202,7 @@ func TestDialCancelled(t *testing.T) {
 	mustRun(t, c, sh("true"))
 }
 
-// TestDialNobodyReads verifies that a server that does not read only blocks its own connection, and that the connection
+// TestDialNobodyReads verifies that a server that stops reading only blocks its own connection, and that the connection
 // is reset after the host has closed it.
 func TestDialNobodyReads(t *testing.T) {
 	t.Parallel()

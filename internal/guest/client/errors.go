@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors of a connection. Failures that the guest agent reports are returned as *wire.Error.
+// Errors of a connection. Failures reported by the guest agent are returned as *wire.Error.
 var (
 	// ErrConnLost means that the stream to the guest agent ended or was silent for too long. The effects of pending calls
 	// in the sandbox are unknown.

@@ -133,7 +133,7 @@ func (k *call) credits(f *feeder) {
 	}
 }
 
-// feeder sends standard input within the credit that the guest agent grants.
+// feeder sends standard input within the guest agent's credit.
 type feeder struct {
 	k       *call
 	mu      sync.Mutex // guards credit and stopped
@@ -209,7 +209,7 @@ func (c *Conn) Read(ctx context.Context, req wire.ReadRequest) (wire.ReadResult,
 }
 
 // Wait waits for a command to exit. After req.WaitMillis, it returns the current status. The output has the limits of
-// the request that started the command. If the command exited long ago, the output is omitted.
+// the command's request. If the command exited long ago, the output is omitted.
 func (c *Conn) Wait(ctx context.Context, req wire.WaitRequest) (wire.RunResult, error) {
 	most := &wire.RunRequest{ExecID: req.ExecID, HeadBytes: wire.MaxKeep, TailBytes: wire.MaxKeep}
 	return ask(ctx, c, wire.OpWait, &req, func(res *wire.RunResult) error { return checkResult(most, res) })
@@ -225,9 +225,9 @@ func (c *Conn) Extend(ctx context.Context, req wire.DeadlineRequest) (wire.ExecS
 	return ask(ctx, c, wire.OpDeadline, &req, func(st *wire.ExecStatus) error { return checkStatus(req.ExecID, st) })
 }
 
-// WriteStdin writes to the standard input of a command that was started with StdinOpen. It returns when the command's
-// pipe has accepted the data. Data larger than wire.MaxStdinWrite is sent in several requests. If the command has
-// closed its input, the data is discarded.
+// WriteStdin writes to the standard input of a command started with StdinOpen. It returns when the command's pipe has
+// accepted the data. Data larger than wire.MaxStdinWrite is sent in several requests. If the command has closed its
+// input, the data is discarded.
 func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
 	for len(req.Data) > wire.MaxStdinWrite {
 		part := wire.StdinRequest{ExecID: req.ExecID, Data: req.Data[:wire.MaxStdinWrite]}
@@ -239,12 +239,12 @@ func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
 	return c.roundTrip(ctx, wire.OpStdin, &req, new(wire.Empty))
 }
 
-// Execs lists the commands that the guest agent knows, oldest first.
+// Execs lists the guest agent's known commands, oldest first.
 func (c *Conn) Execs(ctx context.Context) ([]wire.ExecStatus, error) {
 	return c.list(ctx, wire.OpExecs)
 }
 
-// KillAll kills every command and remaining processes of exited commands. It returns the commands that were running.
+// KillAll kills every command and remaining processes of exited commands. It returns the previously running commands.
 func (c *Conn) KillAll(ctx context.Context) ([]wire.ExecStatus, error) {
 	return c.list(ctx, wire.OpKillAll)
 }

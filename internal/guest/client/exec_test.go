@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// mustRun runs a request that must complete.
+// mustRun runs a request and fails the test unless it completes.
 func mustRun(t testing.TB, c *client.Conn, req wire.RunRequest) wire.RunResult {
 	t.Helper()
 	res, err := c.Run(testContext(t), req)

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// impostor connects to a fake guest agent that answers each request with the bytes from answer. If hold is true, it
+// impostor connects to a fake guest agent. It answers each request with the bytes from answer. If hold is true, it
 // keeps the stream open.
 func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *client.Conn {
 	t.Helper()
@@ -189,8 +189,8 @@ func TestHostileConnection(t *testing.T) {
 	})
 }
 
-// TestAcceptFlood verifies that a guest agent that continuously reports new connections costs the host only the memory
-// for connections that it accepts.
+// TestAcceptFlood verifies that a guest agent continuously reporting new connections costs the host only the memory for
+// accepted connections.
 func TestAcceptFlood(t *testing.T) {
 	t.Parallel()
 	l := listen(t, listening(t, answerFrame(t, goodPeer)), nil)

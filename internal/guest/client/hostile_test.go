@@ -160,7 +160,7 @@ func TestHostileMultiplexer(t *testing.T) {
 	}
 }
 
-// liar connects to a fake guest agent that answers every request with the same frames.
+// liar connects to a fake guest agent. It answers every request with the same frames.
 func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 	t.Helper()
 	out := bytesOf(t, frames)

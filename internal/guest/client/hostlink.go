@@ -14,7 +14,7 @@ import (
 // readSize is the maximum size of one read from the stream.
 const readSize = 256 << 10
 
-// hostLink is the host's end of the stream that the multiplexer uses.
+// hostLink is the host's end of the multiplexer's stream.
 type hostLink struct {
 	in  *bufio.Reader
 	out *wire.MuxWriter
@@ -88,7 +88,7 @@ func (l *hostLink) fail(err error) {
 	}
 }
 
-// reason returns the reason that fail recorded. If none was recorded, the link ended because of a missing heartbeat.
+// reason returns the reason recorded by fail. If none was recorded, the link ended because of a missing heartbeat.
 func (l *hostLink) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

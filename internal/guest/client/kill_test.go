@@ -21,8 +21,8 @@ func contextFor(t testing.TB, d time.Duration) (context.Context, context.CancelF
 	return context.WithTimeout(context.Background(), d)
 }
 
-// sleepers returns the number of processes on this host that sleep for exactly this many seconds. The duration
-// identifies them.
+// sleepers returns the number of processes on this host sleeping for exactly this many seconds. The duration identifies
+// them.
 func sleepers(t testing.TB, name string) int {
 	t.Helper()
 	n := 0
@@ -37,7 +37,7 @@ func sleepers(t testing.TB, name string) int {
 	return n
 }
 
-// sleepName returns a duration that no other test uses.
+// sleepName returns a unique duration.
 func sleepName(t testing.TB) string {
 	n, err := strconv.ParseUint(newID()[:12], 16, 64)
 	must(t, err)
@@ -51,8 +51,7 @@ func kill(t testing.TB, c *client.Conn, id string) {
 	must(t, err)
 }
 
-// trees contains scripts that leave processes behind in all known ways. NAME is replaced by the duration of their
-// sleep.
+// trees contains scripts leaving processes behind in all known ways. NAME is replaced by the duration of their sleep.
 var trees = map[string]string{
 	"plain":             `sleep NAME`,
 	"background":        `sleep NAME & sleep NAME & wait`,
@@ -216,8 +215,8 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	}
 }
 
-// TestOutputHeldByAnotherCommand verifies that a process of another command that keeps the output open does not count
-// as left over from this command.
+// TestOutputHeldByAnotherCommand verifies that a process of another command with the output open does not count as left
+// over from this command.
 func TestOutputHeldByAnotherCommand(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -49,11 +49,11 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	}
 }
 
-// TestPassedLimitIsCut verifies that a command that exceeds the workspace's monitored limit is killed, that its result
-// names the truncated file, and that other files are unchanged.
+// TestPassedLimitIsCut verifies that a command over the workspace's monitored limit is killed, that its result names
+// the truncated file, and that other files are unchanged.
 func TestPassedLimitIsCut(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/dev/shm", "cut") // deleted files that other processes hold open do not count there
+	dir, err := os.MkdirTemp("/dev/shm", "cut") // deleted files held open by other processes do not count there
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	const limit = 4 << 20

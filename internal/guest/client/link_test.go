@@ -117,7 +117,7 @@ func (c *cut) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestHostsCutOff verifies that hosts that disconnect in the middle of a frame leave no partial file, and that other
+// TestHostsCutOff verifies that hosts disconnecting in the middle of a frame leave no partial file, and that other
 // hosts still work.
 func TestHostsCutOff(t *testing.T) {
 	t.Parallel()
@@ -161,8 +161,8 @@ func stopped(t *testing.T, pid int) bool {
 	return true
 }
 
-// TestSuspendedGuest verifies that a guest agent that does not respond is reported as lost within a bounded time, and
-// is reachable again after it continues.
+// TestSuspendedGuest verifies that an unresponsive guest agent is reported as lost within a bounded time, and is
+// reachable again after it continues.
 func TestSuspendedGuest(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)

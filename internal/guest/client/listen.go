@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// parkedAccepts is the number of a listener's requests that wait for a connection.
+// parkedAccepts is the number of a listener's requests waiting for a connection.
 const parkedAccepts = 4
 
 // Listener accepts connections of a sandbox's commands. It is safe for concurrent use.
@@ -84,7 +84,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// watch waits for the end of the request that created the listener.
+// watch waits for the end of the listener's request.
 func (l *Listener) watch() {
 	_, err := l.call.read(nil)
 	switch {

@@ -38,7 +38,7 @@ func accept(t testing.TB, l *client.Listener) *client.Peer {
 	return p
 }
 
-// caller returns a run of a script whose commands may connect to the service. $TOOLS is a command that connects its
+// caller returns a run of a script whose commands may connect to the service. $TOOLS is a command connecting its
 // standard streams to the service.
 func caller(l *client.Listener, script string) wire.RunRequest {
 	req := sh(script)
@@ -141,7 +141,7 @@ func TestBridgeAfterTheHostsEnd(t *testing.T) {
 	ends(t, c, req)
 }
 
-// TestConnectionDeadlines verifies the deadlines of a connection. A read that exceeded its deadline can be repeated.
+// TestConnectionDeadlines verifies the deadlines of a connection. A read over its deadline can be repeated.
 func TestConnectionDeadlines(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -174,12 +174,12 @@ func TestConnectionDeadlines(t *testing.T) {
 	ends(t, c, req)
 }
 
-// holders returns a script that opens connections, waits for their ends, and writes each exit status to the file codes.
+// holders returns a script to open connections, wait for their ends, and write each exit status to the file codes.
 func holders(n int) string {
 	return fmt.Sprintf("mkfifo hold; exec 3<>hold; for i in $(seq %d); do ($TOOLS <hold >out$i; echo $? >>codes) & done; wait", n)
 }
 
-// refused returns the number of connections of holders that ended without a response.
+// refused returns the number of connections of holders without a response.
 func refused(t testing.TB, c *client.Conn) int {
 	b, _ := get(t, c, "codes") // the first connection creates the file
 	return strings.Count(string(b), "69")

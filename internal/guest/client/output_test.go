@@ -109,7 +109,7 @@ func TestSpillShare(t *testing.T) {
 	}
 }
 
-// TestSpillIntoTrap verifies that a command that knows the path of its output file cannot redirect it.
+// TestSpillIntoTrap verifies that a command cannot redirect its output file, even if it knows the path.
 func TestSpillIntoTrap(t *testing.T) {
 	t.Parallel()
 	for name, trap := range map[string]string{

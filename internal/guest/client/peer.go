@@ -40,7 +40,7 @@ type peerConn struct {
 func (c *peerConn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	if c.closed.Load() { // data that arrived before Close is dropped
+	if c.closed.Load() { // data received before Close is dropped
 		return 0, net.ErrClosed
 	}
 	if len(p) == 0 {

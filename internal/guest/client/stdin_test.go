@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// noise returns n reproducible bytes that do not compress.
+// noise returns n reproducible, incompressible bytes.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})
@@ -133,8 +133,8 @@ func TestWriteStdin(t *testing.T) {
 	}
 }
 
-// TestWriteStdinBlocked verifies that a write that the command does not read ends with its context, and that the
-// command stays usable.
+// TestWriteStdinBlocked verifies that a write not read by the command ends with its context, and that the command stays
+// usable.
 func TestWriteStdinBlocked(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// viewer is a host that is connected to a terminal.
+// viewer is a host connected to a terminal.
 type viewer struct {
 	t     *testing.T
 	leave context.CancelFunc
@@ -299,14 +299,14 @@ func TestTerminalRefused(t *testing.T) {
 			t.Errorf("%s: got %v", name, tc.err)
 		}
 	}
-	// A command that could not be started holds no resources.
+	// A command with a failed start holds no resources.
 	eventually(t, "nothing runs", func() bool {
 		h, err := c.Health(ctx)
 		return err == nil && h.Running == 0
 	})
 }
 
-// stuck is a writer that blocks until free is closed.
+// stuck is a writer. It blocks until free is closed.
 type stuck struct {
 	io.Writer
 	free chan struct{}
@@ -317,7 +317,7 @@ func (s stuck) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// stalled returns a viewer of a new terminal that does not read its output until resume is called.
+// stalled returns a viewer of a new terminal. The viewer does not read output until resume is called.
 func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resume func()) {
 	t.Helper()
 	free := make(chan struct{})
@@ -330,7 +330,7 @@ func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resu
 	return s, resume
 }
 
-// printing returns a command that writes more than fits in all buffers of a host that does not read.
+// printing returns a command with more output than fits in all buffers of a host that does not read.
 func printing(blocks int) string { return fmt.Sprintf("dd if=/dev/zero bs=4096 count=%d 2>&-", blocks) }
 
 // TestTerminalTakenFromAStalledViewer verifies that a host can join a terminal whose viewer does not read, and that
@@ -387,7 +387,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 }
 
 // TestTerminalEndsBeforeAStalledViewer verifies that other hosts see the end of a command while the viewer of its
-// terminal does not read. Remaining processes of the command keep running, and a host that joins after the end does not
+// terminal does not read. Remaining processes of the command keep running, and a host joining after the end does not
 // disconnect the viewer.
 func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()

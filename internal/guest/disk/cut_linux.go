@@ -18,14 +18,14 @@ const (
 	cutNames = 3       // maximum number of file names in a note
 )
 
-// growth compares files with the last scan that found free space. It does not record files smaller than quotaGrain.
+// growth compares files with the last scan with free space. It does not record files smaller than quotaGrain.
 type growth struct {
 	before map[FileID]int64 // sizes at that scan; nil before the first scan
 	now    map[FileID]int64
 	grown  []grownFile
 }
 
-// grownFile is a file that is larger than at that scan.
+// grownFile is a file larger than at that scan.
 type grownFile struct {
 	path    string
 	id      FileID
@@ -53,10 +53,10 @@ func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 	}
 }
 
-// cut truncates files that grew since the last scan that found free space, starting with the most recently changed
-// file. It stops when the workspace is only slightly over its limit, so that commands still cannot write. It keeps the
-// contents that the earlier scan found, and files that the guest agent has written since. No command may run, and the
-// caller must hold looking.
+// cut truncates files grown since the last scan with free space, starting with the most recently changed file. It stops
+// when the workspace is only slightly over its limit, so that commands still cannot write. It keeps the contents found
+// by the earlier scan, and files written by the guest agent since. No command may run, and the caller must hold
+// looking.
 func (q *Quota) cut() {
 	q.note = ""
 	if q.layer != nil || q.growth.before == nil {

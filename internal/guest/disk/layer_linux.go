@@ -6,18 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layer is the data that commands write to the root file system outside of the workspace, on top of the image.
+// layer is the data written by commands to the root file system outside of the workspace, on top of the image.
 //
-// On an overlay, the layer consists of the files that have changed since the sandbox was created. Before a file
-// changes, an overlay copies the file and its parent directories. The ctime of a copy is the time of the copying, and
-// programs cannot set it. Therefore, older files belong to the image, and older directories contain no new files. The
-// cost of a scan depends on the size of the layer and not on the size of the image. An image file whose owner or mode
-// was changed counts, because the layer contains a copy of it. The clock must not be set to a time before the creation
-// of the sandbox: files written until the clock catches up would not count.
+// On an overlay, the layer consists of the files changed since the sandbox was created. Before a file changes, an
+// overlay copies the file and its parent directories. The ctime of a copy is the time of the copying, and programs
+// cannot set it. Therefore, older files belong to the image, and older directories contain no new files. The cost of a
+// scan depends on the size of the layer and not on the size of the image. An image file whose owner or mode was changed
+// counts, because the layer contains a copy of it. The clock must not be set to a time before the creation of the
+// sandbox: files written until the clock catches up would not count.
 //
-// On other file systems, a scan counts all files. The files that the first scan finds belong to the image.
+// On other file systems, a scan counts all files. The files found by the first scan belong to the image.
 type layer struct {
-	workspace string // directory that does not count
+	workspace string // directory not counted
 	since     int64  // creation time of the sandbox, in nanoseconds since the Unix epoch; 0 if unknown
 	begun     bool   // a first scan was done
 	base      usage  // result of the first scan; unused if since is known
@@ -40,7 +40,7 @@ func overlayBegun(root string) int64 {
 	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
 }
 
-// mountedFiles returns the files that engines mount from their own disk, writable together with the root.
+// mountedFiles returns the files mounted by engines from their own disk, writable together with the root.
 func mountedFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} }
 
 // measure returns the size of the layer. The caller must hold looking.
@@ -57,7 +57,7 @@ func (l *layer) measure(root *os.File, limit Limit, quit <-chan struct{}) (found
 	return usage{max(0, found.bytes-l.base.bytes), max(0, found.files-l.base.files)}, blind
 }
 
-// Quotas are the limits for data that commands write.
+// Quotas are the limits for data written by commands.
 type Quotas struct{ Workspace, Layer *Quota }
 
 // Marks record the state of the limits at the start of a command.

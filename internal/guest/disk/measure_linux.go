@@ -14,7 +14,7 @@ import (
 const (
 	measureDepth = 256     // maximum depth of directories; one descriptor per level is open
 	measureOpen  = 1 << 14 // maximum number of open files of commands to examine
-	measureTries = 16      // attempts to open a directory that a command keeps closing
+	measureTries = 16      // attempts to open a directory if a command keeps closing it
 )
 
 // scan sums the sizes of the files in a tree.
@@ -24,7 +24,7 @@ type scan struct {
 	uid   uint32
 	since int64               // skips entries without changes since this time, in Unix nanoseconds; 0 counts all
 	most  int64               // maximum number of entries to count
-	twice map[FileID]struct{} // counted files that have several names or are mounted by an engine
+	twice map[FileID]struct{} // counted files with several names or mounted by an engine
 	quit  <-chan struct{}
 	grown *growth // nil for layers
 	buf   []byte
@@ -42,12 +42,12 @@ type level struct {
 // FileID identifies a file uniquely.
 type FileID struct{ dev, ino uint64 }
 
-// IDOf returns the ID of the file that st describes.
+// IDOf returns the ID of the file described by st.
 func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
-// measure returns the disk space of the tree, plus the space of deleted files that are still open. If commands prevent
-// access to the tree, blind is true and the tree counts as over the limit. If quit is closed during the scan, the
-// result is meaningless. For since and grown, see scan. For mounted, see scan.addMounted.
+// measure returns the disk space of the tree, plus the space of deleted open files. If commands prevent access to the
+// tree, blind is true and the tree counts as over the limit. If quit is closed during the scan, the result is
+// meaningless. For since and grown, see scan. For mounted, see scan.addMounted.
 func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth, quit <-chan struct{}) (found usage, blind bool) {
 	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, grown: grown, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
@@ -80,7 +80,7 @@ func (s *scan) walk(d *level) {
 			continue
 		}
 		if err != nil || n <= 0 {
-			return // entries that disappear during the scan do not count
+			return // entries removed during the scan do not count
 		}
 		_, _, names := unix.ParseDirent(s.buf[:n], -1, nil)
 		for _, name := range names {
@@ -166,11 +166,11 @@ func (s *scan) openClosed(at *level, name string) (int, error) {
 	return fd, err
 }
 
-// try makes a call that needs permissions on the directory fd. If the mode denies the owner access, try adds the
+// try makes a call requiring permissions on the directory fd. If the mode denies the owner access, try adds the
 // permissions only for the duration of the call. Reading from an open directory needs no permissions. If a command
 // removes the permissions faster than try can use them, the directory counts as hidden.
 //
-// If a command sets the directory's mode during these few instructions to exactly the mode that the call needed, this
+// If a command sets the directory's mode during these few instructions to exactly the mode needed by the call, this
 // change is lost. This is unavoidable: without a capability, which sandboxes do not have, the owner needs a suitable
 // mode, and the kernel cannot change a mode atomically.
 func (s *scan) try(fd int, call func() error) error {
@@ -203,7 +203,7 @@ func (s *scan) unlock(fd int) (was, now uint32, ours bool) {
 	return was, now, true
 }
 
-// restore restores the mode that unlock changed, unless it was changed again.
+// restore restores the mode changed by unlock, unless it was changed again.
 func restore(fd int, was, now uint32) {
 	var st unix.Stat_t
 	if was != now && unix.Fstat(fd, &st) == nil && st.Mode&0o777 == now&0o777 {
@@ -226,7 +226,7 @@ func (s *scan) add(st *unix.Stat_t) {
 	s.bytes += st.Blocks * 512
 }
 
-// addMounted adds the files that an engine mounts over single files of the tree. They are on the engine's disk. The
+// addMounted adds the files mounted by an engine over single files of the tree. They are on the engine's disk. The
 // first block of each file belongs to the engine.
 func (s *scan) addMounted(files []string) {
 	for _, file := range files {
@@ -238,7 +238,7 @@ func (s *scan) addMounted(files []string) {
 	}
 }
 
-// addDeleted adds files without a name that a command holds open. The guest agent's own files are reserved separately.
+// addDeleted adds open files of commands without a name. The guest agent's own files are reserved separately.
 func (s *scan) addDeleted() {
 	left := measureOpen
 	for _, pid := range proc.AllPIDs() {

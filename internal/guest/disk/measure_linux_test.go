@@ -52,8 +52,8 @@ func scanOf(t *testing.T, dir string) (*scan, *level) {
 	return s, &level{fd: int(f.Fd())}
 }
 
-// TestMeasureModes verifies that a directory that a scan had to open gets its mode back, even if it was moved. If a
-// command changed the mode during the scan, that mode is kept, even if it equals the scan's mode.
+// TestMeasureModes verifies that a directory opened by a scan gets its mode back, even if it was moved. If a command
+// changed the mode during the scan, the command's mode is kept, even if it equals the scan's mode.
 func TestMeasureModes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func TestMeasureModes(t *testing.T) {
 		t.Errorf("afterwards its mode is %o", mode(t, a))
 	}
 	d := enter()
-	if err := os.Chmod(a, 0o530); err != nil { // the mode that the scan itself set
+	if err := os.Chmod(a, 0o530); err != nil { // the mode set by the scan itself
 		t.Fatal(err)
 	}
 	if s.walk(d); mode(t, a) != 0o530 {

@@ -25,7 +25,7 @@ const (
 	quotaSoon  = 250 * time.Millisecond // interval of scans of a small tree
 	quotaLate  = 5 * time.Second        // interval of scans of a large tree
 	quotaShare = 20                     // a scan may take 1/quotaShare of the time between two scans
-	quotaQuick = 20 * time.Millisecond  // a scan that is this fast is done at the end of every command
+	quotaQuick = 20 * time.Millisecond  // a scan this fast is done at the end of every command
 	quotaGrain = 64 << 10               // amounts below this size are ignored
 	Block      = 4096                   // block size for counting
 
@@ -57,10 +57,10 @@ func (l Limit) most() Limit {
 //
 // If the file system enforces the limit, Quota only reports its state. Otherwise the guest agent scans the tree. While
 // commands run, it scans several times per second. It scans less often if a scan takes longer, but immediately if the
-// disk's free space shrinks. It also scans at the end of every command. The limit can be exceeded by the data that
-// commands write between two scans. If the limit is exceeded, all commands are killed, because it is unknown which of
-// them wrote the data. Later commands may delete files, but cannot write until there is free space. The guest agent's
-// own files are counted before they are written.
+// disk's free space shrinks. It also scans at the end of every command. The limit can be exceeded by the data written
+// between two scans. If the limit is exceeded, all commands are killed, because it is unknown which of them wrote the
+// data. Later commands may delete files, but cannot write until there is free space. The guest agent's own files are
+// counted before they are written.
 type Quota struct {
 	limit Limit
 	dir   string
@@ -84,12 +84,12 @@ type Quota struct {
 	wrote  usage      // written by the guest agent since
 	saved  time.Time  // time of that write
 	open   usage      // reserved for current writes of the guest agent
-	floor  usage      // usage above the limit that commands may keep but not increase
+	floor  usage      // usage above the limit; commands may keep but not increase it
 	begun  time.Time  // start of the last scan
 	looked time.Time  // end of the last scan
 	cost   time.Duration
 	free   usage     // free space of the file system at that time
-	full   time.Time // start of the last scan that found no space
+	full   time.Time // start of the last scan without free space
 	stops  int64     // number of times that commands were killed
 }
 
@@ -210,7 +210,7 @@ func (q *Quota) look() {
 	}
 }
 
-// measure scans the files that count.
+// measure scans the counted files.
 func (q *Quota) measure() (found usage, blind bool) {
 	if q.layer == nil {
 		q.growth.now, q.growth.grown = map[FileID]int64{}, nil
@@ -241,7 +241,7 @@ func (q *Quota) take(found, own usage, begun time.Time, free usage, blind bool) 
 	return grew
 }
 
-// ask reads the state of a file system that enforces the limit itself.
+// ask reads the state of a file system with an enforced limit.
 func (q *Quota) ask() (found usage, full bool) {
 	var fs unix.Statfs_t
 	if unix.Statfs(q.dir, &fs) != nil {
@@ -334,7 +334,7 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
 }
 
-// shortened returns the note for a command about files that were truncated since it started.
+// shortened returns the note for a command about files truncated since its start.
 func (q *Quota) shortened(since quotaMark) string {
 	if q == nil {
 		return ""
@@ -351,8 +351,8 @@ func (q *Quota) shortened(since quotaMark) string {
 }
 
 // untouched reports whether the free space of the workspace's file system is exactly the same as at the last scan, and
-// whether the file system accounts for writes immediately. In this case, the command wrote no data that counts. This
-// check saves a scan, which takes a tenth of the time of a short command.
+// whether the file system accounts for writes immediately. In this case, the command wrote no counted data. This check
+// saves a scan, which takes a tenth of the time of a short command.
 func (q *Quota) untouched() bool {
 	var fs unix.Statfs_t
 	if q.layer != nil || unix.Statfs(q.dir, &fs) != nil {
@@ -368,7 +368,7 @@ func (q *Quota) untouched() bool {
 	return q.free == usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
 }
 
-// quick reports whether a scan is fast enough that the end of a command can wait for it.
+// quick reports whether a scan is fast enough to wait for at the end of a command.
 func (q *Quota) quick() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

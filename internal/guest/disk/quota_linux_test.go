@@ -53,8 +53,8 @@ func admitted(t *testing.T, q *Quota) quotaMark {
 	return mark
 }
 
-// TestQuotaCut verifies that a scan always follows a command that could not continue to write, even if the scan is
-// slow, and that the command gets the reason.
+// TestQuotaCut verifies that a scan always follows a command unable to continue writing, even if the scan is slow, and
+// that the command gets the reason.
 func TestQuotaCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestQuotaCut(t *testing.T) {
 	}
 }
 
-// TestQuotaBefore verifies that a scan that started before a command has no effect on that command.
+// TestQuotaBefore verifies that a scan started before a command has no effect on this command.
 func TestQuotaBefore(t *testing.T) {
 	t.Parallel()
 	q := watched(t, t.TempDir(), Limit{Bytes: 1 << 40, Files: 1 << 20}, nil)
@@ -161,7 +161,7 @@ func TestQuotaUntouched(t *testing.T) {
 	}
 }
 
-// TestQuotaCuts verifies that the excess is cut from the files that grew last, and never below their earlier size.
+// TestQuotaCuts verifies that the excess is cut from the files grown last, and never below their earlier size.
 func TestQuotaCuts(t *testing.T) {
 	t.Parallel()
 	const k = 1 << 10

@@ -43,7 +43,7 @@ func Binary(arch string) ([]byte, error) {
 	return f()
 }
 
-// Arches returns the architectures that Binary supports.
+// Arches returns the supported architectures of Binary.
 func Arches() []string { return []string{"amd64", "arm64"} }
 
 // Version returns the content version of the files from [Files]. It is a short hash of the binaries' sources,

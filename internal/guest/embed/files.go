@@ -18,8 +18,8 @@ type File struct {
 	Data []byte      // content, or the target of a link
 }
 
-// Files returns the files in [Dir] with this guest agent binary. The binary is the last file, so a directory that
-// contains it is complete.
+// Files returns the files in [Dir] with this guest agent binary. The binary is the last file, so a directory with the
+// binary is complete.
 func Files(guest []byte) ([]File, error) {
 	files := []File{{"bin/tools", fs.ModeSymlink, []byte("../" + path.Base(Path))}}
 	err := fs.WalkDir(lib.Files(), ".", func(name string, d fs.DirEntry, err error) error {

@@ -69,7 +69,7 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	return r.Answer(info)
 }
 
-// receive writes the host's data to the draft, up to the end that the host declares.
+// receive writes the host's data to the draft, up to the host's end mark.
 func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 	most := int64(intakeFrames * wire.MaxData)
 	if size >= 0 {
@@ -91,7 +91,7 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 		}
 	}()
 	for {
-		f, err := wire.ReadFrame(r, buf[len(buf):]) // a frame that does not fit is longer than the file may be
+		f, err := wire.ReadFrame(r, buf[len(buf):]) // a frame that does not fit is longer than the file's maximum
 		if err != nil {
 			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host has probably disconnected
 		}
@@ -124,18 +124,18 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 	return flush()
 }
 
-// intakeFrames is the number of frames of a file that are written in one step. A slow write makes the process switch
-// threads, regardless of its size.
+// intakeFrames is the number of frames of a file written in one step. A slow write makes the process switch threads,
+// regardless of its size.
 const intakeFrames = 4
 
-// draft is a file that is being written. It gets its final name atomically, or leaves no file behind.
+// draft is an incomplete file. It gets its final name atomically, or leaves no file behind.
 type draft struct {
 	dir       *os.File
 	base      string
 	f         *os.File
 	temp      string // name in dir; empty for an unnamed file
 	overwrite bool
-	was       []byte // checksum that the existing file must have; empty means any
+	was       []byte // required checksum of the existing file; empty: any
 	mode      uint32
 	exact     bool // the umask does not apply to mode
 }
@@ -256,11 +256,11 @@ func (d *draft) name(fd int) error {
 	return d.moved(nil)
 }
 
-// errChanged means that the existing file no longer has the expected content.
+// errChanged is the error for an existing file without the expected content.
 var errChanged error = wire.Errorf(wire.CodeChanged, "the file was changed by another process")
 
-// swap replaces a file that still has the content that the host has read. If another process writes to the file between
-// the check and the exchange, the change is visible afterwards, and swap undoes the exchange.
+// swap replaces a file if it still has the content read by the host. If another process writes to the file between the
+// check and the exchange, the change is visible afterwards, and swap undoes the exchange.
 func (d *draft) swap(dir int) error {
 	if !holds(dir, d.base, d.was) {
 		return errChanged
@@ -333,8 +333,8 @@ func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 }
 
 // renameNew implements renameat2 with RENAME_NOREPLACE for file systems without this flag, for example gVisor's file
-// system for host files. A directory cannot have two names, so renameNew may replace an empty directory that is created
-// at the same moment.
+// system for host files. A directory cannot have two names, so renameNew may replace an empty directory created at the
+// same moment.
 func renameNew(fromDir int, from string, toDir int, to string) error {
 	err := unix.Linkat(fromDir, from, toDir, to, 0)
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestRenameNew verifies that renameNew behaves like renameat2 on a file system that supports the flag.
+// TestRenameNew verifies that renameNew behaves like renameat2 on a file system with support for the flag.
 func TestRenameNew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

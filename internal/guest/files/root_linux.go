@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// root is a directory that contains all paths of file requests. os.Root walks every path component by component. It
-// rejects paths that lead outside through "..", links, or races with links.
+// root is the parent directory of all paths of file requests. os.Root walks every path component by component. It
+// rejects paths leading outside through "..", links, or races with links.
 type root struct {
 	*os.Root
 	dir   string            // clean absolute path
@@ -46,8 +46,8 @@ func openRoot(dir string) (*root, error) {
 	return &root{Root: r, dir: dir}, nil
 }
 
-// reopen restores the permissions of the guest agent's user on a directory that a command of an earlier guest agent
-// closed. It does not follow links.
+// reopen restores the permissions of the guest agent's user on a directory closed by a command of an earlier guest
+// agent. It does not follow links.
 func reopen(dir string) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *root) within(rel string, op func(rel string) error) error {
 	return err
 }
 
-// errEscapes means that a path leads outside of its root.
+// errEscapes is the error for a path leading outside of its root.
 var errEscapes = errors.New("path escapes from its root")
 
 // escapes reports whether os.Root refused to follow a path. In this case, its error has no errno.
@@ -254,8 +254,8 @@ func fileInfo(rel string, st *unix.Stat_t) wire.FileInfo {
 	return info
 }
 
-// parent opens the parent directory of rel and returns the last component of rel. Operations on this single name that
-// follow no links are safe from concurrent changes of the path.
+// parent opens the parent directory of rel and returns the last component of rel. Operations on this single name
+// without following links are safe from concurrent changes of the path.
 func (r *root) parent(rel string) (*os.File, string, error) {
 	dir, base := path.Split(rel)
 	if dir == "" {

@@ -62,8 +62,7 @@ func (s *Service) Close() error {
 	return s.root.close()
 }
 
-// locate returns the root that contains a request's path, and the path below this root. Relative paths are in the
-// workspace.
+// locate returns the root of a request's path, and the path below this root. Relative paths are in the workspace.
 func (s *Service) locate(p string) (*root, string, error) {
 	rel, err := s.root.rel(p)
 	if err != nil && s.scratch != nil && path.IsAbs(p) {

@@ -37,7 +37,7 @@ type Container struct {
 	t testing.TB
 }
 
-// StartContainer starts a container with the settings of the Docker driver that are relevant for the guest agent.
+// StartContainer starts a container with the settings of the Docker driver relevant to the guest agent.
 func StartContainer(t testing.TB, o ContainerOptions) *Container {
 	t.Helper()
 	if o.Image == "" {

@@ -1,4 +1,4 @@
-// Package guesttest runs a real guest agent for tests that need no container.
+// Package guesttest runs a real guest agent for tests without a container.
 package guesttest
 
 import (
@@ -128,7 +128,7 @@ func unpacked(t testing.TB) string {
 		t.Fatalf("guesttest: %v", err)
 	}
 	name := filepath.Join(t.TempDir(), "workcell-guest")
-	// A child process that is forked during the write would keep the file open for writing until it calls exec (ETXTBSY).
+	// A child process forked during the write would keep the file open for writing until it calls exec (ETXTBSY).
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(name, b, 0o755); err != nil {
@@ -152,7 +152,7 @@ func (g *Guest) Dial() io.ReadWriteCloser {
 // Log returns the guest agent's standard error.
 func (g *Guest) Log() string { return g.log.String() }
 
-// buffer is a bytes.Buffer that is safe for concurrent use.
+// buffer is a bytes.Buffer, safe for concurrent use.
 type buffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

@@ -12,7 +12,7 @@ import (
 // commandUmask is the initial umask of commands.
 const commandUmask = 0o022
 
-// detached is a cloned and restricted part of the host's file system that is not yet mounted in the sandbox.
+// detached is a cloned and restricted part of the host's file system, not yet mounted in the sandbox.
 type detached struct {
 	fd     int
 	dir    bool
@@ -98,8 +98,8 @@ func cloneTree(t Tree) (detached, error) {
 	return detached{fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, target: t.Target}, nil
 }
 
-// setUser changes to the user that owns files in the sandbox's file systems. The calls only affect this thread, like
-// all changes that the launcher makes to its own process.
+// setUser changes to the owner of files in the sandbox's file systems. The calls only affect this thread, like all of
+// the launcher's changes to its own process.
 func setUser(cfg *Config) error {
 	if cfg.DropGroups {
 		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {

@@ -27,7 +27,7 @@ func setLimits(limits []Rlimit) error {
 	return failed(IsolationLimits, "setting the OOM score", settleScore())
 }
 
-// settleScore removes OOM protection that the launcher inherited from the host process.
+// settleScore removes the host process's OOM protection, inherited by the launcher.
 func settleScore() error {
 	const file = "/proc/self/oom_score_adj"
 	b, err := os.ReadFile(file)
@@ -40,7 +40,7 @@ func settleScore() error {
 	return os.WriteFile(file, []byte("0"), 0)
 }
 
-// harden permanently drops all privileges. Each step needs privileges that a later step drops.
+// harden permanently drops all privileges. Each step needs privileges dropped by a later step.
 func harden(cfg *Config) error {
 	// If keyrings are not accessible, the host's keyring cannot be left, but it also cannot be used.
 	if _, _, e := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access rights of Landlock, by the version that introduced them.
+// Access rights of Landlock, by the first version with them.
 const (
 	landRead  = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	landWrite = unix.LANDLOCK_ACCESS_FS_WRITE_FILE
@@ -32,7 +32,7 @@ func LandlockVersion() int {
 	return int(v)
 }
 
-// rights returns the access rights that the kernel's version supports.
+// rights returns the access rights of the kernel's version.
 func rights(version int) (fs, scopes uint64) {
 	fs = landRead | landWrite | landMake
 	if version >= 3 {

@@ -6,11 +6,11 @@
 // an order that makes this permanent, sends a report on [StatusFD], and executes the guest agent. If it cannot build a
 // part, it reports the part's name and exits. It never falls back to weaker isolation.
 //
-// The configuration is complete: the launcher makes no decisions about the sandbox, so that this program, which is
-// distributed as a binary, rarely has to change.
+// The configuration is complete: the launcher makes no decisions about the sandbox, so that this program, distributed
+// as a binary, rarely has to change.
 package launch
 
-// Command is the first argument of the guest agent's binary that selects this role.
+// Command is the first argument of the guest agent's binary for this role.
 const Command = "launch"
 
 // Inherited descriptors of the launcher.
@@ -26,14 +26,13 @@ const ListenFD = 3
 // Config describes the sandbox to build. Paths in the sandbox are absolute and contain no links.
 type Config struct {
 	Hostname string `json:"hostname"`
-	// Owner is the user, by its ID in the sandbox, that owns the files that the launcher creates: its tmpfs and the files
-	// in it.
+	// Owner is the owner of the launcher's files, as a user ID in the sandbox: its tmpfs and the files in it.
 	Owner ID `json:"owner"`
 	// User is the user of the guest agent and all commands.
 	User ID `json:"user"`
 	// DropGroups drops the supplementary groups. An unprivileged user's process cannot do this.
 	DropGroups bool `json:"drop_groups"`
-	// Stage is a host directory that every user may enter. The sandbox's root is mounted over it, invisible to the host.
+	// Stage is a host directory accessible to every user. The sandbox's root is mounted over it, invisible to the host.
 	Stage    string `json:"stage"`
 	RootData string `json:"root_data"` // mount options of the root's tmpfs
 	// RootReadonly makes the root read-only after it is complete.
@@ -45,8 +44,8 @@ type Config struct {
 	Links  []Link  `json:"links,omitempty"`
 	Files  []File  `json:"files,omitempty"`
 	Mounts []Mount `json:"mounts,omitempty"` // additional file systems
-	// Masked lists files and directories that are made empty. Readonly lists files and directories that are made
-	// read-only. Missing paths are ignored.
+	// Masked lists files and directories to make empty. Readonly lists files and directories to make read-only. Missing
+	// paths are ignored.
 	Masked   []string `json:"masked,omitempty"`
 	Readonly []string `json:"readonly,omitempty"`
 	// Settings are values for files in /proc/sys, written before the files become read-only. Missing files are ignored.
@@ -66,7 +65,7 @@ type ID struct {
 	GID uint32 `json:"gid"`
 }
 
-// Tree is a host directory or file that is mounted in the sandbox.
+// Tree is a host directory or file mounted in the sandbox.
 type Tree struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
@@ -145,7 +144,7 @@ const (
 
 // Report is the launcher's result. If Isolation is empty, everything was built.
 type Report struct {
-	Isolation string `json:"isolation,omitempty"` // part that could not be built
+	Isolation string `json:"isolation,omitempty"` // failed part
 	What      string `json:"what,omitempty"`      // failed operation
 	Errno     int    `json:"errno,omitempty"`
 }

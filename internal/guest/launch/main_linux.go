@@ -38,7 +38,7 @@ func Main() int {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return tell(failed(IsolationConfig, "becoming dumpable", err))
 	}
-	// Other descriptors that the host process left open must not reach the sandbox.
+	// Other open descriptors of the host process must not reach the sandbox.
 	if err := unix.CloseRange(ListenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return tell(failed(IsolationConfig, "closing descriptors", err))
 	}
@@ -87,7 +87,7 @@ func tell(err error) int {
 	return code
 }
 
-// build builds the isolation. Each step must come before the steps that would prevent it.
+// build builds the isolation. Each step must come before the steps preventing it.
 func build(cfg *Config, input io.Reader) error {
 	if err := buildFiles(cfg); err != nil {
 		return err
@@ -127,7 +127,7 @@ func become(cfg *Config) error {
 }
 
 // execGuest executes the guest agent. A newly installed binary may still be open for writing for a moment, in a process
-// that the host has forked and that has not called exec yet.
+// forked by the host but still before exec.
 func execGuest(cfg *Config) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env)

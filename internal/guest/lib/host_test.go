@@ -252,7 +252,7 @@ func install(t *testing.T) string {
 		case err != nil:
 		case f.Mode.Type() == fs.ModeSymlink:
 			err = os.Symlink(string(f.Data), name)
-		case f.Data == nil: // a file that is open for writing could not be executed
+		case f.Data == nil: // a file open for writing could not be executed
 			err = os.Link(guestBinary, name)
 		default:
 			err = os.WriteFile(name, f.Data, f.Mode)

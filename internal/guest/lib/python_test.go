@@ -118,8 +118,7 @@ os.wait(); print(tools.orders.lookup(id=2))`, "{'id': 1}\n{'id': 2}"},
 	}
 }
 
-// fails returns Python code that prints the class of the exception that an expression raises, and stores the exception
-// as e.
+// fails returns Python code to print the class of an expression's exception, and to store the exception as e.
 func fails(expression, class string) string {
 	return "try: " + expression + "\nexcept " + class + " as x: e = x\nprint(type(e).__name__)"
 }
@@ -163,7 +162,7 @@ print(tools.orders.lookup(id=1))`)
 }
 
 // TestPythonBrokenLink verifies that the outcome of a call is unknown if the connection breaks during the call, and
-// that the library repeats calls that are safe to repeat.
+// that the library repeats calls if this is safe.
 func TestPythonBrokenLink(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -187,8 +186,8 @@ func TestPythonHostGone(t *testing.T) {
 print(e.outcome_unknown, e.retryable)`)
 }
 
-// TestPythonHostAway verifies that the library waits for a host that disconnects between two calls, and that the
-// outcome is known.
+// TestPythonHostAway verifies that the library waits for a host disconnecting between two calls, and that the outcome
+// is known.
 func TestPythonHostAway(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -31,8 +31,8 @@ func Apply(r Rules) error {
 	return verify(r)
 }
 
-// verify tries to reach a forbidden address. This detects a filter that is set but not used, for example because of a
-// network stack other than the kernel's.
+// verify tries to reach a forbidden address. This detects an unused filter, for example because of a network stack
+// other than the kernel's.
 func verify(r Rules) error {
 	metadata := netip.MustParseAddrPort("169.254.169.254:9")
 	for _, p := range r.Allow {

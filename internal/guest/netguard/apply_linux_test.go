@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRulesetOrder verifies that the rules for loopback, resolvers, and Allow come before the rules that reject,
-// because the first match decides.
+// TestRulesetOrder verifies that the rules for loopback, resolvers, and Allow come before the rejecting rules, because
+// the first match decides.
 func TestRulesetOrder(t *testing.T) {
 	t.Parallel()
 	r := Rules{

@@ -1,10 +1,9 @@
 // Package netguard blocks all destinations of a bridged sandbox except the public internet.
 //
-// It is a separate mode of the guest agent's binary. A host runs this mode in a short-lived helper container that
-// shares the sandbox's network namespace. Only this container has the privilege (CAP_NET_ADMIN) to set packet filter
-// rules in the namespace. The sandbox has no capabilities, so it can neither change nor remove the rules. A second mode
-// reports the addresses and resolvers of the engine's host, so that the addresses can be blocked and the resolvers can
-// be allowed.
+// It is a separate mode of the guest agent's binary. A host runs this mode in a short-lived helper container in the
+// sandbox's network namespace. Only this container has the privilege (CAP_NET_ADMIN) to set packet filter rules in the
+// namespace. The sandbox has no capabilities, so it can neither change nor remove the rules. A second mode reports the
+// addresses and resolvers of the engine's host, so that the addresses can be blocked and the resolvers can be allowed.
 package netguard
 
 import (
@@ -34,16 +33,16 @@ type Facts struct {
 	Resolvers []netip.Addr `json:"resolvers"` // name servers of the host, without loopback
 }
 
-// Rules lists the destinations that a sandbox may reach in addition to public addresses. Allow overrides Deny.
-// Resolvers are only reachable on port 53.
+// Rules lists the allowed destinations of a sandbox in addition to public addresses. Allow overrides Deny. Resolvers
+// are only reachable on port 53.
 type Rules struct {
 	Allow     []netip.Prefix `json:"allow,omitempty"`
 	Deny      []netip.Prefix `json:"deny,omitempty"`
 	Resolvers []netip.Addr   `json:"resolvers,omitempty"`
 }
 
-// Closed returns the IPv4 addresses that are always blocked: addresses that are not public, and cloud metadata
-// services. IPv6 is blocked completely, because a sandbox has no IPv6 addresses.
+// Closed returns the always blocked IPv4 addresses: non-public addresses and cloud metadata services. IPv6 is blocked
+// completely, because a sandbox has no IPv6 addresses.
 func Closed() []netip.Prefix {
 	return prefixes(
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
@@ -52,10 +51,10 @@ func Closed() []netip.Prefix {
 	)
 }
 
-// Public6 contains the IPv6 addresses that are assigned for use on the internet.
+// Public6 contains the IPv6 addresses assigned for use on the internet.
 const Public6 = "2000::/3"
 
-// Closed6 returns the parts of Public6 that lead to IPv4 (6to4, Teredo) or nowhere (documentation).
+// Closed6 returns the parts of Public6 leading to IPv4 (6to4, Teredo) or nowhere (documentation).
 func Closed6() []netip.Prefix {
 	return prefixes("2002::/16", "2001::/32", "2001:db8::/32", "3fff::/20")
 }

@@ -13,7 +13,7 @@ const (
 	chainName = "output"
 )
 
-// Kernel constants that package unix does not define.
+// Kernel constants missing from package unix.
 const (
 	verdictAccept = 1
 	hookLocalOut  = 3
@@ -29,7 +29,7 @@ type message struct {
 	attrs []byte
 }
 
-// Limits for connections that a sandbox opens. All sandboxes share the host's connection table, by default with 262,144
+// Limits for connections from a sandbox. All sandboxes share the host's connection table, by default with 262,144
 // entries. The table keeps closed connections for two minutes, so the rate of new connections is limited too.
 const (
 	maxFlows  = 4096 // open connections
@@ -37,7 +37,7 @@ const (
 	flowBurst = 2000 // burst of new connections
 )
 
-// ruleset returns the transaction that replaces the table. The first matching rule decides. The order is: loopback, too
+// ruleset returns the transaction to replace the table. The first matching rule decides. The order is: loopback, too
 // many connections, resolvers, Allow, Deny, closed, and all of IPv6. All other packets are accepted. Without counts,
 // connections are not limited.
 func ruleset(r Rules, closed []netip.Prefix, counts bool) []message {
@@ -95,14 +95,14 @@ func begins() []byte {
 		masked(order.AppendUint32(nil, confirmed)), equals(make([]byte, 4)))
 }
 
-// tooFast matches packets that exceed the rate.
+// tooFast matches packets over the rate.
 func tooFast() []byte {
 	return expr("limit", num64(unix.NFTA_LIMIT_RATE, flowRate), num64(unix.NFTA_LIMIT_UNIT, 1), num(unix.NFTA_LIMIT_BURST, flowBurst),
 		num(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS), num(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV))
 }
 
-// tooMany matches connections that exceed the maximum number. Package unix does not define the attribute names: count,
-// flags, and inverted.
+// tooMany matches connections over the maximum number. Package unix does not define the attribute names: count, flags,
+// and inverted.
 func tooMany() []byte { return expr("connlimit", num(1, maxFlows), num(2, 1)) }
 
 func family(f byte) []byte { return join(meta(unix.NFT_META_NFPROTO), equals([]byte{f})) }
@@ -191,7 +191,7 @@ func pad(b []byte) []byte {
 	return b
 }
 
-// encodeBatch encodes a transaction. It returns the sequence number of the last message that gets a response.
+// encodeBatch encodes a transaction. It returns the sequence number of the last message with a response.
 func encodeBatch(msgs []message) (batch []byte, last uint32) {
 	batch = frame(nil, unix.NFNL_MSG_BATCH_BEGIN, 0, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, nil)
 	for _, m := range msgs {

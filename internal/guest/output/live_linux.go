@@ -45,7 +45,7 @@ type LiveSink struct {
 	missing int64 // bytes of output that were dropped since
 }
 
-// NewLiveSink returns a sink that sends output to h.
+// NewLiveSink returns a sink for sending output to h.
 func NewLiveSink(h Host) *LiveSink {
 	l := &LiveSink{host: h}
 	l.timer = time.AfterFunc(time.Hour, l.flush)
@@ -78,7 +78,7 @@ func (l *LiveSink) write(ch wire.Channel, p []byte) {
 	}
 }
 
-// Control sends a frame that is not output. The frame comes after all pending frames, because a part of a pending frame
+// Control sends a frame other than output. The frame comes after all pending frames, because a part of a pending frame
 // may have been sent. If the command is about to end, the frame may be sent together with the response.
 func (l *LiveSink) Control(frame []byte) {
 	l.mu.Lock()

@@ -18,7 +18,7 @@ import (
 // and the sink must not keep the slice. A sink may block, which blocks the command.
 type Sink interface {
 	write(ch wire.Channel, p []byte)
-	// flush forwards data that the sink holds back.
+	// flush forwards the data held back by the sink.
 	flush()
 }
 
@@ -30,7 +30,7 @@ const pipeMax = 1 << 20
 type Pipes struct {
 	sink Sink
 	done chan struct{} // closed when both pipes have ended
-	left atomic.Int32  // number of pipes that have not ended
+	left atomic.Int32  // number of open pipes
 	ways [2]*outputPipe
 }
 
@@ -44,7 +44,7 @@ type outputPipe struct {
 	busy  atomic.Bool  // false while waiting at an empty pipe
 	after atomic.Int64 // bytes read since the command exited; negative before
 	ended bool         // the pipe ended before start
-	held  []byte       // beginning of a character that the last read split; used by the reader only
+	held  []byte       // beginning of a character split by the last read; used by the reader only
 }
 
 // buffers is shared by all pipes. A buffer is in use only while data is available.
@@ -55,7 +55,7 @@ func getBuffer() *[chunkMax]byte {
 	return buf
 }
 
-// NewPipes returns Pipes for two descriptors. A negative descriptor means a pipe that has ended.
+// NewPipes returns Pipes for two descriptors. A negative descriptor means an ended pipe.
 func NewPipes(fds [2]int, sink Sink) *Pipes {
 	o := &Pipes{sink: sink, done: make(chan struct{})}
 	o.left.Store(2)

@@ -15,7 +15,7 @@ type nowhere struct{}
 func (nowhere) write(wire.Channel, []byte) {}
 func (nowhere) flush()                     {}
 
-// TestDrainOfOnePipe verifies that a remaining child process that holds one of the two pipes does not block Drain.
+// TestDrainOfOnePipe verifies that a remaining child process with one of the two pipes does not block Drain.
 func TestDrainOfOnePipe(t *testing.T) {
 	t.Parallel()
 	for held := range 2 {

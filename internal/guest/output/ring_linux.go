@@ -22,7 +22,7 @@ const (
 type ring struct {
 	chunks []chunkMeta // oldest first
 	first  int64       // number of chunks[0]
-	sealed int64       // highest number that was returned; chunks up to it are immutable
+	sealed int64       // highest returned number; chunks up to it are immutable
 	buf    []byte      // circular buffer with the chunks' bytes
 	start  int         // position of the oldest byte
 	used   int
@@ -106,7 +106,7 @@ func (r *ring) release() int {
 	return n
 }
 
-// trim frees memory that an ended command does not need. It returns the number of freed bytes.
+// trim frees memory not needed by an ended command. It returns the number of freed bytes.
 func (r *ring) trim() int {
 	before := len(r.buf)
 	if r.used < before {
@@ -120,8 +120,8 @@ func (r *ring) trim() int {
 	return before - len(r.buf)
 }
 
-// read returns at most maxChunks chunks and maxBytes bytes after since. dropped is the number of chunks after since
-// that were dropped.
+// read returns at most maxChunks chunks and maxBytes bytes after since. dropped is the number of dropped chunks after
+// since.
 func (r *ring) read(since int64, maxChunks, maxBytes int) (chunks []wire.Chunk, dropped int64) {
 	from := since + 1
 	if from < r.first {
@@ -201,7 +201,7 @@ type Budget struct{ used atomic.Int64 }
 
 func (b *Budget) add(n int) { b.used.Add(int64(n)) }
 
-// limit returns the maximum size of a ring that has now bytes.
+// limit returns the maximum size of a ring with a current size of now bytes.
 func (b *Budget) limit(now int) int {
 	free := ringBudget - int(b.used.Load())
 	return min(ringMax, max(now, ringFloor, now+free))

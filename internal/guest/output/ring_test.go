@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestRing verifies that a ring returns exactly the latest bytes that were added, in order, for random sizes.
+// TestRing verifies that a ring returns exactly the latest added bytes, in order, for random sizes.
 func TestRing(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {

@@ -21,7 +21,7 @@ const (
 	spillFiles = 32       // maximum number of spill files
 )
 
-// spillDir is the directory, below the workspace, for output that does not fit in a response.
+// spillDir is the directory, below the workspace, for output too large for a response.
 const spillDir = ".workcell/output"
 
 // spillShare limits all spill files together to 1/spillShare of a limited workspace, because the rest belongs to the
@@ -60,7 +60,7 @@ type spill struct {
 	name  string
 	begun bool        // guarded by the recorder's mutex
 	gone  atomic.Bool // removed to make space
-	held  int64       // size that the spiller counts for it
+	held  int64       // size counted by the spiller
 
 	mu   sync.Mutex // guards the fields below
 	f    *os.File

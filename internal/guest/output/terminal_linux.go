@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// replayMax is the maximum amount of earlier output that a host gets when it joins a terminal.
+// replayMax is the maximum amount of earlier output for a host joining a terminal.
 const replayMax = 32 << 10
 
 // Terminal is the sink of a command on a terminal. It records all output and sends it to the connected host.
@@ -17,16 +17,16 @@ type Terminal struct {
 	wait time.Duration // maximum time without a connected host; 0 means no limit
 
 	out   sync.Mutex // held during output, so that a joining host misses none; lock before mu
-	shown *LiveSink  // the viewer that has received the earlier output; guarded by out
+	shown *LiveSink  // the viewer with the earlier output; guarded by out
 
 	mu      sync.Mutex  // guards the fields below; never held while waiting for a host
 	viewer  *LiveSink   // nil if no host is connected
-	alone   *time.Timer // timer that runs while viewer is nil
+	alone   *time.Timer // timer, running while viewer is nil
 	hurried bool        // the command is ending or has ended
 	ended   bool
 }
 
-// NewTerminal returns a sink that calls over when no host was connected for the time wait.
+// NewTerminal returns a sink. It calls over when no host was connected for the time wait.
 func NewTerminal(rec *Recorder, wait time.Duration, over func()) *Terminal {
 	t := &Terminal{rec: rec, wait: wait, alone: time.AfterFunc(time.Hour, over)}
 	t.alone.Stop()
@@ -113,9 +113,9 @@ func (t *Terminal) End() {
 	t.alone.Stop()
 }
 
-// replay returns the parts of recorded output that can be shown again. If earlier output is missing, the result starts
-// at the beginning of a line. It contains no queries to the host's terminal, because the terminal's response would be
-// input for a program that did not send the query.
+// replay returns the repeatable parts of recorded output. If earlier output is missing, the result starts at the
+// beginning of a line. It contains no queries to the host's terminal, because the terminal's response would be input
+// for another program than the sender of the query.
 func replay(p []byte, cut bool) []byte {
 	if i := bytes.IndexByte(p, '\n'); cut && i >= 0 {
 		p = p[i+1:]

@@ -11,8 +11,8 @@ import (
 )
 
 // checkDir reports whether a command may start in dir. It never falls back to another directory. It rejects directories
-// that are reached through a descriptor or another process's root, and /proc itself. If a runtime leaks a descriptor of
-// the host, such paths lead out of the sandbox (CVE-2024-21626).
+// reached through a descriptor or another process's root, and /proc itself. If a runtime leaks a descriptor of the
+// host, such paths lead out of the sandbox (CVE-2024-21626).
 func checkDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return launchFail(launchBadDir, "the directory %q is not absolute", dir)
@@ -90,5 +90,5 @@ func walkLinks(dir string, depth int) error {
 	return nil
 }
 
-// FDPath returns a path to an open file that is valid even if the file was moved.
+// FDPath returns a path to an open file, valid even if the file was moved.
 func FDPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

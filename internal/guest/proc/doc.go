@@ -1,5 +1,5 @@
-// Package proc starts and ends the commands of a guest agent. It implements fork and exec with limits, the tag that all
-// processes of a command share, the killing of process trees, the protection of the guest agent from commands, and
+// Package proc starts and ends the commands of a guest agent. It implements fork and exec with limits, the shared tag
+// of all processes of a command, the killing of process trees, the protection of the guest agent from commands, and
 // standard input.
 //
 // It assumes that commands are hostile and run as the guest agent's user.

@@ -22,10 +22,10 @@ import (
 // host, which two calls can exhaust. Programs then fall back to threads.
 
 // limitKey distinguishes the guest agent's own prlimit calls for commands from calls by commands. It is passed in
-// registers that the call does not use.
+// unused registers of the call.
 type limitKey [2]uint64
 
-// abi is a system call interface, with the numbers of calls that can affect other processes.
+// abi is a system call interface, with the numbers of calls with effects on other processes.
 type abi struct {
 	arch                            uint32
 	prlimit, setrlimit              uint32
@@ -42,7 +42,7 @@ type abi struct {
 var faults = []uint32{uint32(unix.SIGILL), uint32(unix.SIGTRAP), uint32(unix.SIGBUS), uint32(unix.SIGFPE),
 	uint32(unix.SIGSEGV), uint32(unix.SIGSTKFLT), uint32(unix.SIGSYS)}
 
-// reservations are the type and number of ioctls that allocate space without writing: FS_IOC_RESVSP, FS_IOC_RESVSP64,
+// reservations are the type and number of ioctls for allocating space without writing: FS_IOC_RESVSP, FS_IOC_RESVSP64,
 // FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets the amount of space that one
 // write allocates.
 var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
@@ -57,7 +57,7 @@ var abis = []abi{
 	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241, [4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}, [2]uint32{243, 243}, [2]uint32{54, 54}, 352},
 }
 
-// Argument values that select all processes of a user.
+// Argument values for all processes of a user.
 const (
 	prioUser   = 2
 	ioprioUser = 3
@@ -110,10 +110,10 @@ func lastThread() (uint32, error) {
 	return uint32(last), nil
 }
 
-// guardFilter denies, with EPERM, changes of any process's limits by process ID, changes of the limit that contains
-// tags, and changes of the priority of threads with IDs up to last and of all processes of a user. It also denies
-// forged fault signals for these threads. A process needs no ID to change its own limits. For priorities, C libraries
-// use the ID.
+// guardFilter denies, with EPERM, changes of any process's limits by process ID, changes of the limit with the tags,
+// and changes of the priority of threads with IDs up to last and of all processes of a user. It also denies forged
+// fault signals for these threads. A process needs no ID to change its own limits. For priorities, C libraries use the
+// ID.
 func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{
@@ -202,7 +202,7 @@ func refuse(values []uint32, with uint32) (out []unix.SockFilter) {
 	return append(out, verdict(verdictAllow), verdict(with))
 }
 
-// forEach returns a filter with the rules that add defines for the calls of each ABI.
+// forEach returns a filter with add's rules for the calls of each ABI.
 func forEach(add func(a abi, on func(nr uint32, rule []unix.SockFilter))) (out []unix.SockFilter) {
 	const arch = 4 // offset in struct seccomp_data
 	for _, a := range abis {
@@ -224,8 +224,7 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// loadArg loads half of an argument. Half 0 contains the lower 32 bits, which are the only bits of an ID that the
-// kernel uses.
+// loadArg loads half of an argument. Half 0 contains the lower 32 bits, which are the only used bits of an ID.
 func loadArg(arg int, half uint32) unix.SockFilter { return load(16 + 8*uint32(arg) + half) }
 
 func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {

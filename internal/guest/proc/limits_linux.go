@@ -17,8 +17,8 @@ type rlimit struct {
 	value    uint64
 }
 
-// limitsOf returns the limits of a command that are lower than the guest agent's limits, which apply anyway. A frozen
-// command cannot extend files.
+// limitsOf returns the limits of a command lower than the guest agent's limits, which apply anyway. A frozen command
+// cannot extend files.
 func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	var out []rlimit
 	fileBytes := sp.FileBytes
@@ -75,7 +75,7 @@ func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *sysc
 	return nil
 }
 
-// setLimits sets the limits of a process. It ignores a process that has exited.
+// setLimits sets the limits of a process. It ignores an exited process.
 func setLimits(pid int, limits []rlimit, key limitKey) error {
 	for _, l := range limits {
 		err := key.limit(pid, l.resource, l.value)
@@ -89,7 +89,7 @@ func setLimits(pid int, limits []rlimit, key limitKey) error {
 // stopBound is the maximum time in which a traced child stops. The child stops at the end of exec, unless it is killed.
 const stopBound = 10 * time.Second
 
-// letGo detaches from a child that is stopping or has stopped. The reaper ignores the stop.
+// letGo detaches from a stopping or stopped child. The reaper ignores the stop.
 func letGo(pid int) error {
 	for begin := time.Now(); ; time.Sleep(20 * time.Microsecond) {
 		err := unix.PtraceDetach(pid)

@@ -11,8 +11,8 @@ import (
 
 // Memory thresholds of the guest agent.
 const (
-	// headroom is the memory that must be free before a command starts. If a fork finds no memory, the kernel kills a
-	// process. If files in shared memory use all memory, the guest agent is the only process that can be killed.
+	// headroom is the required free memory before a command starts. If a fork finds no memory, the kernel kills a process.
+	// If files in shared memory use all memory, the kernel can only kill the guest agent.
 	headroom = 1536 << 10
 	// plenty is an amount of free memory above which the exact amount does not matter.
 	plenty = 8 * headroom
@@ -62,8 +62,7 @@ func read(fd int, key string) int64 {
 	return Counter(buf[:n], key)
 }
 
-// Usage returns the memory and the number of tasks that the sandbox uses, and its memory limit. Unknown values and
-// missing limits are 0.
+// Usage returns the sandbox's used memory, number of tasks, and memory limit. Unknown values and missing limits are 0.
 func (m *Memory) Usage() (used, limit, tasks int64) {
 	return max(0, read(m.usageFD, "")), max(0, read(m.limitFD, "")), max(0, read(m.tasksFD, ""))
 }
@@ -106,8 +105,8 @@ func (m *Memory) free() (int64, bool) {
 	return limit - used + m.reclaimable(), true
 }
 
-// reclaimable returns the part of the used memory that the kernel can free when necessary: cached files. Files in
-// shared memory do not count.
+// reclaimable returns the part of the used memory the kernel can free when necessary: cached files. Files in shared
+// memory do not count.
 func (m *Memory) reclaimable() int64 {
 	b, err := os.ReadFile(m.stat)
 	if err != nil {
@@ -118,8 +117,8 @@ func (m *Memory) reclaimable() int64 {
 
 // Denials counts how often the kernel enforced limits of the sandbox. A count is -1 if it is not visible.
 type Denials struct {
-	OOMKills int64 // processes that the kernel killed because memory ran out
-	Forks    int64 // processes and threads that were not created because of the limit
+	OOMKills int64 // processes killed by the kernel because memory ran out
+	Forks    int64 // processes and threads not created because of the limit
 }
 
 // Denials returns the counts since the start of the sandbox.

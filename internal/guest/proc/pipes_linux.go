@@ -5,8 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ends are the descriptors that a command starts with, and the guest agent's non-blocking descriptors of the other
-// ends.
+// ends are the initial descriptors of a command, and the guest agent's non-blocking descriptors of the other ends.
 type ends struct {
 	files    [3]int // descriptors of the child process
 	terminal bool   // files are its controlling terminal

@@ -19,14 +19,14 @@ const (
 	memoryGoal = 20 << 20
 )
 
-// Protection describes the preparations that protect a guest agent's process.
+// Protection describes the preparations to protect a guest agent's process.
 type Protection struct {
 	score *os.File // /proc/self/oom_score_adj; nil if the score cannot be changed
 
 	making sync.WaitGroup // background work
 	settle sync.Once      // calls guard before the first command
 	key    limitKey
-	tag    int  // limit that commands cannot change because of the filter, see tagLimit
+	tag    int  // limit protected from changes by the filter, see tagLimit
 	writes bool // commands must not allocate space without writing
 	err    error
 }
@@ -42,7 +42,7 @@ func Unprotected() *Protection {
 // first action of the process. A part of the work runs in the background. A server with this Protection starts no
 // command before the work is done.
 func Protect() *Protection {
-	// Descriptors that a runtime leaked into the guest agent must not reach commands (CVE-2024-21626).
+	// Descriptors leaked by a runtime into the guest agent must not reach commands (CVE-2024-21626).
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // fails on old kernels
 	// This process is not dumpable from its first instruction, so it has no access to its own /proc. No command is running
 	// yet.
@@ -54,7 +54,7 @@ func Protect() *Protection {
 	}
 	HideProcess()
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})     // lowering a limit cannot fail
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  // for a guest agent that is not the init process
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  // for a guest agent other than the init process
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
 	debug.SetGCPercent(gcPercent)                            //
 	debug.SetMemoryLimit(memoryGoal)                         // leave memory to commands

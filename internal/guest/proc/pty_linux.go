@@ -46,7 +46,7 @@ func (e *ends) openTerminal(size wire.TerminalSize) error {
 }
 
 // otherEnd opens the child's end of a terminal. If the kernel supports it, otherEnd uses the guest agent's descriptor,
-// so that it does not follow a path that a command could have changed.
+// so that it does not follow a path changed by a command.
 func otherEnd(master int) (int, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return -1, terminalError("unlocking it", err)
@@ -70,7 +70,7 @@ func otherEnd(master int) (int, error) {
 	return child, nil
 }
 
-// terminalError distinguishes a sandbox without terminals from a sandbox that has no free terminal.
+// terminalError distinguishes a sandbox without terminals from a sandbox without a free terminal.
 func terminalError(what string, err error) error {
 	if isShortage(err) || errors.Is(err, unix.ENOSPC) {
 		return launchFail(NoResources, "no free pseudo-terminal: %s: %v", what, err)
@@ -129,7 +129,7 @@ const (
 )
 
 // loginShell returns the shell of the user uid in a passwd file. It returns an empty string if the file has no shell
-// for the user, or if the shell is sh, which programs that create users set by default.
+// for the user, or if the shell is sh, the default of programs for creating users.
 func loginShell(path string, uid int) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a command may have replaced the file
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestLoginShell verifies that loginShell handles valid entries and any other contents that a command may write to
-// /etc/passwd.
+// TestLoginShell verifies that loginShell handles valid entries and any other contents of /etc/passwd.
 func TestLoginShell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -34,7 +34,7 @@ func newReaper(all bool) *reaper {
 	return r
 }
 
-// start calls fork, which creates a child process, and returns a channel that receives the child's exit.
+// start calls fork, which creates a child process, and returns a channel for the child's exit.
 func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *reaper) wake() {
 	}
 }
 
-// loop reaps all children, including orphans that became children of this process. It waits without reaping, because
+// loop reaps all children, including orphans, which became children of this process. It waits without reaping, because
 // the kernel may assign the process ID of a reaped child to the child of a concurrent fork.
 func (r *reaper) loop() {
 	for {
@@ -74,7 +74,7 @@ func (r *reaper) loop() {
 	}
 }
 
-// reap reaps all children that have exited.
+// reap reaps all exited children.
 func (r *reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *reaper) reap() {
 }
 
 // awaitChild waits for the next start of a child. Orphans only come from existing children, so without children none
-// can be missed. The check every second is for processes that an engine starts in the sandbox.
+// can be missed. The check every second is for processes started by an engine in the sandbox.
 func (r *reaper) awaitChild() bool {
 	select {
 	case <-r.children:

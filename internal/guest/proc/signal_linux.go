@@ -22,7 +22,7 @@ func catchSignals() {
 	catchUnhandled()
 }
 
-// fatalSignals returns the signals that end or stop a Go program unless it catches them. The Go runtime handles and
+// fatalSignals returns the signals ending or stopping a Go program unless it catches them. The Go runtime handles and
 // ignores all other signals, except unhandledSignals. Catching more signals would do no harm, but each signal costs two
 // thread switches at the start of a sandbox.
 func fatalSignals() []os.Signal {
@@ -33,7 +33,7 @@ func fatalSignals() []os.Signal {
 	}
 }
 
-// unhandledSignals are signals that Go reserves for C libraries. Package os/signal cannot catch them.
+// unhandledSignals are signals reserved by Go for C libraries. Package os/signal cannot catch them.
 var unhandledSignals = [...]int{32, 34}
 
 // sigaction is the kernel's struct sigaction on amd64 and arm64.
@@ -44,12 +44,12 @@ type sigaction struct {
 	mask     uint64
 }
 
-// returnAtOncePC is the address of an assembly signal handler that does nothing.
+// returnAtOncePC is the address of an empty assembly signal handler.
 var returnAtOncePC uintptr
 
-// catchUnhandled catches the signals that Go does not handle. The kernel drops a signal without a handler to a
-// namespace's init process, but not while the main thread blocks the signal. The main thread blocks it during another
-// signal's handler and during a fork. A second thread that then receives the signal would end the whole process.
+// catchUnhandled catches the signals not handled by Go. The kernel drops a signal without a handler to a namespace's
+// init process, but not while the main thread blocks the signal. The main thread blocks it during another signal's
+// handler and during a fork. A second thread receiving the signal would then end the whole process.
 func catchUnhandled() {
 	var act sigaction
 	rtSigaction(int(unix.SIGUSR1), nil, &act) // copies the flags and the restorer of Go's handler

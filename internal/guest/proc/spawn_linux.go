@@ -25,14 +25,13 @@ const (
 )
 
 const (
-	// markerName is the environment variable that contains the ID of a process's command.
+	// markerName is the environment variable with the ID of a process's command.
 	markerName  = "WORKCELL_EXEC"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// childOOMScore is added to the OOM score of every command, so that the kernel kills commands before the guest agent.
 	childOOMScore = 500
 	maxOOMScore   = 1000
-	// tracers is the maximum number of commands with separate limits that may start concurrently. Each start occupies a
-	// thread.
+	// tracers is the maximum number of concurrent starts of commands with separate limits. Each start occupies a thread.
 	tracers = 2
 )
 
@@ -184,7 +183,7 @@ func (s *Spawner) writeScore(score string) {
 	}
 }
 
-// checkSpawn rejects arguments that the kernel would truncate or misinterpret.
+// checkSpawn rejects arguments otherwise truncated or misinterpreted by the kernel.
 func checkSpawn(sp *wire.Spawn, argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
 		return wire.Errorf(wire.CodeInvalid, "the command is empty")
@@ -259,8 +258,7 @@ func launchFail(reason, format string, args ...any) *wire.Error {
 	return e
 }
 
-// isShortage reports whether an error means that too many processes or files exist, or that too little memory is
-// available.
+// isShortage reports whether the reason for an error is too many processes or files, or too little memory.
 func isShortage(err error) bool {
 	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
@@ -292,7 +290,7 @@ func launchError(err error, path string) error {
 	return wire.Errorf(wire.CodeInternal, "starting %q: %v", path, err)
 }
 
-// Programs returns the available interpreters and tools among the ones that agents commonly need.
+// Programs returns the available interpreters and tools commonly needed by agents.
 func Programs(path string) []string {
 	var found []string
 	for _, name := range []string{"sh", "bash", "python3", "python", "pip", "node", "npm", "git", "make", "gcc", "go",

@@ -18,7 +18,7 @@ type InputPipe struct {
 	shut     sync.Once
 }
 
-// newInputPipe returns an InputPipe that owns a non-blocking descriptor.
+// newInputPipe returns an InputPipe, the owner of a non-blocking descriptor.
 func newInputPipe(fd int, terminal bool) *InputPipe {
 	return &InputPipe{f: os.NewFile(uintptr(fd), "input"), terminal: terminal, lock: make(chan struct{}, 1)}
 }
@@ -51,8 +51,7 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	}
 }
 
-// TryWrite writes the part of p that the pipe accepts without blocking, and returns the rest. A small input fits
-// completely.
+// TryWrite writes as much of p as possible without blocking, and returns the rest. A small input fits completely.
 func (in *InputPipe) TryWrite(p []byte) []byte {
 	raw, err := in.f.SyscallConn()
 	if err != nil {
@@ -69,7 +68,7 @@ func (in *InputPipe) TryWrite(p []byte) []byte {
 	return p[max(n, 0):]
 }
 
-// endOfFile is the character that ends line-based input from a terminal.
+// endOfFile is the character to end line-based input from a terminal.
 const endOfFile = 4
 
 // End ends the command's input. At a terminal, it writes the end-of-file character, like Write.
@@ -86,7 +85,7 @@ func (in *InputPipe) Close() {
 	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; no data is buffered
 }
 
-// creditBatch is the amount of input that the command must accept before the host gets new credit.
+// creditBatch is the amount of accepted input before the host gets new credit.
 const creditBatch = wire.StdinCredit / 4
 
 // StreamInput copies standard input from a request's stream to the command.

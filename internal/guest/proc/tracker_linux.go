@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tracker tags every command with a value that all its processes inherit and that they cannot remove: the hard limit of
-// RLIMIT_LOCKS. The kernel has not enforced this limit since Linux 2.4. A child has the tag from its first instruction.
-// The tag survives setsid, a double fork, a cleared environment, and exec. Without CAP_SYS_RESOURCE, the limit can only
-// be lowered. The guest agent lowers its own limit by one before each fork, so every command gets a new tag that is
-// smaller than all earlier tags. The guest agent's system call filter prevents processes from lowering the limit. If
-// RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS, which no kernel enforces either.
+// tracker tags every command with a value. All processes of the command inherit the value and cannot remove it: the
+// hard limit of RLIMIT_LOCKS. The kernel has not enforced this limit since Linux 2.4. A child has the tag from its
+// first instruction. The tag survives setsid, a double fork, a cleared environment, and exec. Without CAP_SYS_RESOURCE,
+// the limit can only be lowered. The guest agent lowers its own limit by one before each fork, so every command gets a
+// new tag, smaller than all earlier tags. The guest agent's system call filter prevents processes from lowering the
+// limit. If RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS, which no kernel enforces either.
 type tracker struct {
 	limit int           // see tagLimit
 	base  uint64        // higher than the first tag
@@ -32,8 +32,8 @@ type tracker struct {
 // tagFloor is the minimum value of a limit, so that enough tags are available.
 const tagFloor = 1 << 61
 
-// tagLimit returns the resource limit that contains tags. gVisor does not support RLIMIT_LOCKS, and an engine may have
-// set it.
+// tagLimit returns the resource limit with the tags. gVisor does not support RLIMIT_LOCKS, and an engine may have set
+// it.
 func tagLimit() (int, error) {
 	for _, limit := range []int{unix.RLIMIT_LOCKS, unix.RLIMIT_RSS} {
 		var now unix.Rlimit

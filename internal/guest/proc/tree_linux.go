@@ -12,8 +12,8 @@ import (
 // Time limits for killing a process tree.
 const (
 	DefaultGrace = 2 * time.Second
-	// killBound is how long the guest agent tries to kill a tree that does not become empty, for example because a process
-	// waits for a broken device.
+	// killBound is how long the guest agent tries to kill a tree if it does not become empty, for example because a
+	// process waits for a broken device.
 	killBound = 10 * time.Second
 	// reapBound is how long the guest agent waits until its reaper has reaped the killed processes.
 	reapBound = time.Second
@@ -113,7 +113,7 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 
 // kill kills the tree's processes. It reports whether it found none.
 //
-// A process that gets the signal during a fork still creates its child. The child also stops, but it is not in the list
+// A process receiving the signal during a fork still creates its child. The child also stops, but it is not in the list
 // yet. Therefore the processes stay stopped until a pass finds only dead processes. Dead processes create no children,
 // and a child that has not run has no children.
 func (k *Tree) kill(hold bool) bool {
@@ -131,7 +131,7 @@ func (k *Tree) kill(hold bool) bool {
 	return true
 }
 
-// hold stops every process of the sandbox and returns a function that continues them. If hundreds of processes fork
+// hold stops every process of the sandbox and returns a function to continue them. If hundreds of processes fork
 // whenever one of them dies, the guest agent never catches up by killing them one by one. A single call reaches all of
 // them, even new children. If another command of the sandbox has stopped its own processes, release also continues
 // these.
@@ -139,8 +139,7 @@ func (t *tracker) hold() (release func()) {
 	if !t.alone {
 		return func() {}
 	}
-	// A stopped child that has not called exec would block the guest agent. If another process keeps the child stopped,
-	// hold gives up.
+	// A stopped child before exec would block the guest agent. If another process keeps the child stopped, hold gives up.
 	for tries := 0; !t.forking.TryLock(); tries++ {
 		if tries == holdTries {
 			return func() {}
@@ -274,7 +273,7 @@ func Program(pid int) string {
 // Busy reports whether a process of any command is running.
 func (t *tracker) Busy() bool { return t.Alive() > 0 }
 
-// Alive returns the number of commands with a running process, including commands that have ended.
+// Alive returns the number of commands with a running process, including ended commands.
 func (t *tracker) Alive() int {
 	tags := map[uint64]bool{}
 	for _, p := range (&Tree{t: t, every: true}).members() {

@@ -130,8 +130,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// fromHost copies data from the host until the host closes the stream or violates the protocol. Data that the
-// connection no longer accepts is dropped, because the connection may still send data.
+// fromHost copies data from the host until the host closes the stream or violates the protocol. Data not accepted by
+// the connection is dropped, because the connection may still send data.
 func (h *carrier) fromHost() {
 	h.frames()
 	close(h.left)

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// signalled is a reader that returns "input" and closes sent when more data is requested.
+// signalled is a reader. It returns "input" and closes sent when more data is requested.
 type signalled struct {
 	sent chan struct{}
 	gone bool
@@ -27,8 +27,8 @@ func (s *signalled) Read(p []byte) (int, error) {
 	return copy(p, "input"), nil
 }
 
-// TestGivenUpBefore verifies that commands that wait for a scan of the workspace do not start if their host has
-// canceled them, unless they must continue without the host. Data after a request is still the command's input.
+// TestGivenUpBefore verifies that commands waiting for a scan of the workspace do not start if their host has canceled
+// them, unless they must continue without the host. Data after a request is still the command's input.
 func TestGivenUpBefore(t *testing.T) { // not parallel: two guest agents in one process share its tags
 	s, err := server.New(server.Config{Workdir: t.TempDir()})
 	must(t, err)

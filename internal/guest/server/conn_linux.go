@@ -19,8 +19,8 @@ const (
 	writeSize     = 64 << 10
 	readSize      = 64 << 10
 	streamClosing = 30 * time.Second
-	// sendWindow is the amount of data that a host may send ahead. With yamux's default of 256 KiB, a host behind an
-	// engine's exec spends most of the time waiting for window updates.
+	// sendWindow is the amount of data a host may send ahead. With yamux's default of 256 KiB, a host behind an engine's
+	// exec spends most of the time waiting for window updates.
 	sendWindow = 1 << 20
 )
 
@@ -33,7 +33,7 @@ type sessionConn struct {
 	in      *bufio.Reader
 	out     *wire.MuxWriter
 	frames  wire.MuxFrames
-	silence time.Duration // a host that is silent for this long counts as disconnected
+	silence time.Duration // a host silent for this long counts as disconnected
 	bye     atomic.Bool   // the host said goodbye and canceled its pending requests
 }
 

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialPatience is the maximum time to connect, because a server that accepts slowly keeps connections in a queue.
+// dialPatience is the maximum time to connect, because a slow server keeps connections in a queue.
 const dialPatience = 20 * time.Second
 
 // handleDial connects to a port on the sandbox's loopback interface and copies the data of the connection until it
@@ -61,7 +61,7 @@ func loopback(text string) ([]netip.AddrPort, error) {
 	return targets, nil
 }
 
-// dial connects to the first address that accepts the connection. It stops if the host disconnects.
+// dial connects to the first available address. It stops if the host disconnects.
 func (h *carrier) dial(targets []netip.AddrPort) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialPatience)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package server implements the guest agent. It runs commands and serves files inside a sandbox, for hosts that connect
+// Package server implements the guest agent. It runs commands and serves files inside a sandbox, for hosts connected
 // over a byte stream. docs/guest-protocol.md specifies the protocol.
 //
 // This package handles connections, requests, and commands. Other packages implement the rest. Imports go from left to
@@ -7,6 +7,6 @@
 //	server -> files, output -> disk -> proc -> wire
 //
 // All packages are Linux only. They are empty on other systems. They assume that commands are hostile and run as the
-// same user as the guest agent. Therefore they store no secrets from commands, and they limit all resources that a
-// command can make them use: output, commands, threads, and descriptors.
+// same user as the guest agent. Therefore they store no secrets from commands, and they limit all resources used for a
+// command: output, commands, threads, and descriptors.
 package server

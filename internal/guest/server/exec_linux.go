@@ -49,7 +49,7 @@ type execution struct {
 	endAt  time.Time     // time of the exit
 	named  bool          // a signal was sent on request
 	full   disk.Full     // full directories at any time since the start
-	more   time.Duration // time that deadline-v1 added to timeout
+	more   time.Duration // time added to timeout by deadline-v1
 }
 
 // killing describes how to kill a tree and the resulting state.
@@ -108,8 +108,8 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	return e, nil
 }
 
-// shortage returns the error for a command that could not start. If a running process can exit, the shortage is
-// temporary. If no process is running, it is permanent.
+// shortage returns the error for a failed start of a command. If a running process can exit, the shortage is temporary.
+// If no process is running, it is permanent.
 func (s *Server) shortage(err error, before proc.Denials) error {
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Launch != proc.NoResources {
@@ -281,7 +281,7 @@ func (e *execution) endTree(grace time.Duration) proc.Exit {
 
 func (e *execution) tree() *proc.Tree { return e.s.spawner.Tree(e.proc) }
 
-// kill requests that the tree is killed. It does not wait. A second call has no effect.
+// kill requests a kill of the tree. It does not wait. A second call has no effect.
 func (e *execution) kill(grace time.Duration, state wire.ExecState) {
 	if e.term != nil {
 		e.term.Hurry()
@@ -361,7 +361,7 @@ func (e *execution) snapshot() wire.ExecStatus {
 // final reports whether the command has ended.
 func (e *execution) final() bool { return closed(e.ended) }
 
-// after returns a channel that receives a value after ms milliseconds. If ms is negative, after returns nil.
+// after returns a channel with a value after ms milliseconds. If ms is negative, after returns nil.
 func after(ms int64) <-chan time.Time {
 	if ms < 0 {
 		return nil

@@ -13,7 +13,7 @@ func (s *Server) Hold() (release func()) {
 	return func() { close(held) }
 }
 
-// ExecIDs returns the IDs of the commands in the registry that were started.
+// ExecIDs returns the IDs of the started commands in the registry.
 func (s *Server) ExecIDs() []string {
 	var ids []string
 	for _, e := range s.execs.all() {

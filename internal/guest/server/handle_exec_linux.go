@@ -53,7 +53,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	case <-e.ended:
 	case <-after(req.YieldMillis):
 	case <-left:
-		// A disconnected host may come back for its command. A host that canceled will not.
+		// A disconnected host may come back for its command. A host whose request was canceled will not.
 		if r.cancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}
@@ -71,7 +71,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	return err
 }
 
-// result returns the current result of a command. It omits output that was sent to a host or dropped.
+// result returns the current result of a command. It omits output sent to a host or dropped.
 func (e *execution) result() *wire.RunResult {
 	res := &wire.RunResult{ExecStatus: e.snapshot()}
 	if e.rec == nil || e.term != nil || !e.rec.Answer(res) {
@@ -110,7 +110,7 @@ func (e *execution) show(r *request, v *output.LiveSink, in *proc.StreamInput, l
 	case <-e.ended:
 		return v.Finish(e.result())
 	case <-left:
-		_ = r.Close() // unblocks a sink that waits for the host
+		_ = r.Close() // unblocks a sink waiting for the host
 		leave()
 		return nil
 	}

@@ -49,7 +49,7 @@ func (s *Server) handleResize(r *request, req *wire.TerminalRequest) error {
 	return r.Answer(wire.Empty{})
 }
 
-// atTerminal returns a command that runs on a terminal.
+// atTerminal returns a command on a terminal.
 func (s *Server) atTerminal(id string) (*execution, error) {
 	e, err := s.execs.get(id)
 	if err == nil && e.term == nil {

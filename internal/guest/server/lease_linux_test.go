@@ -47,7 +47,7 @@ func TestOrphanTimeout(t *testing.T) {
 				return &res
 			}
 			sh("first", "sleep 0.1")
-			time.Sleep(timeout * 3 / 2) // long enough to detect a guest agent that ignores its host
+			time.Sleep(timeout * 3 / 2) // long enough to detect a guest agent ignoring its host
 			res := sh("second", test.script)
 			if background := test.script == left; background != res.Leaked || background == (res.State == wire.ExecRunning) {
 				t.Errorf("it is %+v", res.ExecStatus)

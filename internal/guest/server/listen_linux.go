@@ -19,10 +19,10 @@ import (
 // Limits for connections to a service, in addition to the limits of its listener.
 const (
 	maxExecConns    = 16 // open connections of a command
-	maxWaitingConns = 64 // connections that no host has accepted
+	maxWaitingConns = 64 // connections not accepted by a host
 )
 
-// service receives connections of commands to one name, and passes each connection to a host that waits in accept-v1.
+// service receives connections of commands to one name, and passes each connection to a host waiting in accept-v1.
 type service struct {
 	s       *Server
 	name    string
@@ -32,7 +32,7 @@ type service struct {
 
 	mu      sync.Mutex     // guards the fields below
 	ln      net.Listener   // nil until it listens; constant afterwards
-	owner   *ownership     // latest host that listened; may be nil
+	owner   *ownership     // last listening host; may be nil
 	most    int            // maximum number of open connections for the latest host
 	wait    time.Duration  // maximum time until an accept; zero if no host is expected
 	open    int            // number of connections, including waiting connections
@@ -46,10 +46,10 @@ type ownership struct {
 	mux    *yamux.Session
 	ending sync.Once
 	over   chan struct{}  // closed when the ownership has ended
-	parked sync.WaitGroup // requests that wait for a connection; added with the service's mu held
+	parked sync.WaitGroup // requests waiting for a connection; added with the service's mu held
 }
 
-// end ends the ownership. Afterwards, no request of the host can take a connection that belongs to another host.
+// end ends the ownership. Afterwards, no request of the host can take a connection of another host.
 func (o *ownership) end() {
 	o.sv.mu.Lock() // park adds no requests after this
 	o.ending.Do(func() { close(o.over) })
@@ -183,7 +183,7 @@ func (sv *service) enter(exec string) bool {
 	return true
 }
 
-// offer keeps a waiting connection until a host accepts it, for at most the time that hosts specified.
+// offer keeps a waiting connection until a host accepts it, for at most the time specified by hosts.
 func (sv *service) offer(c *serviceConn) {
 	sv.mu.Lock()
 	late := time.After(sv.wait)
@@ -202,8 +202,8 @@ func (sv *service) offer(c *serviceConn) {
 	c.end()
 }
 
-// watchHangup returns a channel that is closed when a process has closed its Unix connection. release ends the watch.
-// The connection can only be read after release.
+// watchHangup returns a channel, closed when a process has closed its Unix connection. release ends the watch. The
+// connection can only be read after release.
 func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {
@@ -247,7 +247,7 @@ func (sv *service) close() {
 	}
 }
 
-// own makes a host the one that accepts connections, replaces the previous host, and returns the address for commands.
+// own makes a host the owner of new connections, replaces the previous host, and returns the address for commands.
 func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership, string, error) {
 	before, o, err := sv.replace(mux, req)
 	if err != nil {
@@ -272,8 +272,7 @@ func (sv *service) replace(mux *yamux.Session, req *wire.ListenRequest) (before,
 	return before, o, nil
 }
 
-// park registers a request of a host that waits for a connection. If the host does not own the service, park returns
-// nil.
+// park registers a host's request for a connection. If the host does not own the service, park returns nil.
 func (sv *service) park(mux *yamux.Session) *ownership {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()

@@ -81,8 +81,8 @@ func dialed(t testing.TB, l *client.Listener) net.Conn {
 	return conn
 }
 
-// FuzzListen verifies that the guest agent answers any data that a host sends as or after listen-v1 or accept-v1, and
-// still serves the next request.
+// FuzzListen verifies that the guest agent answers any data sent as or after listen-v1 or accept-v1, and still serves
+// the next request.
 func FuzzListen(f *testing.F) {
 	request := func(op wire.Op, msg any) []byte {
 		b, err := wire.AppendRequest(nil, op, msg)

@@ -9,12 +9,12 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// registry contains all running commands and the latest commands that have ended.
+// registry contains all running commands and the latest ended commands.
 type registry struct {
 	budget output.Budget
 
 	mu       sync.Mutex            // guards the fields below
-	byID     map[string]*execution // includes commands that are about to start
+	byID     map[string]*execution // includes reserved commands, which have not started
 	order    []*execution          // started commands, oldest first
 	running  int
 	finished int
@@ -23,7 +23,7 @@ type registry struct {
 
 func newRegistry() *registry { return &registry{byID: map[string]*execution{}} }
 
-// reserve adds a command that is about to start.
+// reserve adds a command before the start.
 func (r *registry) reserve(e *execution) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *registry) reserve(e *execution) error {
 	return nil
 }
 
-// release removes a command that did not start.
+// release removes a reserved command.
 func (r *registry) release(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +89,7 @@ func (r *registry) ended(e *execution) {
 	})
 }
 
-// forgetEnded removes all commands that have ended.
+// forgetEnded removes all ended commands.
 func (r *registry) forgetEnded() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestGetAwaitsStart verifies that get waits for a command that is just starting, because a host may repeat a request.
+// TestGetAwaitsStart verifies that get waits for a starting command, because a host may repeat a request.
 func TestGetAwaitsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry()

@@ -25,7 +25,7 @@ const (
 	maxRunning  = 512              // running commands
 	maxFinished = 256              // ended commands in the registry
 	fsParallel  = 8                // concurrent file operations, each of which blocks a thread
-	hostSilence = 30 * time.Second // a host that is silent for this long is gone; hosts send heartbeats every 10 s
+	hostSilence = 30 * time.Second // a host silent for this long is gone; hosts send heartbeats every 10 s
 )
 
 // Config configures a guest agent. Only Workdir is required.
@@ -45,14 +45,14 @@ type Config struct {
 	// Ephemeral means that the sandbox belongs to a single host process. If this process is gone, background processes of
 	// ended commands do not keep the guest agent running.
 	Ephemeral bool
-	// ReapAll makes the guest agent reap every child of its process. A guest agent in a separate process sets it. A guest
-	// agent inside another program must not set it, because it would reap that program's children.
+	// ReapAll makes the guest agent reap every child of its process. A guest agent in a separate process sets it. Guest
+	// agents inside another program must not set it, because it would reap that program's children.
 	ReapAll bool
 	// Protection is the protection of the process. If nil, it defaults to proc.Unprotected.
 	Protection *proc.Protection
 	// Workspace is the limit of the files below Workdir.
 	Workspace disk.Limit
-	// Layer is the limit of the data that commands write to the root file system outside of Workdir, without other mounts.
+	// Layer is the limit of the data written by commands to the root file system outside of Workdir, without other mounts.
 	// It requires that the guest agent is the first process of a container. Layer is always monitored, so Watched is
 	// implied.
 	Layer disk.Limit
@@ -153,8 +153,7 @@ func (s *Server) Close() error {
 	return s.files.Close()
 }
 
-// kill requests that every command is killed and returns the commands that were running. It does not wait for their
-// end.
+// kill requests a kill of every command and returns the running commands. It does not wait for their end.
 func (s *Server) kill(grace time.Duration, state wire.ExecState) (ran []*execution) {
 	for _, e := range s.execs.all() {
 		if !e.final() {
@@ -165,7 +164,7 @@ func (s *Server) kill(grace time.Duration, state wire.ExecState) (ran []*executi
 	return ran
 }
 
-// killAll kills every command and all remaining processes of commands. It returns the commands that were running.
+// killAll kills every command and all remaining processes of commands. It returns the previously running commands.
 func (s *Server) killAll(grace time.Duration) []*execution {
 	ran := s.kill(grace, wire.ExecKilled)
 	for _, e := range ran {

@@ -17,7 +17,7 @@ import (
 // handler handles one request.
 type handler func(*Server, *request) error
 
-// operations lists the requests that the guest agent handles.
+// operations lists the guest agent's requests.
 var operations = []struct {
 	op    wire.Op
 	serve handler
@@ -49,7 +49,7 @@ var operations = []struct {
 	{wire.OpClaim, decoded((*Server).handleClaim)},
 }
 
-// decoded returns a handler that decodes the request's message.
+// decoded returns a handler. It decodes the request's message.
 func decoded[T any](serve func(*Server, *request, *T) error) handler {
 	return func(s *Server, r *request) error {
 		msg := new(T)
@@ -93,7 +93,7 @@ type request struct {
 	op            wire.Op
 	arg           json.RawMessage
 	body          []byte
-	more          []byte // data of the stream that present has read
+	more          []byte // data of the stream read by present
 	cancelled     bool   // the host canceled the request; set before watch closes its channel
 }
 

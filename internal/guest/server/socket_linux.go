@@ -24,9 +24,9 @@ const (
 
 func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: wire.SocketName, Net: "unix"} }
 
-// ServeSocket serves hosts that connect through Connect or from the host into the sandbox's network namespace. Each
-// host has a separate session. ServeSocket returns when the listener fails. The guest agent must be the init process of
-// its PID namespace.
+// ServeSocket serves hosts connecting through Connect or from the host into the sandbox's network namespace. Each host
+// has a separate session. ServeSocket returns when the listener fails. The guest agent must be the init process of its
+// PID namespace.
 func (s *Server) ServeSocket() error {
 	ln, err := net.ListenUnix("unix", socketAddr())
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Server) ServeSocket() error {
 	return s.serveListener(ln, checkPeer)
 }
 
-// ServeListener serves hosts that connect to an inherited listening socket. Each host has a separate session.
+// ServeListener serves hosts connecting to an inherited listening socket. Each host has a separate session.
 // ServeListener returns when the socket fails. The socket's name is outside of the sandbox. If a process of the sandbox
 // connects anyway, the connection is refused.
 func (s *Server) ServeListener(f *os.File) error {
@@ -84,7 +84,7 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 	}
 }
 
-// checkPeer accepts processes outside of the guest agent's PID namespace, and processes that an engine's exec started.
+// checkPeer accepts processes outside of the guest agent's PID namespace, and processes started by an engine's exec.
 // The latter have no parent in the namespace. Descendants of a command always have a parent, because orphans become
 // children of the guest agent.
 func checkPeer(conn *net.UnixConn) error {

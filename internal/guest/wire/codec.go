@@ -13,8 +13,8 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// bodyFields is implemented by messages with fields in the body: bytes, and strings that may not be valid UTF-8. JSON
-// only supports UTF-8, so the tags of these fields exclude them from the head.
+// bodyFields is implemented by messages with fields in the body: bytes, and strings with any bytes (not only valid
+// UTF-8). JSON only supports UTF-8, so the tags of these fields exclude them from the head.
 type bodyFields interface {
 	// fields returns pointers to []byte, string, or []string, in the order of the body.
 	fields() []any

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queueWait is the maximum time that a connection waits in the queue.
+// queueWait is the maximum time of a connection in the queue.
 const queueWait = 500 * time.Millisecond
 
 // DialSocket connects to the socket of a guest agent, from the network namespace of this thread. If the connection
-// queue is full, it waits, unlike net.Dial. Therefore a command that keeps the queue full cannot lock hosts out. After
+// queue is full, it waits, unlike net.Dial. Therefore a command cannot lock hosts out by keeping the queue full. After
 // half a second, DialSocket returns EAGAIN.
 func DialSocket(name string) (*net.UnixConn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -4,5 +4,5 @@
 // stream per request. Each stream carries frames (Frame) with the messages in messages.go.
 package wire
 
-// ProtocolVersion is the protocol version that this package implements.
+// ProtocolVersion is the protocol version of this package.
 const ProtocolVersion = 3

@@ -17,7 +17,7 @@ const (
 	KindError   FrameKind = 3 // from the guest agent; head: an Error
 	KindData    FrameKind = 4 // raw bytes of the channel
 	KindEOF     FrameKind = 5 // end of the channel; no head or body
-	KindCredit  FrameKind = 6 // from the guest agent; body: 4 bytes, additional bytes that the host may send
+	KindCredit  FrameKind = 6 // from the guest agent; body: 4 bytes, number of additional bytes the host may send
 )
 
 // Channel identifies the data in a KindData frame.
@@ -43,9 +43,9 @@ const (
 	MaxBody = 4 << 20
 	// MaxData is the maximum size of the body of a data frame.
 	MaxData = 60 << 10
-	// InlineData is the maximum size of standard input or a file that is sent inside a request instead of after it.
+	// InlineData is the maximum size of standard input or a file sent inside a request instead of after it.
 	InlineData = MaxData
-	// StdinCredit is the number of bytes of standard input that the host may send before the first KindCredit.
+	// StdinCredit is the number of bytes of standard input a host may send before the first KindCredit.
 	StdinCredit = 64 << 10
 	// MaxStdinWrite is the maximum size of StdinRequest.Data.
 	MaxStdinWrite = 1 << 20
@@ -96,7 +96,7 @@ func AppendData(dst []byte, ch Channel, p []byte) []byte {
 	return append(appendPrefix(dst, KindData, ch, 0, len(p)), p...)
 }
 
-// AppendEOF appends the frame that ends a channel.
+// AppendEOF appends the last frame of a channel.
 func AppendEOF(dst []byte, ch Channel) []byte { return appendPrefix(dst, KindEOF, ch, 0, 0) }
 
 // PutDataPrefix writes the prefix of a data frame with n bytes to the first FramePrefixSize bytes of dst.

@@ -22,8 +22,8 @@ const (
 // ErrMarker means that a stream does not begin with a marker.
 var ErrMarker = errors.New("the stream does not begin as it must")
 
-// AppendMarker appends the first bytes that each side sends: magic bytes (8) and version (2, big-endian). This format
-// is the same in every version, so that a guest agent can answer hosts with other versions.
+// AppendMarker appends the first bytes sent by each side: magic bytes (8) and version (2, big-endian). This format is
+// the same in every version, so that a guest agent can answer hosts with other versions.
 func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, magic...), version)
 }

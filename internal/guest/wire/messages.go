@@ -42,7 +42,7 @@ type ExecState string
 // Command states. All states except ExecRunning are final.
 const (
 	ExecRunning   ExecState = "running"
-	ExecCompleted ExecState = "completed"  // exited, or ended by a signal that did not come from Workcell
+	ExecCompleted ExecState = "completed"  // exited, or ended by a signal not sent by Workcell
 	ExecTimedOut  ExecState = "timed_out"  // its process tree was killed at its deadline
 	ExecKilled    ExecState = "killed"     // its process tree was killed on request, or because the host disconnected
 	ExecOOMKilled ExecState = "oom_killed" // the kernel killed it because memory ran out
@@ -87,7 +87,8 @@ type RunRequest struct {
 	// Terminal is only for OpTerminal. If Argv is empty, a shell is started. TimeoutMillis then limits the time without a
 	// connected host.
 	Terminal *TerminalSize `json:"terminal,omitempty"`
-	// Services lists the services to which the command's processes may connect, among the services that identify commands.
+	// Services lists the services to which the command's processes may connect, among the services with identification of
+	// commands.
 	Services []string `json:"services,omitempty"`
 	// Origin identifies the originator of the command, in the host's format. ExecStatus returns it.
 	Origin string `json:"origin,omitempty"`
@@ -105,7 +106,7 @@ type TerminalRequest struct {
 	Size   TerminalSize `json:"size"`
 }
 
-// Output is the output of one stream in a response: Head, then Omitted bytes that are not included, then Tail.
+// Output is the output of one stream in a response: Head, then Omitted missing bytes, then Tail.
 type Output struct {
 	Head    []byte `json:"-"`
 	Tail    []byte `json:"-"`
@@ -134,11 +135,11 @@ type ExecStatus struct {
 	Terminal bool `json:"terminal,omitempty"`
 	// EndedMillis is the time since the command ended. It is absent while the command is running.
 	EndedMillis int64 `json:"ended_ms,omitempty"`
-	// OOMKills is the number of the sandbox's processes that the kernel killed because memory ran out while this command
-	// was running. It is absent if the guest agent cannot read the counter.
-	OOMKills int64 `json:"oom_kills,omitempty"`
-	// ForksDenied is the number of processes and threads that the sandbox's limit prevented while this command was
+	// OOMKills is the number of the sandbox's processes killed by the kernel because memory ran out while this command was
 	// running. It is absent if the guest agent cannot read the counter.
+	OOMKills int64 `json:"oom_kills,omitempty"`
+	// ForksDenied is the number of processes and threads prevented by the sandbox's limit while this command was running.
+	// It is absent if the guest agent cannot read the counter.
 	ForksDenied int64 `json:"forks_denied,omitempty"`
 	// TmpFull and ShmFull are the sizes of /tmp and /dev/shm in bytes, if they were full while this command was running.
 	TmpFull int64 `json:"tmp_full,omitempty"`
@@ -183,8 +184,7 @@ type ReadRequest struct {
 	WaitMillis int64  `json:"wait_ms,omitempty"` // maximum time to wait for a first chunk or the end
 }
 
-// ReadResult is the response to ReadRequest. Dropped is the number of chunks after SinceSeq that the ring no longer
-// contains.
+// ReadResult is the response to ReadRequest. Dropped is the number of chunks after SinceSeq no longer in the ring.
 type ReadResult struct {
 	Chunks  List[Chunk] `json:"chunks"`
 	NextSeq int64       `json:"next_seq"` // SinceSeq for the next read
@@ -208,7 +208,7 @@ type DeadlineRequest struct {
 	AddMillis int64  `json:"add_ms"`
 }
 
-// StdinRequest writes to the standard input of a command that was started with StdinOpen.
+// StdinRequest writes to the standard input of a command started with StdinOpen.
 type StdinRequest struct {
 	ExecID string `json:"exec_id"`
 	Data   []byte `json:"-"`
@@ -255,15 +255,15 @@ type FileGetRequest struct {
 	Length int64  `json:"length"`
 }
 
-// FilePutRequest writes a whole file atomically and creates its parent directories. Size is the exact number of bytes
-// that follow, or negative if unknown.
+// FilePutRequest writes a whole file atomically and creates its parent directories. Size is the exact number of
+// following bytes, or negative if unknown.
 type FilePutRequest struct {
 	Path      string `json:"-"`
 	Mode      uint32 `json:"mode,omitempty"` // 0 means the mode of an existing file, or 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
-	// Was is the SHA-256 checksum that the existing file must have. If empty, no condition applies. With a checksum, the
-	// file is overwritten, and a link at the end of Path is followed.
+	// Was is the required SHA-256 checksum of the existing file. If empty, no condition applies. With a checksum, the file
+	// is overwritten, and a link at the end of Path is followed.
 	Was []byte `json:"was,omitempty"`
 }
 
@@ -336,7 +336,7 @@ type Health struct {
 	MemoryLimit  int64 `json:"memory_limit,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // CPU time of the sandbox's cgroup since its start, if visible
-	// Hosts is the number of connected hosts, including the host that sent the request.
+	// Hosts is the number of connected hosts, including the sender of the request.
 	Hosts int `json:"hosts,omitempty"`
 }
 

@@ -5,17 +5,17 @@ import (
 	"io"
 )
 
-// Parts of the multiplexer's header that MuxWriter and MuxFrames use.
+// Parts of the multiplexer's header for MuxWriter and MuxFrames.
 const (
 	MuxHeaderSize   = 12
 	MuxData         = 0 // type of a data frame
-	MuxWindowUpdate = 1 // type of a frame that grants window; its flags open or close a stream
+	MuxWindowUpdate = 1 // type of a window grant; its flags open or close a stream
 	MuxPing         = 2
 	MuxGoAway       = 3 // goodbye of a host
 	MuxFlagSYN      = 1
 )
 
-// maxHeld is the maximum number of bytes that a MuxWriter holds back for the next frame.
+// maxHeld is the maximum number of bytes held back by a MuxWriter for the next frame.
 const maxHeld = 128 << 10
 
 // MuxWriter writes whole frames of a multiplexer. The multiplexer writes a header and its body separately, and each
@@ -25,7 +25,7 @@ type MuxWriter struct {
 	held []byte
 }
 
-// NewMuxWriter returns a MuxWriter that writes frames to w.
+// NewMuxWriter returns a MuxWriter for writing frames to w.
 func NewMuxWriter(w io.Writer) *MuxWriter { return &MuxWriter{w: w} }
 
 // Write accepts the header or body of a frame.

@@ -7,12 +7,12 @@ const ToolsSocket = "@workcell-tools"
 const (
 	MaxConns     = 128    // open connections of a listener
 	MaxDials     = 128    // open connections to ports
-	MaxConnWait  = 60_000 // maximum time that a connection waits for an accept, in milliseconds
+	MaxConnWait  = 60_000 // maximum time of a connection before an accept, in milliseconds
 	MaxExtension = 60_000 // maximum extension by one DeadlineRequest, in milliseconds
 )
 
-// ServiceNetworks returns the names of all services, each with the network that commands use to connect, "unix" or
-// "tcp". Only connections to a Unix service identify the command that they come from.
+// ServiceNetworks returns the names of all services, each with its network for commands, "unix" or "tcp". Only
+// connections to a Unix service identify their command.
 func ServiceNetworks() map[string]string {
 	return map[string]string{
 		"tools":  "unix",
@@ -21,11 +21,11 @@ func ServiceNetworks() map[string]string {
 	}
 }
 
-// ListenRequest makes the sender the host that accepts the connections to a service. It replaces the previous host.
+// ListenRequest makes the sender accept the connections to a service. It replaces the previous host.
 type ListenRequest struct {
 	Name       string `json:"name"`
 	MaxConns   int    `json:"max_conns"` // open connections, 1 to MaxConns
-	WaitMillis int64  `json:"wait_ms"`   // maximum time that a connection waits for an accept, 1 to MaxConnWait
+	WaitMillis int64  `json:"wait_ms"`   // maximum time of a connection before an accept, 1 to MaxConnWait
 }
 
 // ListenResult is the response to ListenRequest.

@@ -5,7 +5,7 @@ package wire
 const (
 	// MetaSave, in a call, is the path in the workspace where the result must be saved.
 	MetaSave = "workcell/save"
-	// MetaFiles, in a response, lists the files that were returned with the result.
+	// MetaFiles, in a response, lists the files returned with the result.
 	MetaFiles = "workcell/files"
 	// MetaIndex, in a listed tool, is its line in the index: "server.tool(argument, optional?) - Title."
 	MetaIndex = "workcell/index"
