@@ -53,7 +53,7 @@ type SandboxBackend interface {
 	// Start starts a stopped sandbox. It does nothing if the sandbox is already running.
 	Start(ctx context.Context, id string) error
 
-	// Stop kills the processes of a sandbox and keeps its files. It does nothing if the sandbox is already stopped.
+	// Stop kills the processes of a sandbox and keeps the files. It does nothing if the sandbox is already stopped.
 	Stop(ctx context.Context, id string) error
 
 	// Remove stops a sandbox and deletes it. It does nothing if the ID is unknown.

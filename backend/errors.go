@@ -20,7 +20,8 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrClosed means that the session, manager, or driver was closed, by its owner or because its run ended.
 	ErrClosed = errors.New("closed")
-	// ErrLost means that the sandbox exited or was removed by another program. Its processes are lost; its files may be.
+	// ErrLost means that the sandbox exited or was removed by another program. The processes are lost, and the files may
+	// be lost.
 	ErrLost = errors.New("sandbox lost")
 	// ErrUnsupported means that this engine cannot enforce or perform the request.
 	ErrUnsupported = errors.New("unsupported")
@@ -38,14 +39,14 @@ var (
 	ErrBusy = errors.New("busy")
 	// ErrTimeout means that a time limit of the request expired. The context's deadline does not cause this error.
 	ErrTimeout = errors.New("timed out")
-	// ErrImage means that the image is missing, that the registry refused it, or that it does not match its digest.
+	// ErrImage means that the image is missing, that the registry refused it, or that it does not match the digest.
 	ErrImage = errors.New("image unavailable")
 	// ErrEnvironment means that the packages for the sandbox must be installed first.
 	ErrEnvironment = errors.New("environment not built")
 	// ErrProtocol means that host and guest agent could not understand each other.
 	ErrProtocol = errors.New("guest protocol error")
-	// ErrVersion means that another version of Workcell created the sandbox, and that this version cannot talk to its
-	// guest agent. It wraps ErrProtocol.
+	// ErrVersion means that another version of Workcell created the sandbox, and that this version cannot talk to the
+	// sandbox's guest agent. It wraps ErrProtocol.
 	ErrVersion = fmt.Errorf("the sandbox is of another version: %w", ErrProtocol)
 )
 

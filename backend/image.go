@@ -139,7 +139,7 @@ func parseRule(s string) (imageRule, error) {
 			return imageRule{}, errors.New("empty tag")
 		}
 	}
-	// To validate a pattern, replace its wildcards with a letter and parse the result as a repository.
+	// To validate a pattern, replace the wildcards with a letter and parse the result as a repository.
 	named, err := reference.ParseNormalizedNamed(strings.ReplaceAll(repo, "*", "x"))
 	if err != nil {
 		return imageRule{}, err

@@ -42,7 +42,7 @@ type Enforcement string
 
 // Enforcements, strongest first.
 const (
-	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. Its space is reserved, so
+	// WorkspaceSized is a separate file system of this size, with a matching number of inodes. The space is reserved, so
 	// that other writes to the disk cannot use it.
 	WorkspaceSized Enforcement = "filesystem"
 	// WorkspaceMemory is a tmpfs. Its files count against the memory limit and are lost when the sandbox stops. Only the
@@ -82,7 +82,7 @@ type Spec struct {
 	Building bool
 
 	// Fork is the snapshot to copy into the new workspace. If nil, the workspace is empty. If the snapshot does not exist,
-	// Create returns ErrNotFound. If the snapshot's workspace enforces its limit in another way, Create returns
+	// Create returns ErrNotFound. If the snapshot's workspace enforces the limit in another way, Create returns
 	// ErrInvalid.
 	Fork *ForkOf
 

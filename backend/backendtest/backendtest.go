@@ -12,7 +12,7 @@
 //		})
 //	}
 //
-// The suite skips no tests. If an engine lacks a feature, its Capabilities or a field of [Harness] must show it. The
+// The suite skips no tests. If an engine lacks a feature, Capabilities or a field of [Harness] must show this. The
 // suite then verifies that requests for the feature fail with backend.ErrUnsupported. To run one part of the suite, use
 // for example
 //
@@ -44,7 +44,7 @@ import (
 // patience is the maximum time to wait for an event in a test. It is long because test hosts may be very busy.
 const patience = 3 * time.Minute
 
-// Harness describes a driver and its engine to the suite. Fields are required unless their comment states otherwise.
+// Harness describes a driver and the engine to the suite. Fields are required unless their comment states otherwise.
 type Harness struct {
 	// Name is the driver's name, for example "docker".
 	Name string

@@ -23,7 +23,7 @@ func crashChecks() []check {
 }
 
 // ownerKilled verifies that after the process that created a sandbox was killed, another process can find the sandbox,
-// resume its command, and remove it.
+// resume the command, and remove the sandbox.
 func (s *suite) ownerKilled(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "owner", spec)
@@ -61,8 +61,8 @@ func (s *suite) ownerKilled(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// orphanEnds verifies that a sandbox stops after the only process that knows it was killed and its command has exited.
-// The stopped sandbox is recognizable as ephemeral and still has its files.
+// orphanEnds verifies that a sandbox stops after the only process that knows it was killed and the command has exited.
+// The stopped sandbox is recognizable as ephemeral and still has all files.
 func (s *suite) orphanEnds(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "orphan", spec)

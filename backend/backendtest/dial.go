@@ -62,7 +62,7 @@ func (s *suite) takeover(t *testing.T) {
 	Prints(t, owner, "echo still", "still\n")
 }
 
-// closeStream verifies that closing a stream ends its pending read.
+// closeStream verifies that closing a stream ends a pending read.
 func (s *suite) closeStream(t *testing.T) {
 	info := s.create(t, s.spec())
 	rw, err := s.b.Dial(t.Context(), info.ID)

@@ -18,7 +18,7 @@ func killMain(t testing.TB, namespace string) error {
 	return p.Kill()
 }
 
-// mainProcess returns the main process of a sandbox on this host. namespace is the link of its PID namespace.
+// mainProcess returns the main process of a sandbox on this host. namespace is the link of the PID namespace.
 func mainProcess(t testing.TB, namespace string) int {
 	t.Helper()
 	for _, pid := range members(t, namespace) {

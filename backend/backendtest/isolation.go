@@ -101,7 +101,7 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 	}
 }
 
-// guestFiles verifies that all files of the guest agent and its library exist and are read-only for every user.
+// guestFiles verifies that all files of the guest agent and the library exist and are read-only for every user.
 func (s *suite) guestFiles(t *testing.T) {
 	_, conn := s.inDebian(t)
 	files, err := embed.Files(nil)

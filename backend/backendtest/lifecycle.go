@@ -70,7 +70,7 @@ func (s *suite) inState(t *testing.T, id string, want backend.State) {
 	}
 }
 
-// workspaceKept verifies that a sandbox can be removed without its workspace, and that a new sandbox of the session
+// workspaceKept verifies that a sandbox can be removed without the workspace, and that a new sandbox of the session
 // uses the workspace again.
 func (s *suite) workspaceKept(t *testing.T) {
 	spec := s.lone(t)

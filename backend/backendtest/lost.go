@@ -60,7 +60,7 @@ func ends(t testing.TB, conn *client.Conn) {
 	}
 }
 
-// vanished verifies that a workspace can be removed after its sandbox disappeared.
+// vanished verifies that a workspace can be removed after the sandbox disappeared.
 func (s *suite) vanished(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)

@@ -84,7 +84,7 @@ func hostService(t *testing.T) (port string, addresses []string) {
 }
 
 // hostDestinations returns the destinations of a host service. For a cluster, it omits public addresses, because the
-// cluster does not know the addresses of its nodes.
+// cluster does not know the nodes' addresses.
 func (s *suite) hostDestinations(t *testing.T) []string {
 	t.Helper()
 	port, addrs := hostService(t)
@@ -148,7 +148,7 @@ func (s *suite) networkBridge(t *testing.T) {
 		}
 	}
 	closed(t, conn)
-	if s.h.Cluster { // the cluster's network learns about a sandbox after its start
+	if s.h.Cluster { // the cluster's network learns about a sandbox after the start
 		Eventually(t, "the network", func() bool { return reach(t, conn, "udp:1.1.1.1:53")["udp:1.1.1.1:53"].Result == "ok" })
 	}
 	for dest, r := range reach(t, conn, "udp:192.0.2.1:9", "udp:1.1.1.1:53") {

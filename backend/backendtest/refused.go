@@ -94,7 +94,7 @@ func (s *suite) images(t *testing.T) {
 	}
 	for ref, want := range map[string]bool{s.h.Debian: true, "docker.io/" + s.h.Python: true, "workcelltest/none": false} {
 		id, err := s.b.ImageID(t.Context(), ref)
-		if s.h.Cluster { // a cluster does not know its images
+		if s.h.Cluster { // the images of a cluster are unknown
 			Fails(t, fmt.Sprintf("ImageID(%q)", ref), err, backend.ErrUnsupported)
 		} else if err != nil || (id != "") != want {
 			t.Errorf("ImageID(%q) = %q, %v, want one: %v", ref, id, err, want)

@@ -185,7 +185,7 @@ func (im *Images) Put(t *testing.T, img v1.Image) (ref string) {
 	return repo + ":1"
 }
 
-// exported returns an unmodified image of the engine. Its layers are not compressed, because compression would take the
+// exported returns an unmodified image of the engine. The layers are not compressed, because compression would take the
 // most time.
 func (im *Images) exported(t *testing.T, ref string) v1.Image {
 	t.Helper()

@@ -219,7 +219,7 @@ func request(t testing.TB, conn *client.Conn, req wire.RunRequest) wire.RunResul
 	return res
 }
 
-// Output runs a command and returns its output. The command must succeed.
+// Output runs a command and returns the output. The command must succeed.
 func Output(t testing.TB, conn *client.Conn, argv ...string) string {
 	t.Helper()
 	res := Exec(t, conn, argv...)
@@ -229,13 +229,13 @@ func Output(t testing.TB, conn *client.Conn, argv ...string) string {
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
 }
 
-// Sh runs a script and returns its output. The script must succeed.
+// Sh runs a script and returns the output. The script must succeed.
 func Sh(t testing.TB, conn *client.Conn, script string) string {
 	t.Helper()
 	return Output(t, conn, "/bin/sh", "-c", script)
 }
 
-// Prints runs a script, which must succeed, and checks its output.
+// Prints runs a script, which must succeed, and checks the output.
 func Prints(t testing.TB, conn *client.Conn, script, want string) {
 	t.Helper()
 	if got := Sh(t, conn, script); got != want {

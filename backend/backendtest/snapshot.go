@@ -493,7 +493,7 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 	select {}
 }
 
-// forkKilled kills processes that fork a snapshot, copy it to the fork, and remove it from its origin. Afterwards, the
+// forkKilled kills processes that fork a snapshot, copy it to the fork, and remove it from the origin. Afterwards, the
 // origin's workspace must be unchanged. A fork must be complete or can be created again, and each snapshot must be
 // complete or removed.
 func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
@@ -572,7 +572,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	t.Log(outcomes)
 }
 
-// childForker forks a snapshot, copies it to the fork, and removes it from its origin.
+// childForker forks a snapshot, copies it to the fork, and removes it from the origin.
 func (s *suite) childForker(t *testing.T, spec backend.Spec, tell func(word)) {
 	b, ctx := s.h.New(t), context.Background()
 	list, err := b.List(ctx, backend.Filter{Instance: spec.Instance})

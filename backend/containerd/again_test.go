@@ -144,7 +144,7 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("Create without a tag: %v, want ErrExists", err)
 	}
-	// A file system with a tag but without its final name is complete.
+	// A file system with a tag but without the final name is complete.
 	must(t, errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")))
 	backendtest.Prints(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "cat f", "mine\n")
 }

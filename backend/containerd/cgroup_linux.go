@@ -109,7 +109,7 @@ func (b *driver) removeCgroup(cgroup string) {
 		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a killed kernel exits slowly
 			time.Sleep(10 * time.Millisecond)
 		}
-		// A runtime that outlives its killed shim may create the group of an earlier container of the sandbox after its
+		// A runtime that outlives its killed shim may create the group of an earlier container of the sandbox after the
 		// removal.
 		earlier, _ := filepath.Glob(strings.TrimSuffix(path, filepath.Ext(path)) + ".*") // the pattern is valid
 		for _, p := range earlier {

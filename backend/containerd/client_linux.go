@@ -31,7 +31,7 @@ func muted(ctx context.Context) context.Context {
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s}))
 }
 
-// silent returns a logger of package log without output. Its zero value only logs panics.
+// silent returns a logger of package log without output. The zero value only logs panics.
 func silent[T any, L interface {
 	*T
 	WithContext(context.Context) *log.Entry

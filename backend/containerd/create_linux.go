@@ -186,7 +186,7 @@ func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount,
 	return mounts, err
 }
 
-// rollback removes the created objects. The record may exist even if its creation was not answered.
+// rollback removes the created objects. The record may exist even without an answer to the creation.
 func (c *creation) rollback(ctx context.Context) error {
 	if !c.tried {
 		return nil

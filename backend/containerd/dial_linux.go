@@ -76,7 +76,7 @@ func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io
 }
 
 // bridge starts a process in the sandbox to connect to the guest agent's socket, and returns a stream to the process.
-// It is necessary if the runtime has its own network stack, or if the sandbox's process is not visible on this host.
+// It is necessary if the runtime has a separate network stack, or if the sandbox's process is not visible on this host.
 // Close ends the process. If the host process dies, the guest agent ends the connection after 30 seconds without data,
 // and the process exits.
 func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-// TestForeignNetwork verifies connections under a runtime with or without its own network stack. Each stream uses a
+// TestForeignNetwork verifies connections under a runtime with or without a separate network stack. Each stream uses a
 // process in the sandbox, which ends together with the stream.
 func TestForeignNetwork(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,7 @@ const (
 	labelRoot = "containerd.io/gc.root"
 )
 
-// findEnvironment returns the image with the sandbox's environment as its layers. If the sandbox is for installing an
+// findEnvironment returns the image with the sandbox's environment as layers. If the sandbox is for installing an
 // environment, name is the name of that environment. Otherwise name is empty.
 func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *image, name string, _ error) {
 	if p.Spec.Environment == "" {

@@ -31,7 +31,7 @@ func native(err error) error {
 	return err
 }
 
-// classify returns the sentinel for errors specific to containerd and its host.
+// classify returns the sentinel for errors specific to containerd and the host.
 func classify(err error) error {
 	switch {
 	case cerrdefs.IsFailedPrecondition(err):

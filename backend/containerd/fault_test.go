@@ -79,7 +79,7 @@ type overdue struct{ context.Context }
 
 func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
-// TestOverdue verifies the error if containerd, which knows the deadline, notices its end first.
+// TestOverdue verifies the error if containerd, which knows the deadline, notices the end first.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

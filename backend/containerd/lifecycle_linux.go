@@ -47,7 +47,7 @@ func (b *driver) record(ctx context.Context, container string) (*record, error) 
 	return r, nil
 }
 
-// running verifies that a sandbox is running and returns the process ID of its main process. For a known sandbox, it
+// running verifies that a sandbox is running and returns the process ID of the main process. For a known sandbox, it
 // only reads the state of the task.
 func (b *driver) running(ctx context.Context, id string) (*record, int, error) {
 	var r *record
@@ -238,7 +238,7 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		return err
 	}
 	b.known.Delete(r.name())
-	if r.config.Root == backend.RootWritable || !started { // its layer may be large or may still be in creation
+	if r.config.Root == backend.RootWritable || !started { // the layer may be large or may still be in creation
 		b.calls.Background(ctx, b.collect)
 	}
 	return nil

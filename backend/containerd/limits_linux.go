@@ -22,7 +22,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 		}
 	}
 	if e.caps.CPU {
-		// If the host has fewer CPUs than requested, its CPUs are a sufficient limit.
+		// If the host has fewer CPUs than requested, no further limit is necessary.
 		quota := min(l.CPUMillis, int64(e.cpus)*1000) * cpuPeriod / 1000
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(cpuPeriod))}
 	}

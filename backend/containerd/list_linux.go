@@ -27,7 +27,7 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(r, p), nil
 }
 
-// describe returns the info of a sandbox. p is its main process, or nil.
+// describe returns the info of a sandbox. p is the main process, or nil.
 func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 	info := r.info(r.stateOf(p))
 	if info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 {

@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// alone runs f on a sandbox under the lock of its session. No other call, in this process or another, stops, deletes,
-// or creates a sandbox of the session at the same time, because these sandboxes share a workspace.
+// alone runs f on a sandbox under the session's lock. No other call, in this process or another, stops, deletes, or
+// creates a sandbox of the session at the same time, because these sandboxes share a workspace.
 func (b *driver) alone(ctx context.Context, id string, f func(*record) error) error {
 	r, err := b.own(ctx, id) // before waiting for calls, because they may wait for an unavailable engine
 	if err != nil {

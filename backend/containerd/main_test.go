@@ -127,7 +127,7 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 		return nil, err
 	}
 	defer api.Close()            //nolint:errcheck // only used for queries
-	found := map[string]string{} // each object, with the ID of its sandbox
+	found := map[string]string{} // each object, with the sandbox's ID
 	for _, pattern := range []string{stateDir() + "/sandboxes/*", "/sys/fs/cgroup/*" + cgroupParent() + "/*", "/sys/fs/cgroup" + cgroupParent() + "/*-*"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {

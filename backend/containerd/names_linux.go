@@ -26,11 +26,11 @@ func sessionName(session string) string {
 
 // containerID returns the name of a container. containerd, its shim, and the runtime use this name for all their
 // objects. Every creation has a unique name, because containerd may still be working on a container of a dead process,
-// and its cleanup only uses the name.
+// and the cleanup only uses the name.
 func containerID(session, nonce string) string { return session[:sessionPrefix] + "." + nonce }
 
-// namesOf splits a sandbox ID into the name of its session and the ID of its container. It returns false if id is not a
-// sandbox ID.
+// namesOf splits a sandbox ID into the names of the session and the container. It returns false if id is not a sandbox
+// ID.
 func namesOf(id string) (session, container string, ok bool) {
 	m := sandboxIDs.FindStringSubmatch(id)
 	if m == nil {

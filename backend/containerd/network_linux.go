@@ -211,7 +211,7 @@ func hasInterface(path, name string) bool {
 	}) == nil
 }
 
-// leaveNetwork releases a sandbox's address and deletes its network namespace. It does nothing if the namespace does
+// leaveNetwork releases a sandbox's address and deletes the network namespace. It does nothing if the namespace does
 // not exist.
 func (b *driver) leaveNetwork(ctx context.Context, dir stateDir, id string) error {
 	path := dir.netns(id)
@@ -247,7 +247,7 @@ func deleteNetns(path string) error {
 	return nil
 }
 
-// resolvers returns the host's name servers, except servers on its loopback addresses. If systemd-resolved listens on
+// resolvers returns the host's name servers, except servers on loopback addresses. If systemd-resolved listens on
 // loopback, resolvers returns the servers behind it.
 func resolvers() []netip.Addr {
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {

@@ -2,12 +2,12 @@
 // containerd's host. It needs root privileges to use containerd's socket, create directories, and enter network
 // namespaces.
 //
-// A sandbox consists of one container record, one snapshot, and one task in a separate containerd namespace. Its main
+// A sandbox consists of one container record, one snapshot, and one task in a separate containerd namespace. The main
 // process is the Workcell guest agent. The guest agent listens on a socket in the sandbox's network namespace. This
 // socket works without the host process and without containerd. All other files of a sandbox are in one directory below
 // Options.StateDir.
 //
-// Every container has the same settings as in backend/docker, regardless of its image: a numeric non-root user, no
+// Every container has the same settings as in backend/docker, regardless of the image: a numeric non-root user, no
 // capabilities, no-new-privileges, Workcell's seccomp filter (containerd itself sets none), a read-only root (unless
 // the Spec requests a writable root), private namespaces, limits for memory (including swap), CPU, processes, files,
 // and core dumps, and a sized /tmp and /dev/shm. docs/containerd.md has the complete list.
@@ -15,7 +15,7 @@
 // # Networks
 //
 // By default, a sandbox has no network. A bridged sandbox gets an address through CNI plugins and can only reach public
-// addresses. Rules in its network namespace reject all other addresses: private addresses, link-local addresses (cloud
+// addresses. Rules in the network namespace reject all other addresses: private addresses, link-local addresses (cloud
 // metadata), addresses on the sandbox network, and addresses of this host. The rules are set before the first process
 // runs, and the sandbox cannot change them. Exceptions are the host's resolvers on port 53 and the addresses in
 // Options.AllowNets.

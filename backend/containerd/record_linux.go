@@ -146,7 +146,7 @@ func (r *record) info(s backend.State) backend.Info {
 	return info
 }
 
-// stateOf returns the state of a sandbox. p is its main process, or nil.
+// stateOf returns the state of a sandbox. p is the main process, or nil.
 func (r *record) stateOf(p *apitask.Process) backend.State {
 	switch p.GetStatus() {
 	case apitask.Status_CREATED:

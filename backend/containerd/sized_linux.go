@@ -34,7 +34,7 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 	return enforcement, b.settle(ctx, "inspect workspaces", stateError("create a workspace", err))
 }
 
-// chooseEnforcement selects the enforcement of the workspace limit. An existing workspace keeps its enforcement.
+// chooseEnforcement selects the enforcement of the workspace limit. An existing workspace keeps the same enforcement.
 func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
@@ -52,11 +52,11 @@ func (s stateDir) image(session string) string {
 	return filepath.Join(s.workspaces(session), "disk.img")
 }
 
-// newImage is the temporary name of a workspace's file system, until the workspace has its tag. A file system with its
+// newImage is the temporary name of a workspace's file system, until the workspace has a tag. A file system with the
 // final name is always complete.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
 
-// finishImage renames a workspace's file system to its final name, unless this has been done.
+// finishImage renames a workspace's file system to the final name, unless this has been done.
 func (r *record) finishImage() error {
 	if r.config.Sized() == 0 {
 		return nil
@@ -72,7 +72,7 @@ func (r *record) finishImage() error {
 	return stateError("create the workspace", err)
 }
 
-// formatWorkspace creates a workspace's file system under its temporary name, if the workspace needs one. An existing
+// formatWorkspace creates a workspace's file system under the temporary name, if the workspace needs one. An existing
 // file with this name is incomplete and is replaced.
 func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
 	if r.config.Sized() == 0 {

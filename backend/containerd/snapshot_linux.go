@@ -23,7 +23,7 @@ func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
 	return w
 }
 
-// snapshots returns the location of a sandbox's workspace, and its processes if it is running.
+// snapshots returns the location of a sandbox's workspace, and the processes if the sandbox is running.
 func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace, error) {
 	if !kernelNetwork(r.config.Runtime) {
 		return nil, fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w",

@@ -48,7 +48,7 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	}
 }
 
-// guestProcess describes a Workcell program in the sandbox: the guest agent or its bridge.
+// guestProcess describes a Workcell program in the sandbox: the guest agent or a bridge.
 func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},

@@ -43,7 +43,7 @@ func (s stateDir) workspaceTag(session string) string {
 func (s stateDir) locks() string { return filepath.Join(s.root, "locks") }
 func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 
-// openState creates the state directory if it is missing. Only its owner may have access to it.
+// openState creates the state directory if it is missing. Only the owner may have access.
 func openState(root string) (stateDir, error) {
 	s := stateDir{root: filepath.Clean(root)}
 	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.locks(), s.empty()} {
@@ -89,7 +89,7 @@ func (b *driver) installGuest(runtime string) error {
 
 func etcFiles() []string { return []string{"hosts", "hostname", "resolv.conf"} }
 
-// makeFiles creates a sandbox's directory and its files.
+// makeFiles creates a sandbox's directory and the files in it.
 func (b *driver) makeFiles(r *record) error {
 	dir := r.state()
 	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
@@ -120,7 +120,7 @@ func etcFile(name string, r *record) []byte {
 type workspaceTag struct {
 	Instance string `json:"instance"`
 	Session  string `json:"session"`
-	Bytes    int64  `json:"bytes,omitempty"` // size of its file system; 0 for a directory
+	Bytes    int64  `json:"bytes,omitempty"` // size of the file system; 0 for a directory
 }
 
 // errStrange is the error for a workspace of another session.
@@ -130,7 +130,7 @@ func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
 }
 
-// readTag returns the owner of a session's workspace. It returns a zero tag if the workspace does not exist, or if its
+// readTag returns the owner of a session's workspace. It returns a zero tag if the workspace does not exist, or if the
 // creator died before it wrote the tag.
 func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag

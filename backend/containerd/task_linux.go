@@ -73,7 +73,7 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 		switch {
 		case kit.Unexplained(err):
 			// containerd may still be cleaning up an earlier, failed task of this name, for example because the requesting
-			// process died. Its error for this case has no type.
+			// process died. The error for this case has no type.
 			return !again || ctx.Err() != nil || time.Since(began) > staleWait, err
 		case !errors.Is(err, backend.ErrExists):
 			return true, err

@@ -223,7 +223,7 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 }
 
 // sameImage reports whether a container uses the checked image. Engines with the containerd image store may use another
-// digest of the image as its ID, and then find it under both digests.
+// digest of the image as the ID, and then find it under both digests.
 func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
 		return true, nil

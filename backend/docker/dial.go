@@ -28,7 +28,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	case err == nil:
 		b.near.Store(true)
 		return s, nil
-	case b.near.Load() && errors.Is(err, kit.ErrNoProcess): // the runtime did not report its exit
+	case b.near.Load() && errors.Is(err, kit.ErrNoProcess): // the runtime did not report the exit
 		return nil, fmt.Errorf("docker: the sandbox's process is gone, although the engine says that it runs: %w", backend.ErrLost)
 	case !errors.Is(err, kit.ErrElsewhere):
 		return nil, err
@@ -47,8 +47,8 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 }
 
 // reach connects directly to the guest agent's socket, as a process of this host. An engine with a local socket most
-// likely runs its containers on this host. Such a stream is a third faster than a stream of the engine, and works even
-// if the engine is not running.
+// likely runs containers on this host. Such a stream is a third faster than a stream of the engine, and works even if
+// the engine is not running.
 func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteCloser, error) {
 	if !strings.HasPrefix(b.api.DaemonHost(), "unix://") {
 		return nil, kit.ErrElsewhere
@@ -76,7 +76,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	info := describeContainer(res)
 	switch info.State {
 	case backend.StateRunning:
-	case backend.StatePaused: // its processes continue after a resume
+	case backend.StatePaused: // the processes continue after a resume
 		return info, 0, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
 	default:
 		return info, 0, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)

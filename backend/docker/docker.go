@@ -9,7 +9,7 @@
 // namespace, for example because the engine is on another host, Dial runs `workcell-guest connect` with the engine's
 // exec.
 //
-// Every container has these settings, regardless of its image: a numeric non-root user, no capabilities,
+// Every container has these settings, regardless of the image: a numeric non-root user, no capabilities,
 // no-new-privileges, the engine's seccomp filter, a read-only root (unless the Spec requests a writable root), private
 // namespaces, limits for memory (including swap), CPU, processes, files, and core dumps, a sized /tmp and /dev/shm, no
 // log, no health check, and no restart. docs/docker.md has the complete list.

@@ -27,7 +27,7 @@ type engine struct {
 	seccomp        bool   // containers have a seccomp filter
 	profile        string // seccomp profile; empty means the engine's own
 	defaultRuntime string
-	root           string // data directory of the engine, on its host
+	root           string // data directory of the engine, on the engine's host
 	terminals      bool   // the engine can mount our devpts
 }
 

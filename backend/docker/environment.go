@@ -105,7 +105,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	return err
 }
 
-// Environments returns the images of an instance's environments. An image without a name lost its name to a newer image
+// Environments returns the images of an instance's environments. An image without a name lost the name to a newer image
 // with the same recipe.
 func (b *driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
 	list, err := kit.Call(ctx, b.calls, "list images", kit.With(b.api.ImageList, imagetypes.ListOptions{}))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// NewStream returns the demultiplexer of an engine's stream. Its output must begin with start.
+// NewStream returns the demultiplexer of an engine's stream. The output must begin with start.
 func NewStream(conn net.Conn, start string) io.ReadWriteCloser {
 	return newStream(conn, []byte(start))
 }

@@ -108,7 +108,7 @@ func TestEngineSlow(t *testing.T) {
 	backendtest.Create(t, b, newSpec())
 }
 
-// TestEngineUnknown verifies that no container is created before the engine reports its limits and profiles.
+// TestEngineUnknown verifies that no container is created before the engine reports limits and profiles.
 func TestEngineUnknown(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)

@@ -91,7 +91,7 @@ func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	return facts, nil
 }
 
-// runGuard runs the guest agent's network mode in a helper container and returns its output. It removes the container
+// runGuard runs the guest agent's network mode in a helper container and returns the output. It removes the container
 // afterwards.
 func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
@@ -127,7 +127,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 	return b.runOnce(ctx, id)
 }
 
-// runOnce starts a container and returns its output if it exits successfully.
+// runOnce starts a container and returns the output if it exits successfully.
 func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()

@@ -106,8 +106,8 @@ func (b *driver) guestWhole(ctx context.Context, container string) (bool, error)
 	return err == nil, kit.Ignore(err, backend.ErrNotFound)
 }
 
-// fillGuest copies the guest agent to its volume. The name of the helper container is a lock against other processes. A
-// stale lock of a dead process is taken over after a while.
+// fillGuest copies the guest agent to the guest volume. The name of the helper container is a lock against other
+// processes. A stale lock of a dead process is taken over after a while.
 func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
 	name := string(v.name())
 	var lock guestLock
@@ -153,7 +153,7 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 	switch {
 	case whole:
 		return true, nil
-	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // for example, during its removal
+	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // for example, during the removal
 		return true, err
 	case time.Since(lock.since) > b.guest.patience && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
 		b.log.Warn("docker: removing a stale guest lock", "container", name)

@@ -22,8 +22,8 @@ import (
 // separate image.
 func initImage(o kit.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.UID, o.GID) }
 
-// createFromInit creates a helper container, and its image if the engine does not have it. If a container exists
-// despite an error, createFromInit returns its ID together with the error.
+// createFromInit creates a helper container, and the image if the engine does not have it. If a container exists
+// despite an error, createFromInit returns the container's ID together with the error.
 func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
 	host *container.HostConfig, adjust func(*container.Config),
 ) (string, error) {

@@ -64,7 +64,7 @@ func TestNetworkUnguarded(t *testing.T) {
 	nothingLeft(t, spec.ID)
 }
 
-// stubGuest returns a guest agent without any features (testdata/stubguest.go). The end of the test removes its volume.
+// stubGuest returns a guest agent without any features (testdata/stubguest.go). The end of the test removes the volume.
 func stubGuest(t *testing.T) *backend.Guest {
 	t.Helper()
 	version := strings.ToLower(rand.Text())

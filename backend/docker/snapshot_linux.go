@@ -41,7 +41,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// sandboxSnapshots returns the location of a sandbox's workspace, and its processes if it is running.
+// sandboxSnapshots returns the location of a sandbox's workspace, and the processes if the sandbox is running.
 func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectResponse) (*snapshots.Workspace, error) {
 	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
 		return nil, fmt.Errorf("docker: snapshots are not supported with OCI runtime %s: %w", runtime, backend.ErrUnsupported)

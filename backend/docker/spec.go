@@ -118,7 +118,7 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 		Env:         kit.GuestEnv(),
 		Labels:      p.labels,
 		Healthcheck: &container.HealthConfig{Test: []string{noneShell}},
-		// The guest agent ignores all other signals, because its commands may send it any signal.
+		// The guest agent ignores all other signals, because commands may send it any signal.
 		StopSignal:  "SIGKILL",
 		StopTimeout: new(1),
 	}

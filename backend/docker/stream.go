@@ -72,7 +72,7 @@ func (b *driver) hijackRequest(ctx context.Context, route string, query url.Valu
 	return req, nil
 }
 
-// refusal converts the engine's response to an error with the type of its status.
+// refusal converts the engine's response to an error with the status's type.
 func refusal(resp *http.Response) error {
 	var m struct {
 		Message string `json:"message"`
@@ -119,7 +119,7 @@ func (o *output) Write(p []byte) (int, error) {
 	if !bytes.Equal(p[:n], o.start[:n]) {
 		text := strings.TrimSpace(sanitize.Text(string(p[:min(len(p), 400)])))
 		err := fmt.Errorf("docker: the engine did not start the program: %s", text)
-		if strings.Contains(text, "is not running") { // the engine may report a running state after its runtime was killed
+		if strings.Contains(text, "is not running") { // the engine may report a running state after the runtime was killed
 			err = fmt.Errorf("%w: %w", err, backend.ErrLost)
 		}
 		return 0, err

@@ -65,9 +65,9 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 
 // prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API has no call for this, and copying
 // files with it takes a third of a container's start time. Instead, prepareWorkspace uses a side effect: when the
-// engine creates a container with an empty volume, it copies the image's directory and its owner to the volume. The
-// helper container is created from an image with such a directory and is never started. prepareWorkspace returns a
-// function to remove the container.
+// engine creates a container with an empty volume, it copies the image's directory and the directory's owner to the
+// volume. The helper container is created from an image with such a directory and is never started. prepareWorkspace
+// returns a function to remove the container.
 func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
 	id, err := b.createFromInit(ctx, "", p.User, labels,

@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-// TestCredentialProgram verifies that the credential program of a kubeconfig starts in the root directory with its
-// arguments.
+// TestCredentialProgram verifies that the credential program of a kubeconfig starts in the root directory with the
+// configured arguments.
 func TestCredentialProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// A scheduled pod is tried at this interval. Its phase shows a running container up to a second late. The interval
+	// A scheduled pod is tried at this interval. The phase shows a running container up to a second late. The interval
 	// grows with the elapsed time.
 	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
 	// tryAfter is the delay before the first attempt to reach a pod before the phase Running. Kubelets check every 300 ms
@@ -37,7 +37,7 @@ const (
 // plan describes the requests to the cluster.
 type plan struct {
 	*kit.Plan
-	name    string // name of the pod and of its claim
+	name    string // name of the pod and of the claim
 	nonce   string
 	guest   string // version of the guest agent
 	network string // label selected by the NetworkPolicy
@@ -72,7 +72,7 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	return &plan{Plan: p, name: objectName(s.ID), nonce: strings.ToLower(rand.Text()), guest: d.opts.Guest.Version, network: d.networkLabel(s.Network)}, nil
 }
 
-// Create creates a sandbox and waits for its guest agent.
+// Create creates a sandbox and waits for the guest agent.
 func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
 	p, err := d.newPlan(checked)
 	if err != nil {
@@ -198,7 +198,7 @@ func (d *driver) report(ctx context.Context, pod string) (wire.PodReport, error)
 	return r, s.Close()
 }
 
-// greet opens the first stream to a guest agent and returns the environment of its image.
+// greet opens the first stream to a guest agent and returns the environment of the image.
 func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]string, error) {
 	s, r, err := d.hear(ctx, pod.Name, "connect", "--report")
 	switch {

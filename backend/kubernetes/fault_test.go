@@ -203,7 +203,7 @@ func TestEvicted(t *testing.T) {
 	for name, c := range map[string]struct {
 		class string
 		root  backend.RootMode
-		file  func(*testing.T, types.UID) string // a file on the node, because the guest agent would enforce its limit first
+		file  func(*testing.T, types.UID) string // a file on the node, because the guest agent would enforce the limit first
 		bytes int
 	}{
 		"workspace": {"", backend.RootReadonly, func(_ *testing.T, pod types.UID) string {

@@ -1,6 +1,6 @@
 // Package kubernetes runs sandboxes as pods of a cluster.
 //
-// A sandbox is one pod and conforms to the restricted Pod Security Standard. Its main process is the Workcell guest
+// A sandbox is one pod and conforms to the restricted Pod Security Standard. The main process is the Workcell guest
 // agent. The pod has a numeric non-root user, no capabilities, no privilege escalation, the runtime's system call
 // filter, a read-only root (unless the Spec requests a writable root), no service account token, and no service links.
 // Host and guest agent communicate over pods/exec. Therefore no process listens on the pod's network, and the
@@ -70,7 +70,7 @@ type Options struct {
 	// included guest agent. It requires Kubernetes 1.33 and a container runtime with support for image volumes.
 	GuestVolume bool
 	// StorageClass is the storage class of workspace volumes. If empty, a workspace is an emptyDir, which is deleted when
-	// its sandbox stops.
+	// the sandbox stops.
 	StorageClass string
 	// RuntimeClasses are the RuntimeClasses allowed as a sandbox's OCI runtime.
 	RuntimeClasses []string
@@ -95,10 +95,10 @@ type Options struct {
 	// Patience is how long the API server may leave a call unanswered before the call fails with ErrUnavailable. If zero,
 	// it defaults to 5 seconds.
 	Patience time.Duration
-	// PullTimeout bounds the time from a pod's creation to the first response of its guest agent. This includes scheduling
+	// PullTimeout bounds the time from a pod's creation to the first response of the guest agent. This includes scheduling
 	// and image pulls. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
-	// Guest replaces the embedded guest agent. This driver only uses its version.
+	// Guest replaces the embedded guest agent. This driver only uses the version.
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider

@@ -126,7 +126,7 @@ func (d *driver) admits(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// Stop kills the processes of a sandbox. Its pod is kept, because it contains all information about the sandbox.
+// Stop kills the processes of a sandbox. The pod is kept, because it contains all information about the sandbox.
 func (d *driver) Stop(ctx context.Context, id string) error {
 	d.first.drop(id)
 	pod, info, err := d.own(ctx, id)
@@ -219,9 +219,9 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w", m.Name, backend.ErrUnavailable)
 }
 
-// getClaim returns a session's claim and its config. If the claim does not belong to Workcell, getClaim returns
-// ErrExists. Without a storage class, a claim may still exist from an earlier configuration. In this case, getClaim
-// treats a missing permission to read claims as ErrNotFound.
+// getClaim returns a session's claim and config. If the claim does not belong to Workcell, getClaim returns ErrExists.
+// Without a storage class, a claim may still exist from an earlier configuration. In this case, getClaim treats a
+// missing permission to read claims as ErrNotFound.
 func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, config, error) {
 	c, err := kit.Call(ctx, d.calls, "get workspace", kit.With(d.api.volumes.Get, name))
 	if errors.Is(err, backend.ErrPermission) && d.opts.StorageClass == "" {

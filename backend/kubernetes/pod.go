@@ -132,7 +132,7 @@ func confined(readonly bool) *corev1.SecurityContext {
 	}
 }
 
-// deliverGuest makes the guest agent available to the first container, unless its image contains the guest agent.
+// deliverGuest makes the guest agent available to the first container, unless the image contains the guest agent.
 func (d *driver) deliverGuest(s *corev1.PodSpec) {
 	main := &s.Containers[0]
 	switch {
@@ -150,7 +150,7 @@ func (d *driver) deliverGuest(s *corev1.PodSpec) {
 			Command: []string{embed.Path, "install", "/guest", "/volume/" + volumeWorkspace}, SecurityContext: confined(true), Resources: main.Resources,
 			VolumeMounts: []corev1.VolumeMount{{Name: volumeGuest, MountPath: "/guest"}, {Name: volumeWorkspace, MountPath: "/volume"}},
 		}}
-		main.VolumeMounts[0].SubPath = volumeWorkspace // this subdirectory belongs to its user, unlike the volume's root
+		main.VolumeMounts[0].SubPath = volumeWorkspace // this subdirectory belongs to the user, unlike the volume's root
 		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, ReadOnly: true})
 	}
 }
@@ -246,7 +246,7 @@ func imageEnv(env []string) []string {
 	})
 }
 
-// again returns the manifest for a new pod of the same sandbox, based on its existing pod.
+// again returns the manifest for a new pod of the same sandbox, based on the existing pod.
 func again(pod *corev1.Pod) *corev1.Pod {
 	next := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}
 	// The server computes the priority from the class.

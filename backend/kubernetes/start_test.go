@@ -24,7 +24,7 @@ func TestStartGivenUp(t *testing.T) {
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
 	must(t, b.Stop(t.Context(), info.ID))
-	// Without its claim, the pod cannot be scheduled.
+	// Without the claim, the pod cannot be scheduled.
 	name, _, _ := strings.Cut(info.ID, ".")
 	must(t, clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -21,7 +21,7 @@ import (
 const attachTimeout = 15 * time.Second
 
 // Dial starts the guest agent's bridge in the sandbox. It retries failures while the pod's phase is running, because a
-// restarted kubelet does not know its pods for a moment.
+// restarted kubelet does not know any pods for a moment.
 func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	s := d.first.take(id)
 	if s != nil {
@@ -112,7 +112,7 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 		return s, nil
 	case err := <-failed:
 		end()
-		if err == nil { // the program has already exited, and its output is lost
+		if err == nil { // the program has already exited, and the output is lost
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, err
@@ -121,7 +121,7 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 	}
 }
 
-// waiting stores the first stream to each new sandbox for its first Dial, because opening another stream needs an exec.
+// waiting stores the first stream to each new sandbox for the first Dial, because opening another stream needs an exec.
 type waiting struct{ streams sync.Map } // sandbox ID -> *stream
 
 // keep stores a stream for the time attachTimeout.

@@ -131,7 +131,7 @@ func TestSilentNode(t *testing.T) {
 	backendtest.Dial(t, b, info.ID)
 }
 
-// TestIdentity verifies that a namespace has the same identity under every address of its cluster, and that other
+// TestIdentity verifies that a namespace has the same identity under every address of the cluster, and that other
 // namespaces have other identities.
 func TestIdentity(t *testing.T) {
 	t.Parallel()

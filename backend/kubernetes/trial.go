@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// trialPort is the port on which one pod of a trial listens, in its network namespace.
+// trialPort is the port on which one pod of a trial listens, in the pod's network namespace.
 const trialPort = 17253
 
 // open is the network of a trial pod not selected by any policy.
@@ -29,7 +29,7 @@ const open = "open"
 // roleTrial is the role label of trial pods.
 const roleTrial = "network-trial"
 
-// trialPatience is how long a pod tries to reach a target. In a busy cluster, its network may be ready late.
+// trialPatience is how long a pod tries to reach a target. In a busy cluster, the network may be ready late.
 const trialPatience = 10 * time.Second
 
 // trialLife is the maximum lifetime of a trial pod, even if this process dies. It is long because the image may have to

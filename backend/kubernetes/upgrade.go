@@ -52,7 +52,7 @@ func (d *driver) executor(url *url.URL) (remotecommand.Executor, error) {
 }
 
 // upgrade creates SPDY connections like client-go, with two differences. If the request's context ends, the connection
-// is closed even while the server does not respond, for example because of a frozen node. A rejection keeps its error
+// is closed even while the server does not respond, for example because of a frozen node. A rejection keeps the error
 // type.
 type upgrade struct {
 	*spdy.SpdyRoundTripper

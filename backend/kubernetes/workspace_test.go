@@ -52,7 +52,7 @@ func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
 	return ""
 }
 
-// TestClaimOfCreateThatFails verifies which claims remain after a Create fails because its caller gave up. Existing
+// TestClaimOfCreateThatFails verifies which claims remain after a Create fails because the caller gave up. Existing
 // claims are kept. Claims created by this Create are removed, even if the response to the creation was lost.
 func TestClaimOfCreateThatFails(t *testing.T) {
 	t.Parallel()

@@ -136,7 +136,7 @@ func TestReusedPID(t *testing.T) {
 	must(t, b.Start(t.Context(), info.ID))
 }
 
-// TestDamagedProcess verifies that a process with a damaged record is found through its control group.
+// TestDamagedProcess verifies that a process with a damaged record is found through the control group.
 func TestDamagedProcess(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

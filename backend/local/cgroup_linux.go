@@ -158,7 +158,7 @@ func (b *driver) sweepGroups() error {
 		}
 	}
 	for _, dir := range dirs {
-		if !known[filepath.Base(dir)] { // a sandbox's record exists before and after its group
+		if !known[filepath.Base(dir)] { // a sandbox's record exists before and after the group
 			_ = unix.Rmdir(dir) // another process may have removed it, or it is still in use
 		}
 	}
@@ -192,7 +192,7 @@ func (g group) all() []string {
 func (g group) create(ctx context.Context) error {
 	for _, d := range g.all() {
 		err := os.Mkdir(d, 0o755)
-		if errors.Is(err, os.ErrExist) { // its counters belong to the last start
+		if errors.Is(err, os.ErrExist) { // the counters belong to the last start
 			if err = g.remove(ctx); err == nil {
 				err = os.Mkdir(d, 0o755)
 			}
@@ -224,7 +224,7 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	}
 	memory := l.MemoryBytes + kit.GuestMemory
 	set("pids", "pids.max", l.PIDs+kit.GuestPIDs)
-	// If the host has fewer CPUs than requested, its CPUs are a sufficient limit.
+	// If the host has fewer CPUs than requested, no further limit is necessary.
 	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
 	if g.c.v2 {
 		set("memory", "memory.max", memory)
@@ -268,7 +268,7 @@ func (g group) kill(ctx context.Context, boot string) error {
 	return nil
 }
 
-// remove removes the group after its processes were killed. It does nothing if the group does not exist.
+// remove removes the group after all processes were killed. It does nothing if the group does not exist.
 func (g group) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rmdirPatience)
 	defer cancel()

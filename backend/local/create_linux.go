@@ -249,12 +249,12 @@ func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 	if err := l.configure(b.view(&x.record, b.group(x))); err != nil {
 		return err
 	}
-	// The launcher creates no lasting objects before release, and exits when this process exits. Therefore its record is
+	// The launcher creates no lasting objects before release, and exits when this process exits. Therefore the record is
 	// written before release.
 	if err := host.WriteJSON(x.file(runFile), p, false); err != nil {
 		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
-	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports its own exit
+	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports this exit
 		return err
 	}
 	return l.release(ctx)
@@ -286,7 +286,7 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, proce
 	return l, p, nil
 }
 
-// endpoints creates the files to be inherited by the guest agent: its socket and its log.
+// endpoints creates the files to be inherited by the guest agent: the socket and the log.
 func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	if listener, err = x.listen(); err != nil {
 		return nil, nil, fmt.Errorf("local: creating the guest agent's socket: %w", scrub(err))

@@ -56,7 +56,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	<-next.Done()
 }
 
-// TestDamagedRecord verifies that a sandbox with a damaged record is neither listed nor changed, and that its name
+// TestDamagedRecord verifies that a sandbox with a damaged record is neither listed nor changed, and that the name
 // stays taken.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestLateRemove(t *testing.T) {
 	backendtest.Remove(t, b, fresh.ID)
 }
 
-// beginCreation creates the first objects of a session's creation and holds its lock until unlock, like a running
+// beginCreation creates the first objects of a session's creation and holds the lock until unlock, like a running
 // creation.
 func beginCreation(t *testing.T, dir string, spec backend.Spec) (unlock func()) {
 	t.Helper()

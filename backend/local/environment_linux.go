@@ -127,7 +127,7 @@ func (b *driver) showEnvironment(c *launch.Config, r *record) {
 	c.Links = append(c.Links, launch.Link{Path: backend.NodeModulesLink, Target: backend.EnvironmentDir + backend.NodeModulesLink})
 }
 
-// CommitEnvironment saves the files in backend.EnvironmentDir as a directory, which gets its name when it is complete.
+// CommitEnvironment saves the files in backend.EnvironmentDir as a directory, which gets a name when it is complete.
 func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	x, err := b.locked(ctx, id)
 	if err != nil {

@@ -83,7 +83,7 @@ func withScore(score string) []string {
 	return []string{"/bin/sh", "-c", `echo "$0" > /proc/self/oom_score_adj; exec "$@"`, score}
 }
 
-// TestOOMScoresOfHost verifies the scores if the host process is protected or has raised its own score.
+// TestOOMScoresOfHost verifies the scores if the host process is protected or has a raised score.
 func TestOOMScoresOfHost(t *testing.T) {
 	t.Parallel()
 	t.Run("protected", func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestOOMScoresOfHost(t *testing.T) {
 // mountedEnv is set in a child process of TestMountedWorkspace with a private mount namespace.
 const mountedEnv = "WORKCELL_LOCAL_TEST_MOUNTED"
 
-// TestMountedWorkspace verifies that removing a sandbox does not touch foreign mounts in its workspace.
+// TestMountedWorkspace verifies that removing a sandbox does not touch foreign mounts in the workspace.
 func TestMountedWorkspace(t *testing.T) {
 	if os.Getenv(mountedEnv) == "" {
 		t.Parallel()

@@ -16,7 +16,7 @@ import (
 )
 
 // Root assigns every sandbox a separate block of user and group IDs. Nothing else uses this range: /etc/subuid of all
-// distributions begins at 65536 or 100000. systemd's container IDs end at 1879048191, and its other IDs begin at
+// distributions begins at 65536 or 100000. systemd's container IDs end at 1879048191, and systemd's other IDs begin at
 // 2147352576.
 const (
 	firstBlock = 0x7000_0000 // 1879048192
@@ -110,7 +110,7 @@ func (d dirs) block(base uint32) string {
 	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
 }
 
-// dropStale removes a claim without an owner. This is safe because a sandbox exists before its claim, and the claim is
+// dropStale removes a claim without an owner. This is safe because a sandbox exists before the claim, and the claim is
 // released before the sandbox is removed.
 func (d dirs) dropStale(link string) {
 	claimant, err := os.Readlink(link)

@@ -91,7 +91,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return infos, nil
 }
 
-// sweepOne removes a sandbox of the instance if its creator died. It does not touch other sandboxes.
+// sweepOne removes a sandbox of the instance if the creator died. It does not touch other sandboxes.
 func (b *driver) sweepOne(ctx context.Context, session, instance string) {
 	if err := b.clear(ctx, session, instance); err != nil {
 		b.log.Warn("local: cannot remove leftovers of an interrupted create", "session", session, "error", err)
@@ -146,7 +146,7 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 	return b.halt(ctx, x)
 }
 
-// halt kills the process of a locked sandbox and removes its control group and mounts.
+// halt kills the process of a locked sandbox and removes the control group and mounts.
 func (b *driver) halt(ctx context.Context, x *sandbox) error {
 	if err := b.Thaw(ctx, x); err != nil {
 		return err

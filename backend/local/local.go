@@ -1,17 +1,18 @@
 // Package local runs sandboxes on this Linux host without an engine. It needs no daemon, no images, and no privileges
 // except the privileges of the calling user.
 //
-// A sandbox is a process in new user, PID, mount, network, IPC, UTS, and cgroup namespaces. Its PID 1 is the Workcell
-// guest agent. It sees the host's /usr, /bin, /sbin, and /lib* read-only, a generated /etc and /dev, and a private
-// /workspace. It sees no other files of the host. Commands have no capabilities and cannot gain any (no_new_privs,
-// locked secure bits). The same system call filter as in containers applies to them, as well as Landlock if the kernel
-// supports it, and cgroups if they are writable. docs/local.md has the complete list and a comparison with containers.
+// A sandbox is a process in new user, PID, mount, network, IPC, UTS, and cgroup namespaces. PID 1 of the sandbox is the
+// Workcell guest agent. The sandbox sees the host's /usr, /bin, /sbin, and /lib* read-only, a generated /etc and /dev,
+// and a private /workspace. It sees no other files of the host. Commands have no capabilities and cannot gain any
+// (no_new_privs, locked secure bits). The same system call filter as in containers applies to them, as well as Landlock
+// if the kernel supports it, and cgroups if they are writable. docs/local.md has the complete list and a comparison
+// with containers.
 //
 //	b, err := local.New(ctx, nil)         // err names the missing isolation
 //	m, err := session.NewManager(b, nil)
 //
 // The driver never falls back to weaker isolation. If a part of the isolation is not available, New or Create returns
-// an error wrapping backend.ErrUnsupported. Its text names the missing part and how to enable it.
+// an error wrapping backend.ErrUnsupported. The text names the missing part and how to enable it.
 //
 // # Images
 //
@@ -21,9 +22,9 @@
 //
 // # Life
 //
-// A sandbox keeps running after its creator process exits. Its state is in Options.StateDir. All processes of the same
-// user with the same directory see the same sandboxes. While the starting process runs, the sandbox is a child process
-// of it, and a goroutine waits for the sandbox's exit, even after Close.
+// A sandbox keeps running after the creator process exits. The sandboxes' state is in Options.StateDir. All processes
+// of the same user with the same directory see the same sandboxes. While the starting process runs, the sandbox is a
+// child process of it, and a goroutine waits for the sandbox's exit, even after Close.
 //
 // # Spans
 //

@@ -28,7 +28,7 @@ const (
 	runFile    = "run.json"    // the current process, if any
 	madeFile   = "made"        // exists when Create is complete
 	lockFile   = "lock"        // locked during changes of the sandbox
-	// identityLink is a dangling symbolic link to nonce@instance. Unlike a file, a link always has its content.
+	// identityLink is a dangling symbolic link to nonce@instance. Unlike a file, a link is never empty.
 	identityLink = "identity"
 	socketFile   = "guest.sock"
 	logFile      = "guest.log" // standard error of the guest agent
@@ -99,7 +99,7 @@ func (x *sandbox) letGo() {
 	}
 }
 
-// readSandbox reads a sandbox without locking it. If the sandbox does not exist or its record is damaged, readSandbox
+// readSandbox reads a sandbox without locking it. If the sandbox does not exist or the record is damaged, readSandbox
 // returns ErrNotFound. Before the creator has written the record, only the data in the directory's link is available.
 func (b *driver) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
@@ -121,7 +121,7 @@ func (b *driver) readSandbox(session string) (*sandbox, error) {
 	return x, nil
 }
 
-// own reads a sandbox by its ID.
+// own reads a sandbox by ID.
 func (b *driver) own(id string) (*sandbox, error) {
 	session, nonce, err := splitID(id)
 	if err != nil {
@@ -134,7 +134,7 @@ func (b *driver) own(id string) (*sandbox, error) {
 	return x, nil
 }
 
-// locked reads a sandbox by its ID and locks it until unlock. The lock also excludes other processes.
+// locked reads a sandbox by ID and locks it until unlock. The lock also excludes other processes.
 func (b *driver) locked(ctx context.Context, id string) (*sandbox, error) {
 	x, err := b.own(id)
 	if err != nil {
@@ -167,7 +167,7 @@ func (x *sandbox) acquire(ctx context.Context) error {
 	return err
 }
 
-// tryLock acquires the lock if it is free. The kernel releases the lock when its owner dies.
+// tryLock acquires the lock if it is free. The kernel releases the lock when the owner dies.
 func (x *sandbox) tryLock() (bool, error) { return x.takeLock((*flock.Flock).TryLock) }
 
 func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) {

@@ -21,7 +21,7 @@ const imageFile = "disk.img"
 
 func (d dirs) image(session string) string { return filepath.Join(d.workspace(session), imageFile) }
 
-// chooseEnforcement returns the enforcement of the workspace limit. An existing workspace keeps its enforcement.
+// chooseEnforcement returns the enforcement of the workspace limit. An existing workspace keeps the same enforcement.
 func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
 	if old, err := b.dirs.readOwner(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
@@ -47,14 +47,14 @@ func (b *driver) formatWorkspace(ctx context.Context, x *sandbox, file string) e
 	return sizedfs.Format(ctx, file, x.sizedSpec())
 }
 
-// sizedSpec describes a workspace's file system. The mount sets the owner of its root directory.
+// sizedSpec describes a workspace's file system. The mount sets the owner of the root directory.
 func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
-// mountSized mounts a workspace's file system on its directory, in the mount namespace of the sandbox's launcher. The
-// launcher moves the mount to its final place. The mount is not visible on the host, because mounts do not propagate
-// from another user's namespace.
+// mountSized mounts a workspace's file system on the workspace's directory, in the mount namespace of the sandbox's
+// launcher. The launcher moves the mount to the final place. The mount is not visible on the host, because mounts do
+// not propagate from another user's namespace.
 func (b *driver) mountSized(x *sandbox, launcher int) error {
 	d, err := sizedfs.Attach(b.dirs.image(x.session()))
 	if errors.Is(err, os.ErrNotExist) {

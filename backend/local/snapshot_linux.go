@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
-// snapshots returns the location of a sandbox's workspace, and its processes if it is running.
+// snapshots returns the location of a sandbox's workspace, and the processes if the sandbox is running.
 func (b *driver) snapshots(x *sandbox) *snapshots.Workspace {
 	w := b.dirs.snapshots(x.session(), x.Sized())
 	w.Base = int64(x.IDs.Base)

@@ -68,7 +68,7 @@ func snapshotsOn(t *testing.T, mkfs ...string) {
 }
 
 // TestSnapshotsTakeWhatChanged verifies that, on a file system without support for shared blocks, files unchanged since
-// the last snapshot or rollback use no additional space. It also verifies that a fork with a limit reserves its space.
+// the last snapshot or rollback use no additional space. It also verifies that a fork with a limit reserves the space.
 func TestSnapshotsTakeWhatChanged(t *testing.T) {
 	t.Parallel()
 	dir := newDisk(t, "mkfs.ext4", "-q", "-F")

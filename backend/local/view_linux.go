@@ -22,7 +22,7 @@ const hostname = "workcell"
 // hostFiles returns the existing files of the host's /etc visible in a sandbox. The linker, TLS libraries, and the
 // alternatives system need these files. They contain no secrets. A sandbox sees no other files of /etc.
 func hostFiles() []string {
-	// Debian's Java reads its settings from this directory. Only the management subdirectory contains passwords.
+	// Debian's Java reads settings from this directory. Only the management subdirectory contains passwords.
 	java, _ := filepath.Glob("/etc/java-*-openjdk/[^m]*")
 	return append(java,
 		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/mime.types",
@@ -199,7 +199,7 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	for _, m := range r.Mounts {
 		c.Trees = append(c.Trees, launch.Tree{Source: m.Source, Target: m.Target, Writable: m.Writable, Alone: true})
 	}
-	// A guest agent reads its limits from these files.
+	// A guest agent reads limits from these files.
 	if b.machine.cgroups.v2 {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
 		return

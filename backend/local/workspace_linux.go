@@ -20,7 +20,7 @@ const ownerFile = "owner.json"
 type workspace struct {
 	Instance string `json:"instance"`
 	Base     uint32 `json:"base"` // first ID of the block of user IDs
-	Size     int64  `json:"size"` // size of its file system; 0 for a directory without a hard limit
+	Size     int64  `json:"size"` // size of the file system; 0 for a directory without a hard limit
 	// Maker is the nonce of the workspace's first sandbox. Last is the nonce of the last completely created sandbox with
 	// this workspace.
 	Maker string `json:"maker"`
@@ -34,7 +34,7 @@ var errDamaged = errors.New("its owner record is damaged")
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
 
 // readOwner reads the owner of a workspace. It returns os.ErrNotExist if the workspace does not exist, and errDamaged
-// if its owner is unknown.
+// if the owner is unknown.
 func (d dirs) readOwner(session string) (workspace, error) {
 	var w workspace
 	switch err := host.ReadJSON(d.ownerFile(session), &w); {
@@ -173,7 +173,7 @@ func (b *driver) settle(x *sandbox) error {
 	return os.WriteFile(x.file(madeFile), nil, 0o600)
 }
 
-// removeWorkspace removes a session's workspace if meant returns true, and releases its user IDs. The caller must hold
+// removeWorkspace removes a session's workspace if meant returns true, and releases the user IDs. The caller must hold
 // the session's name, so that no other process can take over the workspace. If the owner is unknown, meant gets a
 // workspace without a Maker.
 func (b *driver) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {

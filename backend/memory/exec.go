@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// execution is one command. It waits for the end of its standard input, gets an answer, and exits.
+// execution is one command. It waits for the end of standard input, gets an answer, and exits.
 type execution struct {
 	g       *guest
 	req     wire.RunRequest
@@ -108,7 +108,7 @@ func (x *execution) live() {
 	close(x.ended)
 }
 
-// ask records the command and returns its answer.
+// ask records the command and returns the answer.
 func (x *execution) ask() Answer {
 	x.mu.Lock()
 	c := Command{

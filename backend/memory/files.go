@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// files stores the files of a workspace. Its paths are clean and relative. The workspace itself is ".".
+// files stores the files of a workspace. The paths are clean and relative. The workspace itself is ".".
 type files struct {
 	mu    sync.Mutex // guards all fields below
 	nodes map[string]*node

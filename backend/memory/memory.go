@@ -1,4 +1,4 @@
-// Package memory is a driver for your own tests. Its sandboxes need no processes, engine, or disk, and work on every
+// Package memory is a driver for your own tests. The sandboxes need no processes, engine, or disk, and work on every
 // operating system.
 //
 // A test passes the backend to session.NewManager like any other driver. The backend stores files in memory, answers
@@ -10,8 +10,8 @@
 //	...                                  // the code under test opens sandboxes and runs commands
 //	for _, c := range b.Calls() { ... }  // Create, Exec, Put, Remove, in order
 //
-// A command without an answer exits with code 127, and its standard error shows the missing Go call. Use
-// [Backend.Fault] to make calls fail or wait. Use [Backend.Lose] to remove a sandbox.
+// A command without an answer exits with code 127, and standard error shows the missing Go call. Use [Backend.Fault] to
+// make calls fail or wait. Use [Backend.Lose] to remove a sandbox.
 //
 // The driver isolates and runs nothing, so tests with it cannot verify the effects of commands. It does not support
 // terminals, ports, services, links, mounts, and environments.
@@ -70,7 +70,7 @@ type workspace struct {
 	files    *files
 }
 
-// sandbox is one sandbox. Its info is immutable, except for the state.
+// sandbox is one sandbox. The info is immutable, except for the state.
 type sandbox struct {
 	info  backend.Info
 	guest *guest // nil if the sandbox is stopped
@@ -252,7 +252,7 @@ func (b *Backend) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop kills the commands of a sandbox and keeps its files.
+// Stop kills the commands of a sandbox and keeps the files.
 func (b *Backend) Stop(ctx context.Context, id string) error {
 	if err := b.begin(ctx, Call{Op: OpStop, Sandbox: b.e.session(id)}); err != nil {
 		return err

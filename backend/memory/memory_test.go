@@ -47,7 +47,7 @@ func TestUnscripted(t *testing.T) {
 	}
 }
 
-// TestTimeout verifies that a command over its timeout ends as on a real engine.
+// TestTimeout verifies that a command over the timeout ends as on a real engine.
 func TestTimeout(t *testing.T) {
 	b, m := manage(t)
 	b.On("sleep 1h", memory.Answer{Stdout: "begun\n", Takes: time.Hour})

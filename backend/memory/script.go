@@ -91,7 +91,7 @@ func (b *Backend) OnPrefix(prefix string, a Answer) {
 	b.Script(func(c Command) (Answer, bool) { return a, strings.HasPrefix(c.Line(), prefix) })
 }
 
-// Script registers f as a source of answers. If f returns true for a command, its answer applies. f may be called
+// Script registers f as a source of answers. If f returns true for a command, f's answer applies. f may be called
 // concurrently.
 func (b *Backend) Script(f func(Command) (Answer, bool)) {
 	b.e.mu.Lock()

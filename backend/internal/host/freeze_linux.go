@@ -25,7 +25,7 @@ const FreezerController = "freezer"
 // slow disk.
 const freezePatience = 5 * time.Second
 
-// Processes identifies the processes of a sandbox by its main process.
+// Processes identifies the processes of a sandbox by the main process.
 type Processes struct {
 	PID int
 	// Seen reports whether the main process is in the expected control group. If the engine and the caller have different
@@ -35,7 +35,7 @@ type Processes struct {
 	v2    bool
 }
 
-// ProcessesOf returns the processes of a sandbox, found by its main process. The function own must accept the last part
+// ProcessesOf returns the processes of a sandbox, found by the main process. The function own must accept the last part
 // of the control group's name, because any other group may contain foreign processes.
 func ProcessesOf(pid int, own func(group string) bool) Processes {
 	p := Processes{PID: pid}
@@ -230,8 +230,8 @@ func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 // members returns the processes in the sandbox's control group.
 func (p Processes) members() []int { return Members(p.group) }
 
-// Members returns the processes of a control group by its directory. If the group no longer exists, Members returns
-// nil.
+// Members returns the processes of a control group by the group's directory. If the group no longer exists, Members
+// returns nil.
 func Members(group string) []int {
 	b, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine returns the name of the host's distribution and its kernel release.
+// Machine returns the name of the host's distribution and kernel release.
 func Machine() (system, kernel string) {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil { // always succeeds
@@ -31,7 +31,7 @@ func Machine() (system, kernel string) {
 	return "linux", kernel
 }
 
-// OnThread runs f on a thread and ends this thread afterwards, so f may change the thread's attributes, for example its
+// OnThread runs f on a thread and ends this thread afterwards, so f may change the thread's attributes, for example
 // namespaces. OnThread never uses the first thread of the process, because that thread cannot exit and its namespaces
 // count as the namespaces of the process.
 func OnThread(f func() error) error {

@@ -100,7 +100,7 @@ func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ er
 	}, nil
 }
 
-// Background runs f in a goroutine, and Close waits for it. f performs cleanup, so Close does not cancel its context.
+// Background runs f in a goroutine, and Close waits for it. f performs cleanup, so Close does not cancel f's context.
 // CleanupTimeout bounds the context. Only an admitted call may use Background, because Close could otherwise have
 // stopped waiting.
 func (c *Calls) Background(ctx context.Context, f func(context.Context)) {
@@ -137,7 +137,7 @@ func (c *Calls) Close(release func() error) error {
 
 // Bound bounds one call to the engine by a time limit and by the engine's response to pings. An engine under load may
 // need a long time for a call but still answers pings. If the engine hangs and answers nothing, the context ends with
-// ErrSilent as its cause.
+// ErrSilent as the cause.
 func (c *Calls) Bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if c.o.Context != nil {
 		ctx = c.o.Context(ctx)
@@ -167,7 +167,7 @@ func (c *Calls) Bound(ctx context.Context, limit time.Duration) (context.Context
 	}
 }
 
-// Call makes one bounded call to the engine and maps its error. what names the call in errors.
+// Call makes one bounded call to the engine and maps the error. what names the call in errors.
 func Call[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
 	cctx, cancel := c.Bound(ctx, c.o.Limit)
 	defer cancel()

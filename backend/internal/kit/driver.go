@@ -187,7 +187,7 @@ func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.E
 	})
 }
 
-// RemoveEnvironment removes an environment by its name.
+// RemoveEnvironment removes an environment by name.
 func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveEnvironment(ctx, instance, name) })
 }

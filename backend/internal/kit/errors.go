@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Error describes a failure reported by an engine or its host. Its text is safe to show to agents because it contains
+// Error describes a failure reported by an engine or the host. The text is safe to show to agents because it contains
 // no host paths.
 type Error struct {
 	Driver string
@@ -46,8 +46,8 @@ func (c *Calls) Error(what string, kind error, detail string) error {
 }
 
 // Fail converts an error of the engine's client or of the host to an error of package backend. ctx is the caller's
-// context, not the context of the single call. If ctx has ended, Fail returns its error. Only the log gets the full
-// text.
+// context, not the context of the single call. If ctx has ended, Fail returns the error of ctx. Only the log gets the
+// full text.
 func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -66,14 +66,14 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	}
 	c.o.Log.Debug(c.o.Name+": call failed", "call", what, "error", users.ReplaceAllString(err.Error(), "://"))
 	e := &Error{Driver: c.o.Name, What: what, Kind: Classify(err, c.o.Classify)}
-	if !errors.Is(e.Kind, backend.ErrUnavailable) { // its text would only repeat the socket's name
+	if !errors.Is(e.Kind, backend.ErrUnavailable) { // the text would only repeat the socket's name
 		e.Detail = Scrub(err.Error())
 	}
 	return e
 }
 
 // ended returns the reason why ctx ended, or nil if ctx has not ended. It compares the deadline with the clock, because
-// an engine or its client may notice the deadline first and return a different error text.
+// an engine or the client may notice the deadline first and return a different error text.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded

@@ -144,7 +144,7 @@ func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size
 	return size, tw.Close()
 }
 
-// headers returns the headers of a file and of its parent directories, except for directories in dirs.
+// headers returns the headers of a file and of the parent directories, except for directories in dirs.
 func headers(f embed.File, dirs map[string]bool) []tar.Header {
 	h := tar.Header{Name: f.Path, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data))}
 	if f.Mode.Type() == fs.ModeSymlink {

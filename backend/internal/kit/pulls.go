@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Pulls shares one pull among all callers for the same image. A pull is canceled when its last waiter leaves.
+// Pulls shares one pull among all callers for the same image. A pull is canceled when the last waiter leaves.
 type Pulls struct {
 	calls *Calls
 	limit time.Duration
@@ -21,12 +21,12 @@ type Pulls struct {
 }
 
 // NewPulls returns a Pulls. Each pull takes at most limit. calls counts pulls as pending work, because a pull may
-// continue for a moment after its last waiter left.
+// continue for a moment after the last waiter left.
 func NewPulls(calls *Calls, limit time.Duration) *Pulls {
 	return &Pulls{calls: calls, limit: limit, running: map[string]*fetch{}}
 }
 
-// fetcher pulls the image of a plan. Its context ends after the limit, or when the last waiter leaves. It may call
+// fetcher pulls the image of a plan. The context ends after the limit, or when the last waiter leaves. It may call
 // report at any time. report never blocks: a slow waiter loses reports and does not delay other waiters.
 type fetcher func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
 

@@ -34,7 +34,7 @@ const (
 //
 // If running fails or ctx ends, ReachGuest returns this error. If running returns another process ID, ReachGuest
 // returns backend.ErrLost. If the process does not exist on this host or this process may not enter it, ReachGuest
-// returns ErrElsewhere. It also returns ErrElsewhere if the container is running but its socket is not available. In
+// returns ErrElsewhere. It also returns ErrElsewhere if the container is running but the socket is not available. In
 // this case, the container's commands keep the socket busy, and only the engine can reach the guest agent without the
 // socket.
 func ReachGuest(ctx context.Context, group string, pid int, running func(context.Context) (int, error)) (io.ReadWriteCloser, error) {

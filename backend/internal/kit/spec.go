@@ -17,7 +17,7 @@ import (
 // maxLabels is the maximum total size of the user's labels, in bytes.
 const maxLabels = 64 * 1024
 
-// Plan is a checked Spec with its defaults filled in.
+// Plan is a checked Spec with all defaults filled in.
 type Plan struct {
 	Spec  backend.Spec   // with the resolved limits of the sandbox
 	Asked backend.Limits // limits requested by the Spec

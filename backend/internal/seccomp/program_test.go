@@ -44,8 +44,8 @@ func simulate(t testing.TB, arch string) simulator {
 	t.Helper()
 	insns, err := seccomp.Instructions(target(arch))
 	must(t, err)
-	// The virtual machine only accepts its own instruction types. Assembling the raw form proves that the kernel's form
-	// exists.
+	// The virtual machine only accepts package bpf's instruction types. Assembling the raw form proves that the kernel's
+	// form exists.
 	if _, err := bpf.Assemble(insns); err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func empty(file string) error {
 	return errors.Join(err, unix.Close(root))
 }
 
-// Mount mounts the file system in a file without a visible mount point, and returns a descriptor of its root directory.
+// Mount mounts the file system in a file without a visible mount point, and returns a descriptor of the root directory.
 // The kernel unmounts it when this descriptor and all descriptors of files below it are closed. If the file system is
 // already mounted elsewhere, both mounts show the same files. A mount elsewhere is not affected when this mount ends.
 // Only one caller at a time may attach this file.

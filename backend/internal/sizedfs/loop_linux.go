@@ -23,7 +23,7 @@ func (d *Device) Close() error { return d.f.Close() }
 const attachBound = 10 * time.Second
 
 // Attach returns a loop device for file. It returns the existing device if the file is still mounted, and a new device
-// otherwise. Two devices for one file would destroy its contents, so only one caller at a time may attach this file.
+// otherwise. Two devices for one file would destroy the contents, so only one caller at a time may attach this file.
 func Attach(file string) (*Device, error) {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
@@ -87,7 +87,7 @@ func find(file *unix.Stat_t) *Device {
 		if err != nil {
 			continue // released, or not visible to this process
 		}
-		// While the device is open, its backing file cannot change.
+		// While the device is open, the backing file cannot change.
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == file.Ino && info.Device == file.Dev && info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
 			return &Device{path, dev}

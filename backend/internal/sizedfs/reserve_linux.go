@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A new file system leaves this much of its disk free, because the engine and the drivers' records need the space.
+// A new file system leaves this much of the disk free, because the engine and the drivers' records need the space.
 const (
 	keptFree = 256 << 20
-	keptPart = 50 // on a small disk, 1/50 of its size
+	keptPart = 50 // on a small disk, 1/50 of the disk's size
 )
 
 // Room returns ENOSPC if the disk of an open file has less free space than taken plus the reserve.

@@ -16,8 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// TestSize verifies that a file system has the requested capacity and hardly more, and that all its space stays
-// reserved.
+// TestSize verifies that a file system has the requested capacity and hardly more, and that all space stays reserved.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20} {
@@ -40,7 +39,7 @@ func setAside(t *testing.T, file string) bool {
 	return st.Blocks*512 >= st.Size
 }
 
-// use mounts a file system, checks its size, and writes and deletes files in it.
+// use mounts a file system, checks the size, and writes and deletes files in it.
 func use(t *testing.T, file string, size int64) {
 	t.Helper()
 	d, err := sizedfs.Attach(file)

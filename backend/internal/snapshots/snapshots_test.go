@@ -240,7 +240,7 @@ func TestCopyHasItsOwnMechanism(t *testing.T) {
 	}
 }
 
-// TestForkOfRemoved verifies that a fork during the removal of its origin has all files, or fails.
+// TestForkOfRemoved verifies that a fork during the removal of the origin has all files, or fails.
 func TestForkOfRemoved(t *testing.T) {
 	t.Parallel()
 	var names []string

@@ -33,7 +33,7 @@ const (
 	busyFile = ".busy"
 )
 
-// Workspace describes the location of a session's workspace. Its methods are safe for concurrent use, including use by
+// Workspace describes the location of a session's workspace. The methods are safe for concurrent use, including use by
 // several processes.
 type Workspace struct {
 	Dir   string // removed together with the workspace; contains the snapshots
@@ -126,7 +126,7 @@ func (w *Workspace) locked(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// add creates a snapshot. fill writes its contents to a new directory. If fill fails, add removes the directory.
+// add creates a snapshot. fill writes the contents to a new directory. If fill fails, add removes the directory.
 func (w *Workspace) add(ctx context.Context, name string, fill func(dir string) error) error {
 	if err := w.admit(name); err != nil {
 		return err
@@ -180,7 +180,7 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 		if err != nil {
 			return err
 		}
-		// The workspace never had this state, so lastState must not select this snapshot. Its files have no marks.
+		// The workspace never had this state, so lastState must not select this snapshot. The files have no marks.
 		return os.Chtimes(filepath.Join(dir, recordFile), time.Time{}, time.Unix(0, 0))
 	})
 }
@@ -279,7 +279,7 @@ func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 	return fd, marked, err
 }
 
-// marked returns the time when the files of a snapshot were last marked. This is the modification time of its record.
+// marked returns the time when the files of a snapshot were last marked. This is the modification time of the record.
 func (w *Workspace) marked(name string) time.Time {
 	st, err := os.Stat(w.path(name, recordFile))
 	if err != nil {
@@ -304,7 +304,7 @@ func (m *mirror) between(src, dst string, f func(src, dst int) error) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, leave()) }()
-	to, _, err := m.enter(unix.AT_FDCWD, dst) // its final mode is set last
+	to, _, err := m.enter(unix.AT_FDCWD, dst) // the final mode is set last
 	if err != nil {
 		return err
 	}
@@ -523,7 +523,7 @@ func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, leave()) }()
-	dst, _, err := w.open(m) // its final mode is set last
+	dst, _, err := w.open(m) // the final mode is set last
 	if err != nil {
 		return err
 	}
@@ -607,7 +607,7 @@ func (w *Workspace) fillImage(ctx context.Context, rec record, to Target) (io.Cl
 	return os.NewFile(uintptr(dst), "workspace"), nil
 }
 
-// classed removes host paths from an error and keeps its class.
+// classed removes host paths from an error and keeps the class.
 func classed(err error) error {
 	if errors.Is(err, unix.ENOENT) && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) {
 		return fmt.Errorf("%w: %w", host.Public(err), backend.ErrLost)

@@ -43,7 +43,7 @@ type mirror struct {
 	same func(src file, dst *unix.Stat_t) bool
 	// made is called for every created file in the target.
 	made func(src, dst file) error
-	// fromKept and toKept mean that the source or the target is a snapshot. The modes of its files can be stored in
+	// fromKept and toKept mean that the source or the target is a snapshot. The modes of the files can be stored in
 	// keptMode.
 	fromKept, toKept bool
 
@@ -90,7 +90,7 @@ type level struct {
 	fresh bool // just created and empty
 }
 
-// dir makes one directory equal to another and then sets its attributes.
+// dir makes one directory equal to another and then sets the attributes.
 func (m *mirror) dir(src int, l *level) error {
 	if l.depth > maxDepth {
 		return fmt.Errorf("the workspace has directories %d levels deep: %w", l.depth, backend.ErrTooLarge)
@@ -165,7 +165,7 @@ func (m *mirror) below(src int, l *level, name string) (err error) {
 	if made != nil && !errors.Is(made, unix.EEXIST) {
 		return made
 	}
-	to, _, err := m.enter(l.dst, name) // its final mode is set last
+	to, _, err := m.enter(l.dst, name) // the final mode is set last
 	if err != nil {
 		return err
 	}
@@ -453,7 +453,7 @@ func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok 
 	if path, ok = m.links[id]; ok || len(l.path)+len(name) >= unix.PathMax {
 		return path, ok, nil
 	}
-	if m.linked += 64 + len(l.path) + len(name); m.linked > maxLinked { // a map entry and its text
+	if m.linked += 64 + len(l.path) + len(name); m.linked > maxLinked { // a map entry and the text
 		return "", false, fmt.Errorf("the paths of the workspace's hard links need more than %d MiB; remove some: %w",
 			maxLinked>>20, backend.ErrTooLarge)
 	}
@@ -480,13 +480,13 @@ func (m *mirror) link(src int, first string, l *level, name string) error {
 	err := linkBelow(l.top, first, l.dst, name)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), // a command replaced first
-		errors.Is(err, unix.EACCES): // its directory has its final mode, which denies access
+		errors.Is(err, unix.EACCES): // the directory has its final mode, which denies access
 		return m.regular(src, l, name)
 	}
 	return err
 }
 
-// linkBelow links to a file of a tree by its path and does not follow symbolic links on the path.
+// linkBelow links to a file of a tree by path and does not follow symbolic links on the path.
 func linkBelow(top int, path string, dst int, name string) error {
 	dir, base, err := parent(top, path)
 	if err != nil {
@@ -523,7 +523,7 @@ func parent(top int, path string) (dir int, base string, err error) {
 	}
 }
 
-// enter opens a directory. If the directory's mode denies access to its owner and the owner is not root, enter adds the
+// enter opens a directory. If the directory's mode denies access to the owner and the owner is not root, enter adds the
 // missing permissions until leave is called.
 func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err error) {
 	fd, mode, err := usable(dir, name, unix.O_DIRECTORY)
@@ -541,7 +541,7 @@ func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err er
 	return fd, func() error { return errors.Join(unix.Fchmod(fd, *mode), unix.Close(fd)) }, nil
 }
 
-// openFile opens a file for reading, even if the file's mode denies access to its owner and the owner is not root.
+// openFile opens a file for reading, even if the file's mode denies access to the owner and the owner is not root.
 func openFile(dir int, name string) (int, error) {
 	fd, mode, err := usable(dir, name, unix.O_NONBLOCK)
 	if errors.Is(err, unix.EAGAIN) {
@@ -691,7 +691,7 @@ func list(dir int) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// markName returns the name of the extended attribute in which a copy stores the fingerprint of its original.
+// markName returns the name of the extended attribute in which a copy stores the original's fingerprint.
 func markName() string {
 	if os.Geteuid() == 0 {
 		return "trusted.workcell.origin"
@@ -716,7 +716,7 @@ func fingerprint(st *unix.Stat_t) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(st.Size))   //nolint:gosec // only compared
 }
 
-// marked reports whether a file is a copy of the original in its current state. last is the time of the last marks. A
+// marked reports whether a file is a copy of the original in the current state. last is the time of the last marks. A
 // file changed right before this time may have changed again with the same ctime, so marked returns false for it.
 func marked(copy file, original *unix.Stat_t, last time.Time) bool {
 	if !changedBefore(original, last.Add(-tick)) {
@@ -727,7 +727,7 @@ func marked(copy file, original *unix.Stat_t, last time.Time) bool {
 	return err == nil && string(b[:n]) == string(fingerprint(original))
 }
 
-// unchanged reports whether the earlier copy has the file in its current state.
+// unchanged reports whether the earlier copy has the file in the current state.
 func (m *mirror) unchanged(original *unix.Stat_t, l *level, name string) bool {
 	if l.prev < 0 {
 		return false

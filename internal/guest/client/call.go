@@ -45,7 +45,7 @@ func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byt
 	return k, nil
 }
 
-// abort makes pending reads and writes of the call fail and closes its stream.
+// abort makes pending reads and writes of the call fail and closes the stream.
 func (k *call) abort() {
 	_ = k.st.SetDeadline(time.Unix(1, 0)) // cannot fail
 	_ = k.st.Close()                      // the stream has no users

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// ops returns functions for all requests with a path. Each function returns the error of its request.
+// ops returns functions for all requests with a path. Each function returns the error of the request.
 func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
 	ctx := testContext(t)
 	return map[string]func(string) error{

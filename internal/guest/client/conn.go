@@ -124,8 +124,8 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Close ends the connection and all its calls. Attached commands are killed; recorded commands keep running. Calling
-// Close again has no effect.
+// Close ends the connection and all calls. Attached commands are killed; recorded commands keep running. Calling Close
+// again has no effect.
 func (c *Conn) Close() error {
 	c.closing.Do(func() {
 		c.link.fail(errClosed)

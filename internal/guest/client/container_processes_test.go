@@ -183,7 +183,7 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 			t.Errorf("the guest changed (-want +got):\n%s", diff)
 		}
 		alive(t, sandbox, c)
-		req := sh("setsid sleep 1000 & sleep 1000") // a process identified by its tag
+		req := sh("setsid sleep 1000 & sleep 1000") // a process identified by the tag
 		req.TimeoutMillis = 100
 		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
 			t.Errorf("got %v", brief(res))
@@ -209,7 +209,7 @@ print(opened)
 `
 
 // TestContainerConnectIsOpaque verifies that commands cannot access the memory of the guest agent's program, even right
-// after its start.
+// after the start.
 func TestContainerConnectIsOpaque(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {

@@ -56,7 +56,7 @@ func TestDialHalfClose(t *testing.T) {
 		if _, err := io.WriteString(conn, "hello "); err != nil {
 			t.Error(err)
 		}
-		got, err := io.ReadAll(conn) // reads one direction to its end; the other stays open
+		got, err := io.ReadAll(conn) // reads one direction to the end; the other stays open
 		if err != nil {
 			t.Error(err)
 		}

@@ -10,7 +10,7 @@ var (
 	// ErrConnLost means that the stream to the guest agent ended or was silent for too long. The effects of pending calls
 	// in the sandbox are unknown.
 	ErrConnLost = errors.New("connection to the guest agent lost")
-	// ErrNoAnswer means that the guest agent did not send its hello in time.
+	// ErrNoAnswer means that the guest agent did not send the hello in time.
 	ErrNoAnswer = fmt.Errorf("%w: no response", ErrConnLost)
 	// ErrProtocol means that the guest agent violated the protocol.
 	ErrProtocol = errors.New("protocol error of the guest agent")

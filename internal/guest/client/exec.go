@@ -42,19 +42,20 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 	return res, nil
 }
 
-// Attach starts a command and copies its complete output to stdout and stderr while it runs. A nil writer discards its
-// output. A slow writer blocks the command. Standard input comes from stdin; nil means no input. If ctx ends first, the
-// command and all its child processes are killed. Attach may return while a Read of stdin is in progress.
+// Attach starts a command and copies the complete output to stdout and stderr while the command runs. A nil writer
+// discards the output. A slow writer blocks the command. Standard input comes from stdin; nil means no input. If ctx
+// ends first, the command and all its child processes are killed. Attach may return while a Read of stdin is in
+// progress.
 func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
 	req.StdinStream = stdin != nil
 	return c.live(ctx, wire.OpAttach, &req, &req, stdin, stdout, stderr)
 }
 
-// Terminal starts a command on a terminal with the size req.Terminal and stays connected until the command ends. Its
-// input comes from stdin; nil means no input. Its complete output is copied to stdout while it runs, and a slow writer
-// blocks it. If ctx or stdin ends first, the command keeps running. The guest agent kills it when no host was connected
-// to its terminal for req.TimeoutMillis. Terminal may return while a Read of stdin is in progress. If another host
-// joins the terminal, Terminal returns ErrTakenOver.
+// Terminal starts a command on a terminal with the size req.Terminal and stays connected until the command ends. The
+// input comes from stdin; nil means no input. The complete output is copied to stdout while the command runs, and a
+// slow writer blocks it. If ctx or stdin ends first, the command keeps running. The guest agent kills it when no host
+// was connected to the terminal for req.TimeoutMillis. Terminal may return while a Read of stdin is in progress. If
+// another host joins the terminal, Terminal returns ErrTakenOver.
 func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
 	return c.live(ctx, wire.OpTerminal, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
 }
@@ -69,7 +70,7 @@ func (c *Conn) Resize(ctx context.Context, req wire.TerminalRequest) error {
 	return c.roundTrip(ctx, wire.OpResize, &req, new(wire.Empty))
 }
 
-// live sends a request with live output and waits for its response, which must match want.
+// live sends a request with live output and waits for the response, which must match want.
 func (c *Conn) live(ctx context.Context, op wire.Op, req any, want *wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
 	k, err := c.open(ctx, op, req)
 	if err != nil {
@@ -178,7 +179,7 @@ func (f *feeder) take(max int64) int {
 	return int(n)
 }
 
-// feed copies r to the guest agent. An error of r ends the input like its end does. Errors of the stream are reported
+// feed copies r to the guest agent. An error of r ends the input, like the end of r. Errors of the stream are reported
 // by the response.
 func (f *feeder) feed(r io.Reader) {
 	defer close(f.done)
@@ -226,7 +227,7 @@ func (c *Conn) Extend(ctx context.Context, req wire.DeadlineRequest) (wire.ExecS
 }
 
 // WriteStdin writes to the standard input of a command started with StdinOpen. It returns when the command's pipe has
-// accepted the data. Data larger than wire.MaxStdinWrite is sent in several requests. If the command has closed its
+// accepted the data. Data larger than wire.MaxStdinWrite is sent in several requests. If the command has closed the
 // input, the data is discarded.
 func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
 	for len(req.Data) > wire.MaxStdinWrite {

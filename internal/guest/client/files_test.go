@@ -77,7 +77,7 @@ func TestPartOfAFile(t *testing.T) {
 	}
 }
 
-// TestReplace verifies that a file is not replaced if the host has not seen its current content.
+// TestReplace verifies that a file is not replaced if the host has not seen the current content.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -136,7 +136,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestPutOverAFile verifies that rewriting a file keeps its mode, and that a file without write permission is not
+// TestPutOverAFile verifies that rewriting a file keeps the mode, and that a file without write permission is not
 // changed.
 func TestPutOverAFile(t *testing.T) {
 	t.Parallel()
@@ -315,7 +315,7 @@ func TestListIsSortedAndBounded(t *testing.T) {
 	}
 }
 
-// TestDeepTree verifies that a listing stops at its maximum depth and is marked as truncated.
+// TestDeepTree verifies that a listing stops at the maximum depth and is marked as truncated.
 func TestDeepTree(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)

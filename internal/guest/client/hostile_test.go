@@ -77,7 +77,7 @@ func hostileHandshake(t *testing.T) {
 		"no hello":      {say(marker), client.ErrNoAnswer, ""},
 		"noise":         {say(noise(1 << 20)), client.ErrProtocol, ""},
 		"a host":        {say(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)), client.ErrProtocol, ""},
-		// An old guest agent sends its version and waits for another host.
+		// An old guest agent sends a hello with the old version and waits for another host.
 		"old guest": {
 			say(wire.AppendMarker(nil, wire.FromGuest, 1)), client.ErrProtocol,
 			"version 1 of the protocol, this host version 3; remove the sandbox",
@@ -102,7 +102,7 @@ func muxHeader(version, kind byte, flags uint16, stream, length uint32) []byte {
 		byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}
 }
 
-// FuzzHostileStream verifies that any data after a hello ends the host's calls and its connection with an error of the
+// FuzzHostileStream verifies that any data after a hello ends the host's calls and the connection with an error of the
 // connection.
 func FuzzHostileStream(f *testing.F) {
 	f.Add(muxHeader(0, wire.MuxData, 0, 1, 12))

@@ -98,7 +98,7 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 	}
 }
 
-// TestDeadLeader verifies that a process whose first thread exited is killed together with its command.
+// TestDeadLeader verifies that a process whose first thread exited is killed together with the command.
 func TestDeadLeader(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

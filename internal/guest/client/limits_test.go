@@ -49,7 +49,7 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	}
 }
 
-// TestPassedLimitIsCut verifies that a command over the workspace's monitored limit is killed, that its result names
+// TestPassedLimitIsCut verifies that a command over the workspace's monitored limit is killed, that the result names
 // the truncated file, and that other files are unchanged.
 func TestPassedLimitIsCut(t *testing.T) {
 	t.Parallel()

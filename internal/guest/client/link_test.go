@@ -218,7 +218,7 @@ func TestCloseEndsPendingCalls(t *testing.T) {
 	dial(t, g)
 }
 
-// TestCancelThenClose verifies that a request is canceled if its host cancels it and disconnects immediately. The
+// TestCancelThenClose verifies that a request is canceled if the host cancels it and disconnects immediately. The
 // goodbye may arrive before the end of the stream.
 func TestCancelThenClose(t *testing.T) {
 	t.Parallel()

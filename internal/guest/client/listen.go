@@ -21,7 +21,7 @@ type Listener struct {
 	network string
 	conn    *Conn
 	call    *call                   // listen-v1 request, which ends when another host listens
-	ctx     context.Context         // ends with the listener; its cause is the reason
+	ctx     context.Context         // ends with the listener; the cause is the reason
 	fail    context.CancelCauseFunc // ends ctx
 	tasks   sync.WaitGroup
 	peers   chan *Peer

@@ -55,7 +55,7 @@ func background(t testing.TB, c *client.Conn, req wire.RunRequest) wire.RunReque
 	return req
 }
 
-// ends waits for a command to exit and returns its standard output.
+// ends waits for a command to exit and returns standard output.
 func ends(t testing.TB, c *client.Conn, req wire.RunRequest) string {
 	t.Helper()
 	res, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
@@ -141,7 +141,7 @@ func TestBridgeAfterTheHostsEnd(t *testing.T) {
 	ends(t, c, req)
 }
 
-// TestConnectionDeadlines verifies the deadlines of a connection. A read over its deadline can be repeated.
+// TestConnectionDeadlines verifies the deadlines of a connection. A read over the deadline can be repeated.
 func TestConnectionDeadlines(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -204,7 +204,7 @@ func (c *peerConn) SetReadDeadline(t time.Time) error {
 	return c.st.SetReadDeadline(t)
 }
 
-// SetWriteDeadline sets the deadline for pending and future writes. After a write exceeded its deadline, all later
+// SetWriteDeadline sets the deadline for pending and future writes. After a write exceeded the deadline, all later
 // writes fail.
 func (c *peerConn) SetWriteDeadline(t time.Time) error {
 	if c.closed.Load() {

@@ -133,7 +133,7 @@ func TestWriteStdin(t *testing.T) {
 	}
 }
 
-// TestWriteStdinBlocked verifies that a write not read by the command ends with its context, and that the command stays
+// TestWriteStdinBlocked verifies that a write not read by the command ends with the context, and that the command stays
 // usable.
 func TestWriteStdinBlocked(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ type viewer struct {
 	done bool
 }
 
-// view runs call, which is Terminal or Join. Its input comes from the method enter, and await sees its output.
+// view runs call, which is Terminal or Join. The input comes from the method enter, and await sees the output.
 func view(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.RunResult, error)) *viewer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -219,7 +219,7 @@ func TestTerminalOfABackgroundChild(t *testing.T) {
 	kill(t, c, res.ExecID)
 }
 
-// TestTerminalLeftAlone verifies that a terminal without a connected host is ended after its timeout, and that a
+// TestTerminalLeftAlone verifies that a terminal without a connected host is ended after the timeout, and that a
 // terminal with a connected host is not.
 func TestTerminalLeftAlone(t *testing.T) {
 	t.Parallel()
@@ -356,12 +356,12 @@ func TestTerminalTakenFromAStalledViewer(t *testing.T) {
 	}
 }
 
-// TestTerminalKilledBeforeAStalledViewer verifies that a command can be killed while the only viewer of its terminal
+// TestTerminalKilledBeforeAStalledViewer verifies that a command can be killed while the only viewer of the terminal
 // does not read. The viewer later gets the result and the amount of missed output.
 func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	// The command prints during its grace period, which is longer than the guest agent waits for the viewer.
+	// The command prints during the grace period, which is longer than the guest agent waits for the viewer.
 	req := terminal("trap '' TERM HUP; " + printing(1_000_000))
 	req.GraceMillis = 4000
 	s, resume := stalled(t, c, req)
@@ -386,7 +386,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// TestTerminalEndsBeforeAStalledViewer verifies that other hosts see the end of a command while the viewer of its
+// TestTerminalEndsBeforeAStalledViewer verifies that other hosts see the end of a command while the viewer of the
 // terminal does not read. Remaining processes of the command keep running, and a host joining after the end does not
 // disconnect the viewer.
 func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {

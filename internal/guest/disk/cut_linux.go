@@ -54,7 +54,7 @@ func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 }
 
 // cut truncates files grown since the last scan with free space, starting with the most recently changed file. It stops
-// when the workspace is only slightly over its limit, so that commands still cannot write. It keeps the contents found
+// when the workspace is only slightly over the limit, so that commands still cannot write. It keeps the contents found
 // by the earlier scan, and files written by the guest agent since. No command may run, and the caller must hold
 // looking.
 func (q *Quota) cut() {

@@ -9,7 +9,7 @@ import (
 // layer is the data written by commands to the root file system outside of the workspace, on top of the image.
 //
 // On an overlay, the layer consists of the files changed since the sandbox was created. Before a file changes, an
-// overlay copies the file and its parent directories. The ctime of a copy is the time of the copying, and programs
+// overlay copies the file and the parent directories. The ctime of a copy is the time of the copying, and programs
 // cannot set it. Therefore, older files belong to the image, and older directories contain no new files. The cost of a
 // scan depends on the size of the layer and not on the size of the image. An image file whose owner or mode was changed
 // counts, because the layer contains a copy of it. The clock must not be set to a time before the creation of the

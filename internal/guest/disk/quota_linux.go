@@ -15,7 +15,7 @@ type Limit struct {
 	Bytes int64 // disk space in bytes; 0 means no limit
 	Files int64 // number of entries of all types; 0 means no limit
 	// Watched means that the guest agent enforces the limit. Otherwise the file system enforces it, and the guest agent
-	// only reports its state.
+	// only reports the state.
 	Watched bool
 }
 
@@ -55,7 +55,7 @@ func (l Limit) most() Limit {
 
 // Quota enforces the limit of a tree, which is the workspace or a layer. A nil Quota means no limit.
 //
-// If the file system enforces the limit, Quota only reports its state. Otherwise the guest agent scans the tree. While
+// If the file system enforces the limit, Quota only reports the state. Otherwise the guest agent scans the tree. While
 // commands run, it scans several times per second. It scans less often if a scan takes longer, but immediately if the
 // disk's free space shrinks. It also scans at the end of every command. The limit can be exceeded by the data written
 // between two scans. If the limit is exceeded, all commands are killed, because it is unknown which of them wrote the
@@ -75,7 +75,7 @@ type Quota struct {
 
 	ticking atomic.Bool // the watch goroutine will call busy next
 
-	looking sync.Mutex // held during a scan and its consequences; guards the next two fields
+	looking sync.Mutex // held during a scan and the consequences; guards the next two fields
 	growth  growth
 	note    string // effect of the last kill on files; may be empty
 
@@ -334,7 +334,7 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
 }
 
-// shortened returns the note for a command about files truncated since its start.
+// shortened returns the note for a command about files truncated since the command's start.
 func (q *Quota) shortened(since quotaMark) string {
 	if q == nil {
 		return ""

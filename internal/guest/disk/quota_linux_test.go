@@ -36,7 +36,7 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// slow makes q record that its last scan took an hour.
+// slow makes q record an hour as the time of the last scan.
 func slow(q *Quota) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,7 +101,7 @@ func TestQuotaDue(t *testing.T) {
 	}
 }
 
-// TestQuotaFirst verifies that a guest agent responds before the first scan of its workspace, and that its first
+// TestQuotaFirst verifies that a guest agent responds before the first scan of the workspace, and that the first
 // command and first file wait for the scan.
 func TestQuotaFirst(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,7 @@ func Binary(arch string) ([]byte, error) {
 func Arches() []string { return []string{"amd64", "arm64"} }
 
 // Version returns the content version of the files from [Files]. It is a short hash of the binaries' sources,
-// dependencies, and toolchain, and of the library. The guest agent sends the same version in its hello.
+// dependencies, and toolchain, and of the library. The guest agent sends the same version in the hello.
 func Version() string { return strings.TrimSpace(version) }
 
 func unpack(packed []byte) ([]byte, error) {

@@ -54,7 +54,7 @@ type lister struct {
 	truncated bool
 }
 
-// list lists the directory fd. Its path ends with a slash, and is empty for the workspace.
+// list lists the directory fd. The path ends with a slash, and is empty for the workspace.
 func (l *lister) list(fd int, path string, depth int) error {
 	names, err := l.names(fd)
 	if err != nil {

@@ -125,10 +125,10 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 }
 
 // intakeFrames is the number of frames of a file written in one step. A slow write makes the process switch threads,
-// regardless of its size.
+// regardless of the size.
 const intakeFrames = 4
 
-// draft is an incomplete file. It gets its final name atomically, or leaves no file behind.
+// draft is an incomplete file. It gets the final name atomically, or leaves no file behind.
 type draft struct {
 	dir       *os.File
 	base      string
@@ -203,7 +203,7 @@ func tempName() string {
 	return fmt.Sprintf(".workcell-%x.tmp", b)
 }
 
-// commit gives the file its final name and describes it. It replaces an existing link and does not follow it.
+// commit gives the file the final name and describes the file. It replaces an existing link and does not follow it.
 func (d *draft) commit(shown string) (wire.FileInfo, error) {
 	fd := int(d.f.Fd())
 	if d.exact {
@@ -221,7 +221,7 @@ func (d *draft) commit(shown string) (wire.FileInfo, error) {
 	return fileInfo(shown, &st), nil
 }
 
-// name links the file to its final name.
+// name links the file to the final name.
 func (d *draft) name(fd int) error {
 	dir := int(d.dir.Fd())
 	if d.temp == "" {

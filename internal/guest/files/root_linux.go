@@ -130,10 +130,10 @@ func (r *root) within(rel string, op func(rel string) error) error {
 	return err
 }
 
-// errEscapes is the error for a path leading outside of its root.
+// errEscapes is the error for a path leading outside of the root.
 var errEscapes = errors.New("path escapes from its root")
 
-// escapes reports whether os.Root refused to follow a path. In this case, its error has no errno.
+// escapes reports whether os.Root refused to follow a path. In this case, the error has no errno.
 func escapes(err error) bool {
 	var errno unix.Errno
 	var answer *wire.Error
@@ -141,7 +141,7 @@ func escapes(err error) bool {
 }
 
 // follow returns the path below the root to which the links in rel lead, according to the kernel. The last components
-// of rel need not exist. Only the name of the opened file is used, so its location does not matter.
+// of rel need not exist. Only the name of the opened file is used, so the location does not matter.
 func (r *root) follow(rel string) (string, error) {
 	for at, rest := rel, "."; ; at, rest = path.Dir(at), path.Join(path.Base(at), rest) {
 		fd, err := proc.OpenPath(path.Join(r.dir, at), 0)

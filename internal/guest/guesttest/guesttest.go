@@ -78,7 +78,7 @@ func Start(t testing.TB, opts *Options) *Guest {
 	return g
 }
 
-// start starts the guest agent with a listening socket and returns its standard input.
+// start starts the guest agent with a listening socket and returns standard input.
 func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
 	dir, err := os.MkdirTemp("", "guest") // t.TempDir paths are too long for sockets
 	if err != nil {
@@ -112,7 +112,7 @@ func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
 	return in, err
 }
 
-// tempDir returns a directory without links in its path.
+// tempDir returns a directory without links in the path.
 func tempDir(t testing.TB) string {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

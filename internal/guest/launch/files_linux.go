@@ -129,7 +129,7 @@ func mountRoot(cfg *Config) error {
 	return failed(IsolationFiles, "entering the root", unix.Chdir(cfg.Stage))
 }
 
-// below returns a path of the sandbox before its root is the root directory.
+// below returns a path of the sandbox before the sandbox's root is the root directory.
 func below(p string) string { return "." + p }
 
 func populate(cfg *Config, trees []detached) error {

@@ -15,7 +15,7 @@ const Command = "launch"
 
 // Inherited descriptors of the launcher.
 const (
-	ConfigFD   = 3 // delivers the configuration as JSON, and one byte when the launcher is in its cgroups
+	ConfigFD   = 3 // delivers the configuration as JSON, and one byte when the launcher is in the cgroups
 	StatusFD   = 4 // receives a Report as JSON, or two if exec fails; EOF ends the launch
 	ListenerFD = 5 // listening Unix socket for the guest agent
 )
@@ -55,7 +55,7 @@ type Config struct {
 	Seccomp  []byte    `json:"seccomp"`            // filter program, an array of struct sock_filter
 	Landlock *Landlock `json:"landlock,omitempty"` // nil if the kernel does not support Landlock
 
-	Argv []string `json:"argv"` // guest agent, by its path in the sandbox, with arguments; empty: report and exit
+	Argv []string `json:"argv"` // guest agent, by path in the sandbox, with arguments; empty: report and exit
 	Env  []string `json:"env"`
 }
 

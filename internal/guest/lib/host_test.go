@@ -219,7 +219,7 @@ func rows() []byte {
 	return []byte("[" + row + strings.Repeat(","+row, 1023) + "]")
 }
 
-// guestBinary is the path of the guest agent, built from its sources.
+// guestBinary is the path of the guest agent, built from source.
 var guestBinary string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }

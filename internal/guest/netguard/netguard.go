@@ -66,7 +66,7 @@ func prefixes(texts ...string) (ps []netip.Prefix) {
 	return ps
 }
 
-// Main runs a mode and returns the exit code. It writes its report to stdout, where the host reads it.
+// Main runs a mode and returns the exit code. It writes the report to stdout, where the host reads it.
 func Main(args []string, stdout io.Writer) int {
 	if err := run(args, stdout); err != nil {
 		_, _ = fmt.Fprintln(stdout, "netguard:", err) // there is no other way to report a failure

@@ -128,8 +128,8 @@ func (w *outputPipe) finish() {
 	}
 }
 
-// fill reads once and does not wait. If the size of buf splits a character, fill keeps its beginning for the next read,
-// so that numbered chunks contain valid text.
+// fill reads once and does not wait. If the size of buf splits a character, fill keeps the character's beginning for
+// the next read, so that numbered chunks contain valid text.
 func (w *outputPipe) fill(fd int, buf *[chunkMax]byte) (int, error) {
 	k := copy(buf[:], w.held)
 	w.held = w.held[:0]
@@ -258,7 +258,7 @@ func (o *Pipes) settled() bool {
 // is polled.
 func (w *outputPipe) waiting() (is bool) {
 	if w.f == nil {
-		return false // already read to its end
+		return false // already read to the end
 	}
 	raw, err := w.f.SyscallConn()
 	if err != nil {

@@ -39,7 +39,7 @@ func newRing() *ring { return &ring{first: 1} }
 func (r *ring) nextSeq() int64 { return r.first + int64(len(r.chunks)) }
 
 // add records p, which must have at most chunkMax bytes. The ring then holds at most limit bytes. add returns the
-// increase of its memory.
+// increase of used memory.
 func (r *ring) add(ch wire.Channel, p []byte, limit int) int {
 	before := len(r.buf)
 	r.room(len(p), max(limit, chunkMax))

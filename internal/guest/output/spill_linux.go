@@ -136,7 +136,7 @@ func (s *Spiller) grant(sp *spill, n int64) int64 {
 	return n
 }
 
-// dropOldest removes the oldest file. If a command still writes to it, its space is freed afterwards. The caller must
+// dropOldest removes the oldest file. If a command still writes to it, the space is freed afterwards. The caller must
 // hold mu.
 func (s *Spiller) dropOldest() {
 	oldest := s.kept[0]

@@ -172,7 +172,7 @@ func sequence(p []byte) (n int, keep bool) {
 	return 2, true
 }
 
-// asks reports whether a control sequence is a query. Its parameters begin with first, and it ends with final.
+// asks reports whether a control sequence is a query. The parameters begin with first, and the query ends with final.
 func asks(first, final byte) bool {
 	private := first >= '<' && first <= '?'
 	return bytes.IndexByte([]byte("cnpqtxy|"), final) >= 0 || private && (final == 'u' || final == 'S')

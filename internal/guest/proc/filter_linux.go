@@ -15,7 +15,7 @@ import (
 // priorities. The guest agent has no privileges, so it could not raise them again. Therefore the guest agent and all
 // commands have a system call filter, in addition to the engine's filter, that denies these changes. The filter also
 // prevents a command from changing its tag to the tag of another command. And it prevents a command from forging a
-// fault signal, by siginfo or as the signal of a ready file. Go's runtime ends its program on such a signal, unless
+// fault signal, by siginfo or as the signal of a ready file. Go's runtime ends the program on such a signal, unless
 // kill or tgkill sent it.
 //
 // The filter also makes io_setup fail as on a kernel without asynchronous I/O. The kernel has one counter for the whole

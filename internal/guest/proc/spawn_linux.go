@@ -45,7 +45,7 @@ type Spawner struct {
 	tracing    chan struct{} // held while the limits of a command are set
 	protection *Protection
 	oom        *os.File  // written with forking held; has the guest agent's score except during a fork
-	score      [2]string // score of the guest agent, and score of its children
+	score      [2]string // score of the guest agent, and score of child processes
 }
 
 // NewSpawner returns a Spawner.
@@ -60,7 +60,7 @@ func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
 }
 
 // oomScores returns the guest agent's initial score, below which it could not lower the score again, and the score of
-// its children.
+// child processes.
 func oomScores(f *os.File) [2]string {
 	own := 0
 	if f != nil {
@@ -78,7 +78,7 @@ func (s *Spawner) Close() {
 	_ = unix.Close(s.null) // no data was written
 }
 
-// Process is a started command, with the guest agent's ends of its streams.
+// Process is a started command, with the guest agent's ends of the streams.
 type Process struct {
 	PID    int
 	Stdin  *InputPipe  // nil if the command has no input

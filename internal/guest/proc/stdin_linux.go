@@ -24,7 +24,7 @@ func newInputPipe(fd int, terminal bool) *InputPipe {
 }
 
 // Write writes p to the command. It waits until the command has accepted p or stop is closed, and reports whether the
-// command accepted p. If the command has closed its input, all data is discarded.
+// command accepted p. If the command has closed the input, all data is discarded.
 func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	select {
 	case in.lock <- struct{}{}:
@@ -38,7 +38,7 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) bool {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = in.f.Write(p) // EPIPE: the command closed its input; a deadline: stop was closed
+		_, _ = in.f.Write(p) // EPIPE: the command closed the input; a deadline: stop was closed
 	}()
 	select {
 	case <-done:
@@ -110,7 +110,7 @@ func NewStreamInput(send func([]byte), in *InputPipe, keep bool) *StreamInput {
 	return s
 }
 
-// Frame handles a frame of the host. It never blocks: if a host sends more than its credit allows, its input is cut
+// Frame handles a frame of the host. It never blocks: if a host sends more than the credit allows, the input is cut
 // off.
 func (s *StreamInput) Frame(f wire.Frame) {
 	s.mu.Lock()

@@ -15,7 +15,7 @@ const (
 	// killBound is how long the guest agent tries to kill a tree if it does not become empty, for example because a
 	// process waits for a broken device.
 	killBound = 10 * time.Second
-	// reapBound is how long the guest agent waits until its reaper has reaped the killed processes.
+	// reapBound is how long the guest agent waits until the reaper has reaped the killed processes.
 	reapBound = time.Second
 )
 
@@ -113,7 +113,7 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 
 // kill kills the tree's processes. It reports whether it found none.
 //
-// A process receiving the signal during a fork still creates its child. The child also stops, but it is not in the list
+// A process receiving the signal during a fork still creates the child. The child also stops, but it is not in the list
 // yet. Therefore the processes stay stopped until a pass finds only dead processes. Dead processes create no children,
 // and a child that has not run has no children.
 func (k *Tree) kill(hold bool) bool {
@@ -211,7 +211,7 @@ func AllPIDs() []int {
 }
 
 // readProc reads /proc/PID/stat. It returns false if the process has exited or is a zombie. A process whose first
-// thread exited looks like a zombie, but it runs as long as its other threads.
+// thread exited looks like a zombie, but it runs as long as the other threads.
 func readProc(pid int) (proc, bool) {
 	p, ok := readStat(pid)
 	return p, ok && (p.state != 'Z' && p.state != 'X' || p.threads > 1)

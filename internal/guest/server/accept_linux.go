@@ -73,7 +73,7 @@ type carrier struct {
 	conn    atomic.Pointer[net.Conn] // nil until the connection exists
 	stuck   *time.Timer              // calls probe; runs while a write is blocked
 	writing atomic.Bool              // a write is blocked
-	ended   atomic.Bool              // toHost has sent the end of its direction, or is about to
+	ended   atomic.Bool              // toHost has sent the end of the host's direction, or is about to
 	left    chan struct{}            // closed when no more data can arrive from the host
 	hostEnd chan struct{}            // closed when the host has ended its direction
 	refused chan struct{}            // closed when the connection accepts no more data

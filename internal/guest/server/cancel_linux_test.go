@@ -29,11 +29,11 @@ func (s *signalled) Read(p []byte) (int, error) {
 
 // TestGivenUpBefore verifies that commands waiting for a scan of the workspace do not start if their host has canceled
 // them, unless they must continue without the host. Data after a request is still the command's input.
-func TestGivenUpBefore(t *testing.T) { // not parallel: two guest agents in one process share its tags
+func TestGivenUpBefore(t *testing.T) { // not parallel: two guest agents in one process share the tags
 	s, err := server.New(server.Config{Workdir: t.TempDir()})
 	must(t, err)
 	release := s.Hold()
-	t.Run("host", func(t *testing.T) { // its connections end with the subtest
+	t.Run("host", func(t *testing.T) { // the connections end with the subtest
 		mux := raw(t, pipe(t, s))
 		given := []*yamux.Stream{
 			giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "run", KillOnCancel: true}, false),

@@ -7,8 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// handleClaim assigns a pooled sandbox to its session. The session must not see the commands run to prepare the
-// sandbox.
+// handleClaim assigns a pooled sandbox to a session. The session must not see the commands run to prepare the sandbox.
 func (s *Server) handleClaim(r *request, req *wire.ClaimRequest) error {
 	timeout := time.Duration(req.OrphanMillis) * time.Millisecond
 	if timeout < 0 || timeout.Milliseconds() != req.OrphanMillis {

@@ -65,7 +65,7 @@ func (c *sessionConn) serve() error {
 		return err
 	}
 	err = c.s.serveSession(mux, c)
-	_ = mux.Close() // already ended; waits for its goroutines
+	_ = mux.Close() // already ended; waits for the goroutines
 	return err
 }
 

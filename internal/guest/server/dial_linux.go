@@ -95,7 +95,7 @@ func dialError(target netip.AddrPort, err error) error {
 	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)
 }
 
-// close closes a connection. If the host disconnected without ending its direction, its data may be incomplete. The
+// close closes a connection. If the host disconnected without ending the direction, the data may be incomplete. The
 // reader must not treat incomplete data as complete, so close resets the connection.
 func (h *carrier) close(conn *net.TCPConn) {
 	select {

@@ -23,7 +23,7 @@ const (
 	quickTime = time.Millisecond
 )
 
-// execution is a command with its output and its end.
+// execution is a command with its output and result.
 type execution struct {
 	s       *Server
 	id      string
@@ -42,7 +42,7 @@ type execution struct {
 
 	settled chan struct{} // closed when the command has started or failed to start
 	killing chan killing  // requests to supervise to kill the tree
-	ended   chan struct{} // closed when the process has exited and its output was read or given up
+	ended   chan struct{} // closed when the process has exited and the output was read or given up
 
 	mu     sync.Mutex // guards the fields below
 	status wire.ExecStatus
@@ -128,7 +128,7 @@ func (s *Server) shortage(err error, before proc.Denials) error {
 }
 
 // givenUp reports whether the host has disconnected and wants the command to be killed in this case. A host may come
-// back for a recorded command after its connection broke.
+// back for a recorded command after the connection broke.
 func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	if r.present() {
 		return false
@@ -136,8 +136,8 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	return attached || r.gaveUp() && (req.KillOnCancel || req.Terminal != nil)
 }
 
-// quickly waits for a short time and reports whether the command has exited and all its output was read. If not, the
-// caller must call follow.
+// quickly waits for a short time and reports whether the command has exited and all output was read. If not, the caller
+// must call follow.
 func (e *execution) quickly() bool {
 	select {
 	case end := <-e.proc.Exited:
@@ -171,7 +171,7 @@ func (e *execution) supervise() {
 	e.over(end, state, leaked)
 }
 
-// leaves reports whether processes of the command are still running d after its exit.
+// leaves reports whether processes of the command are still running d after the command's exit.
 func (e *execution) leaves(d time.Duration) bool {
 	left := e.tree()
 	for until := time.Now().Add(d); left.Alive(); time.Sleep(leftPause) {
@@ -182,7 +182,7 @@ func (e *execution) leaves(d time.Duration) bool {
 	return false
 }
 
-// await waits for the command to exit. It kills the command at its deadline or on request.
+// await waits for the command to exit. It kills the command at the deadline or on request.
 func (e *execution) await() (proc.Exit, wire.ExecState) {
 	var deadline <-chan time.Time
 	if e.timeout > 0 {
@@ -190,7 +190,7 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 	}
 	looks := time.NewTicker(lookPause)
 	defer looks.Stop()
-	defer e.look() // before other processes of its tree remove their files
+	defer e.look() // before other processes of the tree remove their files
 	for {
 		select {
 		case end := <-e.proc.Exited:

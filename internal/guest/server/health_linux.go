@@ -19,7 +19,7 @@ func (s *Server) handleHealth(r *request) error {
 	return r.Answer(h)
 }
 
-// cpuMillis returns the sandbox's used CPU time. If its control group (version 2 or 1) does not report it, cpuMillis
+// cpuMillis returns the sandbox's used CPU time. If the control group (version 2 or 1) does not report it, cpuMillis
 // returns 0.
 func cpuMillis() int64 {
 	for _, file := range []struct {

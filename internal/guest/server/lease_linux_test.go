@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestOrphanTimeout verifies that a guest agent without a host exits after its timeout, but not while a command is
+// TestOrphanTimeout verifies that a guest agent without a host exits after the timeout, but not while a command is
 // running. Background processes count as commands, unless the sandbox is ephemeral.
 func TestOrphanTimeout(t *testing.T) {
 	const left = `setsid sh -c "sleep 6; touch done" >/dev/null 2>&1 </dev/null &`
@@ -25,10 +25,10 @@ func TestOrphanTimeout(t *testing.T) {
 		"background process":         {left, false, true},
 		"background of a gone owner": {left, true, false},
 	} {
-		t.Run(name, func(t *testing.T) { // not parallel: two guest agents in one process share its tags
+		t.Run(name, func(t *testing.T) { // not parallel: two guest agents in one process share the tags
 			dir, err := filepath.EvalSymlinks(t.TempDir())
 			must(t, err)
-			const timeout = 2 * time.Second // time in which its host must connect
+			const timeout = 2 * time.Second // time for the host to connect
 			ended := make(chan struct{})
 			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral,
 				Orphaned: func() { close(ended) }})

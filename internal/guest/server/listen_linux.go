@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits for connections to a service, in addition to the limits of its listener.
+// Limits for connections to a service, in addition to the limits of the listener.
 const (
 	maxExecConns    = 16 // open connections of a command
 	maxWaitingConns = 64 // connections not accepted by a host

@@ -66,7 +66,7 @@ func onFiles[T any](serve func(*files.Service, files.Request, *T) error) handler
 	return decoded(func(s *Server, r *request, msg *T) error { return serve(s.files, r, msg) })
 }
 
-// serveSession serves a host's streams until its session ends, and returns the reason. Some requests may not have ended
+// serveSession serves a host's streams until the session ends, and returns the reason. Some requests may not have ended
 // when it returns.
 func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 	for {
@@ -87,14 +87,14 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 
 // request is a request with its stream.
 type request struct {
-	*yamux.Stream // one Write keeps its frames together
+	*yamux.Stream // one Write keeps the frames together
 	mux           *yamux.Session
 	conn          *sessionConn
 	op            wire.Op
 	arg           json.RawMessage
 	body          []byte
 	more          []byte // data of the stream read by present
-	cancelled     bool   // the host canceled the request; set before watch closes its channel
+	cancelled     bool   // the host canceled the request; set before watch closes the channel
 }
 
 func (s *Server) serveStream(r *request) {
@@ -166,7 +166,7 @@ func (r *request) fail(err error) {
 func (r *request) write(b []byte) { _, _ = r.Write(b) }
 
 // watch reads the host's frames after the request and passes them to in, which may be nil. It sets cancelled and closes
-// its channel when the host disconnects. It ends with the request.
+// the channel when the host disconnects. It ends with the request.
 func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
@@ -198,7 +198,7 @@ func (r *request) present() bool {
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
-// gaveUp reports whether a disconnected host canceled the request. Otherwise its connection broke. A goodbye cancels
+// gaveUp reports whether a disconnected host canceled the request. Otherwise the connection broke. A goodbye cancels
 // all requests, because it may arrive before the end of a stream.
 func (r *request) gaveUp() bool { return !r.mux.IsClosed() || r.conn.bye.Load() }
 

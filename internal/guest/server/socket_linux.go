@@ -18,7 +18,7 @@ const (
 	maxConns = 32
 	// acceptPause is the pause after a failed accept.
 	acceptPause = 50 * time.Millisecond
-	// startPatience is the maximum time until a guest agent listens, after its engine can run a bridge in the sandbox.
+	// startPatience is the maximum time until a guest agent listens, after the engine can run a bridge in the sandbox.
 	startPatience = 10 * time.Second
 )
 

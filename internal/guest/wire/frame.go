@@ -144,7 +144,7 @@ func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
 	return f, int(h), int(b), checkFrame(f.Kind, f.Channel, int(h), int(b))
 }
 
-// readBytes reads n bytes. Its buffer grows with the received data, so that a large declared length alone allocates
+// readBytes reads n bytes. The buffer grows with the received data, so that a large declared length alone allocates
 // little memory.
 func readBytes(r io.Reader, n int, buf []byte) ([]byte, error) {
 	const step = 256 << 10

@@ -123,7 +123,7 @@ func TestValidExecID(t *testing.T) {
 	}
 }
 
-// FuzzMessage verifies that any readable frame is written back unchanged, and that its contents are decoded or
+// FuzzMessage verifies that any readable frame is written back unchanged, and that the contents are decoded or
 // rejected.
 func FuzzMessage(f *testing.F) {
 	for _, fr := range []wire.Frame{

@@ -28,7 +28,7 @@ func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, magic...), version)
 }
 
-// ReadMarker reads the marker of the other side and returns its version.
+// ReadMarker reads the marker of the other side and returns the version.
 func ReadMarker(r io.Reader, magic string) (version uint16, err error) {
 	var b [MarkerSize]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {

@@ -52,7 +52,7 @@ func (w *writes) Write(p []byte) (int, error) {
 	return len(p), w.err
 }
 
-// TestMuxWriter verifies that a header is written together with its body, and that other data is not held back.
+// TestMuxWriter verifies that a header is written together with the body, and that other data is not held back.
 func TestMuxWriter(t *testing.T) {
 	t.Parallel()
 	var w writes

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// MaxElements is the maximum length of a list in a response. In memory, an element is much larger than its two or more
+// MaxElements is the maximum length of a list in a response. In memory, an element is much larger than the two or more
 // bytes in the message. Therefore the length is checked during decoding, not afterwards.
 const MaxElements = 1 << 16
 

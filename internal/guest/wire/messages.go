@@ -43,8 +43,8 @@ type ExecState string
 const (
 	ExecRunning   ExecState = "running"
 	ExecCompleted ExecState = "completed"  // exited, or ended by a signal not sent by Workcell
-	ExecTimedOut  ExecState = "timed_out"  // its process tree was killed at its deadline
-	ExecKilled    ExecState = "killed"     // its process tree was killed on request, or because the host disconnected
+	ExecTimedOut  ExecState = "timed_out"  // process tree killed at the deadline
+	ExecKilled    ExecState = "killed"     // process tree killed on request, or because the host disconnected
 	ExecOOMKilled ExecState = "oom_killed" // the kernel killed it because memory ran out
 	// ExecQuotaKilled means that the guest agent killed all commands because the limit of the workspace, or of the rest of
 	// a writable root, was exceeded.
@@ -55,7 +55,7 @@ const (
 type Spawn struct {
 	Argv []string `json:"-"`
 	Dir  string   `json:"-"` // absolute; empty means the workspace
-	// Env is the complete environment, as "NAME=value". The guest agent only adds its marker variable.
+	// Env is the complete environment, as "NAME=value". The guest agent only adds the marker variable.
 	Env           []string `json:"-"`
 	TimeoutMillis int64    `json:"timeout_ms,omitempty"` // 0 means no timeout
 	GraceMillis   int64    `json:"grace_ms,omitempty"`   // time between SIGTERM and SIGKILL; 0 means the default (2 s)
@@ -113,7 +113,7 @@ type Output struct {
 	Omitted int64  `json:"omitted,omitempty"`
 	Total   int64  `json:"total,omitempty"`
 	Path    string `json:"path,omitempty"`     // file with the complete output, inside the sandbox
-	PathCut bool   `json:"path_cut,omitempty"` // the file is incomplete because its limit or the disk was full
+	PathCut bool   `json:"path_cut,omitempty"` // the file is incomplete because the limit or the disk was full
 }
 
 // ExecStatus describes a command. ExitCode is only valid if State is not running and Signal is empty.
@@ -128,7 +128,7 @@ type ExecStatus struct {
 	StderrBytes    int64     `json:"stderr_bytes"`
 	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
 	// Leaked means that processes of the command's process tree, for example background processes, were still running
-	// after its exit.
+	// after the command's exit.
 	Leaked bool   `json:"leaked,omitempty"`
 	Origin string `json:"origin,omitempty"` // RunRequest.Origin
 	// Terminal means that the command runs on a terminal, to which OpJoin connects.
@@ -255,7 +255,7 @@ type FileGetRequest struct {
 	Length int64  `json:"length"`
 }
 
-// FilePutRequest writes a whole file atomically and creates its parent directories. Size is the exact number of
+// FilePutRequest writes a whole file atomically and creates the parent directories. Size is the exact number of
 // following bytes, or negative if unknown.
 type FilePutRequest struct {
 	Path      string `json:"-"`
@@ -306,7 +306,7 @@ type DigestRequest struct {
 	Paths []string `json:"-"`
 }
 
-// DigestResult is the response to DigestRequest, in the order of its paths.
+// DigestResult is the response to DigestRequest, in the order of the request's paths.
 type DigestResult struct {
 	Digests List[Digest] `json:"digests"`
 }
@@ -335,7 +335,7 @@ type Health struct {
 	MemoryUsed   int64 `json:"memory_used,omitempty"` // memory of the sandbox's cgroup, if visible
 	MemoryLimit  int64 `json:"memory_limit,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
-	CPUMillis    int64 `json:"cpu_ms,omitempty"` // CPU time of the sandbox's cgroup since its start, if visible
+	CPUMillis    int64 `json:"cpu_ms,omitempty"` // CPU time of the sandbox's cgroup since the start, if visible
 	// Hosts is the number of connected hosts, including the sender of the request.
 	Hosts int `json:"hosts,omitempty"`
 }

@@ -18,7 +18,7 @@ const (
 // maxHeld is the maximum number of bytes held back by a MuxWriter for the next frame.
 const maxHeld = 128 << 10
 
-// MuxWriter writes whole frames of a multiplexer. The multiplexer writes a header and its body separately, and each
+// MuxWriter writes whole frames of a multiplexer. The multiplexer writes a header and the body separately, and each
 // write would wake up every process on the path. It is not safe for concurrent use.
 type MuxWriter struct {
 	w    io.Writer
@@ -33,7 +33,7 @@ func (m *MuxWriter) Write(p []byte) (int, error) {
 	header := len(m.held) == 0 && len(p) == MuxHeaderSize
 	m.held = append(m.held, p...)
 	if header && p[1] == MuxData && muxLength(p) > 0 {
-		return len(p), nil // its body comes next
+		return len(p), nil // the body comes next
 	}
 	_, err := m.w.Write(m.held)
 	m.held = m.held[:0]
