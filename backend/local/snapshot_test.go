@@ -49,11 +49,11 @@ func newDisk(t *testing.T, mkfs ...string) string {
 	return dir
 }
 
-// TestSnapshotsOnExt4 runs the snapshot tests on a file system without support for sharing blocks between files. The
+// TestSnapshotsOnExt4 verifies snapshots on a file system without support for sharing blocks between files. The
 // snapshot of a workspace with a limit is a directory.
 func TestSnapshotsOnExt4(t *testing.T) { snapshotsOn(t, "mkfs.ext4", "-q", "-F") }
 
-// TestSnapshotsOnXFS runs the snapshot tests on a file system with support for shared blocks. The snapshot of a
+// TestSnapshotsOnXFS verifies snapshots on a file system with support for shared blocks. The snapshot of a
 // workspace with a limit is a directory.
 func TestSnapshotsOnXFS(t *testing.T) { snapshotsOn(t, "mkfs.xfs", "-q", "-m", "reflink=1") }
 
