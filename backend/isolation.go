@@ -7,30 +7,31 @@ import (
 	"strings"
 )
 
-// Isolation is the boundary between the programs of a sandbox and the kernel of their machine. Empty means unknown,
-// which is weaker than all others.
+// Isolation is the boundary between the programs of a sandbox and the kernel of the host. An empty value means unknown
+// and is weaker than all other values.
 type Isolation string
 
-// Isolations, the weakest first.
+// Isolations, weakest first.
 const (
-	// IsolationProcess: processes in Linux namespaces, which share the kernel and the programs of the host.
+	// IsolationProcess means processes in Linux namespaces. They share the kernel and the programs of the host.
 	IsolationProcess Isolation = "process"
-	// IsolationContainer: a container, which shares only the kernel.
+	// IsolationContainer means a container. It only shares the kernel of the host.
 	IsolationContainer Isolation = "container"
-	// IsolationKernel: a separate kernel in user space, such as gVisor.
+	// IsolationKernel means a separate kernel in user space, for example gVisor.
 	IsolationKernel Isolation = "kernel"
-	// IsolationVM: a virtual machine, such as those of Kata Containers.
+	// IsolationVM means a virtual machine, for example of Kata Containers.
 	IsolationVM Isolation = "vm"
 )
 
-// Isolations returns the known values, the weakest first.
+// Isolations returns all known values, weakest first.
 func Isolations() []Isolation {
 	return []Isolation{IsolationProcess, IsolationContainer, IsolationKernel, IsolationVM}
 }
 
 func (i Isolation) rank() int { return slices.Index(Isolations(), i) }
 
-// AtLeast reports whether i is as strong as floor. An empty floor requires nothing, an unknown one is never reached.
+// AtLeast reports whether i is as strong as floor. If floor is empty, AtLeast returns true. If floor is unknown, it
+// returns false.
 func (i Isolation) AtLeast(floor Isolation) bool {
 	return floor == "" || floor.rank() >= 0 && i.rank() >= floor.rank()
 }
@@ -43,9 +44,9 @@ func (i Isolation) Stricter(other Isolation) Isolation {
 	return i
 }
 
-// RuntimeIsolation returns the isolation of containers that an OCI runtime creates. runtime is the path of its program,
-// the type of its containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers: their names
-// don't show more.
+// RuntimeIsolation returns the isolation of containers of an OCI runtime. runtime is the path of the runtime's program,
+// the type of the containerd shim, or the handler of a RuntimeClass. Unknown runtimes count as containers, because a
+// name proves no stronger isolation.
 func RuntimeIsolation(runtime string) Isolation {
 	name := path.Base(runtime)
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "io.containerd."), "containerd-shim-")
@@ -58,10 +59,10 @@ func RuntimeIsolation(runtime string) Isolation {
 	return IsolationContainer
 }
 
-// IsolationError reports that a sandbox is, or would be, less isolated than required. It wraps ErrUnsupported.
+// IsolationError describes a sandbox with a weaker isolation than required. It wraps ErrUnsupported.
 type IsolationError struct{ Has, Wants Isolation }
 
-// Error returns one line.
+// Error returns one line of text.
 func (e *IsolationError) Error() string {
 	return fmt.Sprintf("isolation %q is required, the sandbox has %q: %v", e.Wants, e.Has, ErrUnsupported)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestRuntimeIsolation verifies that only gVisor and Kata count as more than a container, however an engine names them.
+// TestRuntimeIsolation verifies that only gVisor and Kata count as stronger than a container, under every name used by
+// an engine.
 func TestRuntimeIsolation(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]backend.Isolation{

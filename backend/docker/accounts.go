@@ -19,15 +19,15 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// accountsDir is the directory of the guest's volume with the files that name the user of an image's sandboxes. The
-// engine can copy no file into a container with a read-only root, so they are mounted.
+// accountsDir returns the directory in the guest volume with the account files for an image and a user. The files are
+// mounted because the engine cannot copy files into a container with a read-only root.
 func (p *plan) accountsDir(img *image) string {
 	sum := sha256.Sum256([]byte(img.id + " " + p.User.String()))
 	return path.Join("accounts", hex.EncodeToString(sum[:16]))
 }
 
-// accountMounts mount the files. A part of a volume is named by the engine's path of it: engines before 26.0 mount only
-// whole volumes.
+// accountMounts returns the mounts of the account files. The source is the engine's path of the volume, because engines
+// before 26.0 can only mount whole volumes.
 func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
 	if !kit.NamesUser(p.User, p.Spec.Root) || p.unnamed || b.guest.unnamed.Load() {
 		return nil
@@ -44,8 +44,9 @@ func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
 	return ms
 }
 
-// createNamed creates the container. An engine refuses mounts of files that do not exist: then they are written. If it
-// has its volumes elsewhere, the sandbox runs without them.
+// createNamed creates the container. If the account files are missing, the engine rejects the mounts; createNamed then
+// writes the files and tries again. If the engine stores volumes in another directory, the sandbox runs without the
+// files.
 func (c *creation) createNamed(ctx context.Context, create func() error) error {
 	err := create()
 	if !errors.Is(err, backend.ErrInvalid) || len(c.b.accountMounts(c.p, c.img)) == 0 {
@@ -72,7 +73,7 @@ func (c *creation) createNamed(ctx context.Context, create func() error) error {
 	return err
 }
 
-// writeAccounts writes the files for an image and a user into the guest's volume.
+// writeAccounts writes the account files for an image and a user to the guest volume.
 func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err error) {
 	found, err := b.readAccounts(ctx, p, img)
 	if err != nil {
@@ -103,7 +104,7 @@ func (b *driver) writeAccounts(ctx context.Context, p *plan, img *image) (err er
 	})
 }
 
-// throughInit calls f with a container that is never started. If image is empty, it has our own image.
+// throughInit calls f with a container and does not start it. If image is empty, the container has Workcell's image.
 func (b *driver) throughInit(ctx context.Context, labels map[string]string, host *container.HostConfig, image string,
 	f func(id string) error) error {
 	id, err := b.createFromInit(ctx, "", kit.User{}, labels, host, func(c *container.Config) {
@@ -122,7 +123,7 @@ func (b *driver) throughInit(ctx context.Context, labels map[string]string, host
 	return err
 }
 
-// readAccounts reads the accounts of an image, which can have anything at their paths.
+// readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts.
 func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Accounts, error) {
 	accounts := kit.NoAccounts()
 	labels := b.guest.of(p.engine.runtime(p.Spec)).labels(backend.RoleInit)
@@ -145,9 +146,10 @@ func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Ac
 
 var errDirectory = errors.New("is a directory")
 
-// readSmall reads a file of an image. It is empty if the image has no such regular file of at most kit.MaxAccounts.
+// readSmall reads a file of an image. If the image has no such regular file or the file is larger than kit.MaxAccounts,
+// readSmall returns nil.
 func (b *driver) readSmall(ctx context.Context, id, name string) ([]byte, error) {
-	for range 2 { // a link, and its target
+	for range 2 { // a link and the target
 		st, err := b.statPath(ctx, id, name)
 		switch {
 		case errors.Is(err, backend.ErrNotFound):

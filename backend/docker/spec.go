@@ -181,8 +181,8 @@ func overVolumes(img *image) (ms []mount.Mount) {
 	return ms
 }
 
-// mounts are the guest, the workspace, files of /etc, terminals, and something harmless over every volume that the image declares: the
-// engine would make an anonymous one without a size.
+// mounts returns the mounts of the guest agent, workspace, account files, terminals, and a tmpfs for every volume of
+// the image. Without the tmpfs, the engine would create an anonymous volume without a size limit.
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
 	ms = append(ms, b.accountMounts(p, img)...)

@@ -28,7 +28,7 @@ func TestBridgeReportsABreak(t *testing.T) {
 		out, in := io.Pipe()
 		go func() {
 			_, _ = io.CopyN(io.Discard, out, int64(size))
-			_ = out.Close() // the reader takes nothing more
+			_ = out.Close() // the reader stops reading
 		}()
 		_, _ = io.WriteString(host, "answer")
 		if err := bridge(conn, strings.NewReader("request"), in); err == nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Accounts are the contents of /etc/passwd and /etc/group.
+// Accounts contains the contents of /etc/passwd and /etc/group.
 type Accounts struct{ Passwd, Group []byte }
 
-// AccountFiles are the names in /etc.
+// AccountFiles returns the names of the account files in /etc.
 func AccountFiles() []string { return []string{"passwd", "group"} }
 
-// Of returns the content of one of AccountFiles.
+// Of returns the content of an account file.
 func (a *Accounts) Of(file string) []byte {
 	if file == "group" {
 		return a.Group
@@ -24,10 +24,10 @@ func (a *Accounts) Of(file string) []byte {
 	return a.Passwd
 }
 
-// MaxAccounts is the size up to which a file of an image is used.
+// MaxAccounts is the maximum size, in bytes, of an image's account file. Larger files are ignored.
 const MaxAccounts = 1 << 20
 
-// NoAccounts are for sandboxes whose image is unknown or has no users.
+// NoAccounts returns the accounts for sandboxes whose image is unknown or has no users.
 func NoAccounts() Accounts {
 	return Accounts{
 		Passwd: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
@@ -35,12 +35,12 @@ func NoAccounts() Accounts {
 	}
 }
 
-// NamesUser reports whether a sandbox gets files with its user. The root user of a writable root has the files of the
-// image, because installers replace them.
+// NamesUser reports whether a sandbox gets account files with the sandbox's user. The root user of a writable root has
+// the image's files, because installers replace them.
 func NamesUser(u User, root backend.RootMode) bool { return u.UID != 0 || root != backend.RootWritable }
 
-// With returns accounts that begin with entries for the sandbox's user. Later entries with the same number stay, but
-// programs use the first entry. The user keeps the shell that the image has for the number.
+// With returns accounts with the entries of the sandbox's user before all entries of a. Later entries with the same
+// number are kept, but programs use the first entry. The user has the shell of the image's user with this number.
 func (a *Accounts) With(u User) *Accounts {
 	name, shell := wire.UserName(int(u.UID)), "/bin/sh"
 	for line := range bytes.Lines(a.Passwd) {

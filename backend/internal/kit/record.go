@@ -21,7 +21,7 @@ type Record struct {
 	// OrphanTimeout is Spec.OrphanTimeout.
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
 
-	// Isolation is missing in records of earlier versions.
+	// Isolation is empty in records of earlier versions.
 	Isolation backend.Isolation `json:"isolation,omitempty"`
 
 	Recipe string          `json:"recipe,omitempty"` // Spec.Environment

@@ -267,7 +267,7 @@ func TestWaitForTree(t *testing.T) {
 	id := sleepName(t)
 	req := sh("setsid sleep " + id + " >/dev/null 2>&1 </dev/null &")
 	mustRun(t, c, req)
-	for i := range 20 { // at 0 ms, the command and the wait have ended at once
+	for i := range 20 { // at 0 ms, the command and the wait have ended at the same time
 		res, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: int64(i%2) * 10, Tree: true})
 		if err != nil || res.State != wire.ExecCompleted || sleepers(t, id) == 0 {
 			t.Fatalf("%s, %v", brief(res), err)

@@ -303,7 +303,7 @@ func holds(dir int, name string, sum []byte) bool {
 		return false
 	}
 	h := sha256.New()
-	_, err = io.Copy(h, io.LimitReader(f, st.Size+1)) // a process may add to it without end
+	_, err = io.Copy(h, io.LimitReader(f, st.Size+1)) // a process may append without end
 	return err == nil && bytes.Equal(h.Sum(nil), sum)
 }
 

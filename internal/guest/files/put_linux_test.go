@@ -60,7 +60,7 @@ type put struct{ io.Reader }
 func (put) Write(p []byte) (int, error) { return len(p), nil }
 func (put) Answer(any) error            { return nil }
 
-// TestSlowName verifies that files can be written while others wait to take the place of one name.
+// TestSlowName verifies that files can be written while other writes wait for the lock of a name.
 func TestSlowName(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.TempDir(), make(disk.Gate, 2))
@@ -78,7 +78,7 @@ func TestSlowName(t *testing.T) {
 	for range 3 {
 		go func() { waiting <- write("slow") }()
 	}
-	for range 100 { // those that wait get the time to take all room
+	for range 100 { // enough time for the waiting writes to occupy all slots
 		if err := write("other"); err != nil {
 			t.Error(err)
 		}

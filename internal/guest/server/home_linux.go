@@ -9,15 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oldHome are files that tools keep in a home directory and that projects do not contain.
+// oldHome returns files of a home directory. Tools create them, and projects do not contain them.
 func oldHome() []string {
 	return []string{
 		".bash_history", ".cache", ".cargo/registry", ".gitconfig", ".local", ".m2/repository", ".npm", "go/pkg/mod",
 	}
 }
 
-// findHome returns the home directory of commands. Earlier versions used the workspace itself. A workspace with such
-// files keeps it, because programs would not find their installed packages and settings in another directory.
+// findHome returns the home directory of commands. Earlier versions used the workspace. A workspace with files of
+// oldHome remains the home directory, because programs would not find installed packages and settings in another
+// directory.
 func findHome(workdir string) string {
 	home := wire.Home(workdir)
 	old := func(name string) bool { return exists(filepath.Join(workdir, name)) }

@@ -65,7 +65,7 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	bootID  string
-	home    string // of commands
+	home    string // home directory of commands
 	files   *files.Service
 	spawner *proc.Spawner
 	execs   *registry

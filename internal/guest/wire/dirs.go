@@ -2,12 +2,12 @@ package wire
 
 import "path"
 
-// PrivateDir is the directory of a workspace that belongs to Workcell: the home directory of commands, output that does
-// not fit in an answer, declarations and results of host tools, and settings of coding agents. Lists, outputs, and
-// patches do not contain it.
+// PrivateDir is Workcell's directory in a workspace. It contains the home directory of commands, output too large for a
+// response, declarations and results of host tools, and settings of coding agents. Listings, outputs, and patches omit
+// this directory.
 const PrivateDir = ".workcell"
 
-// Home returns the home directory of the commands in a workspace.
+// Home returns the home directory of commands in a workspace.
 func Home(workdir string) string { return path.Join(workdir, PrivateDir, "home") }
 
 // UserName returns the name of a sandbox's user, in /etc/passwd and in the environment of commands.
