@@ -13,10 +13,11 @@ import (
 
 const (
 	maxHeaderLines = 100
-	maxReason      = 4 << 10 // bytes of the text with which a proxy refuses
+	maxReason      = 4 << 10 // maximum size of a proxy's reason for a refusal, in bytes
 )
 
-// tunnel connects in and out to a host through an HTTP proxy at an address. ssh starts it as its ProxyCommand.
+// tunnel connects in and out to a host through an HTTP proxy. ssh starts it as its ProxyCommand. args are the host and
+// the port. proxy is the proxy's address.
 func tunnel(args []string, proxy string, in io.Reader, out, errs io.Writer) int {
 	if len(args) != 2 {
 		return fail(errs, errors.New("usage: workcell-guest tunnel HOST PORT"))
@@ -29,20 +30,20 @@ func tunnel(args []string, proxy string, in io.Reader, out, errs io.Writer) int 
 	if err != nil {
 		return fail(errs, err)
 	}
-	defer conn.Close() //nolint:errcheck // it has ended
+	defer conn.Close() //nolint:errcheck // the connection has ended
 	r := bufio.NewReader(conn)
 	if err := askProxy(conn, r, net.JoinHostPort(args[0], args[1])); err != nil {
 		return fail(errs, err)
 	}
 	go func() {
 		_, _ = io.Copy(conn, in) // a broken connection also ends the copy below
-		_ = conn.CloseWrite()    // the same
+		_ = conn.CloseWrite()    // a broken connection also ends the copy below
 	}()
 	_, err = io.Copy(out, r)
 	return exit(err)
 }
 
-// askProxy requests a connection to a host. If the proxy refuses, the error is its reason.
+// askProxy requests a connection to a host. If the proxy refuses, the error contains the proxy's reason.
 func askProxy(conn io.Writer, r *bufio.Reader, host string) error {
 	if strings.ContainsAny(host, " \r\n") {
 		return fmt.Errorf("invalid host %q", host)
@@ -66,7 +67,7 @@ func askProxy(conn io.Writer, r *bufio.Reader, host string) error {
 		if strings.HasPrefix(status, "HTTP/1.1 200 ") {
 			return nil
 		}
-		reason, _ := io.ReadAll(io.LimitReader(r, maxReason)) // as much as there is
+		reason, _ := io.ReadAll(io.LimitReader(r, maxReason)) // the available part
 		return fmt.Errorf("%s\n%s", status, bytes.TrimSpace(reason))
 	}
 	return errors.New("no valid response from the proxy: too many header lines")

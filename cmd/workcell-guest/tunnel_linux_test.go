@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// TestTunnel: bytes pass in both directions after the proxy agreed, even if the host sends first. A refusal is printed
-// with its reason. A hostile proxy cannot make it use more memory.
+// TestTunnel verifies that bytes pass in both directions after the proxy agreed, even if the host sends first, that a
+// refusal is printed with the reason, and that a hostile proxy cannot increase the memory usage.
 func TestTunnel(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		answer, want string // of the proxy; the output
+		answer, want string // response of the proxy; expected output
 		code         int
 	}{
 		"agreed":  {"HTTP/1.1 200 Connection established\r\n\r\nSSH-2.0-host\r\n", "SSH-2.0-host\r\nto the host", 0},
@@ -30,16 +30,16 @@ func TestTunnel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer ln.Close() //nolint:errcheck // only accepted from
+			defer ln.Close() //nolint:errcheck // only used to accept
 			asked := make(chan string, 1)
 			go func() {
 				conn, err := ln.Accept()
 				if err != nil {
 					return
 				}
-				defer conn.Close() //nolint:errcheck // the client sees its end
+				defer conn.Close() //nolint:errcheck // the client detects the end
 				r := bufio.NewReader(conn)
-				first, _ := r.ReadString('\n') // the checks below see what is missing
+				first, _ := r.ReadString('\n') // the checks below detect missing data
 				_, _ = r.ReadString('\n')
 				_, _ = r.ReadString('\n')
 				asked <- strings.TrimSpace(first)

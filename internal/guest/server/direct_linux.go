@@ -8,31 +8,31 @@ import (
 	"strconv"
 )
 
-// direct counts how often programs send something to the network around the egress proxy. This always fails, often with
-// a message that does not explain the reason. Tracing system calls would slow down all programs, so the kernel's
-// counters of the network namespace must do:
+// direct counts packets sent by programs to the network instead of the egress proxy. Sending them always fails, often
+// with a message that does not explain the reason. Tracing system calls would slow down all programs. Therefore direct
+// uses the kernel's counters of the network namespace:
 //
-//   - Without a network interface, connecting or sending fails at once, and OutNoRoutes counts it. DNS lookups are
-//     included.
-//   - In a pod, a firewall drops packets: TCP repeats its first packet (TCPSynRetrans), and the UDP sockets of
-//     resolvers wait for a response.
+//   - Without a network interface, connecting or sending fails immediately. OutNoRoutes counts these failures and also
+//     failed DNS lookups.
+//   - In a pod, a firewall drops packets. TCP repeats the first packet of a connection (TCPSynRetrans), and the UDP
+//     sockets of resolvers wait for a response.
 //
-// Each file takes the kernel 20 to 50 µs, so only the necessary files are read.
+// The kernel needs 20 to 50 µs for each file, so only the necessary files are read.
 type direct struct {
-	routed  bool  // there is an interface
-	before  int64 // counted before the command
-	waiting int64 // most UDP sockets that waited at a time
+	routed  bool  // the sandbox has an interface, see routed
+	before  int64 // counter before the command
+	waiting int64 // maximum number of simultaneously waiting UDP sockets
 }
 
 // routed reports whether the sandbox has an interface other than the loopback interface.
 func routed() bool {
-	list, _ := net.Interfaces() // none if that fails
+	list, _ := net.Interfaces() // empty if this fails
 	return slices.ContainsFunc(list, func(i net.Interface) bool {
 		return i.Flags&(net.FlagUp|net.FlagLoopback) == net.FlagUp
 	})
 }
 
-// watchDirect starts to count, if a host serves the egress proxy.
+// watchDirect starts counting if a host serves the egress proxy. Otherwise it returns nil.
 func (s *Server) watchDirect() *direct {
 	sv := s.services["egress"]
 	sv.mu.Lock()
@@ -65,10 +65,10 @@ func (d *direct) sent() int64 {
 	return netCounter("/proc/self/net/snmp", "Ip:", "OutNoRoutes")
 }
 
-// netCounter returns a counter of a file in which one line of each group has the names and the next line the values; 0
-// if the kernel does not have the counter.
+// netCounter returns a counter from a file. Each group has a line with names and a line with values. If the kernel does
+// not have the counter, netCounter returns 0.
 func netCounter(file, group, name string) int64 {
-	text, _ := os.ReadFile(file) // other kernels, such as gVisor, have fewer files
+	text, _ := os.ReadFile(file) // other kernels, for example gVisor, have fewer files
 	at := -1
 	for line := range bytes.Lines(text) {
 		switch fields := bytes.Fields(line); {
@@ -76,22 +76,22 @@ func netCounter(file, group, name string) int64 {
 		case at < 0:
 			at = slices.IndexFunc(fields, func(f []byte) bool { return string(f) == name })
 		case at < len(fields):
-			n, _ := strconv.ParseInt(string(fields[at]), 10, 64) // 0 if it is not a number
+			n, _ := strconv.ParseInt(string(fields[at]), 10, 64) // 0 for invalid numbers
 			return n
 		}
 	}
 	return 0
 }
 
-// waitingSockets returns how many sockets of a file are connected to an address outside of the sandbox.
+// waitingSockets returns the number of sockets in a file with a connection to an address outside of the sandbox.
 func waitingSockets(file string) (n int64) {
-	text, _ := os.ReadFile(file) // as above
+	text, _ := os.ReadFile(file) // missing files are empty, see netCounter
 	for line := range bytes.Lines(text) {
 		fields := bytes.Fields(line)
 		if len(fields) < 4 || string(fields[3]) != "01" {
 			continue
 		}
-		addr, _, _ := bytes.Cut(fields[2], []byte(":")) // words of 32 bits, in the byte order of the machine
+		addr, _, _ := bytes.Cut(fields[2], []byte(":")) // words of 32 bits, in the host's byte order
 		if !bytes.HasSuffix(addr, []byte("7F")) && !bytes.Equal(addr, []byte("00000000000000000000000001000000")) {
 			n++
 		}

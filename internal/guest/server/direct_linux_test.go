@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestNetCounters reads counters in the format of Linux, and returns 0 for missing counters and files.
+// TestNetCounters verifies that netCounter reads counters in the format of Linux, and returns 0 for missing counters
+// and files.
 func TestNetCounters(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "net")
@@ -24,7 +25,7 @@ func TestNetCounters(t *testing.T) {
 	}
 }
 
-// TestWaitingSockets counts connected sockets, except on the loopback interface.
+// TestWaitingSockets verifies that waitingSockets counts connected sockets, except on the loopback interface.
 func TestWaitingSockets(t *testing.T) {
 	t.Parallel()
 	const header = "   sl  local_address rem_address   st tx_queue rx_queue\n"

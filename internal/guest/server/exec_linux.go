@@ -336,7 +336,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	if e.full = e.full.Seen(); e.full != e.wasFull || st.ExitCode != 0 { // otherwise nothing was missing
 		st.TmpFull, st.ShmFull = e.full[0], e.full[1]
 	}
-	if state != wire.ExecCompleted || st.ExitCode != 0 { // else whatever failed did not matter
+	if state != wire.ExecCompleted || st.ExitCode != 0 { // a failed connection had no effect on a successful command
 		st.Direct = e.direct.count()
 	}
 	if e.rec != nil {
