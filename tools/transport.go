@@ -27,8 +27,7 @@ type exactTransport struct{ next http.RoundTripper }
 var chatPath = regexp.MustCompile(`/(chat/completions|messages|api/chat)$`)
 
 func (t exactTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	chat := chatPath.MatchString(req.URL.Path)
-	if !chat || req.Body == nil || req.Header.Get("Content-Encoding") != "" {
+	if !chatPath.MatchString(req.URL.Path) || req.Body == nil || req.Header.Get("Content-Encoding") != "" {
 		return t.next.RoundTrip(req)
 	}
 	body, err := io.ReadAll(req.Body)

@@ -276,9 +276,8 @@ func (x *exchange) ownModels(res *http.Response) error {
 			})
 		}
 	}
-	for _, key := range []string{"first_id", "last_id"} { // these contain model names too
-		delete(body, key)
-	}
+	delete(body, "first_id") // these contain model names too
+	delete(body, "last_id")
 	raw, err := json.Marshal(body)
 	res.Body = io.NopCloser(bytes.NewReader(raw))
 	return err

@@ -263,7 +263,9 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	select {
 	case <-time.After(time.Until(s.since.Add(firstPause << (2 * s.restarts)))):
 	case <-ctx.Done():
-		return nil, s.unavailable("it is restarting", ctx.Err())
+	}
+	if err := ctx.Err(); err != nil { // even if the pause has passed
+		return nil, s.unavailable("it is restarting", err)
 	}
 	s.restarts++
 	return s.start(ctx)
