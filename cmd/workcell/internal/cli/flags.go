@@ -37,7 +37,7 @@ func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 // egressFlag adds the flags for private networks, and for package registries, which may be in private networks.
 func (a *Command) egressFlag(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
-		"let hosts in network.allow resolve to private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
+		"allow hosts in network.allow to have private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
 	f.StringVar(&a.Options.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's setting)")
 	f.StringVar(&a.Options.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's setting)")
 }
@@ -65,7 +65,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&EngineFlags != 0 {
 		f.StringVar(&a.Options.Backend, "backend", "",
 			"`NAME`: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or containerd if Docker "+
-				"is not available); default: the sandbox's own backend, else $WORKCELL_BACKEND, the configuration file, or auto")
+				"is not available); default: the named sandbox's backend, $WORKCELL_BACKEND, the configuration file, auto")
 	}
 	if groups&ImageFlags != 0 {
 		f.StringArrayVar(&a.Options.MapImage, "map-image", nil,
@@ -76,7 +76,7 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw (repeatable)")
 		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
 		f.Var(OneOf(&a.Options.Isolation, backend.Isolations()...), "isolation",
-			"minimum isolation of sandboxes; a file can only require more")
+			"minimum isolation of sandboxes; a workflow or agent can raise it but not lower it")
 		a.egressFlag(f)
 	}
 	if groups&ModelFlags != 0 {
@@ -92,8 +92,9 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&AuditFlags != 0 {
 		f.StringVar(&a.Options.Audit, "audit", "",
-			"append a JSON line to `FILE` for each tool call, sandbox, and command; if FILE cannot be written, workcell stops with an error")
-		f.BoolVar(&a.Options.AuditHash, "audit-hash", false, "record SHA-256 hashes instead of command arguments")
+			"append a JSON line to `FILE` for each tool call, sandbox, and command; fail if FILE cannot be written")
+		f.BoolVar(&a.Options.AuditHash, "audit-hash", false,
+			"with --audit, record SHA-256 hashes of command arguments instead of the arguments")
 	}
 	if groups&AgentsFlags != 0 {
 		f.StringVar(&a.Options.Agents, "agents", "", "`DIR`: directory containing agents (default: agents, ../agents, and . relative to the workflow)")
@@ -160,5 +161,5 @@ func flagError(cmd *cobra.Command, err error) error {
 // HostToolsFlag adds the flag for the operator's host tools file.
 func (a *Command) HostToolsFlag(f *pflag.FlagSet) {
 	f.StringVar(&a.Options.HostTools, "host-tools", "",
-		"`FILE`: path to a file that lists MCP servers with host tools; an agent's host_tools selects tools (default $WORKCELL_HOST_TOOLS)")
+		"`FILE`: list of MCP servers whose tools run on this host; agents select tools with host_tools (default $WORKCELL_HOST_TOOLS)")
 }

@@ -80,8 +80,8 @@ func newDoctorCmd(a *command) *cobra.Command {
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
 		Short:   "Check backends, limits, and images",
 		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
-For each problem, the command suggests a fix. It does not apply fixes or, except on Kubernetes, pull images; it does not
-check models or API keys. It removes its test sandboxes. By default, it checks all backends. To check only one, use
+For each problem, the command suggests a fix. It does not apply fixes or check models or API keys. It pulls images only
+on Kubernetes. It removes its test sandboxes. By default, it checks all backends. To check only one, use
 --backend, WORKCELL_BACKEND, or the configuration file.
 
 The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). The exit code

@@ -65,9 +65,9 @@ func newMCPCmd(a *command) *cobra.Command {
 		Long: `Serve sandboxes to MCP clients such as coding agents, IDEs, and chat applications.
 
 With the stdio transport, the client starts this command. When the client disconnects, the server exits and closes its
-sandboxes. With the http transport, many clients can connect. Each client needs a bearer token if --token-file or
-WORKCELL_MCP_TOKEN is set; without a valid token, it gets status 401. Tokens are required unless the server listens on a
-loopback address. The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
+sandboxes. With the http transport, many clients can connect. Unless the server listens on a loopback address, you
+must set --token-file or WORKCELL_MCP_TOKEN. If either is set, clients without a valid bearer token get status 401.
+The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
 claude mcp add workcell -- workcell mcp
 
 Clients get the tools sandbox_run, sandbox_open, sandbox_exec, sandbox_fs_*, and others. With --agents, --workflows, or
@@ -305,7 +305,8 @@ type mcpHTTPFlags struct {
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
 	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`HOST:PORT`: address to listen on with --transport http")
-	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE`: bearer tokens that you choose, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
+	fs.StringVar(&f.tokenFile, "token-file", "",
+		"`FILE`: bearer tokens, one per line: NAME TOKEN [EXPIRY], EXPIRY as 2027-01-31T00:00:00Z; or set "+mcpTokenEnv)
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "also accept requests whose Host header is `NAME`, not only localhost or an IP address (repeatable)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow requests from web pages at `ORIGIN`, for example https://a.example (repeatable)")
 	fs.StringVar(&f.cert, "tls-cert", "", "`FILE`: path to the certificate chain for HTTPS")

@@ -33,10 +33,13 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 		"`FILE`: JSON or YAML file with inputs, or - for standard input; --input and INPUT override it")
 	f.StringVar(&a.Options.Workspace, "workspace", "",
 		"`DIR`: directory to copy into the run's sandboxes; overrides workspace in the workflow")
-	f.StringVar(&a.Options.Out, "out", "", "`DIR`: directory to write the outputs to (default: keep them for workcell runs get)")
-	f.BoolVar(&a.Options.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
-	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the directory that its workspace was copied from")
-	f.StringVar(&a.Options.User, "user", "", "`NAME`: name of the end user, for agents with session: user; that user's sandbox is kept")
+	f.StringVar(&a.Options.Out, "out", "",
+		"`DIR`: directory for the files listed in outputs of the workflow or agent (default: keep them for workcell runs get)")
+	f.BoolVar(&a.Options.Force, "force", false,
+		"overwrite files in the --out directory even if they differ or changed during the run")
+	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the original workspace directory")
+	f.StringVar(&a.Options.User, "user", "",
+		"`NAME`: end user whose sandbox to use, for agents with session: user; the sandbox is kept after the run")
 	f.BoolVar(&a.Options.Keep, "keep", false,
 		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
 	f.BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
@@ -61,34 +64,37 @@ func newRunCmd(a *command) *cobra.Command {
 	return a.runVerb(&cobra.Command{
 		Use:   "run WORKFLOW.yaml|AGENT.prompt [INPUT…] [flags]",
 		Short: "Run a workflow or an agent",
-		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
-workflow share one sandbox. Workcell removes it when the run ends, even if the run fails, unless you pass --keep or the
-workflow sets retention. If the workflow sets checkpoints: true, the sandbox of a failed run is also kept. Progress is
-printed to standard error, the result to standard output. To stop the run, press Ctrl-C, or use
-` + "`workcell runs cancel`" + ` in another terminal. The exit code is 1 if the run fails, and 4 if an API key
-is missing; workcell --help lists the others.
+		Long: `Run a workflow and print its result, or run an agent and print its answer. Progress is printed to standard error, the
+result to standard output. To cancel the run, press Ctrl-C, or use ` + "`workcell runs cancel`" + ` in another
+terminal. A canceled run cannot be resumed. The exit code is 1 if the run fails, and 4 if an API key is missing.
+workcell --help lists the others.
 
-Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
-run in the same sandbox with ` + "`workcell runs resume`" + `, until its idle timeout (default 15 minutes).
+By default, the agents in a workflow share one sandbox. Workcell removes it when the run ends, even if the run fails,
+unless you pass --keep or the workflow sets retention. If the workflow sets checkpoints: true, the sandbox of a failed
+run is kept until its idle timeout, so that you can retry with ` + "`workcell runs resume RUN --from STEP`" + `.
+
+Each step is recorded in the run's journal before the next step starts. If the process is killed, continue the run in
+the same sandbox with ` + "`workcell runs resume RUN`" + `, until its idle timeout (default 15 minutes).
+To list run IDs, use ` + "`workcell runs ls`" + `. To see what a run did, use ` + "`workcell runs trace RUN`" + `.
 
 Unless you pass --agents, the agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the
-workflow's directory. INPUT is only for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text,
-which fills the agent's only input field or the field named input or task.
+workflow's directory. Pass inputs with --input or --input-file. For an agent, you can also pass them as INPUT:
+NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the field named input or task.
 
 The agent's file names the model; --model overrides it. Set the provider's API key in the environment, for example
-GEMINI_API_KEY. To try it without an API key, use --model scripted/PATH.yaml, which replays recorded answers.
+GEMINI_API_KEY. To try a run without an API key, use --model scripted/PATH.yaml, which replays recorded answers.
 
 A workflow runs for at most one hour and 50 steps unless it sets timeout or max_steps. Sandboxes have no network access
-unless the file sets network. --workspace copies the directory; the original changes only if you pass --apply or later
-run ` + "`workcell runs apply`" + `.
+unless the workflow or agent sets network. --workspace copies the directory; the original changes only if you pass
+--apply or later run ` + "`workcell runs apply`" + `.
 
-With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
-run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
+--detach requires a PostgreSQL database (--state). It queues the run and its files there and prints the run ID. A
+` + "`workcell worker`" + ` on any host then runs it.`,
 		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
 			"  workcell run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
-			"  workcell runs logs --follow $(workcell run --detach fix.yaml)",
+			"  workcell runs logs --follow $(workcell run --state postgres://user@host/database --detach fix.yaml)",
 		Args: runArgs,
 	})
 }
