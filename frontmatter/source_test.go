@@ -128,7 +128,8 @@ func TestEveryValueSurvives(t *testing.T) {
 	t.Parallel()
 	values := map[string][]string{
 		"mode": {"compute", "code", "script", "executor, executor: claude"}, "runtime": {"python", "node", "bash"}, "root": {"readonly", "writable"},
-		"image": {"x"}, "session": {"default", "isolated", "mine"}, "keep": {"workspace, mode: code, session: user"}, "user": {"0", `"5:6"`},
+		"isolation": {"process", "container", "kernel", "vm"},
+		"image":     {"x"}, "session": {"default", "isolated", "mine"}, "keep": {"workspace, mode: code, session: user"}, "user": {"0", `"5:6"`},
 		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"},
 		"network":       {"{}", `{allow: [a.b, "*.c.d:80", "registry:pypi"], deny: [x.c.d]}`},
 		"network.allow": {"[]", "[a.b]"}, "network.deny": {}, // deny alone has no effect

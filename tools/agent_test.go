@@ -62,8 +62,9 @@ func TestAgentRun(t *testing.T) {
 	}
 	want := tools.AgentResult{
 		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6,
+		Evidence: res.Evidence,
 	}
-	if diff := cmp.Diff(want, res); diff != "" {
+	if diff := cmp.Diff(want, res); diff != "" || len(res.Evidence) != 1 || res.Evidence[0].Isolation != "container" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
 	if got := seen.list[0].Messages[0].Text(); got != "Do this in go" {
