@@ -329,7 +329,8 @@ func (s Sandbox) Problems() Errors {
 	c.oneOf("mode", string(s.Mode), string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor))
 	c.oneOf("runtime", string(s.Runtime), string(RuntimePython), string(RuntimeNode), string(RuntimeBash))
 	c.oneOf("root", string(s.Root), string(RootReadonly), string(RootWritable))
-	c.oneOf("isolation", string(s.Isolation), isolations()...)
+	c.oneOf("isolation", string(s.Isolation), string(backend.IsolationProcess), string(backend.IsolationContainer),
+		string(backend.IsolationKernel), string(backend.IsolationVM))
 	c.names(s)
 	c.env(s.Env)
 	c.limits(s.Limits)
@@ -349,13 +350,6 @@ func (s Sandbox) Problems() Errors {
 	c.executor(s)
 	c.modes(s)
 	return c.Errors
-}
-
-func isolations() (names []string) {
-	for _, i := range backend.Isolations() {
-		names = append(names, string(i))
-	}
-	return names
 }
 
 type checker struct{ Errors }

@@ -3,6 +3,7 @@ package otelgenai
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -39,7 +40,7 @@ func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter 
 	}
 	tokens := func(name string) metric.Int64Histogram {
 		h, err := meter.Int64Histogram(name, metric.WithUnit("{token}"),
-			metric.WithExplicitBucketBoundaries(semconv.TokenBuckets()...))
+			metric.WithExplicitBucketBoundaries(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864))
 		errs = append(errs, err)
 		return h
 	}
@@ -114,16 +115,17 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 		return // an agent's tokens are the sum of its models' tokens
 	}
 	for key, counter := range m.used {
-		if n, ok := set.Value(key); ok { // by modality no provider of Genkit reports them
-			counter.Add(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.Modality.String("unknown")))
-			if h := m.perCall[key]; h != nil {
-				h.Record(ctx, n.AsInt64(), with)
-			}
+		n, ok := set.Value(key)
+		if !ok {
+			continue
 		}
-	}
-	for key, kind := range map[attribute.Key]string{semconv.InputTokens: "input", semconv.OutputTokens: "output"} {
-		if n, ok := set.Value(key); ok && m.oldTokens != nil {
-			m.oldTokens.Record(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.OldTokenType.String(kind)))
+		counter.Add(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.Modality.String("unknown"))) // Genkit has only totals
+		if h := m.perCall[key]; h != nil {
+			h.Record(ctx, n.AsInt64(), with)
+			if m.oldTokens != nil {
+				kind := strings.TrimSuffix(strings.TrimPrefix(string(key), "gen_ai.usage."), "_tokens")
+				m.oldTokens.Record(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.OldTokenType.String(kind)))
+			}
 		}
 	}
 }

@@ -52,12 +52,9 @@ func TestMetrics(t *testing.T) {
 		"gen_ai.client.token.usage 2 " + chat + ",gen_ai.token.type=output", "gen_ai.client.token.usage 5 " + chat + ",gen_ai.token.type=input",
 	})
 	slices.Sort(both)
-	for _, test := range []struct {
-		optIn string
-		want  []string
-	}{{"", names}, {"http, gen_ai/dup", both}, {"gen_ai_latest_experimental", names}} {
-		if diff := cmp.Diff(test.want, measured(t, otelgenai.Options{OldNames: otelgenai.KeepOldNames(test.optIn)})); diff != "" {
-			t.Errorf("metrics with %q (-want +got)\n%s", test.optIn, diff)
+	for old, want := range map[bool][]string{false: names, true: both} {
+		if diff := cmp.Diff(want, measured(t, otelgenai.Options{OldNames: old})); diff != "" {
+			t.Errorf("metrics, with old names: %v (-want +got)\n%s", old, diff)
 		}
 	}
 }

@@ -50,15 +50,6 @@ type Options struct {
 	OldNames bool
 }
 
-// OptInVariable is the environment variable by which programs choose conventions, as a list. The value gen_ai/dup means
-// Options.OldNames.
-const OptInVariable = "OTEL_SEMCONV_STABILITY_OPT_IN"
-
-// KeepOldNames reports whether the value of OptInVariable asks for old names.
-func KeepOldNames(value string) bool {
-	return slices.Contains(strings.Split(strings.ReplaceAll(value, " ", ""), ","), "gen_ai/dup")
-}
-
 // NewProcessor returns a processor that converts ended spans to the conventions and passes them to next. Removed
 // contents never reach the queue of next. When a span starts, next receives the original span, whose attributes it must
 // not export.

@@ -101,16 +101,16 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}); err != nil {
 		return nil, false, err
 	}
-	for again := true; again && err == nil; {
-		s, created, again, err = m.tryOpen(ctx, key, req)
+	for {
+		s, created, again, err := m.tryOpen(ctx, key, req)
+		if again && err == nil {
+			continue
+		}
+		if err == nil && m.isolated(s.engine, req) != nil { // it was open, or belongs to another process
+			return nil, false, m.isolated(s.engine, req)
+		}
+		return s, created, err
 	}
-	if err == nil {
-		err = m.isolated(s.engine, req) // one that was open, or another process's
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	return s, created, nil
 }
 
 // Rules for refusing to open a sandbox.

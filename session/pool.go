@@ -104,11 +104,8 @@ func (w *warmPool) run() {
 
 // take returns a pooled sandbox for a prepared request, or nil.
 func (w *warmPool) take(req Request) *pooled {
-	if w == nil || req.Pull == backend.PullAlways || req.fork != nil {
+	if w == nil || req.Pull == backend.PullAlways || req.fork != nil || req.Isolation != "" && w.m.CheckIsolation(req) != nil {
 		return nil
-	}
-	if req.Isolation != "" && w.m.CheckIsolation(req) != nil {
-		return nil // and a new one is refused
 	}
 	p, _ := w.Take(req.kind())
 	return p

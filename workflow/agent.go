@@ -97,8 +97,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 		return AgentOutput{}, err
 	}
 	res, err := a[name].Run(ctx, input, nil)
-	out := AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}
-	return out, err
+	return AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
 }
 
 // AgentSandbox returns the request for the sandbox that an agent shares with its run.

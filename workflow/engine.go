@@ -204,22 +204,18 @@ func (e *Engine) checkIsolation(wf *Workflow) error {
 	if e.manager == nil {
 		return nil
 	}
-	if err := e.manager.CheckIsolation(wf.base); err != nil {
-		if wf.base.Isolation == "" {
-			return err // the operator requires it
-		}
+	err := e.manager.CheckIsolation(wf.base)
+	if err != nil && wf.base.Isolation != "" { // else the operator requires it
 		at := wf.problem("isolation", err.Error())
 		at.Hint, at.Err = wish.MoreIsolation, err
-		return at
+		err = at
 	}
 	for _, s := range wf.all {
-		if b, ok := s.body.(*agentBody); ok && b.file != nil {
-			if err := wish.CheckIsolation(e.manager, b.file); err != nil {
-				return err
-			}
+		if b, ok := s.body.(*agentBody); ok && b.file != nil && err == nil {
+			err = wish.CheckIsolation(e.manager, b.file)
 		}
 	}
-	return nil
+	return err
 }
 
 // begin checks the input and returns a new run.

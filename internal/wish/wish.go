@@ -44,16 +44,14 @@ const MoreIsolation = "use an OCI runtime such as runsc, or another backend; " +
 // CheckIsolation returns a *frontmatter.Error with the place in the file if new sandboxes of an agent would be less
 // isolated than its file requires.
 func CheckIsolation(m *session.Manager, doc *frontmatter.Document) error {
-	if doc.Sandbox == nil || doc.Sandbox.Isolation == "" {
-		return nil
+	if doc.Sandbox != nil && doc.Sandbox.Isolation != "" {
+		if err := m.CheckIsolation(Request(*doc.Sandbox)); err != nil {
+			at := doc.Problem("sandbox.isolation", MoreIsolation, "%v", err)
+			at.Err = err
+			return at
+		}
 	}
-	err := m.CheckIsolation(Request(*doc.Sandbox))
-	if err == nil {
-		return nil
-	}
-	at := doc.Problem("sandbox.isolation", MoreIsolation, "%v", err)
-	at.Err = err
-	return at
+	return nil
 }
 
 // DefaultImage fills in the image that a runtime has when nobody names one.

@@ -91,11 +91,6 @@ func DurationBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 }
 
-// TokenBuckets returns the boundaries of histograms of tokens.
-func TokenBuckets() []float64 {
-	return []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
-}
-
 // Provider returns the conventions' name for the provider behind a plugin of Genkit's.
 func Provider(plugin string) string {
 	switch plugin {

@@ -146,8 +146,7 @@ func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) 
 	if h.onReply != nil {
 		h.onReply(res, err)
 	}
-	out := workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}
-	return out, err
+	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
 }
 
 func (h *Host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {

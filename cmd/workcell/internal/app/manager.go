@@ -44,6 +44,7 @@ type Use struct {
 type Manager struct {
 	*session.Manager
 	app     *App
+	runtime string        // OCI runtime of new sandboxes
 	Records state.Records // nil if the command does not use them
 	Engine  string        // engine ID in the records; empty without records
 	Done    func()        // closes the engine and the records; call it after Close or Detach
@@ -98,7 +99,7 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{app: a, Records: store, Done: end}
+	m := &Manager{app: a, runtime: opts.Defaults.OCIRuntime, Records: store, Done: end}
 	if store != nil {
 		open = append(open, func() { store.Close() }) // every change was written to disk before it was acknowledged
 	}
@@ -143,11 +144,7 @@ func (m *Manager) Audited(ctx context.Context) context.Context {
 
 // NewIsolation returns the isolation of new sandboxes.
 func (m *Manager) NewIsolation() backend.Isolation {
-	conf, err := m.app.Config()
-	if err != nil { // then there is no manager
-		return ""
-	}
-	return m.Backend().Capabilities().Isolation[m.app.defaults(conf).OCIRuntime]
+	return m.Backend().Capabilities().Isolation[m.runtime]
 }
 
 // WithManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.

@@ -58,7 +58,7 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 				return checkImage(*image)
 			}})
 	}
-	mapped, caches, isolation, web := (*pairs)(&c.MapImages), new(pairs), new(string), map[string]serviceFile{}
+	mapped, caches, web := (*pairs)(&c.MapImages), new(pairs), map[string]serviceFile{}
 	list = append(list,
 		&setting{key: keyAllowImages, to: &c.allowImages, flag: "allow-image", check: func() (string, string) {
 			if _, err := backend.NewImagePolicy(c.allowImages...); err != nil {
@@ -97,12 +97,8 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		}},
 		&setting{key: keyServices, to: &web, read: func(r *reader) { c.readServices(r, env, web) }},
 		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
-		&setting{key: keyIsolation, to: isolation, check: func() (string, string) { // --isolation can only be stricter
-			c.Isolation = backend.Isolation(*isolation)
-			for _, p := range (frontmatter.Sandbox{Isolation: c.Isolation}).Problems() {
-				return p.Message, p.Hint
-			}
-			return "", ""
+		&setting{key: keyIsolation, to: (*string)(&c.Isolation), check: func() (string, string) { // --isolation can be stricter
+			return problemOf(frontmatter.Sandbox{Isolation: c.Isolation})
 		}},
 	)
 	list = append(list, c.limitSettings()...)
@@ -188,14 +184,19 @@ func (c *Config) limitSettings() []*setting {
 			} else {
 				l.ExecTimeout = frontmatter.Duration(*to)
 			}
-			for _, p := range (frontmatter.Sandbox{Limits: l}).Problems() {
-				return p.Message, p.Hint
-			}
-			return "", ""
+			return problemOf(frontmatter.Sandbox{Limits: l})
 		}}
 	}
 	return append(list,
 		timeout(keyIdleTimeout, &c.IdleTimeout, 15*time.Minute), timeout(keyExecTimeout, &c.ExecTimeout, 2*time.Minute))
+}
+
+// problemOf returns the first problem of a sandbox with a setting.
+func problemOf(s frontmatter.Sandbox) (problem, hint string) {
+	for _, p := range s.Problems() {
+		return p.Message, p.Hint
+	}
+	return "", ""
 }
 
 func checkImage(image string) (problem, hint string) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -147,7 +148,10 @@ func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource
 }
 
 // oldNames reports whether spans and metrics also have the names of the conventions' previous version.
-func oldNames(e environ.Lookup) bool { return otelgenai.KeepOldNames(e.Get(otelgenai.OptInVariable)) }
+func oldNames(e environ.Lookup) bool {
+	list := strings.ReplaceAll(e.Get("OTEL_SEMCONV_STABILITY_OPT_IN"), " ", "")
+	return slices.Contains(strings.Split(list, ","), "gen_ai/dup")
+}
 
 // KeepIn keeps the spans of this process in dir, those that ended before, too, and reports whether it does: not where
 // Options.Keep is not set or traces are off. It keeps the directory of its first call.
