@@ -65,7 +65,8 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&EngineFlags != 0 {
 		f.StringVar(&a.Options.Backend, "backend", "",
 			"`NAME`: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or containerd if Docker "+
-				"is not available); default: the named sandbox's backend, $WORKCELL_BACKEND, the configuration file, auto")
+				"is not available); default: a named sandbox keeps its own, else $WORKCELL_BACKEND, the configuration "+
+				"file, or auto")
 	}
 	if groups&ImageFlags != 0 {
 		f.StringArrayVar(&a.Options.MapImage, "map-image", nil,

@@ -85,7 +85,8 @@ on Kubernetes. It removes its test sandboxes. By default, it checks all backends
 --backend, WORKCELL_BACKEND, or the configuration file.
 
 The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). The exit code
-is 5 if the backend that would be used (--backend, or Docker, else containerd) cannot run sandboxes.`,
+is 5 if the backend that other commands would use cannot run sandboxes. This is Docker, else containerd, unless you
+select a backend.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)

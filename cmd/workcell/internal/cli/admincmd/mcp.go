@@ -72,8 +72,8 @@ claude mcp add workcell -- workcell mcp
 
 Clients get the tools sandbox_run, sandbox_open, sandbox_exec, sandbox_fs_*, and others. With --agents, --workflows, or
 --executors, they also get execute_task, which requires a model provider's API key. By default, sandboxes have no
-network access; see --network-allow. --policy limits commands, files, CPU, memory, and workspace size, and --allow-image
-limits images.`,
+network access, and clients cannot request it. To allow hosts, use --network-allow. --policy limits commands, files,
+CPU, memory, and workspace size, and --allow-image limits images.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +

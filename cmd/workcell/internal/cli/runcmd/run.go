@@ -84,9 +84,12 @@ NAME=VALUE, NAME=@FILE, or plain text for the agent's only input field or the fi
 The agent's file names the model; --model overrides it. Set the provider's API key in the environment, for example
 GEMINI_API_KEY. To try a run without an API key, use --model scripted/PATH.yaml, which replays recorded answers.
 
-A workflow runs for at most one hour and 50 steps unless it sets timeout or max_steps. Sandboxes have no network access
-unless the workflow or agent sets network. --workspace copies the directory; the original changes only if you pass
---apply or later run ` + "`workcell runs apply`" + `.
+The sandbox section of the workflow or agent sets the image, limits, environment variables, and network of sandboxes. By
+default, a sandbox has a Python image, 1 CPU, 2 GiB of memory, and no network. To allow single hosts, list them in
+network.allow. Code in a sandbox does not see your environment or API keys.
+
+A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. --workspace copies a directory to
+/workspace in the sandboxes. The original changes only if you pass --apply or later run ` + "`workcell runs apply`" + `.
 
 --detach requires a PostgreSQL database (--state). It queues the run and its files there and prints the run ID. A
 ` + "`workcell worker`" + ` on any host then runs it.`,

@@ -24,7 +24,7 @@ func newSandboxCmd(a *command) *cobra.Command {
 		Use:     "sandbox",
 		Aliases: []string{"sessions", "session"},
 		Short:   "Create, inspect, use, and remove sandboxes",
-		Long: `Create, inspect, use, and remove sandboxes, including those of runs in your other processes.
+		Long: `Create, inspect, use, and remove sandboxes, including the sandboxes of runs.
 
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
 ID to a unique prefix with at least four characters after sbx_ or run_.
