@@ -38,7 +38,7 @@ func (b *driver) accountMounts(p *plan, img *image) []mount.Mount {
 	for _, name := range kit.AccountFiles() {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeBind, Source: path.Join(dir, name), Target: "/etc/" + name, ReadOnly: true,
-			BindOptions: &mount.BindOptions{NonRecursive: true}, // the engine chooses the propagation of its own files
+			BindOptions: &mount.BindOptions{NonRecursive: true}, // for files below its data root, the engine sets the propagation
 		})
 	}
 	return ms

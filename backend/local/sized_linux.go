@@ -52,7 +52,7 @@ func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
-// mountSized mounts a workspace's file system on the workspace's directory, in the mount namespace of the sandbox's
+// mountSized mounts a workspace's file system on its directory, in the mount namespace of the sandbox's
 // launcher. The launcher moves the mount to the final place. The mount is not visible on the host, because mounts do
 // not propagate from another user's namespace.
 func (b *driver) mountSized(x *sandbox, launcher int) error {

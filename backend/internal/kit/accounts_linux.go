@@ -11,7 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Read replaces accounts by those of an image's root, which can have anything at their paths.
+// Read reads passwd and group from the root directory of an image. Images are untrusted: the paths can be links, pipes,
+// directories, or huge files.
 func (a *Accounts) Read(root *os.Root) error {
 	for name, to := range map[string]*[]byte{"etc/passwd": &a.Passwd, "etc/group": &a.Group} {
 		st, err := root.Stat(name) // a device must not be opened
