@@ -112,7 +112,7 @@ func (c *child) hear(t *testing.T) word {
 	var w word
 	if !c.words.Scan() {
 		c.kill()
-		t.Fatalf("the other process says nothing: %v\n%s", c.words.Err(), c.out.String())
+		t.Fatalf("no message from the other process: %v\n%s", c.words.Err(), c.out.String())
 	}
 	must(t, json.Unmarshal(c.words.Bytes(), &w))
 	if w.Error != "" {

@@ -104,7 +104,7 @@ func (s *suite) visitorsKilled(t *testing.T) {
 	// Processes started by the engine have no parent in the sandbox. Only the guest agent and this connection's bridge may
 	// remain.
 	const count = `n=0; for f in /proc/[0-9]*/status; do while read -r k v; do case "$k $v" in "PPid: 0") n=$((n+1));; esac; done <$f; done; echo $n`
-	Eventually(t, "the end of what the visitors left", func() bool {
+	Eventually(t, "the end of the visitors' processes", func() bool {
 		n, err := strconv.Atoi(strings.TrimSpace(Sh(t, conn, count)))
 		return err == nil && n <= 2
 	})

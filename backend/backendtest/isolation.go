@@ -75,7 +75,7 @@ func (s *suite) userNames(t *testing.T) {
 	}
 }
 
-// isolationOfRoot checks that being root in the sandbox gives nothing of the host.
+// isolationOfRoot verifies that root in the sandbox has no access to the host.
 func (s *suite) isolationOfRoot(t *testing.T) {
 	spec := s.spec()
 	spec.User = "0:0"

@@ -101,7 +101,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 	last := s.create(t, limited)
 	Prints(t, s.dial(t, last.ID), "cat /workspace/f", "kept\n")
 	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {
-		t.Errorf("what was a directory without a limit has one, enforced as %q", last.Workspace)
+		t.Errorf("an existing directory without a limit got a limit, enforced as %q", last.Workspace)
 	}
 	must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
 	s.hasWorkspace(t, spec.Instance, spec.ID, true)
@@ -152,13 +152,13 @@ func (s *suite) info(t *testing.T) {
 	}
 	if spec.Root == backend.RootWritable {
 		if want.RootBytes, want.RootEnforcement = made.RootBytes, s.caps.RootEnforcement; made.RootBytes <= 0 {
-			t.Error("nothing is told of how much a writable root takes")
+			t.Error("Create does not report the size of a writable root")
 		}
 	}
 	if s.h.NoImages {
 		want.Image = "host"
 	} else if len(made.ImageEnv) == 0 || made.ImageID == "" && !s.h.Cluster { // a cluster's node reports these later
-		t.Errorf("Create tells nothing of the image: id %q, environment %q", made.ImageID, made.ImageEnv)
+		t.Errorf("Create does not report the image: id %q, environment %q", made.ImageID, made.ImageEnv)
 	}
 	same := cmp.Options{cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })}
 	if s.h.Cluster {

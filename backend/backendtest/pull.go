@@ -49,7 +49,7 @@ func (s *suite) pullMissing(t *testing.T) {
 	hits := r.hits.Load()
 	s.create(t, s.fetch(ref))
 	if n := r.hits.Load(); n != hits {
-		t.Errorf("an image that is there was fetched again")
+		t.Errorf("an existing image was fetched again")
 	}
 	always := s.fetch(ref)
 	always.Pull = backend.PullAlways

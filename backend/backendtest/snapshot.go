@@ -54,7 +54,7 @@ func (s *suite) snapshotUnsupported(t *testing.T) {
 	} {
 		Fails(t, what, err, backend.ErrUnsupported)
 	}
-	Sh(t, s.dial(t, info.ID), "echo goes on > f")
+	Sh(t, s.dial(t, info.ID), "echo continues > f")
 }
 
 // fillScript creates files of each type allowed in a workspace.
@@ -174,7 +174,7 @@ func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	Fails(t, "again", s.b.CopySnapshot(t.Context(), origin.ID, from), backend.ErrExists)
 	Remove(t, s.b, fork.ID)
 	from.Snapshot = "won2"
-	Fails(t, "of what is gone", s.b.CopySnapshot(t.Context(), origin.ID, from), backend.ErrNotFound)
+	Fails(t, "from a removed sandbox", s.b.CopySnapshot(t.Context(), origin.ID, from), backend.ErrNotFound)
 	must(t, s.b.Rollback(t.Context(), origin.ID, "won"))
 	if got := Sh(t, conn, describeScript); got != want {
 		t.Errorf("the copied state:\n%s\nwant:\n%s", got, want)
@@ -229,7 +229,7 @@ if os.fork() == 0: # it runs the guest's program
     os.setsid()
     os.dup2(r, 0)
     os.execv("`+embed.Path+`", ["`+embed.Path+`", "mcp"])
-if os.fork() == 0: # its first thread ends, the other one goes on
+if os.fork() == 0: # its first thread ends, its second thread continues
     os.setsid()
     def write():
         n = 0
@@ -384,7 +384,7 @@ func (s *suite) snapshotRefused(t *testing.T) {
 	Fails(t, "one too many", second(s.b.Snapshot(ctx, info.ID, "more")), backend.ErrCapacity)
 	must(t, s.b.RemoveSnapshot(ctx, info.ID, "s0"))
 	Fails(t, "a name twice", second(s.b.Snapshot(ctx, info.ID, "s1")), backend.ErrExists)
-	Fails(t, "Rollback to what is gone", s.b.Rollback(ctx, info.ID, "s0"), backend.ErrNotFound)
+	Fails(t, "Rollback to a removed snapshot", s.b.Rollback(ctx, info.ID, "s0"), backend.ErrNotFound)
 	for _, spec := range []backend.Spec{s.spec(), s.lone(t)} {
 		spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: "s0"}
 		if spec.Instance != s.instance {

@@ -30,7 +30,7 @@ type guestVolume struct {
 // guestVolumes are the volumes of this version's guest agent.
 type guestVolumes struct {
 	plain    guestVolume
-	readable guestVolume // for sandboxes with a kernel of their own
+	readable guestVolume // for sandboxes with a separate kernel
 	unnamed  atomic.Bool // the engine cannot mount the files of accountMounts
 	// patience is how long another process is seen to fill a volume before its lock counts as left behind.
 	patience time.Duration

@@ -153,5 +153,5 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("%s for another namespace, too", got)
 	}
 	_, err := newBackend(t, func(o *kubernetes.Options) { o.Namespace = other + "-none" }).Identity(t.Context())
-	backendtest.Fails(t, "a namespace that is not there", err, backend.ErrNotFound)
+	backendtest.Fails(t, "a missing namespace", err, backend.ErrNotFound)
 }

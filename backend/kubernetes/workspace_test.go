@@ -123,7 +123,7 @@ func TestQuotaOfClaims(t *testing.T) {
 	must(t, b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}))
 	backendtest.Eventually(t, "the quota to be used up", func() bool { return used(1) })
 	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("another one: %v, want ErrCapacity", err)
+		t.Errorf("another sandbox: %v, want ErrCapacity", err)
 	}
 	backendtest.Create(t, b, spec)
 }

@@ -69,7 +69,7 @@ func TestHostFiles(t *testing.T) {
 		dir, filepath.Join(dir, "workspaces"), os.TempDir() + "/go-build", "/proc/1/cwd/home/..data", "/old_root", "/.dockerenv",
 	} {
 		if res := backendtest.Exec(t, conn, "ls", "-d", p); res.ExitCode == 0 {
-			t.Errorf("%s is there", p)
+			t.Errorf("%s exists", p)
 		}
 	}
 	backendtest.Prints(t, conn, "ls -A /root /home /srv /mnt /opt /run 2>/dev/null | grep -v : | tr -d '\\n'", "")

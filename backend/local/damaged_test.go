@@ -97,7 +97,7 @@ func TestLateRemove(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	err := b.Remove(ctx, old.ID, backend.RemoveOptions{Volumes: true})
-	backendtest.Fails(t, "Remove beside a creation", err, context.DeadlineExceeded)
+	backendtest.Fails(t, "Remove during a creation", err, context.DeadlineExceeded)
 	unlock()
 	// The creator has died. The next creation finds the files and owns them when it is complete.
 	fresh := backendtest.Create(t, b, spec)

@@ -18,7 +18,7 @@ const ordinaryUser = 61234
 func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("only root can become somebody else")
+		t.Fatal("only root can run tests as another user")
 	}
 	// Only root may have access to the temporary directory.
 	dir, err := os.MkdirTemp("/var/tmp", "workcell-ordinary-")

@@ -47,7 +47,7 @@ func TestRemoveTree(t *testing.T) {
 		}
 		wg.Wait()
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
-			t.Errorf("%s is there: %v", path, err)
+			t.Errorf("%s still exists: %v", path, err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(canary, "sub")); err != nil {

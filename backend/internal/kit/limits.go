@@ -17,8 +17,8 @@ const (
 	ImageVolumeBytes = 64 * mib
 
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
-	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
-	rootBytes    = 4 << 30  // written to the root where the user asked for no bound of the workspace
+	maxFileBytes = 16 << 30 // maximum size of each file if the user set no limit
+	rootBytes    = 4 << 30  // maximum size of writes to the root if the user set no workspace limit
 	minRoot      = 4 * mib  // the runtime's own directories in the root count too
 	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
 	bytesPerInode = 4096

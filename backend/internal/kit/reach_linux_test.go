@@ -83,7 +83,7 @@ func TestReachReusedID(t *testing.T) {
 		t.Error("a guest that ended is taken to answer")
 	}
 	if conn, err := dialGuest(pid, group); err != nil {
-		t.Errorf("a guest of its own right: %v", err)
+		t.Errorf("a valid guest agent: %v", err)
 	} else if err := (&guestProcess{pid: 1, group: group, proc: open(t, "/proc/1")}).answers(conn.(*net.UnixConn)); err == nil {
 		t.Error("another process is taken to answer in a guest's place")
 	}

@@ -54,7 +54,7 @@ func TestSizingWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Enforcement(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("beside a probe that hangs: %v, want %v", err, context.Canceled)
+		t.Errorf("during a hanging probe: %v, want %v", err, context.Canceled)
 	}
 	close(end)
 	if err := <-first; err != nil {

@@ -25,7 +25,7 @@ type Plan struct {
 	Image string         // short form for display in the engine's own listings
 	User  User           //
 	Root  int64          // see rootBytesOf
-	Sized bool           // a size was asked for the workspace; else the guest watches the default
+	Sized bool           // the Spec or the options set a workspace size; if false, the guest agent watches the default
 
 	Isolation backend.Isolation // set by Supports
 }

@@ -72,7 +72,7 @@ func TestRootBytes(t *testing.T) {
 		asked := backend.Limits{WorkspaceBytes: c.asked}
 		p, err := kit.NewPlan("x", backend.Spec{ID: "sbx_1", Image: "x", Root: c.mode, Limits: asked}, nil, backend.Limits{})
 		if err != nil || p.Sized != (c.asked > 0) {
-			t.Fatalf("%d asked for: %+v, %v", c.asked, p, err)
+			t.Fatalf("requested %d: %+v, %v", c.asked, p, err)
 		}
 		if file := kit.FileBytes(p.Spec.Limits, c.enforcement, p.Root); p.Root != c.root || file != c.file {
 			t.Errorf("%+v: %d bytes, files of %d", c, p.Root, file)

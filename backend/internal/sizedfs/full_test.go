@@ -103,7 +103,7 @@ func holds(t *testing.T, name string, blocks, size int) {
 	}
 	for n := range blocks {
 		if !bytes.Equal(got[n*size:(n+1)*size], noise(n, size)) {
-			t.Fatalf("%s: block %d is another one than was written", filepath.Base(name), n)
+			t.Fatalf("%s: block %d differs from the written block", filepath.Base(name), n)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func TestForkIsSetAside(t *testing.T) {
 		t.Errorf("on a full disk: %v, want ErrNoRoom", err)
 	}
 	if _, err := os.Lstat(more); !os.IsNotExist(err) {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("the image of the failed fork exists: %v", err)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestCopiesOfEachOther(t *testing.T) {
 		must(t, err)
 	}
 	if err := both[0].Copy(ctx, both[0], "of0"); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("of itself: %v", err)
+		t.Errorf("copy to the same workspace: %v", err)
 	}
 	var wg sync.WaitGroup
 	for i, w := range both {
