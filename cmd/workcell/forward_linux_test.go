@@ -73,7 +73,7 @@ func TestSessionsForward(t *testing.T) {
 	address, stop = forwarding("--address", "0.0.0.0", ":8080")
 	u.run(0, "sandbox", "rm", "pages")
 	if _, err := get(strings.Replace(address, "0.0.0.0", "127.0.0.1", 1)); err == nil {
-		t.Error("a sandbox that is gone answers")
+		t.Error("a removed sandbox answers")
 	}
 	if code, stderr := stop(); code == 0 || !strings.Contains(stderr, "warning: any host that can connect to 0.0.0.0") {
 		t.Errorf("ended with %d: %s", code, stderr)

@@ -110,7 +110,7 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 			t.Parallel()
 			r := startWaiting(t)
 			if n := len(r.sandboxes()); n != 1 {
-				t.Errorf("%d sandboxes while the run is under way", n)
+				t.Errorf("%d sandboxes during the run", n)
 			}
 			if err := r.cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
@@ -120,7 +120,7 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 				t.Errorf("%d sandboxes are left", n)
 			}
 			if !strings.Contains(r.stderr.String(), "shutting down; repeat the signal to exit immediately") {
-				t.Errorf("standard error does not say what goes on:\n%s", r.stderr.String())
+				t.Errorf("standard error does not report the shutdown:\n%s", r.stderr.String())
 			}
 			var result struct{ Outcome string }
 			if err := json.Unmarshal(r.stdout.Bytes(), &result); err != nil || result.Outcome != "cancelled" {

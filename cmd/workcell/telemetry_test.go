@@ -249,7 +249,7 @@ func TestAudit(t *testing.T) {
 		t.Fatalf("the file was not appended to: %v", err)
 	}
 	if added := all[len(raw):]; bytes.Contains(added, []byte(canary)) || !bytes.Contains(added, []byte("argv_sha256")) {
-		t.Errorf("hashes were asked for:\n%s", added)
+		t.Errorf("want hashes instead of commands:\n%s", added)
 	}
 }
 

@@ -241,7 +241,7 @@ func TestStrict(t *testing.T) {
 		"backend: !!binary aGVsbG8=":                  `the tag !!binary is not supported`,
 		"<<: {backend: docker}":                       `merge keys are not supported`,
 		"\tbackend: docker":                           `1:1: malformed YAML: a tab in the indentation`,
-		"# nothing but a comment":                     ``,
+		"# only a comment":                            ``,
 		"images: {python: a:1}\nallow_images: ['b*']": `images.python: image a:1 is not allowed by allow_images`,
 	} {
 		m := newMachine(t, text)

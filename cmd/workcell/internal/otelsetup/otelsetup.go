@@ -100,7 +100,8 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 // respond.
 func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local []sdktrace.SpanExporter) {
 	limits := sdktrace.NewSpanLimits()
-	// What the variables say is the mapping's: it reads tokens in what a limit of the SDK would have cut.
+	// The mapping applies the length limit from the environment variables. The SDK must not apply it, because the mapping
+	// reads token counts from text that the SDK would truncate.
 	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit, OldNames: oldNames(o.Env)}
 	if mapping.MaxLength <= 0 || mapping.MaxLength > maxAttributeLength {
 		mapping.MaxLength = maxAttributeLength
@@ -153,8 +154,8 @@ func oldNames(e environ.Lookup) bool {
 	return slices.Contains(strings.Split(list, ","), "gen_ai/dup")
 }
 
-// KeepIn keeps the spans of this process in dir, those that ended before, too, and reports whether it does: not where
-// Options.Keep is not set or traces are off. It keeps the directory of its first call.
+// KeepIn stores the spans of this process in dir, including spans that ended before the call. It reports whether spans
+// are stored. If Options.Keep is not set or traces are off, it returns false. Later calls do not change the directory.
 func (t *Tracing) KeepIn(dir string) bool {
 	if t.kept == nil {
 		return false

@@ -63,10 +63,10 @@ func pack(t *testing.T, f parcel.Files) string {
 func TestThereAndBack(t *testing.T) {
 	t.Parallel()
 	dir := write(t, map[string]string{
-		"flow [1].yaml": "id: flow", "secret": "not asked for", "script.yml": "agents: {}", "prices.yaml": "{}", "base": "workspace",
-		"a*/one.prompt": "one", "a*/two.prompt": "two", "a*/_shared.prompt": "shared", "a*/other.prompt": "not asked for",
+		"flow [1].yaml": "id: flow", "secret": "not requested", "script.yml": "agents: {}", "prices.yaml": "{}", "base": "workspace",
+		"a*/one.prompt": "one", "a*/two.prompt": "two", "a*/_shared.prompt": "shared", "a*/other.prompt": "not requested",
 		"ab/three.prompt": "three", "ab/_shared.prompt": "another", "ab/skills/s/SKILL.md": "skill", "ab/skills/s/deep/file": "deep",
-		"ab/skills/not/SKILL.md": "not asked for",
+		"ab/skills/not/SKILL.md": "not requested",
 	})
 	must(t, os.Symlink("SKILL.md", filepath.Join(dir, "ab", "skills", "s", "link")))
 	at := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
@@ -95,11 +95,11 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"one.prompt": "one", "two.prompt": "two", "_shared.prompt": "shared"}, contents(t, filepath.Dir(f.Agents["one"]))); diff != "" {
-		t.Errorf("beside the first agents (-want +got):\n%s", diff)
+		t.Errorf("in the directory of the first agent (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"three.prompt": "three", "_shared.prompt": "another", "skills/s/SKILL.md": "skill", "skills/s/link": "skill", "skills/s/deep/file": "deep"},
 		contents(t, filepath.Dir(f.Agents["three"]))); diff != "" {
-		t.Errorf("beside the third agent (-want +got):\n%s", diff)
+		t.Errorf("in the directory of the third agent (-want +got):\n%s", diff)
 	}
 }
 

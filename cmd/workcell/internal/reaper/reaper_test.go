@@ -31,7 +31,7 @@ func TestReaperNaps(t *testing.T) {
 			[]time.Duration{late, late, late, late, late, late, late, late},
 			[]time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 32 * second, time.Minute, time.Minute},
 		},
-		"something else meanwhile": {
+		"changing due times": {
 			[]time.Duration{later, late, late, later, later, late},
 			[]time.Duration{time.Minute, second, 2 * second, time.Minute, time.Minute, second},
 		},

@@ -83,7 +83,7 @@ func TestKeepAndDraw(t *testing.T) {
 		}
 	}
 	if strings.Contains(text.String(), "generate") {
-		t.Errorf("the short form shows what is inside Genkit:\n%s", text.String())
+		t.Errorf("the short form shows spans inside Genkit:\n%s", text.String())
 	}
 	text.Reset()
 	if err := traces[0].Text(&text, Options{All: true, Width: 100}); err != nil || !strings.Contains(text.String(), "\n└ generate") {

@@ -185,7 +185,7 @@ type AgentOutput struct {
 	Executor *executorOutput `json:"executor,omitempty"`
 
 	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
-	Patch   *patch.Stat `json:"patch,omitempty"`   // the size of what it changed
+	Patch   *patch.Stat `json:"patch,omitempty"`   // size of the changes
 
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"` // as in workflow.Result
 }
