@@ -87,7 +87,7 @@ func serveForward(ctx context.Context, s *session.Session) (address string, end 
 	}
 	read, err := s.Command(res.ExecID).Read(ctx, sandbox.ReadRequest{Wait: time.Minute})
 	if err != nil || len(read.Chunks) == 0 {
-		return "", nil, fmt.Errorf("the server in the sandbox said nothing: %w", err)
+		return "", nil, fmt.Errorf("no output from the server in the sandbox: %w", err)
 	}
 	port, err := strconv.ParseUint(strings.TrimSpace(string(read.Chunks[0].Data)), 10, 16)
 	if err != nil {

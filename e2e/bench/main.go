@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.image, "image", "workcell/python:3.11", "image of every sandbox")
 	flags.StringVar(&o.out, "out", "e2e/bench/out/latest.json", "file for the figures")
-	flags.StringVar(&o.engines, "engines", "docker,containerd,local", "engines to measure; all of them must be there")
+	flags.StringVar(&o.engines, "engines", "docker,containerd,local", "engines to measure; all must be available")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds in which the contestants take turns")
 	flags.IntVar(&o.scale, "scale", 100, "percentage of the usual number of calls")
 	if err := flags.Parse(args); err != nil {

@@ -48,7 +48,7 @@ func TestCache(t *testing.T) {
 		}
 		early := open(t, m, session.UserKey("early"), reading("models", "pip"))
 		if got := output(t, early, "echo $MODEL_DIR$PIP_FIND_LINKS; ls /var/cache/workcell 2>/dev/null; true"); got != "\n" {
-			t.Errorf("before anything is there: %q", got)
+			t.Errorf("before the cache exists: %q", got)
 		}
 		must(t, fill(t, store, m, "mkdir sub && echo one >sub/a && echo tool >run && chmod 700 run && chmod 600 sub/a", cache.FillOptions{}))
 		reader := open(t, m, session.UserKey("reader"), reading("models", "pip", "models"))

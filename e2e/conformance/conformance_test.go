@@ -161,7 +161,7 @@ func TestLost(t *testing.T) {
 			}
 			must(t, test.ruin(t.Context(), s.Info().EngineID))
 			if err := <-running; !errors.Is(err, backend.ErrLost) {
-				t.Errorf("%s: the command under way: %v, want ErrLost", name, err)
+				t.Errorf("%s: the running command: %v, want ErrLost", name, err)
 			}
 			if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) || s.Info().State != session.StateLost {
 				t.Errorf("%s: the next call: %v in state %s", name, err, s.Info().State)

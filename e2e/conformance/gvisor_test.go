@@ -66,7 +66,7 @@ func filesOfTheHost(t *testing.T, s *session.Session) {
 	}
 	must(t, write("one", false))
 	if err := write("two", false); !errors.Is(err, fs.ErrExist) && !errors.Is(err, backend.ErrExists) {
-		t.Errorf("a file that is there: %v", err)
+		t.Errorf("an existing file: %v", err)
 	}
 	must(t, write("three", true))
 	if got := output(t, s, "cat f; stat -c ' %a' f; ls -A -I .workcell"); got != "three 755\nf\n" {

@@ -109,7 +109,7 @@ func serves(t *testing.T, token string) {
 	cs, err := client.Connect(t.Context(), transport, nil)
 	for end := time.Now().Add(time.Minute); err != nil; cs, err = client.Connect(t.Context(), transport, nil) {
 		if time.Now().After(end) {
-			t.Fatalf("nobody answers: %v", err)
+			t.Fatalf("the server does not answer: %v", err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -147,7 +147,7 @@ func TestPipEnvironment(t *testing.T) {
 		for range 2 {
 			s := d.with(pythonImage, e)
 			d.prints(s, "python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
-			// Nothing of the installation is left: its hosts, its workspace, and what it might have written.
+			// The installation leaves no allowed hosts, no files in the workspace, and no other files that it could write.
 			d.prints(s, `env | grep -ci proxy; ls -A -I .workcell /workspace | wc -l; ls -A /opt/workcell | tr "\n" " "; touch /opt/workcell/x 2>&1`+" || true", "0\n0\nbin python touch: ")
 		}
 		if n := r.fetched.Load(); n != 1 {
@@ -179,7 +179,7 @@ func TestNpmEnvironment(t *testing.T) {
 		_, err := d.tryWith(nodeImage, session.Environment{Npm: []string{"absent"}})
 		var failed *session.InstallError
 		if !errors.As(err, &failed) || failed.Step != "npm install" || !strings.Contains(failed.Output, "404") {
-			t.Errorf("a package that is not there: %v", err)
+			t.Errorf("a missing package: %v", err)
 		}
 	})
 }
@@ -298,7 +298,7 @@ func TestAgentWithPackages(t *testing.T) {
 		_, err = agents["bad"].Run(t.Context(), nil, nil)
 		var failed *session.InstallError
 		if !errors.As(err, &failed) || !strings.Contains(err.Error(), "No matching distribution found for greeting>=2.0") {
-			t.Errorf("an agent whose packages are not there: %v", err)
+			t.Errorf("an agent with missing packages: %v", err)
 		}
 		text, err := json.Marshal(output["error"])
 		must(t, err)

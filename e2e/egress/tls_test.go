@@ -114,7 +114,7 @@ func TestRebinding(t *testing.T) {
 		s := d.open(netImage, "rebind.test:"+port, "both.test:"+port, "meta.test:"+port)
 		d.prints(s, "curl -sS http://rebind.test:"+port, "hello from outside")
 		if n := d.names.questions("rebind.test"); n != 1 {
-			t.Errorf("the name was asked for %d times for one connection", n)
+			t.Errorf("the name was resolved %d times for one connection", n)
 		}
 		for name, rule := range map[string]string{"rebind": "address: loopback", "both": "address: loopback", "meta": "address: link-local"} {
 			d.fails(s, "curl -sS --fail-with-body http://"+name+".test:"+port, "is not allowed", rule)

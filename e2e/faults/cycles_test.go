@@ -75,7 +75,7 @@ func TestCycles(t *testing.T) {
 		f.leave(t, grown(c.Before, c.Then))
 		h.nothingLeft(t)
 		var left []string
-		eventually(t, "nothing names the sandboxes any more", func() bool { left = traces(c.IDs); return len(left) == 0 })
+		eventually(t, "no traces of the sandboxes remain", func() bool { left = traces(c.IDs); return len(left) == 0 })
 		t.Logf("%d cycles: %+v, then %+v", n, c.Before, c.Then)
 	})
 }

@@ -270,7 +270,7 @@ func (h *history) check(t *testing.T, f *fault) {
 			made[out.id] = true
 		}
 		if in.act == actOpen && errors.Is(out.err, backend.ErrClosed) && !h.closesDuring(op) {
-			f.lose(t, "an open was told that the key was closed, and nobody closed it: %v", out.err)
+			f.lose(t, "an open returned ErrClosed, but no client closed the key: %v", out.err)
 		}
 	}
 	t.Logf("%d acts, %d sandboxes", len(h.ops), len(made))

@@ -48,7 +48,7 @@ func TestKilledOnTheWayHome(t *testing.T) {
 							t.Fatal("that moment did not come")
 						}
 					}
-					faultOf("SIGKILL of a run, on the way home", h.engine).inject(1)
+					faultOf("SIGKILL of a run that collects results", h.engine).inject(1)
 					h.isHome(t, end)
 				})
 			})

@@ -63,7 +63,7 @@ func (w *written) check(t *testing.T, f *fault) {
 		log.Reset()
 		_, err := w.s.ReadFile(t.Context(), "log", &log, sandbox.ReadFileOptions{})
 		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
-			f.lose(t, "a sandbox that was there: %v", err)
+			f.lose(t, "an existing sandbox: %v", err)
 		}
 		return !errors.Is(err, backend.ErrUnavailable)
 	})
@@ -119,9 +119,9 @@ func storm(t *testing.T, p *proxy, l *library, w weather, random *rand.Rand, f *
 		p.set(fair)
 	})
 	kept.check(t, f)
-	eventually(t, "sandboxes can be had again", func() bool { return useOnce(t.Context(), l) == nil })
+	eventually(t, "sandboxes can be opened again", func() bool { return useOnce(t.Context(), l) == nil })
 	// Sandboxes whose removal failed are removed now.
-	eventually(t, "nothing but what is kept is there", func() bool {
+	eventually(t, "only the kept sandbox remains", func() bool {
 		list, err := l.List(t.Context())
 		return err == nil && len(list) == 1
 	})
@@ -149,7 +149,7 @@ func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
 			for ctx.Err() == nil {
 				err := once()
 				if err != nil && !may(err) {
-					f.lose(t, "under way: %v", err)
+					f.lose(t, "during the fault: %v", err)
 				}
 				if err != nil {
 					time.Sleep(10 * time.Millisecond) // do not repeat immediate failures in a busy loop

@@ -110,7 +110,7 @@ func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, 
 	} else {
 		kept.check(t, f)
 	}
-	eventually(t, "sandboxes can be had again", func() bool { return useOnce(t.Context(), l) == nil })
+	eventually(t, "sandboxes can be opened again", func() bool { return useOnce(t.Context(), l) == nil })
 	if err := l.CloseScope(t.Context(), s.Key().Scope()); err != nil {
 		t.Error(err)
 	}

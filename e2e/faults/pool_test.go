@@ -32,7 +32,7 @@ func TestKilledPool(t *testing.T) {
 				h.nothingLeft(t)
 				t.Logf("%s: gone %v after the next command", h.engine, time.Since(began))
 				if n := ready(); n != 0 {
-					t.Errorf("%d are said to be ready", n)
+					t.Errorf("%d sandboxes are listed as pooled", n)
 				}
 			})
 		})

@@ -75,7 +75,7 @@ func TestReaper(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(h.state, "instance")); err != nil {
 				continue // the run had not started
 			}
-			eventually(t, "the sandbox goes by itself", func() bool { return len(h.left(t)) == 0 })
+			eventually(t, "the reaper removes the sandbox", func() bool { return len(h.left(t)) == 0 })
 			eventually(t, "the reaper goes, too", func() bool { return len(h.reapers(t)) == 0 })
 		}
 	})

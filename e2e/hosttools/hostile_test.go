@@ -72,7 +72,7 @@ const execConns = 16
 // attacks are attacks on the guest agent and on the host's memory. TestHostileLines, TestRequestRate,
 // TestUnreadListsAreBounded, and TestRefusalsAreBounded of gateway/hosttools verify the other limits of the host.
 var attacks = []attack{
-	{"answers that nobody reads", `
+	{"unread answers", `
 links, sent = [connect() for _ in range(16)], 0
 for s in links: s.setblocking(False)
 lines = {s: b"".join(request(n, "tools/call", name="orders_page", arguments={}) for n in range(60)) for s in links}
@@ -150,7 +150,7 @@ func TestHostileCode(t *testing.T) {
 			}
 			a.check(t, n)
 			mine.set = newSet(t, rules, nil, newLedger().source())
-			t.Logf("%s: %v, %.1f s, %+d MiB, a call beside it %v instead of %v (%.1f)", a.name, n, took.Seconds(), growth>>20,
+			t.Logf("%s: %v, %.1f s, %+d MiB, a concurrent call %v instead of %v (%.1f)", a.name, n, took.Seconds(), growth>>20,
 				beside, alone, float64(beside)/float64(alone))
 			if growth > maxGrowth {
 				t.Errorf("%s: the host grew by %d MiB", a.name, growth>>20)
@@ -392,7 +392,7 @@ func TestForgedTag(t *testing.T) {
 		attacker := d.begin(mine, attackVictim+`
 import resource
 def mark(pid, limit): return resource.prlimit(pid, limit)[1]
-# The limit of file locks, or that of resident memory where it is not to be had.
+# The limit of file locks, or of resident memory if the limit of file locks is not available.
 MARK = next(limit for limit in (10, resource.RLIMIT_RSS) if mark(os.getpid(), limit) != mark(victim, limit))
 own, wanted = mark(os.getpid(), MARK), mark(victim, MARK)
 before = call(connect(), "orders_lookup", id="1") != "not_found"
@@ -442,7 +442,7 @@ own = {call(connect(), "orders_refund"), call(connect(), "orders_lookup", id="1"
 if got >= 0:
     s = socket.socket(fileno=got)
     s.settimeout(60)
-    if traced: # nobody else reads
+    if traced: # no other process reads
         try: stolen = call(s, "orders_lookup", id="1") != "not_found"
         except OSError: pass
 if traced: libc.ptrace(DETACH, victim, None, None)

@@ -171,7 +171,7 @@ try:
     print(s.recv(100), os.environ.get("WORKCELL_TOOLS"))
 except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
 			if must(t, err); beside != "b'' None\n" {
-				t.Errorf("beside the run: %q", beside)
+				t.Errorf("a process that the run did not start: %q", beside)
 			}
 			must(t, cmd.Process.Kill())
 			_ = cmd.Wait() // killed

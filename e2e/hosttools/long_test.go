@@ -155,7 +155,7 @@ func waitForApproval() int {
 		}
 		return waitIn(ctx, s)
 	}()
-	fmt.Fprintln(os.Stderr, "it was to be killed:", err)
+	fmt.Fprintln(os.Stderr, "the process was not killed:", err)
 	return 1
 }
 

@@ -58,7 +58,7 @@ print("done")`)
 		}
 		select {
 		case err := <-waits.ended:
-			t.Errorf("the other call has ended, too: %v", err)
+			t.Errorf("the other call has also ended: %v", err)
 		default: // checked again after its own cancellation
 		}
 		d.writes("cancelled")

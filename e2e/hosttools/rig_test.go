@@ -169,7 +169,7 @@ func (w *waits) end() error {
 	case err := <-w.ended:
 		return err
 	case <-time.After(patience):
-		return errors.New("the call goes on")
+		return errors.New("the call has not ended")
 	}
 }
 

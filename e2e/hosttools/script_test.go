@@ -42,7 +42,7 @@ result({"sum": sum(tools.orders.lookup(id=str(n))["total"] for n in range(20))})
 			t.Errorf("host_calls is %v", counts)
 		}
 		if got, _ := outputs[2]["stdout"].(string); !strings.HasPrefix(got, "kept 1048576 1") {
-			t.Errorf("%v: the files of a call are not those of the next, or results stay", outputs[2])
+			t.Errorf("%v: the next call does not see the files, or results remain", outputs[2])
 		}
 	})
 }

@@ -84,7 +84,7 @@ func (l *layerWriter) addTar(r io.Reader, place func(string) (string, bool)) err
 		case tar.TypeLink:
 			target, ok := place(path.Clean(h.Linkname))
 			if !ok || !l.seen[target] {
-				return fmt.Errorf("%s is a hard link to %s, which is left out", name, h.Linkname)
+				return fmt.Errorf("%s is a hard link to the omitted file %s", name, h.Linkname)
 			}
 			out.Linkname = target
 		default:
@@ -102,7 +102,7 @@ func (l *layerWriter) add(name string, h tar.Header, body io.Reader) error {
 		return nil
 	}
 	if strings.HasPrefix(name, "../") || strings.HasPrefix(name, "/") {
-		return fmt.Errorf("%s lies outside the image", name)
+		return fmt.Errorf("%s is outside the image", name)
 	}
 	if err := l.addDir(path.Dir(name), 0o755); err != nil {
 		return err

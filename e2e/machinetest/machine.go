@@ -69,7 +69,7 @@ rm -rf "$1"
 func New(t testing.TB, size string) *Machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("to break an engine without harm, these tests run one of their own, which needs root")
+		t.Fatal("tests that break an engine start a private engine; run them as root")
 	}
 	dir, err := os.MkdirTemp("", "machine-") // short, because it contains sockets
 	must(t, err)

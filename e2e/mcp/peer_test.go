@@ -104,7 +104,7 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 			t.Errorf("sandboxes are left: %s", left)
 		}
 		for id, m := range p.early {
-			t.Errorf("an answer that nobody waited for, to %s: %.300s %v", id, m.Result, m.Error)
+			t.Errorf("an unexpected answer to %s: %.300s %v", id, m.Result, m.Error)
 		}
 		if t.Failed() {
 			t.Logf("standard error:\n%s", p.stderr.String())

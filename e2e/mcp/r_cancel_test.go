@@ -79,7 +79,7 @@ func TestR8HangUp(t *testing.T) {
 		return strings.Contains(text(t, callTool(t, client, "session_status", map[string]any{"session_id": sandbox})), `"running_commands":0`)
 	})
 	if has("well") {
-		t.Error("the command ended by itself")
+		t.Error("the command was not killed")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestR8CancelInASession(t *testing.T) {
 	call.hangUp()
 	call.wait(t)
 	if has("well") {
-		t.Error("the command ended by itself")
+		t.Error("the command was not killed")
 	}
 }
 

@@ -106,7 +106,7 @@ func TestR6Streams(t *testing.T) {
 		t.Errorf("a second stream of the session: %d %s", status, body)
 	}
 	if status := ping(t, addr, id, nil); status != http.StatusOK {
-		t.Errorf("a call beside the stream: %d", status)
+		t.Errorf("a call during the stream: %d", status)
 	}
 	end()
 	until(t, "the place of a stream that ended is free", func() bool {

@@ -148,6 +148,6 @@ func TestOperatorsTasks(t *testing.T) {
 	}
 	p.in.Close()
 	if code := p.wait(); code != 0 || !strings.Contains(p.stderr.String(), "operators-own") {
-		t.Errorf("exit code %d, and the operator is told %q", code, p.stderr.String())
+		t.Errorf("exit code %d, standard error %q", code, p.stderr.String())
 	}
 }

@@ -55,7 +55,7 @@ func TestNoKeyInside(t *testing.T) {
 			}
 		}
 		if !strings.Contains(string(spans), "chat small") {
-			t.Error("the spans are not those of the requests")
+			t.Error("the spans do not contain the requests")
 		}
 	})
 }

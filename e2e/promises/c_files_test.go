@@ -91,10 +91,10 @@ func TestC3Whole(t *testing.T) {
 			cancel()
 			got, _, err := b.s.ReadFileBytes(t.Context(), "f", sandbox.ReadFileOptions{})
 			if must(t, err); !slices.ContainsFunc(versions, func(v []byte) bool { return bytes.Equal(v, got) }) {
-				t.Fatalf("after write %d: %d bytes that are no version", i, len(got))
+				t.Fatalf("after write %d: %d bytes that match no version", i, len(got))
 			}
 		}
-		eventually(t, "nothing but the file is there", func() bool { return b.sh(t, "ls -A -I .workcell") == "f\n" })
+		eventually(t, "only the file remains", func() bool { return b.sh(t, "ls -A -I .workcell") == "f\n" })
 		eventually(t, "there is room again", func() bool {
 			_, err := b.s.WriteFile(t.Context(), "g", bytes.NewReader(make([]byte, 3<<20)), sandbox.WriteFileOptions{Overwrite: true})
 			if err != nil && !errors.Is(err, backend.ErrQuota) {

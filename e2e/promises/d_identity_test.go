@@ -61,7 +61,7 @@ func TestD1OtherRun(t *testing.T) {
 	}
 	if log := w.log.String(); !strings.Contains(log, "refused a sandbox ID of another scope") || !strings.Contains(log, owner.s.ID()) ||
 		!strings.Contains(log, thief.run.ID) {
-		t.Error("the log does not name who asked for whose sandbox")
+		t.Error("the log does not name the caller and the sandbox")
 	}
 	if got := owner.sh(t, "cat secret"); got != "canary" {
 		t.Errorf("the owner's file holds %q", got)

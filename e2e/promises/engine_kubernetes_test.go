@@ -228,7 +228,7 @@ func (e *kubernetesEngine) inspect(t *testing.T, b *testSandbox) {
 	must(t, err)
 	s, p := pod.Spec, pod.Spec.SecurityContext
 	for rule, ok := range map[string]bool{
-		"nothing of the node's":       !s.HostNetwork && !s.HostPID && !s.HostIPC && (s.ShareProcessNamespace == nil || !*s.ShareProcessNamespace) && len(s.HostAliases) == 0,
+		"no host namespaces":          !s.HostNetwork && !s.HostPID && !s.HostIPC && (s.ShareProcessNamespace == nil || !*s.ShareProcessNamespace) && len(s.HostAliases) == 0,
 		"user":                        p.RunAsNonRoot != nil && *p.RunAsNonRoot && *p.RunAsUser == 1000 && *p.RunAsGroup == 1000 && *p.FSGroup == 1000 && len(p.SupplementalGroups) == 0,
 		"seccomp":                     p.SeccompProfile != nil && p.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
 		"sysctls":                     len(p.Sysctls) == 0,

@@ -81,7 +81,7 @@ func TestF5Cancel(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- call(ctx, []string{"python3", "-c", program(t, "family.py"), dir, mark, "wait"}) }()
-			eventually(t, "the children are there", func() bool { return strings.Count(beats(t, b, dir), "\n") >= 9 })
+			eventually(t, "the children are running", func() bool { return strings.Count(beats(t, b, dir), "\n") >= 9 })
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v, want context.Canceled", name, err)
@@ -106,7 +106,7 @@ func TestF5CommandLine(t *testing.T) {
 			must(t, cmd.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
-			eventually(t, "the children are there", func() bool {
+			eventually(t, "the children are running", func() bool {
 				if len(ended) > 0 {
 					t.Fatalf("it ended with %v: %s", <-ended, &said)
 				}

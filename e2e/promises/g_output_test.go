@@ -54,7 +54,7 @@ func TestG1Flood(t *testing.T) {
 	}
 	// The program with truncated output has exited, and its load has ended.
 	if got := b.sh(t, "cat /proc/[0-9]*/comm | grep -c '^yes$'; true"); got != "0\n" {
-		t.Errorf("%s floods go on", strings.TrimSpace(got))
+		t.Errorf("%s floods continue", strings.TrimSpace(got))
 	}
 }
 

@@ -131,7 +131,7 @@ func TestH5Descriptors(t *testing.T) {
 	}
 	b.ok(t, toolspec.ToolFSWrite, obj{"path": "f", "contents": "there"})
 	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
-		t.Errorf("a file beside them holds %q", got)
+		t.Errorf("the file contains %q", got)
 	}
 	newSandbox(t, pythonSandbox()).python(t, "counters.py", "files", "0")
 }
@@ -231,7 +231,7 @@ func TestH7Flood(t *testing.T) {
 		key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 		next, _, err := m.Open(t.Context(), key, request())
 		must(t, err)
-		check(t, next, "echo beside it", "beside it\n")
+		check(t, next, "echo opened", "opened\n")
 		must(t, m.CloseScope(t.Context(), key.Scope()))
 		w.user.alive(t)
 		b.alive(t)
@@ -309,7 +309,7 @@ func TestH3Root(t *testing.T) {
 	limits := b.ok(t, toolspec.ToolOpen, obj{})["limits"].(obj)
 	watched := limits["root_enforcement"] == "watched"
 	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
-		t.Errorf("the limits are said to be %v", limits)
+		t.Errorf("the reported limits are %v", limits)
 	}
 	b.sh(t, "mkdir /var/fill")
 	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
@@ -370,9 +370,9 @@ func whileFull(t *testing.T, b *testSandbox) {
 	big := strings.Repeat("x", 192<<10)
 	before := b.sh(t, "ls -A . here")
 	for what, in := range map[string]obj{
-		"a new file":       {"path": "here/new", "contents": big},
-		"over another one": {"path": "here/old", "contents": big, "overwrite": true},
-		"in a new place":   {"path": "here/new", "contents_b64": b64([]byte(big))},
+		"a new file":     {"path": "here/new", "contents": big},
+		"an old file":    {"path": "here/old", "contents": big, "overwrite": true},
+		"in a new place": {"path": "here/new", "contents_b64": b64([]byte(big))},
 	} {
 		out := b.call(t, toolspec.ToolFSWrite, in)
 		if fails(t, what, out, toolspec.CodeQuota); !strings.Contains(fmt.Sprint(out["error"]), "Delete files") {

@@ -22,7 +22,7 @@ func TestJ4GivenBack(t *testing.T) {
 	b.ok(t, toolspec.ToolOpen, obj{})
 	const sleepers = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep -c '^sleep 10000[1] '"
 	if out := b.ok(t, toolspec.ToolExec, obj{"command": sleepers}); out["stdout"] != "0\n" {
-		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
+		t.Errorf("a sandbox that was closed and opened again has %v earlier processes", out["stdout"])
 	}
 }
 

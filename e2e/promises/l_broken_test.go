@@ -90,7 +90,7 @@ func TestL3Restart(t *testing.T) {
 		at := count(t, s)
 		eventually(t, "it continues to count, "+name, func() bool { return count(t, s) > at })
 		var other *session.Session
-		eventually(t, "another sandbox can be had, "+name, func() bool {
+		eventually(t, "another sandbox can be opened, "+name, func() bool {
 			var err error
 			other, _, err = m.Open(t.Context(), session.UserKey(strings.ToLower(strings.ReplaceAll(name, " ", "-"))), request())
 			if err != nil && !typed(err) {
@@ -243,7 +243,7 @@ func TestL7Runtime(t *testing.T) {
 	check(t, s, "cat f", "kept\n")
 	putBack()
 	x.killShim(t, s.Info().EngineID)
-	eventually(t, "the sandbox is said to be lost", func() bool {
+	eventually(t, "the sandbox is reported as lost", func() bool {
 		_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
 		if err != nil && !typed(err) {
 			t.Fatalf("after the kill: %v", err)

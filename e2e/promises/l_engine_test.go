@@ -151,7 +151,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 	eventually(t, "the sandbox can be used again", func() bool {
 		return code(b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}})) == ""
 	})
-	eventually(t, "another one can be opened", func() bool {
+	eventually(t, "another sandbox can be opened", func() bool {
 		return code(b.call(t, toolspec.ToolOpen, obj{"session_key": "another"})) == ""
 	})
 	b.sh(t, "touch end")

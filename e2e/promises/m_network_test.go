@@ -164,7 +164,7 @@ func TestM2Closed(t *testing.T) {
 		neighbour.background(t, "listen.py")
 		control(t, gateway, target{Kind: "tcp", Host: other, Port: 9000})
 		if got := probe(t, neighbour, []target{{Kind: "tcp", Host: other, Port: 9000}})[0]; got.Result != "reached" {
-			t.Errorf("the neighbour by itself: %+v", got)
+			t.Errorf("from the neighbour to its own port: %+v", got)
 		}
 	}
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {

@@ -120,7 +120,7 @@ func TestN3Setuid(t *testing.T) {
 					}
 				}
 				if !slices.Contains(strings.Split(options, ","), "nosuid") {
-					t.Errorf("%s lies below %s, which is mounted %s", program, at, options)
+					t.Errorf("%s is on the mount %s with options %s", program, at, options)
 				}
 			}
 			if got := b.sh(t, "su -c 'id -u' </dev/null 2>/dev/null; true"); strings.Contains(got, "0") {

@@ -22,7 +22,7 @@ func agents() map[string]agent {
 	run := func(cmd ...string) map[string]any { return map[string]any{"cmd": cmd} }
 	return map[string]agent{
 		"You analyze":                {"sandbox_exec", run("python3", "-m", "unittest"), `{"summary": "passed: PASSED", "findings": []}`},
-		"You fix":                    {"sandbox_exec", run("sed", "-i", mend, "calculator.py"), `{"summary": "mended", "changed_files": ["calculator.py"]}`},
+		"You fix":                    {"sandbox_exec", run("sed", "-i", mend, "calculator.py"), `{"summary": "fixed", "changed_files": ["calculator.py"]}`},
 		"You work at the order desk": {"sandbox_run", map[string]any{"code": "from workcell import tools\nprint('they come to', sum(tools.orders.lookup(id=str(n))['amount'] for n in range(1, 21)))"}, "STDOUT"},
 		"You run tests":              {"sandbox_exec", run("python3", "-m", "unittest"), `{"all_passed": PASSED, "tests": 1, "report": ""}`},
 		"Python developer": {"sandbox_exec", run("python3", "-c",
@@ -32,7 +32,7 @@ func agents() map[string]agent {
 	}
 }
 
-// The sed script mend that fixes both bugs of the calculator.
+// A sed script that fixes both bugs of the calculator.
 const mend = `s/if self.peek() in ("+", "-")/while self.peek() in ("+", "-")/
 s/return value + self.expression()/value = value + self.term()/
 s/^            return value - self.expression()/            else:\n                value = value - self.term()/
@@ -104,5 +104,5 @@ func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}}})
 		return
 	}
-	g.t.Errorf("nobody's instructions: %s", instructions)
+	g.t.Errorf("no agent has the instructions: %s", instructions)
 }

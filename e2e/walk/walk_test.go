@@ -43,7 +43,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 			`workcell sandbox exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
 			`workcell sandbox cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
 			`workcell sandbox attach "$id"`: {
-				why: "nobody is at a terminal", instead: `script -qec "workcell sandbox attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
+				why: "the test has no terminal", instead: `script -qec "workcell sandbox attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
 			},
 			`workcell sandbox rm "$id"`: {says: `^sbx_`},
 			`workcell sandbox gc`:       {says: `nothing (to remove|removed)`},

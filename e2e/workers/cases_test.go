@@ -136,7 +136,7 @@ func TestGracefulEnd(t *testing.T) {
 	w = there.worker(t, "--grace", "4m")
 	there.ok(t, "runs", "logs", id, "--follow")
 	if !checkRun(t, there, id) {
-		t.Error("the run did not go on in another worker")
+		t.Error("the run did not continue in another worker")
 	}
 	id = here.ok(t, "run", "--detach", file(t, "nap.yaml", strings.ReplaceAll(steps, "sleep 3", "sleep 5")))
 	here.inTwo(t, id)
@@ -442,7 +442,7 @@ func TestCannotHere(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(filepath.Dir(ask), "asker.prompt"), []byte("---\nmodel: openai/gpt-4o\n---\nHello.\n"), 0o600))
 	id := here.ok(t, "run", "--detach", ask)
 	there.worker(t)
-	eventually(t, "the log says what is missing", func() bool {
+	eventually(t, "the log names the missing variable", func() bool {
 		log := here.ok(t, "runs", "logs", id)
 		return strings.Contains(log, "cannot run on") && strings.Contains(log, "OPENAI_API_KEY")
 	})

@@ -96,7 +96,7 @@ func TestKilledWorkers(t *testing.T) {
 			continued++
 		}
 	}
-	t.Logf("%d of %d runs went on in another worker", continued, p.runs)
+	t.Logf("%d of %d runs continued in another worker", continued, p.runs)
 	if continued == 0 {
 		t.Error("no run was interrupted")
 	}

@@ -216,7 +216,7 @@ func TestUsers(t *testing.T) {
 	}
 	for _, addr := range []string{":0", "0.0.0.0:0", "[::]:0"} {
 		if err := run(t.Context(), []string{"-addr", addr, "-state", filepath.Join(dir, "other"), "-backend", "local"}); err == nil || !strings.Contains(err.Error(), "-tokens") {
-			t.Errorf("everybody is served at %s: %v", addr, err)
+			t.Errorf("the server accepts all clients at %s: %v", addr, err)
 		}
 	}
 }

@@ -26,12 +26,12 @@ import (
 
 func main() {
 	var o options
-	flag.BoolVar(&o.official, "official", false, "the images the examples name, stand-ins where they cannot be had")
+	flag.BoolVar(&o.official, "official", false, "the images in the examples; stand-ins if they are unavailable")
 	flag.BoolVar(&o.agents, "agents", false, "the images of CLI coding agents instead")
 	flag.BoolVar(&o.guest, "guest", false, "the image of the guest too, for pods of a cluster")
 	flag.BoolVar(&o.newest, "newest", false, "with -agents: in the newest versions")
 	flag.StringVar(&o.only, "only", "", "with -agents: these alone, with a comma between, as gemini,claude")
-	flag.BoolVar(&o.force, "force", false, "load images again that are there; an official image is never replaced")
+	flag.BoolVar(&o.force, "force", false, "reload existing images; official images are never replaced")
 	flag.StringVar(&o.cache, "cache", "images-cache", "cache directory")
 	flag.StringVar(&o.engines, "engine", "docker", "where to: docker, containerd, or both with a comma")
 	flag.StringVar(&o.namespace, "namespace", "workcell", "containerd's namespace; the driver looks for images in workcell, Kubernetes in k8s.io")
