@@ -38,7 +38,7 @@ type Inside struct {
 	Settings string
 	Workdir  string
 	Models   map[model.Dialect]Endpoint
-	MCP      []string // the command of the one MCP server, Server; nil is none
+	MCP      []string // the command of the only MCP server, Server; nil without a server
 	Root     bool     // commands run as root
 }
 

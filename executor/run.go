@@ -2,10 +2,10 @@
 // process tree when the task is over. A [Driver] knows the command line and output format of one CLI. Drivers exist for
 // Claude Code, Codex, OpenCode, and Gemini CLI.
 //
-// A CLI gets nothing but a base URL and a key for its model, which hold inside the sandbox alone, and at most one MCP
-// server, for the host's tools. It has the home directory of all commands, and a directory for its settings,
-// /workspace/.workcell/agents/AGENT, of which only its sessions outlive a call. Settings and skills that an earlier
-// command left have no effect, as have configurations of the repository.
+// A CLI gets only a base URL and a key for its model, and at most one MCP server, for the host tools. The URL and the
+// key are valid only in the sandbox. The CLI uses the home directory of all commands and a settings directory,
+// /workspace/.workcell/agents/AGENT. In the settings directory, only the CLI's sessions outlive a call. Settings and
+// skills of earlier commands have no effect. Configurations in the repository have no effect either.
 package executor
 
 import (
@@ -108,19 +108,19 @@ type run struct {
 	settings string // the directory of the CLI's settings
 	state    state
 	parser   Parser
-	talk     *mailbox     // what the CLI is still to be told; nil unless Invocation.Talk
+	talk     *mailbox     // unread messages to the CLI; nil unless Invocation.Talk is set
 	said     chan Outcome // gets what the CLI says at its end
 	seen     Seen
 	res      Result
 	turns    int           // by Invocation.CountTurns
 	spent    chan struct{} // closed when they are over, by once
 	once     sync.Once
-	alive    chan struct{} // has one for the watch when something was told
+	alive    chan struct{} // receives a value for the watch after a line of output
 	stderr   tail
 	whole    *Usage
 	fresh    bool // the next text is a new message
 	text     []byte
-	noting   context.Context // for remember: events have none of their own
+	noting   context.Context // for remember, because events have no context
 	early    sync.WaitGroup
 }
 

@@ -226,7 +226,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("%s: the configuration is not ours", step.name)
 		}
 	}
-	// What a session left beside its sessions is gone, links too.
+	// Files that a session left outside its sessions directory are removed, including links.
 	must(t, os.WriteFile(filepath.Join(dir, ".workcell/agents/cli/.cli/sessions/kept"), []byte("x"), 0o644))
 	_, err := run(t, s, `find $SETTINGS -mindepth 1 | sed "s,$SETTINGS/,," | sort > home;`+begin+done, executor.Options{Resume: executor.ResumeSession})
 	must(t, err)
@@ -280,8 +280,8 @@ func TestLostSession(t *testing.T) {
 	}
 }
 
-// TestForgedState: the state that code inside wrote cannot put a flag on the command line, and a link in the place of
-// its settings leads nowhere.
+// TestForgedState verifies that a state file written by code in the sandbox cannot add a flag to the command line. It
+// also verifies that a link that replaces the settings directory is not followed.
 func TestForgedState(t *testing.T) {
 	s, dir := newSandbox(t)
 	for _, id := range []string{"--dangerous", "a b", "", "x;y", strings.Repeat("a", 200), "../x"} {

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Resume says when a CLI goes on with the session of an earlier run.
+// Resume specifies when a CLI resumes the session of an earlier run.
 type Resume string
 
 // Values of Resume. The zero value means ResumeNever.

@@ -29,7 +29,7 @@ func claude() *Driver {
 func prepareClaude(t task) (executor.Invocation, error) {
 	inv := executor.Invocation{
 		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"}, Home: t.Settings,
-		// What the flags below are to claude, to the program that speaks for it.
+		// Meta gives the ACP adapter the settings that the flags below give to claude.
 		Meta: map[string]any{
 			"systemPrompt": map[string]any{"append": t.System},
 			"claudeCode": map[string]any{

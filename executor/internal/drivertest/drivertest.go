@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares got with a golden file.
 func golden(t *testing.T, file string, got []byte) {
