@@ -139,7 +139,7 @@ func TestRules(t *testing.T) {
 		{"another port", get("http://good.example:8080/"), " 403 ", "", "network.allow does not name port 8080 of it"},
 		{"a private address", get("http://inner.example/"), "error=destination_ip_prohibited", "", "address: private"},
 		{"an address of several", get("http://mixed.example/"), " 403 ", "", "address: private"},
-		{"an address that is named", get("http://10.0.0.1/"), " 403 ", "", "address: private"},
+		{"an IP address", get("http://10.0.0.1/"), " 403 ", "", "address: private"},
 		{"an address in disguise", get("http://[::ffff:10.0.0.1]/"), " 403 ", "", "address: private"},
 		{"an old notation", get("http://167772161/"), " 400 ", "", ""},
 		{"no such name", get("http://unknown.example/"), "error=dns_error", "", ""},
@@ -157,7 +157,7 @@ func TestRules(t *testing.T) {
 		{"HTTP on port 443", tunnelled("good.example:443", inner("good.example")), "\x15\x03\x03\x00\x02\x02\x31", "1.1.1.1:443", "tls: required"},
 		{"a request to port 443", get("http://good.example:443/"), "error=tls_protocol_error", "", "tls: required"},
 		{"half a ClientHello", tunnelled("good.example:443", "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"), "\x15\x03\x03", "1.1.1.1:443", "tls: no ClientHello"},
-		{"a port that is named", tunnelled("git.example:22", inner("whatever")), "GET whatever /x ", "1.1.1.2:22", ""},
+		{"a listed port", tunnelled("git.example:22", inner("whatever")), "GET whatever /x ", "1.1.1.2:22", ""},
 		{"SOCKS5", "\x05\x01\x00\x05\x01\x00\x03\x0cgood.example\x00\x50", "", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

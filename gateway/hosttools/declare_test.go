@@ -65,7 +65,7 @@ func TestDeclarations(t *testing.T) {
 	}
 	for name := range files {
 		if !filepath.IsLocal(name) || strings.Contains(name, "//") {
-			t.Errorf("%q is no file below a directory", name)
+			t.Errorf("%q is not a local file path", name)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func FuzzDeclarations(f *testing.F) {
 		for file, text := range files {
 			switch {
 			case !filepath.IsLocal(file):
-				t.Errorf("%q is no file below a directory", file)
+				t.Errorf("%q is not a local file path", file)
 			case len(text) > len(description)+200<<10:
 				t.Errorf("%s has %d bytes", file, len(text))
 			}

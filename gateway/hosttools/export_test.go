@@ -39,7 +39,7 @@ func (a *Access) ReadBehindClose(line string) error {
 		return errors.New("a closed connection has a request")
 	}
 	if !l.load().pending.TryAcquire(maxPending) {
-		return errors.New("a request holds what nobody returns")
+		return errors.New("a request was not released")
 	}
 	l.load().pending.Release(maxPending)
 	if len(l.load().large)+len(l.load().slots) > 0 {

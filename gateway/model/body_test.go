@@ -283,11 +283,11 @@ func FuzzCheck(f *testing.F) {
 		for _, tool := range v.Tools {
 			kind, _ := tool["type"].(string)
 			if d != g && strings.Contains(kind, "web") {
-				t.Fatalf("a tool of the provider's: %s", out)
+				t.Fatalf("a provider tool: %s", out)
 			}
 			for name := range tool {
 				if d == g && strings.ToLower(strings.Map(letters, name)) != "functiondeclarations" {
-					t.Fatalf("a tool of the provider's: %s", out)
+					t.Fatalf("a provider tool: %s", out)
 				}
 			}
 		}

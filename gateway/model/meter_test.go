@@ -27,7 +27,7 @@ func TestMeter(t *testing.T) {
 		"cut":                       {a, sse, "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":10,\"output_tokens\":1}}}\n\ndata: {\"type\":\"mess", used{10, 1, 0, 0, 0, 0}, false},
 		"line ends":                 {c, sse, ": hello\r\ndata: {\"usage\":\r\ndata: {\"prompt_tokens\":1,\"completion_tokens\":2}}\r\n\r\n", used{1, 2, 0, 0, 0, 0}, true},
 		"no blank line at the end":  {c, sse, "data: {\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}", used{1, 2, 0, 0, 0, 0}, true},
-		"nothing but deltas":        {c, sse, "data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}],\"usage\":null}\n\ndata: [DONE]\n\n", used{}, false},
+		"only deltas":               {c, sse, "data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}],\"usage\":null}\n\ndata: [DONE]\n\n", used{}, false},
 		"responses":                 {r, sse, "data: {\"type\":\"response.created\",\"response\":{\"usage\":null}}\n\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":6,\"input_tokens_details\":{\"cached_tokens\":2,\"cache_write_tokens\":1},\"output_tokens_details\":{\"reasoning_tokens\":4}}}}\n\n", used{5, 6, 2, 1, 0, 4}, true},
 		"gemini":                    {g, sse, "data: {\"usageMetadata\":{\"promptTokenCount\":5}}\n\ndata: {\"usageMetadata\":{\"promptTokenCount\":5,\"candidatesTokenCount\":3,\"thoughtsTokenCount\":4,\"cachedContentTokenCount\":1,\"toolUsePromptTokenCount\":2}}\n\n", used{7, 7, 1, 0, 0, 4}, true},
 		"gemini, a list":            {g, false, " [{\"usageMetadata\":{\"promptTokenCount\":5}}\n,{\"usageMetadata\":{\"promptTokenCount\":5,\"candidatesTokenCount\":3}}]", used{5, 3, 0, 0, 0, 0}, true},
@@ -107,7 +107,7 @@ func TestPrices(t *testing.T) {
 	must(t, err)
 	for name, want := range map[string]float64{"claude-opus-4-1": 2, "claude-opus-4-20250514": 2, "claude-opus-4-6": 4, "claude-haiku-4-5": 5} {
 		if got, ok := p.With(all).Cost("anthropic", name, 0, 1_000_000, 0, 0, 0); !ok || got != want {
-			t.Errorf("%s under prices of one's own: %v, want %v", name, got, want)
+			t.Errorf("%s with custom prices: %v, want %v", name, got, want)
 		}
 	}
 	own, err := model.ParsePrices("f.yaml", []byte("usd_per_million_tokens: {house: {'*': {input: 1, output: 2}}, openai: {gpt-5: {input: 0, output: 0}}}"))
@@ -115,10 +115,10 @@ func TestPrices(t *testing.T) {
 	p = p.With(own)
 	if got, _ := p.Cost("house", "any", 1_000_000, 1_000_000, 1_000_000, 0, 0); got != 3 {
 		// Cache tokens without a price cost as much as input.
-		t.Errorf("a price of one's own: %v", got)
+		t.Errorf("a custom price: %v", got)
 	}
 	if got, ok := p.Cost("openai", "gpt-5", 1, 1, 0, 0, 0); got != 0 || !ok {
-		t.Errorf("a price in the place of another: %v, %v", got, ok)
+		t.Errorf("a custom price that replaces a price: %v, %v", got, ok)
 	}
 	if _, ok := p.Cost("openai", "gpt-5-mini", 1, 1, 0, 0, 0); !ok {
 		t.Error("the others of a provider are gone")

@@ -193,7 +193,7 @@ func TestKeys(t *testing.T) {
 	req := ask.request(rig, "", "x", false)
 	req.Header = http.Header{"X-Goog-Api-Key": {"rubbish"}, "X-Api-Key": {mine.Key()}}
 	if got := rig.do(req); got.status != 200 {
-		t.Errorf("a key beside rubbish: %d", got.status)
+		t.Errorf("a valid key and an invalid key: %d", got.status)
 	}
 }
 

@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&o.tag, "tag", usualTag, "reference in the archives")
 	flag.StringVar(&o.push, "push", "", "reference to push the index and its bills of materials to, with the docker command's credentials")
 	arch := flag.String("arch", architectures, "architectures, with a comma between")
-	seconds := flag.Int64("created", 0, "time of what is made, in seconds since 1970")
+	seconds := flag.Int64("created", 0, "creation time of the images, in seconds since 1970")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: images [flags] DIR")

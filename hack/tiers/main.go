@@ -324,7 +324,7 @@ func (p *plan) docs(write bool) error {
 		want := strings.Join(slices.DeleteFunc(slices.Clone(places), func(place string) bool { return !found[place] }), ", ")
 		switch {
 		case want == "" && old == "":
-			errs = append(errs, fmt.Errorf("%s:%d: the row does not say where its tests run", docsFile, i+1))
+			errs = append(errs, fmt.Errorf("%s:%d: the row does not show where its tests run", docsFile, i+1))
 		case want != "" && want != old && write:
 			lines[i] = cells[0] + " | " + cells[1] + " | " + want + " |"
 		case want != "" && want != old:

@@ -136,7 +136,7 @@ func TestStartsBesideItsFile(t *testing.T) {
 	self, err := os.Executable()
 	file := filepath.Join(own, "tools.yaml")
 	if err = errors.Join(err, os.Symlink(self, filepath.Join(own, "server")), os.WriteFile(filepath.Join(repository, "server"), []byte("#!/bin/false"), 0o700),
-		os.WriteFile(file, []byte("servers: {beside: {command: [./server], env: {"+asServer+": '1'}}}"), 0o600)); err != nil {
+		os.WriteFile(file, []byte("servers: {local: {command: [./server], env: {"+asServer+": '1'}}}"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(repository)
