@@ -437,7 +437,7 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		if again, err := expr.Normalize(out, expr.MaxBytes); err != nil || expr.Text(out) != expr.Text(again) {
-			t.Fatalf("%q returned %#v, which is no plain data (%#v, %v)", s, out, again, err)
+			t.Fatalf("%q returned %#v, which is not plain data (%#v, %v)", s, out, again, err)
 		}
 	})
 }

@@ -295,7 +295,7 @@ func verdict(l layer, rules []layer, imp string) string {
 	}
 	switch {
 	case within(imp, "github.com/firebase/genkit") && !l.genkit:
-		return l.dir + " knows nothing of Genkit"
+		return l.dir + " must not import Genkit"
 	case (within(imp, "go.opentelemetry.io/otel/sdk") || within(imp, "go.opentelemetry.io/otel/exporters")) && !l.sdk:
 		return "libraries use the OpenTelemetry API only"
 	case l.only != nil && strings.Contains(strings.Split(imp, "/")[0], ".") &&

@@ -72,7 +72,7 @@ func TestOwners(t *testing.T) {
 		t.Errorf("an owner that left lives, or left %v", owners(t, path))
 	}
 	if _, err := a.Lives("../state.db"); !errors.Is(err, sqlitefile.ErrCorrupt) {
-		t.Errorf("Lives of what is no id: %v, want ErrCorrupt", err)
+		t.Errorf("Lives of an invalid id: %v, want ErrCorrupt", err)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestKilledOwner(t *testing.T) {
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed
 	if lives(t, f, id) || len(owners(t, path)) != 0 {
-		t.Errorf("a killed owner lives, or its file is there: %v", owners(t, path))
+		t.Errorf("a killed owner lives, or its file exists: %v", owners(t, path))
 	}
 }
 
@@ -169,7 +169,7 @@ func TestAwaitEnd(t *testing.T) {
 	short, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := sqlitefile.AwaitEnd(short, path, id); !errors.Is(err, context.Canceled) {
-		t.Errorf("the end of who lives: %v", err)
+		t.Errorf("AwaitEnd of a living owner: %v", err)
 	}
 	if !lives(t, f, id) {
 		t.Error("who is waited for does not live")
@@ -181,7 +181,7 @@ func TestAwaitEnd(t *testing.T) {
 		}
 	}
 	if err := errors.Join(sqlitefile.AwaitEnd(t.Context(), path, id), sqlitefile.AwaitEnd(t.Context(), filepath.Join(t.TempDir(), "nothing"), id)); err != nil {
-		t.Errorf("the end of who is dead: %v", err)
+		t.Errorf("AwaitEnd of a dead owner: %v", err)
 	}
 }
 

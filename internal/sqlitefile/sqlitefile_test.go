@@ -97,7 +97,7 @@ func TestKilledWriters(t *testing.T) {
 		lines := bufio.NewScanner(out)
 		for range 3 + round*7 {
 			if !lines.Scan() {
-				t.Fatal("the writer ended by itself")
+				t.Fatal("the writer ended before the kill")
 			}
 			kept++
 		}
@@ -174,7 +174,7 @@ func TestDamage(t *testing.T) {
 		"truncated":        {func(_ *testing.T, b []byte) []byte { return b[:len(b)/2] }, sqlitefile.ErrCorrupt},
 		"cut in the head":  {func(_ *testing.T, b []byte) []byte { return b[:50] }, sqlitefile.ErrCorrupt},
 		"overwritten page": {func(_ *testing.T, b []byte) []byte { copy(b[8192:], make([]byte, 4096)); return b }, sqlitefile.ErrCorrupt},
-		"text":             {func(*testing.T, []byte) []byte { return []byte(strings.Repeat("this is no database\n", 100)) }, sqlitefile.ErrCorrupt},
+		"text":             {func(*testing.T, []byte) []byte { return []byte(strings.Repeat("not a database file\n", 100)) }, sqlitefile.ErrCorrupt},
 		"other program's":  {func(_ *testing.T, b []byte) []byte { copy(b[68:], []byte{1, 2, 3, 4}); return b }, sqlitefile.ErrForeign},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,8 +57,8 @@ const SpanEgress = "egress.Connect"
 // SpanService is a request of code inside a sandbox to an HTTP service, by package gateway/services.
 const SpanService = "services.Request"
 
-// SpanWorkflowStep is one attempt of one step. What has a name in the conventions (package semconv) is named by its
-// operation and what it is done with: "invoke_workflow debug-and-fix".
+// SpanWorkflowStep covers one attempt of one step. Spans of operations in the conventions (package semconv) are named
+// after the operation and its target, for example "invoke_workflow debug-and-fix".
 const SpanWorkflowStep = "workflow.step"
 
 // SpanExecutor covers one call of a CLI coding agent.

@@ -41,7 +41,7 @@ func TestSpans(t *testing.T) {
 		t.Fatalf("spans %v", spans)
 	}
 	if spans[0].Parent.SpanID() != spans[1].SpanContext.SpanID() || spans[0].InstrumentationScope.Name != telemetry.TracerName {
-		t.Error("the driver's span is not the child of the session's")
+		t.Error("the driver's span is not a child of the session's span")
 	}
 	if spans[0].Status.Code != codes.Error || spans[0].Status.Description != "image" || spans[1].Status.Code != codes.Unset {
 		t.Errorf("status %+v and %+v", spans[0].Status, spans[1].Status)

@@ -54,7 +54,7 @@ func CheckIsolation(m *session.Manager, doc *frontmatter.Document) error {
 	return nil
 }
 
-// DefaultImage fills in the image that a runtime has when nobody names one.
+// DefaultImage sets the image of req to the default image of a runtime. Callers use it if no image is specified.
 func DefaultImage(req *session.Request, r frontmatter.Runtime) {
 	req.Image, req.DefaultImage, req.Language = frontmatter.DefaultImage(r), true, string(cmp.Or(r, frontmatter.RuntimePython))
 }

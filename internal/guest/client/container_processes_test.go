@@ -141,9 +141,9 @@ for pid in map(int, os.listdir('/proc/1/task')):
     attempt(os.sched_setaffinity, pid, {min(os.sched_getaffinity(0))})
     for which in (0, 1): call(SETPRIORITY, which, pid, 9)
     for which in (1, 2): call(IOPRIO_SET, which, pid, 3 << 13)
-for who in (0, os.getuid()):
-    call(SETPRIORITY, 2, who, 9)
-    call(IOPRIO_SET, 3, who, 3 << 13)
+for uid in (0, os.getuid()):
+    call(SETPRIORITY, 2, uid, 9)
+    call(IOPRIO_SET, 3, uid, 3 << 13)
 open('/proc/1/oom_score_adj', 'w').write('900') if os.getuid() == 0 else None
 own = {'limits': attempt(resource.prlimit, 0, resource.RLIMIT_NOFILE, (50, 60)), 'nice': call(SETPRIORITY, 0, os.getpid(), 3),
     'group': call(SETPRIORITY, 1, 0, 4), 'io': call(IOPRIO_SET, 1, os.getpid(), 2 << 13 | 5),

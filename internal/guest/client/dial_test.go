@@ -107,7 +107,7 @@ func TestDialReset(t *testing.T) {
 	d, conn := heldPort(t, c)
 	_ = c.Close()
 	if got, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a host that is gone: %q, %v", got, err)
+		t.Errorf("a closed host: %q, %v", got, err)
 	}
 	if _, err := d.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("behind the connection's end: %v", err)
@@ -235,7 +235,7 @@ func TestDialNobodyReads(t *testing.T) {
 		t.Errorf("a Write that waited: %v", err)
 	}
 	if written > 64<<20 {
-		t.Errorf("%d bytes went into a connection that nobody reads", written)
+		t.Errorf("%d bytes were written to an unread connection", written)
 	}
 	raw, err := conn.SyscallConn()
 	must(t, err)

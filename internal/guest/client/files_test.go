@@ -125,11 +125,11 @@ func TestReplace(t *testing.T) {
 		t.Errorf("a directory: %v", err)
 	}
 	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "d/f", Was: []byte("short"), Size: 0}, strings.NewReader("")); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("a sum that is none: %v", err)
+		t.Errorf("an invalid sum: %v", err)
 	}
 	list, err := os.ReadDir(filepath.Join(g.Workdir, "d"))
 	if err != nil || len(list) != 1 {
-		t.Errorf("beside the file lies %v, %v", list, err)
+		t.Errorf("the directory contains %v, %v", list, err)
 	}
 	if _, err := os.Stat(filepath.Join(g.Workdir, "none")); err == nil {
 		t.Error("a file was made")
@@ -363,7 +363,7 @@ func TestSparseAndGrowingFiles(t *testing.T) {
 	req := sh("while :; do head -c 10000 /dev/zero; sleep 0.01; done > growing")
 	req.YieldMillis = 200
 	mustRun(t, c, req)
-	eventually(t, "it is there", func() bool { _, err := c.Stat(testContext(t), wire.PathRequest{Path: "growing"}); return err == nil })
+	eventually(t, "the file exists", func() bool { _, err := c.Stat(testContext(t), wire.PathRequest{Path: "growing"}); return err == nil })
 	for range 5 {
 		n = 0
 		info, err = c.GetFile(testContext(t), wire.FileGetRequest{Path: "growing", Length: -1}, &n)

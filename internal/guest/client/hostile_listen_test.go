@@ -172,7 +172,7 @@ func TestHostileConnection(t *testing.T) {
 				test.want = ""
 			}
 			if name != "empty data" {
-				eventually(t, "nothing can be sent any more", func() bool { _, err := p.Write([]byte("x")); return err != nil })
+				eventually(t, "writes fail", func() bool { _, err := p.Write([]byte("x")); return err != nil })
 			}
 			if accept(t, l); c.Err() != nil {
 				t.Errorf("the connection to the guest: %v", c.Err())

@@ -36,7 +36,7 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	}
 	wg.Wait()
 	if res := mustRun(t, c, limited("kill -TRAP $$")); res.Signal != "SIGTRAP" {
-		t.Errorf("a trap of the command's own: %+v", res.ExecStatus)
+		t.Errorf("a SIGTRAP sent by the command: %+v", res.ExecStatus)
 	}
 	mustRun(t, c, limited("head -c 2000000 /dev/zero > big"))
 	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "big"}); err != nil || info.Size != 1<<20 {

@@ -138,7 +138,7 @@ func TestHostsCutOff(t *testing.T) {
 			t.Errorf("after host %d: %+v", i, res)
 		}
 		if _, err := other.Stat(ctx, wire.PathRequest{Path: "f"}); codeOf(err) != wire.CodeNotFound {
-			t.Errorf("half a file is there: %v", err)
+			t.Errorf("a partial file exists: %v", err)
 		}
 		cancel()
 	}

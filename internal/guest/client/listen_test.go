@@ -78,9 +78,9 @@ func TestAcceptRefuses(t *testing.T) {
 	if out := string(res.Stdout.Head); !strings.HasPrefix(out, `{"jsonrpc":"2.0","id":null,"error":{`) || !strings.HasSuffix(out, "\n69\n") || strings.Count(out, "\n") != 2 {
 		t.Errorf("a command without a grant: %q", out)
 	}
-	req = caller(l, "echo x | WORKCELL_TOOLS=@nobody-is-here $TOOLS; echo $?")
+	req = caller(l, "echo x | WORKCELL_TOOLS=@no-listener $TOOLS; echo $?")
 	if res := mustRun(t, c, req); !strings.HasSuffix(string(res.Stdout.Head), "\n69\n") {
-		t.Errorf("an address where nobody listens: %s", brief(res))
+		t.Errorf("an address without a listener: %s", brief(res))
 	}
 	outside, err := net.Dial("unix", l.Address())
 	must(t, err)

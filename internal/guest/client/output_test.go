@@ -115,7 +115,7 @@ func TestSpillIntoTrap(t *testing.T) {
 	for name, trap := range map[string]string{
 		"directory is a link": "mkdir .workcell && ln -s $OUT .workcell/output",
 		"file is a link":      "mkdir -p .workcell/output && ln -s $OUT/canary .workcell/output/$WORKCELL_EXEC.stdout",
-		"file is there":       "mkdir -p .workcell/output && echo keep > .workcell/output/$WORKCELL_EXEC.stdout",
+		"file exists":         "mkdir -p .workcell/output && echo keep > .workcell/output/$WORKCELL_EXEC.stdout",
 		"file is a fifo":      "mkdir -p .workcell/output && mkfifo .workcell/output/$WORKCELL_EXEC.stdout",
 		"parent is a file":    "echo > .workcell",
 	} {

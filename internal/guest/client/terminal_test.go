@@ -404,7 +404,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	}
 	printed := printsMore(t, c, blocks*4096)
 	if _, res := join(t, c, req.ExecID).ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 {
-		t.Errorf("another one got %v", brief(res))
+		t.Errorf("another host got %v", brief(res))
 	}
 	printsMore(t, c, printed+20) // long enough to disconnect the viewer, if this happened
 	resume()

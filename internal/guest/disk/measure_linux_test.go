@@ -84,13 +84,13 @@ func TestMeasureModes(t *testing.T) {
 	d = enter()
 	must(t, os.Chmod(a, 0o750))
 	if d.shut(); mode(t, a) != 0o750 {
-		t.Errorf("the mode that was given meanwhile is now %o", mode(t, a))
+		t.Errorf("the mode set during the look is now %o", mode(t, a))
 	}
 	d = enter()
 	must(t, os.Rename(a, b))
 	makeDir(t, a)
 	if d.shut(); mode(t, b) != 0o030 || mode(t, a) != 0o700 {
-		t.Errorf("moved its mode is %o, and that of another in its place %o", mode(t, b), mode(t, a))
+		t.Errorf("the mode of the moved directory is %o, of the new directory %o", mode(t, b), mode(t, a))
 	}
 }
 

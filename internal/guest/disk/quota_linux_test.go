@@ -83,7 +83,7 @@ func TestQuotaBefore(t *testing.T) {
 		t.Error("the command that wrote was not told")
 	}
 	if full, _ := q.ended(late, false, false); full {
-		t.Error("the next one was told")
+		t.Error("the next command got the reason")
 	}
 }
 

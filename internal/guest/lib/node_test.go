@@ -75,7 +75,7 @@ func TestNodeTimeout(t *testing.T) {
 console.log(await fails(() => tools.orders.slow({}, {timeout: 2})), await tools.orders.lookup({id: 1}))`))
 	await(t, "the end of the tool's context", h.cancelled)
 	if h.mu.Lock(); h.dialled != 1 {
-		t.Errorf("%d connections, want one: the others' calls go on", h.dialled)
+		t.Errorf("%d connections, want one, because the other calls continue", h.dialled)
 	}
 	h.mu.Unlock()
 }

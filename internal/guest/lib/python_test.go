@@ -77,7 +77,7 @@ func TestPython(t *testing.T) {
 		"saved binary":    {`print(tools.big.binary())`, `b'\x00\xff'`},
 		"files":           {`files = []; print(tools.orders.picture(_files=files), files[0].load(), files[0].kind)`, `seen b'PNG' image/png`},
 		"trace":           {`print(tools.orders.meta()["traceparent"])`, `00-aa-bb-01`},
-		"save is told":    {`print(tools.orders.meta(_save="x/y.json")["workcell/save"])`, `x/y.json`},
+		"save option":     {`print(tools.orders.meta(_save="x/y.json")["workcell/save"])`, `x/y.json`},
 		"not JSON":        {fails(`tools.orders.lookup(id=float("nan"))`, "ValueError") + `; print(tools.orders.lookup(id=1))`, "ValueError\n{'id': 1}"},
 		"denied":          {fails(`tools.orders.refund()`, "ToolDenied") + `; print(e.code, e.message, e.remediation, e.retryable)`, "ToolDenied\npermission_denied too much Do something else. False"},
 		"capacity":        {fails(`tools.orders.fail(code="capacity")`, "ToolError") + `; print(e.code, e.retryable)`, "ToolError\ncapacity True"},

@@ -44,6 +44,6 @@ func TestDialSocketWaits(t *testing.T) {
 		}
 	}()
 	if err := dial(); err != nil {
-		t.Errorf("with somebody who makes room: %v", err)
+		t.Errorf("after the queue has room: %v", err)
 	}
 }

@@ -147,8 +147,8 @@ type ExecStatus struct {
 	// Direct counts the packets that programs tried to send to the network, around the egress proxy, while this command
 	// ran and failed. It is absent without the service "egress".
 	Direct int64 `json:"direct,omitempty"`
-	// QuotaExceeded: the workspace was full at some time while the command ran. QuotaOutside: not the workspace was, but
-	// what a root that can be written to may hold outside of it.
+	// QuotaExceeded is set if the workspace was full at some time while this command was running. If QuotaOutside is also
+	// set, the workspace was not full. Instead, the space for files outside it on a writable root was full.
 	QuotaExceeded bool `json:"quota_exceeded,omitempty"`
 	QuotaOutside  bool `json:"quota_outside,omitempty"`
 }

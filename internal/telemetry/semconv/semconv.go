@@ -86,7 +86,7 @@ const (
 	OldWorkflowDuration = "gen_ai.invoke_workflow.duration"
 )
 
-// DurationBuckets returns the boundaries of histograms of durations in seconds, which are those of the conventions.
+// DurationBuckets returns the boundaries, in seconds, that the conventions specify for histograms of durations.
 func DurationBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 }
