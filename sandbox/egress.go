@@ -15,7 +15,7 @@ type Egress = rules.Hosts
 // ServiceUse is an HTTP service of the operator that a sandbox reaches as http://NAME.workcell. See docs/services.md.
 type ServiceUse = rules.ServiceUse
 
-// EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
+// EgressGateway connects sandboxes to hosts. Package gateway/egress implements it.
 type EgressGateway interface {
 	// Open must return the service through which a sandbox reaches the hosts in list. end is called after the handle has
 	// been closed, possibly after the sandbox was opened again.

@@ -39,8 +39,8 @@ func defaultEnv(h wire.Hello) map[string]string {
 	return env
 }
 
-// baseEnv layers the environment of a sandbox: request over image over defaults. The image's entries come as
-// "NAME=value"; those that are none are passed over, as an image is not ours to complain about.
+// baseEnv layers the environment of a sandbox: request over image over defaults. The image's entries have the form
+// "NAME=value". Invalid entries are ignored without an error, because Workcell does not control the image.
 func baseEnv(h wire.Hello, image []string, request map[string]string) map[string]string {
 	env := defaultEnv(h)
 	for _, entry := range image {

@@ -374,8 +374,8 @@ func validExecID(id string) error {
 	return nil
 }
 
-// remember keeps the span of the call that starts a command for later calls about it, and its context's values for what
-// comes out of the sandbox and is nobody's.
+// remember stores the span of the call that starts a command, for later calls about the command. It also stores the
+// values of the call's context, for connections from the sandbox whose command is unknown.
 func (s *Sandbox) remember(ctx context.Context, execID, tools string) {
 	latest := audit.With(context.WithoutCancel(ctx), func(r *audit.Record) {
 		r.Run, r.Key = s.o.Run, s.o.Key

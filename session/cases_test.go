@@ -174,7 +174,7 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 		}
 	}
 	if _, err := s.Command("nobody").Attach(t.Context(), sandbox.TerminalSize{}, sandbox.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("joining nobody: %v", err)
+		t.Errorf("joining an unknown command: %v", err)
 	}
 }
 

@@ -132,7 +132,7 @@ func TestCloseEndsCalls(t *testing.T) {
 			results <- err
 		}()
 	}
-	eventually(t, "all calls are under way", func() bool { return s.Active() == len(calls) })
+	eventually(t, "all calls have started", func() bool { return s.Active() == len(calls) })
 	begun := time.Now()
 	must(t, s.Close(t.Context()))
 	for range calls {
@@ -143,13 +143,13 @@ func TestCloseEndsCalls(t *testing.T) {
 			}
 		case <-time.After(time.Minute):
 			pending.Range(func(name, _ any) bool {
-				t.Errorf("%s is still under way a minute after the close", name)
+				t.Errorf("%s is still running a minute after the close", name)
 				return true
 			})
 			t.FailNow()
 		}
 	}
-	t.Logf("closed with %d calls under way in %v", len(calls), time.Since(begun))
+	t.Logf("closed with %d running calls in %v", len(calls), time.Since(begun))
 	if e.count() != 0 {
 		t.Error("the sandbox is still there")
 	}
@@ -230,7 +230,7 @@ func TestCloseScope(t *testing.T) {
 			opening <- err
 		}()
 	}
-	eventually(t, "two creations are under way", func() bool { return blocked.Load() == 2 })
+	eventually(t, "two creations have started", func() bool { return blocked.Load() == 2 })
 	if got := len(m.InScope(scope)); got != 2 {
 		t.Errorf("%d sessions in the scope, want 2", got)
 	}
@@ -238,7 +238,7 @@ func TestCloseScope(t *testing.T) {
 	close(block)
 	for range 2 {
 		if err := <-opening; !errors.Is(err, backend.ErrClosed) {
-			t.Errorf("an open under way = %v, want ErrClosed", err)
+			t.Errorf("an unfinished open = %v, want ErrClosed", err)
 		}
 	}
 	if _, _, err := m.Open(t.Context(), scope.Key("a"), testImage()); !errors.Is(err, backend.ErrClosed) {
@@ -281,7 +281,7 @@ func TestRetention(t *testing.T) {
 	clock.add(59 * time.Minute)
 	m.Reap(t.Context())
 	if e.count() != 1 {
-		t.Error("the sandbox went before its retention had passed")
+		t.Error("the sandbox was removed before its retention ended")
 	}
 	if list := mustList(t, m); len(list) != 1 || list[0].ID != s.ID() || list[0].State != session.StateKept {
 		t.Errorf("list %+v", list)
@@ -339,7 +339,7 @@ func TestManagerClose(t *testing.T) {
 		_, _, err := m.Open(t.Context(), session.WorkflowKey("run_2", "default"), testImage())
 		opening <- err
 	}()
-	eventually(t, "a creation is under way", func() bool { return e.creates.Load() == 3 })
+	eventually(t, "a creation has started", func() bool { return e.creates.Load() == 3 })
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
@@ -350,7 +350,7 @@ func TestManagerClose(t *testing.T) {
 	}
 	wg.Wait()
 	if err := <-opening; !errors.Is(err, backend.ErrClosed) {
-		t.Errorf("the open under way = %v", err)
+		t.Errorf("the unfinished open = %v", err)
 	}
 	if e.count() != 0 {
 		t.Errorf("%d sandboxes left", e.count())

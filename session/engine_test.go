@@ -309,7 +309,7 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		}
 	}
 	if !strings.HasPrefix(id, "engine-") {
-		return fmt.Errorf("the engine was asked for %q", id)
+		return fmt.Errorf("the engine got a request for %q", id)
 	}
 	e.removes.Add(1)
 	b, ok := e.fakeSandbox(id)

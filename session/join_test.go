@@ -132,7 +132,7 @@ func TestJoinScope(t *testing.T) {
 	e.setHooks(nil, nil, func(context.Context, string) error { <-unaware; return nil })
 	must(t, newManager(t, e, opts).CloseScope(t.Context(), scope)) // a manager that has joined no sandbox
 	if e.count() != 1 {
-		t.Errorf("%d sandboxes are left, want that of another scope", e.count())
+		t.Errorf("%d sandboxes are left, want the sandbox of another scope", e.count())
 	}
 	joins()
 	close(unaware)
@@ -167,7 +167,7 @@ func TestJoinIdle(t *testing.T) {
 	second.Reap(t.Context())
 	first.Reap(t.Context())
 	if e.count() != 0 {
-		t.Error("what nobody uses is still there")
+		t.Error("the unused sandbox still exists")
 	}
 }
 

@@ -89,7 +89,7 @@ func TestLostForAWhile(t *testing.T) {
 	there := plant(t, e, opts.Store, record.Record{Key: session.UserKey("other"), State: record.Ready, Expires: rec.Expires})
 	m.Reap(t.Context())
 	if got := recordOf(t, opts.Store, there.ID); got.State != record.Closed {
-		t.Errorf("one that was there: %+v", got)
+		t.Errorf("an existing sandbox: %+v", got)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 		_, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
 		done <- err
 	}()
-	eventually(t, "the command is under way", func() bool { return s.Active() > 0 })
+	eventually(t, "the command is running", func() bool { return s.Active() > 0 })
 	clock.add(time.Hour)
 	m.Reap(t.Context())
 	if rec, want := recordOf(t, opts.Store, s.ID()), m.Now().Add(10*time.Minute); !rec.Expires.Equal(want) {
@@ -192,7 +192,7 @@ func TestSilentSandboxIsKept(t *testing.T) {
 		m.Reap(t.Context())
 	}
 	if e.count() != 0 {
-		t.Error("it is there, a day after it last said something")
+		t.Error("the sandbox exists a day after its last answer")
 	}
 }
 
@@ -223,7 +223,7 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	removal := <-began
 	must(t, m.Detach(t.Context()))
 	if !errors.Is(removal.Err(), context.Canceled) {
-		t.Errorf("the removal ended by itself: %v", removal.Err())
+		t.Errorf("the removal was not canceled: %v", removal.Err())
 	}
 	if got := recordOf(t, opts.Store, rec.ID); got.State != record.Removing || got.Owner != "" {
 		t.Errorf("record %+v", got)

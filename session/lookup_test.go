@@ -37,7 +37,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 	foreign := mustOpen(t, m, session.WorkflowKey("run_2", "default"))
 	scope := mine.Key().Scope()
 	if s, err := m.Lookup(t.Context(), scope, mine.ID()); err != nil || s != mine {
-		t.Fatalf("Lookup of my own = %v, %v", s, err)
+		t.Fatalf("Lookup in its scope = %v, %v", s, err)
 	}
 	_, unknownErr := m.Lookup(t.Context(), scope, "sbx_"+record.NewID())
 	if !errors.Is(unknownErr, backend.ErrNotFound) {
@@ -125,7 +125,7 @@ func TestLost(t *testing.T) {
 			eventually(t, "a command runs", func() bool { return s.Active() == 1 })
 			ruin(e, s.Info().EngineID)
 			if err := <-running; !errors.Is(err, backend.ErrLost) {
-				t.Errorf("the command under way = %v, want ErrLost", err)
+				t.Errorf("the running command = %v, want ErrLost", err)
 			}
 			if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrLost) {
 				t.Errorf("the next call = %v, want ErrLost", err)
@@ -178,7 +178,7 @@ func TestReconnect(t *testing.T) {
 	eventually(t, "a streamed command runs", func() bool { _, err := s.StatFile(t.Context(), "streamed"); return err == nil })
 	b.process().cut()
 	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "result is unknown") {
-		t.Errorf("the streamed command under way = %v, want ErrUnavailable", err)
+		t.Errorf("the running streamed command = %v, want ErrUnavailable", err)
 	}
 	if status, err := background.Wait(t.Context(), -1); err != nil || status.Status != sandbox.ExecCompleted || status.ExitCode != 0 {
 		t.Errorf("the background command = %+v, %v", status, err)
@@ -330,7 +330,7 @@ func TestSecondaryUseCounts(t *testing.T) {
 	}
 	pass(10 * time.Minute)
 	if e.count() != 0 {
-		t.Error("a use keeps a sandbox for ever")
+		t.Error("a use keeps a sandbox permanently")
 	}
 }
 

@@ -179,7 +179,7 @@ func TestExpiredIsMissed(t *testing.T) {
 	e.setHooks(nil, nil, nil)
 	m.Reap(t.Context())
 	if e.count() != 0 || e.hasFiles(t, s.ID()) {
-		t.Errorf("%d sandboxes, the files are there: %v", e.count(), e.hasFiles(t, s.ID()))
+		t.Errorf("%d sandboxes, the files exist: %v", e.count(), e.hasFiles(t, s.ID()))
 	}
 	clock.add(29 * 24 * time.Hour)
 	m.Reap(t.Context())
@@ -295,7 +295,7 @@ func TestLostIsMissed(t *testing.T) {
 					t.Errorf("%v later: gone are %v, %v", later, gone, err)
 				}
 				if there := later == 0; e.hasFiles(t, s.ID()) != there {
-					t.Errorf("%v later the files are there: %v", later, !there)
+					t.Errorf("%v later the files exist: %v", later, !there)
 				}
 				e.setHooks(nil, nil, nil)
 			}

@@ -313,7 +313,7 @@ func TestRequestHash(t *testing.T) {
 	base := session.Request{Image: "test:1", Env: map[string]string{"TOKEN": "a"}}
 	secret := session.Request{Image: "test:1", Env: map[string]string{"TOKEN": "b"}, User: "1000", IdleTimeout: time.Hour}
 	if hash(base) != hash(secret) {
-		t.Error("the hash, which everybody can read, depends on the value of a variable")
+		t.Error("the public hash depends on the value of a variable")
 	}
 	for _, other := range []session.Request{
 		{Image: "test:2", Env: base.Env}, {Image: "test:1"}, {Image: "test:1", Env: base.Env, Limits: backend.Limits{PIDs: 1}},

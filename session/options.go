@@ -97,7 +97,7 @@ type Defaults struct {
 	OCIRuntime  string            `json:"oci_runtime,omitempty"` // for Request.OCIRuntime
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
 	IdlePolicy  record.IdlePolicy `json:"idle_policy,omitempty"` // for new named sandboxes whose files survive a stop
-	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // beside those of Request
+	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // in addition to Request.Mounts
 	// Isolation is the least that every opened sandbox must have; Request.Isolation can only be stricter.
 	Isolation backend.Isolation `json:"isolation,omitempty"`
 }
@@ -112,7 +112,7 @@ type Request struct {
 	Root       backend.RootMode    // zero is read-only
 	Env        map[string]string   // environment of every command, over the image's
 	Limits     backend.Limits      // zero fields are the driver's defaults
-	Ceiling    backend.Limits      // Limits that are above these, or left out, become these; zero fields are no ceiling
+	Ceiling    backend.Limits      // maximum of each limit; also replaces unset limits; zero fields set no maximum
 	Network    backend.NetworkMode // empty is NetworkNone
 	OCIRuntime string              // OCI runtime; empty is the engine's default
 	Egress     sandbox.Egress      // with NetworkNone: the hosts that commands reach through this process
@@ -232,7 +232,7 @@ type Info struct {
 	Network backend.NetworkMode `json:"network"`
 	Mounts  []backend.Mount     `json:"mounts,omitempty"`
 	Egress  sandbox.Egress      `json:"egress,omitzero"` // only of a session that is open or recorded
-	// Environment is what it found installed; only of a session that is open or recorded.
+	// Environment is the installed environment. It is set only for an open or recorded session.
 	Environment Environment       `json:"environment,omitzero"`
 	Root        backend.RootMode  `json:"root"`
 	Limits      backend.Limits    `json:"limits"`

@@ -181,7 +181,7 @@ func TestPoolUnfit(t *testing.T) {
 			old = awaitPool(t, m, 1)[0]
 			e.id.Store("sha256:3")
 			m.ReviewPool(t.Context())
-			eventually(t, "what nobody takes is made again", func() bool { ids := pooled(t, m); return len(ids) == 1 && ids[0] != old })
+			eventually(t, "the unused sandbox is replaced", func() bool { ids := pooled(t, m); return len(ids) == 1 && ids[0] != old })
 		})
 	}
 }

@@ -141,7 +141,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 				must(t, <-done)
 				done <- nil
 			} else {
-				eventually(t, "work is under way", func() bool { return s.Active() > 0 })
+				eventually(t, "work has started", func() bool { return s.Active() > 0 })
 			}
 			for range 5 {
 				clock.add(time.Hour)

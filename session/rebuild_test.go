@@ -55,7 +55,7 @@ func TestBrokenRebuild(t *testing.T) {
 				t.Fatalf("record %+v, %d sandboxes", rec, e.count())
 			}
 			if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
-				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
+				t.Errorf("it is listed as %q, its workspace exists: %v", got, e.hasFiles(t, s.ID()))
 			}
 			next := newManager(t, e, opts)
 			reopen(t, next, key, testImage(), s.ID())
@@ -109,16 +109,16 @@ func TestOnlyWhatFits(t *testing.T) {
 		} {
 			var conflict *session.ConflictError
 			if _, _, err := m.Open(t.Context(), key, req); !errors.As(err, &conflict) {
-				t.Errorf("another %s, its container is there: %v: Open = %v, want a ConflictError", name, there, err)
+				t.Errorf("another %s, its container exists: %v: Open = %v, want a ConflictError", name, there, err)
 			}
 			if req.Mode = session.OpenRebuild; name == "image" {
 				continue
 			}
 			if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
-				t.Errorf("another %s, its container is there: %v: rebuild = %v, want ErrUnsupported", name, there, err)
+				t.Errorf("another %s, its container exists: %v: rebuild = %v, want ErrUnsupported", name, there, err)
 			}
 			if _, still := e.fakeSandbox(s.Info().EngineID); still != there || !e.hasFiles(t, s.ID()) {
-				t.Errorf("another %s: the container is there: %v, the files: %v", name, still, e.hasFiles(t, s.ID()))
+				t.Errorf("another %s: the container exists: %v, the files: %v", name, still, e.hasFiles(t, s.ID()))
 			}
 		}
 		again := sized("test:2", 64, "", "")
@@ -148,7 +148,7 @@ func TestDurableRequests(t *testing.T) {
 		"rebuild of a run":     {m, session.WorkflowKey("run_1", "default"), rebuild},
 		"policy, no store":     {alone, session.UserKey("lab"), stop},
 		"rebuild, no store":    {alone, session.UserKey("lab"), rebuild},
-		"policy that is none":  {m, session.UserKey("lab"), unknown},
+		"unknown policy":       {m, session.UserKey("lab"), unknown},
 		"none, and of nothing": {alone, session.WorkflowKey("run_1", "default"), unknown},
 	} {
 		if _, _, err := try.m.Open(t.Context(), try.key, try.req); !errors.Is(err, backend.ErrInvalid) {

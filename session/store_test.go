@@ -207,7 +207,7 @@ func TestOwnerLost(t *testing.T) {
 		t.Errorf("Close = %v, %d sandboxes left", err, e.count())
 	}
 	if _, _, err := m.Open(t.Context(), removed.Key(), testImage()); !errors.Is(err, record.ErrOwnerLost) {
-		t.Errorf("Open of what was left = %v", err)
+		t.Errorf("Open of the remaining sandbox = %v", err)
 	}
 	store.dead.Store(false)
 	m.Reap(t.Context())

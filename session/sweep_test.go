@@ -204,7 +204,7 @@ func TestSweep(t *testing.T) {
 		"of a dead run, for a while":  {record.Record{State: record.Ready, Owner: "dead", LastUsed: now.Add(-4 * time.Minute), Expires: future}, want{true, record.Ready}},
 		"of a dead run, expired":      {record.Record{State: record.Ready, Owner: "dead", Expires: past}, want{false, record.Closed}},
 		"left behind, expired":        {record.Record{State: record.Ready, Expires: past}, want{false, record.Closed}},
-		"left behind for ever":        {record.Record{State: record.Ready, Idle: -1}, want{true, record.Ready}},
+		"left behind, no timeout":     {record.Record{State: record.Ready, Idle: -1}, want{true, record.Ready}},
 		"of a living run, expired":    {record.Record{State: record.Ready, Owner: alive.Owner(), Expires: past}, want{true, record.Ready}},
 		"half removed":                {record.Record{State: record.Removing, Owner: "dead", Expires: past}, want{false, record.Closed}},
 		"half removed by a living":    {record.Record{State: record.Removing, Owner: alive.Owner(), Expires: past}, want{true, record.Removing}},
@@ -293,13 +293,13 @@ func orphaned(t *testing.T, key session.Key) {
 	clock.add(time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
-		t.Fatal("a sandbox was removed while somebody used it")
+		t.Fatal("a sandbox was removed while another process used it")
 	}
 	must(t, secondary.Close(t.Context()))
 	clock.add(3 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 0 {
-		t.Error("the sandbox of a dead agent is there")
+		t.Error("the sandbox of a dead agent exists")
 	}
 	if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
 		t.Errorf("record %+v, %v", rec, err)
@@ -389,7 +389,7 @@ func TestRemoveScope(t *testing.T) {
 	unrecorded := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "third")})
 	removed, err := admin.RemoveScope(t.Context(), m, a.Key().Scope())
 	if err != nil || len(removed) != 3 || e.count() != 1 {
-		t.Errorf("RemoveScope = %v, %v, want those of %s, %s and %s; %d are there", removed, err, a.ID(), b.ID(), unrecorded.ID, e.count())
+		t.Errorf("RemoveScope = %v, %v, want %s, %s and %s; %d sandboxes remain", removed, err, a.ID(), b.ID(), unrecorded.ID, e.count())
 	}
 	output(t, mine, "true")
 	if gone, err := m.Gone(t.Context(), a.Key().Scope()); len(gone) != 3 || err != nil {

@@ -137,7 +137,7 @@ func TestVanishedWhileIdle(t *testing.T) {
 	newClock(m).add(1000 * time.Hour)
 	m.Reap(t.Context())
 	if !e.hasFiles(t, stopped.ID()) || e.hasFiles(t, removed.ID()) {
-		t.Errorf("files are there: %v of the one that is to be stopped, %v of the other one", e.hasFiles(t, stopped.ID()), e.hasFiles(t, removed.ID()))
+		t.Errorf("files: %v with IdleStop, %v with IdleRemove", e.hasFiles(t, stopped.ID()), e.hasFiles(t, removed.ID()))
 	}
 	if rec := recordOf(t, opts.Store, stopped.ID()); rec.State != record.Ready || !rec.Expires.IsZero() || rec.Owner != "" {
 		t.Errorf("record %+v", rec)
@@ -159,12 +159,12 @@ func TestRemoveVanished(t *testing.T) {
 			if !volumes {
 				must(t, m.Remove(t.Context(), s.ID(), false))
 				if rec := recordOf(t, opts.Store, s.ID()); listed(t, m, s.ID()) != session.StateStopped || !e.hasFiles(t, s.ID()) || rec.Expires.IsZero() {
-					t.Errorf("record %+v, its workspace is there: %v", rec, e.hasFiles(t, s.ID()))
+					t.Errorf("record %+v, its workspace exists: %v", rec, e.hasFiles(t, s.ID()))
 				}
 			}
 			must(t, m.Remove(t.Context(), s.ID(), true))
 			if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) {
-				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
+				t.Errorf("it is listed as %q, its workspace exists: %v", got, e.hasFiles(t, s.ID()))
 			}
 			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Closed || rec.KeepWorkspace {
 				t.Errorf("record %+v", rec)
@@ -298,7 +298,7 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 		want = record.Closed
 	}
 	if rec := recordOf(t, opts.Store, s.ID()); rec.State != want || e.hasFiles(t, s.ID()) == volumes {
-		t.Errorf("record %+v, the workspace is there: %v", rec, e.hasFiles(t, s.ID()))
+		t.Errorf("record %+v, the workspace exists: %v", rec, e.hasFiles(t, s.ID()))
 	}
 }
 

@@ -81,14 +81,14 @@ func TestLeftovers(t *testing.T) {
 	_, err = s.begin("npm")
 	must(t, err)
 	if got := strings.Join(names(), " "); got != "pip/old" {
-		t.Errorf("beside a living process: %v", got)
+		t.Errorf("while a process fills the cache: %v", got)
 	}
 	if err := s.Remove("npm"); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("while another fills it: %v", err)
 	}
 	unlock()
 	if got := strings.Join(names(), " "); got != "npm/new pip/old" {
-		t.Errorf("beside a dead process: %v", got)
+		t.Errorf("after the process has ended: %v", got)
 	}
 	left, err := s.Leftovers()
 	must(t, err)

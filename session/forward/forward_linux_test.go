@@ -62,7 +62,7 @@ func TestMorePortsThanConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("%s: nobody took the connection", addr)
+				t.Errorf("%s: the connection was not accepted", addr)
 			}
 			_ = conn.Close() // only read from
 		}

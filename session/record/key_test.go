@@ -163,7 +163,7 @@ func TestUserKeys(t *testing.T) {
 		t.Errorf("%s is %q's, %s is %q's", own, own.User(), named, named.User())
 	}
 	if err := record.UserScope("").Key("user").Validate(); err == nil {
-		t.Error("nobody has a sandbox")
+		t.Error("an empty user has a valid key")
 	}
 	if err := record.UserScope(strings.Repeat("x", 129)).Key("user").Validate(); err == nil {
 		t.Error("a name that is too long was taken")

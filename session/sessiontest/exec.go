@@ -93,7 +93,7 @@ func outcomes(t *testing.T, s *session.Session) {
 		}
 	}
 	if res := run(t, s, sandbox.ExecRequest{Command: "kill -SEGV $$; sleep 5"}); res.Status != sandbox.ExecCompleted || res.Signal != "SIGSEGV" {
-		t.Errorf("a signal of its own: %+v", res.ExecStatus)
+		t.Errorf("a signal sent by the command: %+v", res.ExecStatus)
 	}
 	if res := run(t, s, sandbox.ExecRequest{Command: "sleep 100 & echo parent"}); res.Status != sandbox.ExecCompleted || !res.Leaked {
 		t.Errorf("a background child: %+v", res.ExecStatus)

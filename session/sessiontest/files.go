@@ -242,7 +242,7 @@ func fileEdit(t *testing.T, s *session.Session) {
 		return append([]byte("edit\n"), old...), nil
 	})
 	if got := read(t, s, "edit/busy", sandbox.ReadFileOptions{}); err != nil || calls != 2 || string(got) != "edit\nbegin\ncommand\n" || info.Size != int64(len(got)) {
-		t.Errorf("written to meanwhile: %q after %d calls, %+v, %v", got, calls, info, err)
+		t.Errorf("written during the edit: %q after %d calls, %+v, %v", got, calls, info, err)
 	}
 	_, err = s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
 		output(t, s, "echo again >>edit/busy")

@@ -103,7 +103,7 @@ func suspending(t *testing.T, l *life) {
 		sized := l.idle()
 		sized.Limits.WorkspaceBytes = 16 << 20
 		if _, _, err := first.Open(t.Context(), key, sized); !errors.Is(err, backend.ErrUnsupported) {
-			t.Errorf("a sandbox in memory that is to be stopped: %v, want ErrUnsupported", err)
+			t.Errorf("a sandbox in memory with IdleStop: %v, want ErrUnsupported", err)
 		}
 	default: // a workspace with a size limit is also kept
 		plain.Limits.WorkspaceBytes, req.Limits.WorkspaceBytes = 16<<20, 16<<20

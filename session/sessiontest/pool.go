@@ -34,7 +34,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 				return
 			}
 			ids[i] = s.ID()
-			// As in one that was made for it: nothing is there, and what is written is.
+			// As in a new sandbox, the workspace is empty, and commands can write to it.
 			if got := output(t, s, "ls -A -I .workcell; echo own > file; cat file"); got != "own\n" {
 				t.Errorf("%s: output %q", s.ID(), got)
 			}

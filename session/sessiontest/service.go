@@ -289,7 +289,7 @@ func extendExec(t *testing.T, s *session.Session) {
 		}
 	}
 	if err := s.Command("nobody").Extend(t.Context(), time.Second); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("more time for nobody: %v", err)
+		t.Errorf("more time for an unknown command: %v", err)
 	}
 	if err := s.Command("nobody").Extend(t.Context(), 0); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("no time: %v", err)

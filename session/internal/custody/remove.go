@@ -193,8 +193,8 @@ func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.
 	return nil
 }
 
-// Remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die,
-// what is left goes, and what was to be kept stays.
+// Remove stops and deletes a sandbox that this manager does not own. It updates the record first. If this process dies
+// before the end, a later sweep removes the rest, and a workspace that must be kept is not removed.
 func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.Event) error {
 	engine, key, err := k.Find(ctx, id)
 	switch {
@@ -208,8 +208,8 @@ func (k *Keeper) Remove(ctx context.Context, id string, volumes bool, why owner.
 	return k.removeRecorded(ctx, engine, why)
 }
 
-// RemoveHeld removes a sandbox that another process has, or its remaining workspace. If nothing is left, that is no
-// error.
+// RemoveHeld removes a sandbox that another process has, or its remaining workspace. If neither exists, RemoveHeld
+// returns nil.
 func (k *Keeper) RemoveHeld(ctx context.Context, id string, why owner.Event) error {
 	err := k.Remove(context.WithoutCancel(ctx), id, true, why)
 	if errors.Is(err, backend.ErrNotFound) {

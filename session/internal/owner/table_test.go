@@ -65,12 +65,12 @@ func TestTableIsSound(t *testing.T) {
 			t.Errorf("what is %s cannot be removed", state)
 		}
 		if state != owner.Suspended && !has(func(r owner.Rule) bool { return r.When != owner.Never && r.To == owner.Gone }) {
-			t.Errorf("what is %s never goes by itself", state)
+			t.Errorf("a sandbox in state %s is never removed by a timed rule", state)
 		}
 	}
 	times := owner.Lifetimes()
 	if times.Orphaned != 2*time.Minute {
-		t.Errorf("the words say otherwise: %+v", times)
+		t.Errorf("the texts contain other times: %+v", times)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestOn(t *testing.T) {
 		"lost, named, kept":                  {owner.Facts{State: owner.Ready, Kind: owner.Named, Keep: true, Owned: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
 		"lost, an agent's, kept":             {owner.Facts{State: owner.Ready, Kind: owner.Process, Keep: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
 		"lost, named, stop":                  {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
-		"lost, named, nobody's":              {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"lost, named, unowned":               {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
 		"lost, suspended":                    {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
 		"opened, suspended":                  {owner.Facts{State: owner.Suspended, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Start},
 		"opened, workspace only":             {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Create},

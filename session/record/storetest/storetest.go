@@ -147,7 +147,7 @@ func oneLivePerKey(t *testing.T, s record.Store) {
 			continue
 		}
 		late := s.Update(t.Context(), first) // from a process that has not noticed the end
-		wantError(t, "Update of what has ended to "+string(first.State), late, backend.ErrExists)
+		wantError(t, "Update of an ended record to "+string(first.State), late, backend.ErrExists)
 		if got, err := s.Get(t.Context(), first.ID); err != nil || got.State != state {
 			t.Errorf("after a late update: %+v, %v", got, err)
 		}
