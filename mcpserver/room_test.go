@@ -78,6 +78,6 @@ func TestAnswerSizes(t *testing.T) {
 		t.Errorf("%d characters of a file, next_offset %v", n, r.fields["next_offset"])
 	}
 	if n := len(must(t, cs, "sandbox_fs_read", map[string]any{"path": "f", "max_bytes": 20_000}).text("contents")); n != 20_000 {
-		t.Errorf("%d characters when 20000 are asked for", n)
+		t.Errorf("%d characters, requested 20000", n)
 	}
 }

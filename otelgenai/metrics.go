@@ -15,9 +15,9 @@ import (
 // scope is the instrumentation scope of the metrics.
 const scope = "github.com/workcell-dev/workcell/otelgenai"
 
-// NewMetrics returns an exporter that sends nothing and measures the spans it gets: how long models, tools, agents and
-// workflows take, and the tokens of models. Put it behind NewProcessor with the same options, which names them, and
-// beside another exporter or alone:
+// NewMetrics returns an exporter that sends nothing and measures the spans that it receives. It measures the durations
+// of models, tools, agents, and workflows, and the tokens of models. Put it behind NewProcessor with the same options,
+// because NewProcessor sets the names. You can use it together with another exporter or alone:
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
 //		sdktrace.NewBatchSpanProcessor(otelgenai.NewMetrics(provider, o)), o))
@@ -90,7 +90,7 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 	set := attribute.NewSet(s.Attributes()...)
 	operation, _ := set.Value(semconv.OperationName)
 	durations := m.durations[operation.AsString()]
-	if durations == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a metric of its own
+	if durations == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a separate metric
 		return
 	}
 	// Labels are names that programs choose, models, and error classes, but no ids, because each value is a separate time

@@ -99,7 +99,7 @@ func useGenkit(t *testing.T) {
 			return genkit.Generate(ctx, g, ai.WithModelName("googleai/gemini-2.5-flash"), ai.WithPrompt(secret), ai.WithTools(look, fail))
 		}
 		if _, err := ask(); err == nil {
-			t.Error("the failed tool is no error")
+			t.Error("the failed tool did not cause an error")
 		}
 		r, err := ask()
 		if err != nil {

@@ -119,7 +119,7 @@ func TestIgnoreHasBounds(t *testing.T) {
 			t.Parallel()
 			var g Ignorer
 			if fill(&g); g.Err() == nil {
-				t.Error("nothing was said")
+				t.Error("no error was reported")
 			}
 			if len(g.rules) > maxIgnoreFiles {
 				t.Errorf("%d directories have rules", len(g.rules))

@@ -334,7 +334,7 @@ func TestRepositories(t *testing.T) {
 		"with another's":      {[]string{"w/HEAD", "w/commondir", "w/config"}, 3},
 		"the directory":       {[]string{"HEAD", "objects/x", "refs/x", "f"}, 4},
 		"the last of it":      {[]string{"half/HEAD", "half/f"}, 2},
-		"one that is there":   {[]string{"bare/config", "bare/hooks/pre-commit"}, 2},
+		"an existing one":     {[]string{"bare/config", "bare/hooks/pre-commit"}, 2},
 		"what only resembles": {[]string{"r/HEAD", "r/objects/x", "s/refs/x", "HEAD", "config"}, 0},
 	} {
 		p, tree := &Patch{}, Tree{}

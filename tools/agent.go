@@ -93,7 +93,7 @@ type AgentResult struct {
 	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent failed.
 	Evidence []sandbox.Evidence
 
-	// Executor is what the coding agent did that answered in the model's place, which has the cost; nil in other modes.
+	// Executor is the result of the coding agent that replaced the model, with the cost. It is nil in other modes.
 	Executor *ExecutorResult
 }
 
@@ -236,8 +236,8 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 	return &out, nil
 }
 
-// opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is
-// no result when it could not have one: it worked without.
+// opening is the result of the latest attempt of an agent's run to open its own sandbox. If the sandbox could not be
+// opened, the agent's answer is not a result, because the agent worked without the sandbox.
 type opening struct {
 	err atomic.Pointer[error]
 

@@ -52,7 +52,7 @@ func TestImageOfRuntime(t *testing.T) {
 		"run, another":             {python, tools.Sandbox{Runtime: "node"}, "", "node:20-slim"},
 		"run, the same":            {python, tools.Sandbox{Runtime: "python"}, "", "my/python"},
 		"run, none":                {python, tools.Sandbox{}, "", "my/python"},
-		"run, none but the call":   {python, tools.Sandbox{}, "node", "node:20-slim"},
+		"run, only the call":       {python, tools.Sandbox{}, "node", "node:20-slim"},
 		"run, the call's the same": {python, tools.Sandbox{}, "python", "my/python"},
 		"run, own image":           {python, tools.Sandbox{Runtime: "node", Image: "my/node"}, "", "my/node"},
 		"run, unknown":             {unknown, tools.Sandbox{Runtime: "node"}, "", "node:20-slim"},

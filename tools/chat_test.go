@@ -345,7 +345,7 @@ func TestAbortedAgent(t *testing.T) {
 		eventually(t, "process "+pid+" of the aborted agent ends", func() bool { return !lives(t, pid) })
 	}
 	if !lives(t, pids[0]) {
-		t.Error("what was started by the agent that goes on has ended too")
+		t.Error("a process of the caller has ended too")
 	}
 }
 

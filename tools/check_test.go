@@ -83,14 +83,14 @@ func TestCheckAgent(t *testing.T) {
 				"a.prompt:3:32: output.schema: $id is not supported, write the definition out",
 			},
 		},
-		"input that is no mapping": {
+		"input is not a mapping": {
 			head: "input: {schema: string}\noutput: {schema: any}",
 			want: []string{
 				`a.prompt:2:17: input must be a mapping of names to values, not string; for example schema: {task: string}`,
 				`a.prompt:3:18: output.schema: has a primitive type that is NOT VALID -- given: /any/ Expected valid values are:[array boolean integer number null object string]`,
 			},
 		},
-		"partials that are there": {body: "{{!-- {{>no}} --}} \\{{>no}} {{! no }} {{~> good }} {{>\"good\" a=1}}"},
+		"existing partials": {body: "{{!-- {{>no}} --}} \\{{>no}} {{! no }} {{~> good }} {{>\"good\" a=1}}"},
 		"partials": {
 			body: "é {{>missing}} {{> (lookup . \"x\")}}\n{{> broken}} {{>loop}}",
 			want: []string{
@@ -118,7 +118,7 @@ func TestCheckAgent(t *testing.T) {
 			}
 			var list frontmatter.Errors
 			if err != nil && !errors.As(err, &list) {
-				t.Errorf("%T is no frontmatter.Errors", err)
+				t.Errorf("%T is not frontmatter.Errors", err)
 			}
 		})
 	}

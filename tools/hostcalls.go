@@ -130,8 +130,9 @@ func (b *binding) evidence(ctx context.Context, s *session.Session) sandbox.Evid
 	return e
 }
 
-// handed returns the calls of a command that was handed back, nil when it could make none. What the calls of one that
-// has ended left is removed; the others are remembered.
+// handed returns the counts of calls by a command whose result is returned. It returns nil if the command could not
+// call host tools. If the command and all of its processes have ended, the saved results of its calls are removed. If
+// the command is still running, its access is remembered.
 func (b *binding) handed(ctx context.Context, g *hostGrant, res sandbox.ExecResult) *hosttools.Counts {
 	if g == nil {
 		return nil

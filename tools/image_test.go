@@ -82,7 +82,7 @@ func TestReadImage(t *testing.T) {
 	}
 	set.ok("sandbox_exec", obj{"command": "base64 -d picture.txt.b64 2>/dev/null; cp picture.txt padded; head -c 1000000 /dev/zero >>padded; cp picture.txt large; head -c 5000000 /dev/zero >>large"})
 	if out := set.ok("sandbox_fs_read", obj{"path": "padded"}); out["media_type"] == nil || num(out["size_bytes"]) < 1e6 {
-		t.Errorf("larger than what is read of other files: %v", out)
+		t.Errorf("larger than the limit for other files: %v", out)
 	}
 	if out := set.fails(toolspec.CodeTooLarge, "sandbox_fs_read", obj{"path": "large"}); !strings.Contains(message(out), "the limits are 3932160 bytes") {
 		t.Errorf("too large: %s", message(out))

@@ -149,7 +149,7 @@ func TestPromptFSInGenkit(t *testing.T) {
 	r := rigWith(t, tools.PromptFS(promptFiles()))
 	for name, want := range map[string]bool{"plain": true, "coder": true, "coder.fast": true, "broken": false, "unclosed": false} {
 		if got := genkit.LookupPrompt(r.g, name) != nil; got != want {
-			t.Errorf("prompt %s is there: %v, want %v", name, got, want)
+			t.Errorf("prompt %s exists: %v, want %v", name, got, want)
 		}
 	}
 	turns := append(slices.Repeat([]turn{call("sandbox_run", obj{"code": "echo ran"})}, frontmatter.DefaultMaxTurns-1), say("done"))

@@ -171,7 +171,7 @@ func TestTypedAnswerWithTools(t *testing.T) {
 			}
 			for _, req := range f.Requests() {
 				if config := sub(req.Body["generationConfig"]); config["responseMimeType"] != nil || config["responseSchema"] != nil || config["responseJsonSchema"] != nil {
-					t.Errorf("Gemini is asked for a type beside tools: %v", config)
+					t.Errorf("the request to Gemini has a type and tools: %v", config)
 				}
 			}
 		})

@@ -140,7 +140,7 @@ func continueAt(t *testing.T, isolation string, cut int) {
 		t.Errorf("cut %d: %d parts are recorded", cut, len(kept.parts))
 	}
 	if kept.past(t).Turns() != 3 {
-		t.Errorf("cut %d: the record is another one", cut)
+		t.Errorf("cut %d: the record differs", cut)
 	}
 	if marksNow == nil {
 		return

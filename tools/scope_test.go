@@ -185,7 +185,7 @@ func TestClose(t *testing.T) {
 		t.Errorf("the file: %v", out)
 	}
 	if out := set.ok("sandbox_exec_wait", obj{"exec_id": run["exec_id"], "timeout_seconds": 10}); out["status"] != "killed" {
-		t.Errorf("a command that was left running: %v", out)
+		t.Errorf("a command that was running at the close: %v", out)
 	}
 	for _, deletes := range []bool{false, false, true, true, false} {
 		set.ok("sandbox_close", obj{"sandbox_id": id, "delete_workspace": deletes})

@@ -81,7 +81,7 @@ func TestUnreadableArguments(t *testing.T) {
 			told := b.Requests()[len(broken)].Results()
 			for i := range broken {
 				if !strings.Contains(told[i], want[i]) || !strings.Contains(told[i], "none of the calls was made") || !strings.Contains(told[i], "invalid_argument") {
-					t.Errorf("%s: the model is told %s, want %s", broken[i], told[i], want[i])
+					t.Errorf("%s: the model got %s, want %s", broken[i], told[i], want[i])
 				}
 			}
 			if r.engine.created() != 0 {

@@ -384,7 +384,7 @@ steps:
 	}
 	before := len(j.lines)
 	if _, err := e.ResumeFrom(t.Context(), wf, j.entries(t), "two"); !errors.Is(err, workflow.ErrNoCheckpoint) {
-		t.Errorf("to what is gone: %v", err)
+		t.Errorf("to a removed snapshot: %v", err)
 	}
 	if len(j.lines) != before || files() != "one\ntwo\nthree\n" {
 		t.Errorf("%d entries, there were %d; the files are %q", len(j.lines), before, files())

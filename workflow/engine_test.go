@@ -55,12 +55,12 @@ steps:
 			output: map[string]any{"x": int64(1), "z": int64(3)},
 		},
 		"on_error leads elsewhere": {src: `
-  - {id: a, type: agent, agent: bad, on_error: mend}
+  - {id: a, type: agent, agent: bad, on_error: repair}
   - {id: b, type: agent, agent: good, next: z}
-  - {id: mend, type: set, vars: {why: "${ steps.a.error.code + ': ' + steps.a.error.message }"}}
+  - {id: repair, type: set, vars: {why: "${ steps.a.error.code + ': ' + steps.a.error.message }"}}
   - {id: z, type: end, output: "${ vars.why }"}`,
 			answers: map[string][]any{"bad": {boom}},
-			trail:   []string{"a:failed", "mend:succeeded", "z:succeeded"}, output: "agent_failed: agent bad: boom",
+			trail:   []string{"a:failed", "repair:succeeded", "z:succeeded"}, output: "agent_failed: agent bad: boom",
 		},
 		"an error in an expression has its place": {src: `
   - id: a
@@ -132,7 +132,7 @@ steps:
 			trail:   []string{"each[0]/look:succeeded", "each[0]/keep:succeeded", "each[1]/look:succeeded", "each[1]/keep:succeeded", "each:succeeded", "e:succeeded"},
 			output:  []any{"0:x:a", "1:y:b"},
 		},
-		"for_each of nothing, and of what is no list": {src: `
+		"for_each of an empty list and of text": {src: `
   - {id: none, type: for_each, items: "[]", steps: [{id: a, type: set, vars: {x: 1}}]}
   - {id: bad, type: for_each, items: input.s, steps: [{id: b, type: set, vars: {x: 1}}]}`,
 			input: map[string]any{"s": "text"},

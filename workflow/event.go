@@ -67,9 +67,9 @@ type Result struct {
 	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
 	// Evidence has an entry for each isolation and settings under which steps of the run ran commands.
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
-	// Outputs are the files that the workflow's `outputs` name, by their path below the work directory, also of a run that
-	// failed, as far as they are there. They and Patch come from the sandbox that the run's steps share; where there is
-	// none, from the only one that there is.
+	// Outputs are the files listed in the workflow's `outputs`, by their path below the work directory. After a failed
+	// run, Outputs contains the existing files. Outputs and Patch come from the sandbox that the run's steps share. If the
+	// steps share no sandbox, Outputs and Patch come from the run's only sandbox.
 	Outputs patch.Tree `json:"-"`
 	// Missing are the missing optional outputs.
 	Missing []string `json:"missing,omitempty"`

@@ -45,8 +45,8 @@ steps:
         output: "${ steps.l.output }"
       - id: right
         steps: [{id: r, type: agent, agent: right}, {id: bad, type: fail, message: "right is wrong"}]
-    on_error: mend
-  - {id: mend, type: agent, agent: mend, input: {why: "${ steps.both.error.code }"}}
+    on_error: repair
+  - {id: repair, type: agent, agent: repair, input: {why: "${ steps.both.error.code }"}}
   - id: more
     type: switch
     max_visits: 5
@@ -156,7 +156,7 @@ func TestResumeAnywhere(t *testing.T) {
 			if name == "everything" {
 				got, _ := want.Output.(map[string]any)
 				if got["round"] != int64(3) || whole.calls["flaky"] != 3 || got["half"] != 0.75 || got["both"] != "failed" ||
-					whole.calls["work20 2"] != 1 || whole.calls["never"] != 0 || whole.calls["mend"] != 3 {
+					whole.calls["work20 2"] != 1 || whole.calls["never"] != 0 || whole.calls["repair"] != 3 {
 					t.Fatalf("the run itself: %v, %v", got, whole.calls)
 				}
 			}
@@ -196,7 +196,7 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 		}
 	}
 	if over > repeatable {
-		t.Errorf("cut %d: %d agents were run again, %d attempts were under way: %v", cut, over, repeatable, agents.calls)
+		t.Errorf("cut %d: %d agents were run again, %d attempts were unfinished: %v", cut, over, repeatable, agents.calls)
 	}
 	for _, ev := range events {
 		if ev.Repeats {
@@ -204,7 +204,7 @@ func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int
 		}
 	}
 	if events[0].Kind != workflow.EventRunResumed || repeated != repeatable {
-		t.Errorf("cut %d: first event %s, %d steps said to be repeated, %d were under way", cut, events[0].Kind, repeated, repeatable)
+		t.Errorf("cut %d: first event %s, %d steps said to be repeated, %d were unfinished", cut, events[0].Kind, repeated, repeatable)
 	}
 	checkJournal(t, cut, journal.entries(t))
 }

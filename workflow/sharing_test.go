@@ -53,7 +53,7 @@ func TestAgentsThatShareASandbox(t *testing.T) {
 		"the workflow's image":    {head + "sandbox: {image: \"debian:12\"}\nsteps:\n" + step("a", "py", "") + step("b", "js", ""), ""},
 		"another sandbox":         {head + "steps:\n" + step("a", "small", "") + step("b", "large", ", sandbox: other"), ""},
 		"isolated step":           {head + "steps:\n" + step("a", "small", "") + step("b", "large", ", sandbox: isolated"), ""},
-		"a sandbox of its own":    {head + "steps:\n" + step("a", "small", "") + step("b", "alone", "") + step("c", "runs", ""), ""},
+		"a separate sandbox":      {head + "steps:\n" + step("a", "small", "") + step("b", "alone", "") + step("c", "runs", ""), ""},
 		"a named one":             {head + "steps:\n" + step("a", "vault", "") + step("b", "large", ", sandbox: vault"), "share the sandbox vault but"},
 		"the same agent twice":    {head + "steps:\n" + step("a", "small", "") + step("b", "small", ""), ""},
 		"a branch":                {head + "steps:\n" + step("a", "small", "") + "  - {id: p, type: parallel, branches: [{id: x, steps: [{id: b, type: agent, agent: large}]}]}\n", "share the sandbox default but"},

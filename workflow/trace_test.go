@@ -72,7 +72,7 @@ steps:
 		if parent := names[s.Parent.SpanID().String()]; parent != "" {
 			path = parent + "/" + path
 		} else if s.Parent.IsValid() {
-			t.Errorf("%s has a parent that is not there", s.Name)
+			t.Errorf("%s has a missing parent", s.Name)
 		}
 		names[s.SpanContext.SpanID().String()] = path
 		if !strings.HasPrefix(s.Name, "workflow.") && s.Name != "invoke_workflow traced" {

@@ -322,7 +322,7 @@ func conversations(t *testing.T, p Place) {
 	}
 	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true}, part(6, "a"))
 	if got := kept(); got != `{"part":3,"nul":"\u0000"}{"part":6,"nul":"\u0000"}` {
-		t.Errorf("kept of the attempts under way: %s", got)
+		t.Errorf("kept of unfinished attempts: %s", got)
 	}
 	p.Exec(t, `UPDATE conversation SET data = '{' WHERE seq = 3`)
 	if _, err := j.Entries(t.Context(), "run_1"); !errors.Is(err, runstore.ErrDamaged) {

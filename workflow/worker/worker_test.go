@@ -296,7 +296,7 @@ func TestCancelAsked(t *testing.T) {
 		return ctx.Err()
 	})})
 	if r := await(t, q, queued); r.Outcome != workflow.Cancelled {
-		t.Errorf("asked for in the queue: %s", r.Outcome)
+		t.Errorf("canceled in the queue: %s", r.Outcome)
 	}
 	_, running := add(t, q)
 	<-began
@@ -304,7 +304,7 @@ func TestCancelAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := await(t, q, running); r.Outcome != workflow.Cancelled {
-		t.Errorf("asked for while it ran: %s", r.Outcome)
+		t.Errorf("canceled while it ran: %s", r.Outcome)
 	}
 }
 
@@ -325,7 +325,7 @@ func TestCancelAskedBetween(t *testing.T) {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(patience):
-			return errors.New("nobody was told")
+			return errors.New("the run was not canceled")
 		}
 	}); err != nil {
 		t.Error(err)
