@@ -75,10 +75,10 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestDocumentation: docs/limits.md has the table as it is.
+// TestDocumentation: docs/reference/limits.md has the table as it is.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
-	raw, err := os.ReadFile(filepath.Join("..", "docs", "limits.md"))
+	raw, err := os.ReadFile(filepath.Join("..", "docs", "reference", "limits.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestDocumentation(t *testing.T) {
 		least, most := row.Bounds()
 		end := fmt.Sprintf("| %d | %d | %d |", least, most, row.Default/row.Scale)
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "| `"+row.Name+"` |") && strings.HasSuffix(l, end) }) {
-			t.Errorf("docs/limits.md has no row of %s that ends in %s", row.Name, end)
+			t.Errorf("docs/reference/limits.md has no row of %s that ends in %s", row.Name, end)
 		}
 	}
 }

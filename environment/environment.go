@@ -1,5 +1,5 @@
 // Package environment installs software for sandboxes: Python and npm packages, and files that shell commands create.
-// Pass a Builder to session.Options.Environments. See docs/packages.md.
+// Pass a Builder to session.Options.Environments. See docs/guides/packages-and-caches.md.
 //
 //	gateway, err := egress.New(nil)
 //	builder, err := environment.New(&environment.Options{Dir: dir})
@@ -45,8 +45,8 @@ type Options struct {
 	// Dir is a directory for locks and for the times of last use. Processes that share Dir do not install the same
 	// environment twice. If empty, processes do not coordinate.
 	Dir string
-	// PipIndex and NpmRegistry are http or https addresses that replace pypi.org's index and npm's registry. If empty, the
-	// image's settings apply.
+	// PipIndex and NpmRegistry are http or https addresses that replace pypi.org's index and npm's registry. If empty,
+	// the image's settings apply.
 	PipIndex, NpmRegistry string
 	// Timeout is the timeout of an installation. If zero, it is DefaultTimeout.
 	Timeout time.Duration

@@ -122,7 +122,7 @@ choose_backend() {
   esac
   if [ "$backend" = local ]; then
     say "using the local backend: the sandbox runs this host's programs in Linux namespaces, with a system call filter and"
-    say "without privileges. It isolates less than a container: see docs/local.md."
+    say "without privileges. It isolates less than a container: see docs/operations/local.md."
   else
     say "using a container of $backend as the sandbox"
   fi

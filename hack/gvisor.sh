@@ -82,7 +82,7 @@ register() {
   done
 }
 
-# Tests of what cannot hold on gVisor, or that look at processes of the machine which are gVisor's own: docs/gvisor.md has the
+# Tests of what cannot hold on gVisor, or that look at processes of the machine which are gVisor's own: docs/operations/gvisor.md has the
 # promises, this their names.
 not_on_gvisor='^Test(LimitsShow|Snapshots|CommandOutOfMemory|L4Reserved)$|^TestConformance$/^snapshots$'
 not_on_gvisor+='|^Test(A1Outside|A6SwapRace|A7DeleteRace|A8LinkLoops|G1Flood|G6Stream|H1Memory|H2Processes|H3Places|H3Root|H9Counters|M4SocketKinds)$'

@@ -22,16 +22,16 @@ type Policy struct {
 }
 
 // CommandRules are checked against the literal words of every simple command of a shell line. This includes commands in
-// pipelines, lists, subshells, substitutions, and `sh -c`, and after wrappers such as `env`. docs/mcp.md lists the
-// commands that the rules miss.
+// pipelines, lists, subshells, substitutions, and `sh -c`, and after wrappers such as `env`.
+// docs/reference/guard-policy.md lists the commands that the rules miss.
 type CommandRules struct {
 	// Refuse are the rules for refused commands.
 	Refuse []CommandRule `yaml:"refuse"`
 	// Allow are the rules for allowed commands. If not empty, all other commands are refused, except builtins without
 	// effect outside of the shell.
 	Allow []CommandRule `yaml:"allow"`
-	// AllowDynamic allows commands that are computed at run time and that no rule can judge, for example the programs of
-	// `$TOOL x` and `echo ls | sh`. It is ignored if Allow is not empty.
+	// AllowDynamic allows commands that are computed at run time and that no rule can judge, for example the programs
+	// of `$TOOL x` and `echo ls | sh`. It is ignored if Allow is not empty.
 	AllowDynamic bool `yaml:"allow_dynamic"`
 }
 

@@ -37,7 +37,8 @@ type word struct {
 
 // commands are the simple commands of a shell line or an argument list with literal words. It includes commands in
 // lists, pipelines, substitutions, and functions, after wrappers such as sudo, and in the scripts of sh -c and eval.
-// This prevents accidents of an honest model but provides no isolation. docs/mcp.md lists the commands that it misses.
+// This prevents accidents of an honest model but provides no isolation. docs/reference/guard-policy.md lists the
+// commands that it misses.
 type commands struct {
 	list [][]word
 	// unknown is the reason why some commands are unknown. It is empty if all commands are known.

@@ -9,16 +9,17 @@ import (
 )
 
 // Egress lists the hosts that a sandbox without a network can reach. The zero value allows no host. See
-// docs/network.md.
+// docs/guides/network-access.md.
 type Egress = rules.Hosts
 
-// ServiceUse is an HTTP service of the operator that a sandbox reaches as http://NAME.workcell. See docs/services.md.
+// ServiceUse is an HTTP service of the operator that a sandbox reaches as http://NAME.workcell. See
+// docs/guides/services.md.
 type ServiceUse = rules.ServiceUse
 
 // EgressGateway connects sandboxes to hosts. Package gateway/egress implements it.
 type EgressGateway interface {
-	// Open must return the service through which a sandbox reaches the hosts in list. end is called after the handle has
-	// been closed, possibly after the sandbox was opened again.
+	// Open must return the service through which a sandbox reaches the hosts in list. end is called after the handle
+	// has been closed, possibly after the sandbox was opened again.
 	Open(sandbox string, list Egress) (svc Service, end func(), err error)
 	// Refused must return the sandbox's refused connections since the specified time.
 	Refused(sandbox string, since time.Time) []EgressRefusal

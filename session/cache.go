@@ -13,15 +13,16 @@ import (
 )
 
 // Cache is a read-only directory of the engine's host that is mounted into sandboxes. It also holds the settings that
-// programs in the sandbox need to find the cached files. See docs/caches.md. Package session/cache maintains caches.
+// programs in the sandbox need to find the cached files. See docs/guides/packages-and-caches.md. Package session/cache
+// maintains caches.
 type Cache struct {
 	Name   string // letters, digits and '-'
 	Source string // directory on the engine's host; if it does not exist, the cache has no effect
 	// Env are environment variables for commands. They override the image's variables, and the request's variables
 	// override them. A star stands for the cache directory in the sandbox.
 	Env map[string]string
-	// Begin is a shell command that runs once in the workspace of a new sandbox, with Env. Programs that need a writable
-	// cache use it, for example, to copy files. If it fails, the sandbox is opened without the cache's effect.
+	// Begin is a shell command that runs once in the workspace of a new sandbox, with Env. Programs that need a
+	// writable cache use it, for example, to copy files. If it fails, the sandbox is opened without the cache's effect.
 	Begin string
 }
 

@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Environment is the set of packages to install in a sandbox. The zero value installs nothing. See docs/packages.md.
+// Environment is the set of packages to install in a sandbox. The zero value installs nothing. See
+// docs/guides/packages-and-caches.md.
 type Environment = rules.Environment
 
 // EnvironmentBuilder installs environments. Package environment provides an implementation.

@@ -33,30 +33,30 @@ type ImagePolicy interface {
 
 // Options configure a Manager. Zero fields have defaults.
 type Options struct {
-	// Instance is the name of this installation on the engine. The manager never changes sandboxes of other instances. If
-	// empty, the name is random, so the sandboxes of an earlier process are never found again.
+	// Instance is the name of this installation on the engine. The manager never changes sandboxes of other instances.
+	// If empty, the name is random, so the sandboxes of an earlier process are never found again.
 	Instance string
 	// Store holds the state that labels cannot hold. If nil, the manager uses a memory store. The caller must close its
 	// store after the manager.
 	//
-	// With a store and an Instance, the manager also cleans up after dead processes of the instance. When it starts and in
-	// each round of the reaper, it removes sandboxes without an owner and expired sandboxes. Therefore all managers of an
-	// instance must share one store, or none may have one.
+	// With a store and an Instance, the manager also cleans up after dead processes of the instance. When it starts and
+	// in each round of the reaper, it removes sandboxes without an owner and expired sandboxes. Therefore all managers
+	// of an instance must share one store, or none may have one.
 	Store record.Store
 	// Engine distinguishes the engines that share one Store. If empty, it is the driver's name.
 	Engine string
 	// Images decides which images are allowed. If nil, every image is allowed.
 	Images ImagePolicy
 	// Pool lists the sandboxes to create in advance. If a pooled sandbox matches a request, Open returns it instead of
-	// creating a new one. Use it in long-running processes: filling the pool takes as long as creating its sandboxes, and
-	// the manager removes unused ones when it is closed.
+	// creating a new one. Use it in long-running processes: filling the pool takes as long as creating its sandboxes,
+	// and the manager removes unused ones when it is closed.
 	Pool []PoolSpec
 	// Defaults are settings for sandboxes whose Request does not specify them.
 	Defaults Defaults
 	// AllowRoot allows Request.User to be root.
 	AllowRoot bool
-	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes that are
-	// being created. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
+	// MaxSandboxes is the maximum number of sandboxes of this manager, including pooled sandboxes and sandboxes that
+	// are being created. To open a sandbox at the limit, the manager removes a pooled one. Zero means no limit.
 	MaxSandboxes int
 	// IdleTimeout is the idle time after which a session is closed. Request.IdleTimeout overrides it. If zero, it is
 	// DefaultIdleTimeout. If negative, sessions do not time out.
@@ -77,10 +77,10 @@ type Options struct {
 	Environments EnvironmentBuilder
 	// Caches are the caches that Request.Caches may name.
 	Caches []Cache
-	// Join lets processes with the same Instance and Store share their sandboxes. All of them must set it. Open and Lookup
-	// then also return sessions for sandboxes of other living processes. Closing such a session or its scope removes the
-	// sandbox, even if another process created it. Closing the manager keeps the sandboxes of other processes. Without
-	// Join, opening such a sandbox fails with backend.ErrExists; use Connect.
+	// Join lets processes with the same Instance and Store share their sandboxes. All of them must set it. Open and
+	// Lookup then also return sessions for sandboxes of other living processes. Closing such a session or its scope
+	// removes the sandbox, even if another process created it. Closing the manager keeps the sandboxes of other
+	// processes. Without Join, opening such a sandbox fails with backend.ErrExists; use Connect.
 	Join bool
 	// Logger receives events for operators, for example refused ids, lost sandboxes, and failed cleanup. If nil, events
 	// are discarded.
@@ -116,10 +116,10 @@ type Request struct {
 	Network    backend.NetworkMode // empty is NetworkNone
 	OCIRuntime string              // OCI runtime; empty is the engine's default
 	Egress     sandbox.Egress      // with NetworkNone: the hosts that commands reach through this process
-	// Isolation is the least that the sandbox must have, or Open returns a backend.IsolationError. It does not shape the
-	// sandbox. Empty: any.
+	// Isolation is the least that the sandbox must have, or Open returns a backend.IsolationError. It does not shape
+	// the sandbox. Empty: any.
 	Isolation backend.Isolation
-	Mounts    []backend.Mount // directories of the engine's machine; see docs/mounts.md before one is writable
+	Mounts    []backend.Mount // directories of the engine's machine; see docs/operations/mounts.md before one is writable
 
 	// Environment is the set of packages to install. Opening the first sandbox with an environment waits for its
 	// installation. The installation uses a separate sandbox, which does not count against Options.MaxSandboxes.
@@ -130,10 +130,11 @@ type Request struct {
 
 	// RootSet makes WithDefaults keep Root even if Root is the zero value.
 	RootSet bool
-	// Language is the frontmatter runtime that Image is for, or empty if unknown. It does not affect the sandbox. If code
-	// in another language runs in the sandbox, Language decides whether Image is taken from the base request.
+	// Language is the frontmatter runtime that Image is for, or empty if unknown. It does not affect the sandbox. If
+	// code in another language runs in the sandbox, Language decides whether Image is taken from the base request.
 	Language string
-	// DefaultImage means that Image is only the default for Language and was not requested. Defaults.Images overrides it.
+	// DefaultImage means that Image is only the default for Language and was not requested. Defaults.Images overrides
+	// it.
 	DefaultImage bool
 
 	// asked is Limits without Defaults in a prepared request.
@@ -141,28 +142,28 @@ type Request struct {
 	// fork is the snapshot from which the workspace of a new sandbox is copied.
 	fork *backend.ForkOf
 
-	// IdleTimeout overrides Options.IdleTimeout. If zero, the manager's timeout applies. If negative, the sandbox does not
-	// time out. If several openers set it, the longest timeout applies. If no process is left to close the sandbox, the
-	// sandbox exits two minutes after the first opener's timeout.
+	// IdleTimeout overrides Options.IdleTimeout. If zero, the manager's timeout applies. If negative, the sandbox does
+	// not time out. If several openers set it, the longest timeout applies. If no process is left to close the sandbox,
+	// the sandbox exits two minutes after the first opener's timeout.
 	IdleTimeout time.Duration
 	// IdlePolicy applies to named sandboxes (UserKey) of managers with an Instance and a Store. If empty, an existing
-	// sandbox keeps its policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files that survive
-	// a stop. If the driver cannot keep them, for example in a workspace with a size limit, Open returns an error wrapping
-	// backend.ErrUnsupported. When a sandbox is stopped as idle, its session is closed for all holders. The sandbox then
-	// has no owner until it is opened again, and closing the manager does not remove it.
+	// sandbox keeps its policy, and a new one has Defaults.IdlePolicy or IdleRemove. IdleStop requires files that
+	// survive a stop. If the driver cannot keep them, for example in a workspace with a size limit, Open returns an
+	// error wrapping backend.ErrUnsupported. When a sandbox is stopped as idle, its session is closed for all holders.
+	// The sandbox then has no owner until it is opened again, and closing the manager does not remove it.
 	IdlePolicy record.IdlePolicy
 	// ExecTimeout is the default timeout for commands, from MinExecTimeout to MaxExecTimeout. If zero, it is
 	// DefaultExecTimeout. The first opener's value applies.
 	ExecTimeout time.Duration
-	// Retention is how long the sandbox is kept for inspection after the end of its run (CloseScope). A retained sandbox
-	// accepts no calls. The first opener's value applies.
+	// Retention is how long the sandbox is kept for inspection after the end of its run (CloseScope). A retained
+	// sandbox accepts no calls. The first opener's value applies.
 	Retention time.Duration
 	// Pull controls when the image is pulled. The first opener's value applies.
 	Pull backend.PullPolicy
 	// OnPull is called with progress while Open waits for a pull. Calls are never concurrent. It may be nil.
 	OnPull func(backend.PullProgress)
-	// Prepare is called once with a new sandbox before a caller receives it, for example to write files. If it fails, Open
-	// fails and the sandbox is removed. Only the first opener's function is called. It may be nil.
+	// Prepare is called once with a new sandbox before a caller receives it, for example to write files. If it fails,
+	// Open fails and the sandbox is removed. Only the first opener's function is called. It may be nil.
 	Prepare func(ctx context.Context, s *Session) error
 	// OnAdopt is called once with a sandbox that was adopted from a dead process, before a caller receives it. If it
 	// fails, Open fails and the sandbox is kept. Only the first opener's function is called. It may be nil.
@@ -183,26 +184,26 @@ const (
 	// OpenShared requires that the sandbox matches the request. Otherwise Open returns a ConflictError.
 	OpenShared OpenMode = iota
 	// OpenAsIs uses an existing sandbox without changes. If the engine has only the workspace, OpenAsIs recreates the
-	// sandbox with its recorded configuration. Recorded mounts, a recorded OCI runtime, and a recorded network must then
-	// also be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the requested
-	// network. Commands reach allowed hosts only if the request has the same Egress.
+	// sandbox with its recorded configuration. Recorded mounts, a recorded OCI runtime, and a recorded network must
+	// then also be in the request or in Defaults; otherwise Open returns a ConflictError. A run's sandbox gets the
+	// requested network. Commands reach allowed hosts only if the request has the same Egress.
 	OpenAsIs
 	// OpenRebuild recreates a sandbox whose request differs or whose image has changed. The new sandbox has the same id
 	// and the same workspace, but no other files of the old one. It requires a named sandbox and a manager with an
-	// Instance and a Store. The old sandbox is removed only after a test sandbox with the new configuration has worked. If
-	// commands run in the old sandbox, it is kept, and Open returns an error wrapping backend.ErrExists. The owner of the
-	// workspace's files and the workspace's size cannot change; the error then wraps backend.ErrUnsupported. After any
-	// failure, the workspace is kept, and opening the key resumes with it. If this manager has a session with the same
-	// request, Open returns it unchanged.
+	// Instance and a Store. The old sandbox is removed only after a test sandbox with the new configuration has worked.
+	// If commands run in the old sandbox, it is kept, and Open returns an error wrapping backend.ErrExists. The owner
+	// of the workspace's files and the workspace's size cannot change; the error then wraps backend.ErrUnsupported.
+	// After any failure, the workspace is kept, and opening the key resumes with it. If this manager has a session with
+	// the same request, Open returns it unchanged.
 	OpenRebuild
 )
 
 // CloseOptions are options for CloseSession.
 type CloseOptions struct {
-	// KeepWorkspace removes the sandbox but keeps its workspace. With an Instance and a Store, opening the key within 30
-	// days returns a sandbox with the same id and files, even if the request differs. CloseScope deletes the workspace,
-	// and it is also deleted after that time. If the workspace cannot outlive its sandbox, CloseSession returns an error
-	// wrapping backend.ErrUnsupported and closes nothing. If false, the workspace is deleted.
+	// KeepWorkspace removes the sandbox but keeps its workspace. With an Instance and a Store, opening the key within
+	// 30 days returns a sandbox with the same id and files, even if the request differs. CloseScope deletes the
+	// workspace, and it is also deleted after that time. If the workspace cannot outlive its sandbox, CloseSession
+	// returns an error wrapping backend.ErrUnsupported and closes nothing. If false, the workspace is deleted.
 	KeepWorkspace bool
 }
 
@@ -241,8 +242,8 @@ type Info struct {
 	OCIRuntime string `json:"oci_runtime,omitempty"`
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	// RootBytes is how much may be written outside the workspace if the root is writable. RootEnforcement is the mechanism
-	// that enforces it.
+	// RootBytes is how much may be written outside the workspace if the root is writable. RootEnforcement is the
+	// mechanism that enforces it.
 	RootBytes       int64               `json:"root_bytes,omitempty"`
 	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
 	Created         time.Time           `json:"created"`

@@ -31,9 +31,9 @@
 //
 // # Configuration
 //
-// [Sandbox] is the configuration for Go, frontmatter, and `use:`. See docs/agents.md for all fields. A Sandbox value is
-// not middleware, because the middleware needs the plugin's manager. Use plugin.Use(tools.Sandbox{…}) to create the
-// middleware.
+// [Sandbox] is the configuration for Go, frontmatter, and `use:`. See docs/reference/prompt-file.md for all fields. A
+// Sandbox value is not middleware, because the middleware needs the plugin's manager. Use plugin.Use(tools.Sandbox{…})
+// to create the middleware.
 //
 // # Keep a sandbox over several calls
 //
@@ -75,17 +75,17 @@
 // # Failures
 //
 // Errors that a model can act on are tool output. Every output may contain an error with a code, a message, a
-// remediation, and whether the same call may succeed later. docs/agents.md lists all codes. A non-zero exit code is a
-// result, not an error. The middleware prevents model mistakes from ending a run. It converts the following to output:
-// calls of unknown tools or of tools that were not offered, arguments that do not match the schema or are not JSON, and
-// panics. Without the middleware, Genkit would end the run, run the tool anyway, or crash the program. Interrupts and
-// errors of a done context are not converted. Messages never contain host paths. Details for operators go to
-// [Plugin.Logger].
+// remediation, and whether the same call may succeed later. docs/reference/errors.md lists all codes. A non-zero exit
+// code is a result, not an error. The middleware prevents model mistakes from ending a run. It converts the following
+// to output: calls of unknown tools or of tools that were not offered, arguments that do not match the schema or are
+// not JSON, and panics. Without the middleware, Genkit would end the run, run the tool anyway, or crash the program.
+// Interrupts and errors of a done context are not converted. Messages never contain host paths. Details for operators
+// go to [Plugin.Logger].
 //
 // # Spans
 //
 // The span invoke_agent NAME covers one run of an agent. It is the parent of Genkit's spans (prompt, generate, model,
 // tool) and of the spans of package session, so each run is one trace. Tool spans record the program and exit code of
-// commands. Package otelgenai renames them to follow the OpenTelemetry conventions. docs/telemetry.md lists all
-// attributes.
+// commands. Package otelgenai renames them to follow the OpenTelemetry conventions. docs/reference/telemetry.md lists
+// all attributes.
 package tools

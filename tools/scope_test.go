@@ -110,7 +110,7 @@ func TestSessionKey(t *testing.T) {
 	}
 }
 
-// TestIsolation verifies the rule of SECURITY.md about which agents can use which sandboxes of a run.
+// TestIsolation verifies the rule of docs/concepts/isolation.md about which agents can use which sandboxes of a run.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -134,10 +134,10 @@ func TestNeutral(t *testing.T) {
 	}
 }
 
-// TestDocumentation verifies that docs/agents.md matches the existing tools and codes.
+// TestDocumentation verifies that docs/reference/tools.md matches the existing tools and codes.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../docs/agents.md")
+	doc, err := os.ReadFile("../docs/reference/tools.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package workflow loads workflow files and runs them. The steps of a workflow run agents and commands in the sandboxes
-// of one run, with loops, branches, retries, and limits. docs/workflows.md describes the file.
+// of one run, with loops, branches, retries, and limits. docs/reference/workflow-file.md describes the file.
 //
 //	agents := workflow.Agents(loaded) // from tools.LoadAgents
 //	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.File})

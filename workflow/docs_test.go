@@ -12,11 +12,12 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestDocumentation verifies that the examples of docs/workflows.md are complete workflows that behave as documented.
+// TestDocumentation verifies that the examples of docs/reference/workflow-file.md are complete workflows that behave as
+// documented.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
-	src, err := os.ReadFile("../docs/workflows.md")
+	src, err := os.ReadFile("../docs/reference/workflow-file.md")
 	if err != nil {
 		t.Fatal(err)
 	}

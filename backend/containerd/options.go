@@ -10,7 +10,7 @@
 // Every container has the same settings as in backend/docker, regardless of the image: a numeric non-root user, no
 // capabilities, no-new-privileges, Workcell's seccomp filter (containerd itself sets none), a read-only root (unless
 // the Spec requests a writable root), private namespaces, limits for memory (including swap), CPU, processes, files,
-// and core dumps, and a sized /tmp and /dev/shm. docs/containerd.md has the complete list.
+// and core dumps, and a sized /tmp and /dev/shm. docs/operations/containerd.md has the complete list.
 //
 // # Networks
 //
@@ -46,36 +46,37 @@ const (
 
 // Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Address is containerd's socket. If empty, it defaults to DefaultAddress. New does not read the environment: commands
-	// with support for CONTAINERD_ADDRESS must read the variable and set this field.
+	// Address is containerd's socket. If empty, it defaults to DefaultAddress. New does not read the environment:
+	// commands with support for CONTAINERD_ADDRESS must read the variable and set this field.
 	Address string
-	// Namespace is containerd's namespace for sandboxes and their images. If empty, it defaults to DefaultNamespace. The
-	// driver never touches other namespaces, for example Docker's.
+	// Namespace is containerd's namespace for sandboxes and their images. If empty, it defaults to DefaultNamespace.
+	// The driver never touches other namespaces, for example Docker's.
 	Namespace string
 	// Snapshotter is containerd's snapshotter. If empty, it defaults to overlayfs, or to native if overlayfs is not
 	// available.
 	Snapshotter string
-	// OCIRuntime is the OCI runtime of sandboxes without a requested runtime. If empty, it defaults to DefaultOCIRuntime.
+	// OCIRuntime is the OCI runtime of sandboxes without a requested runtime. If empty, it defaults to
+	// DefaultOCIRuntime.
 	OCIRuntime string
 	// OCIRuntimes maps names of OCI runtimes to absolute paths of their programs. A name with the prefix runsc or kata
-	// means that the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are in
-	// PATH.
+	// means that the runtime's containers have a separate kernel. "runc", "crun", and "runsc" need no entry if they are
+	// in PATH.
 	OCIRuntimes map[string]string
 	// StateDir is the directory for workspaces and other files of sandboxes. Only root can access it. If empty, it
 	// defaults to DefaultStateDir.
 	StateDir string
-	// CgroupParent is the parent of all sandboxes' control groups, for example "/name". If empty, it defaults to "/" and
-	// the namespace. The driver creates it with the first sandbox and removes it with the last.
+	// CgroupParent is the parent of all sandboxes' control groups, for example "/name". If empty, it defaults to "/"
+	// and the namespace. The driver creates it with the first sandbox and removes it with the last.
 	CgroupParent string
 	// CNI configures bridged networks.
 	CNI CNIOptions
-	// ConfigDir is the directory of Docker's config.json, which contains registry credentials or names credential helpers.
-	// If empty, pulls are anonymous. Connections to registries on loopback addresses use plain HTTP.
+	// ConfigDir is the directory of Docker's config.json, which contains registry credentials or names credential
+	// helpers. If empty, pulls are anonymous. Connections to registries on loopback addresses use plain HTTP.
 	ConfigDir string
 	// Images is the policy for images. If nil, all images are allowed.
 	Images *backend.ImagePolicy
-	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
-	// of /tmp but at most half of the memory, and 16384 open files.
+	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256
+	// MiB of /tmp but at most half of the memory, and 16384 open files.
 	Limits backend.Limits
 	// AllowNets lists private addresses and addresses of this host to which bridged sandboxes may connect.
 	AllowNets []netip.Prefix
@@ -90,8 +91,8 @@ type Options struct {
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger receives information only for operators, not for callers, for example containerd's original error texts. If
-	// nil, log messages are discarded.
+	// Logger receives information only for operators, not for callers, for example containerd's original error texts.
+	// If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 

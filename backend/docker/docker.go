@@ -12,7 +12,7 @@
 // Every container has these settings, regardless of the image: a numeric non-root user, no capabilities,
 // no-new-privileges, the engine's seccomp filter, a read-only root (unless the Spec requests a writable root), private
 // namespaces, limits for memory (including swap), CPU, processes, files, and core dumps, a sized /tmp and /dev/shm, no
-// log, no health check, and no restart. docs/docker.md has the complete list.
+// log, no health check, and no restart. docs/operations/docker.md has the complete list.
 //
 // # Networks
 //
@@ -53,20 +53,20 @@ type Options struct {
 	Host string
 	// TLS protects a tcp Host. If nil, the client uses plain HTTP.
 	TLS *tls.Config
-	// ConfigDir is the directory of Docker's config.json, which contains registry credentials or names credential helpers.
-	// If empty, pulls are anonymous.
+	// ConfigDir is the directory of Docker's config.json, which contains registry credentials or names credential
+	// helpers. If empty, pulls are anonymous.
 	ConfigDir string
 	// Images is the policy for images. If nil, all images are allowed.
 	Images *backend.ImagePolicy
-	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
-	// of /tmp but at most half of the memory, and 16384 open files.
+	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256
+	// MiB of /tmp but at most half of the memory, and 16384 open files.
 	Limits backend.Limits
 	// AllowNets lists private addresses and addresses of the engine's host to which bridged sandboxes may connect.
 	AllowNets []netip.Prefix
 	// CallTimeout bounds one call of the engine's API, except pulls. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long the engine may leave a call and all pings unanswered before the call fails with ErrUnavailable.
-	// If zero, it defaults to 5 seconds.
+	// Patience is how long the engine may leave a call and all pings unanswered before the call fails with
+	// ErrUnavailable. If zero, it defaults to 5 seconds.
 	Patience time.Duration
 	// PullTimeout bounds one pull. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
@@ -74,8 +74,8 @@ type Options struct {
 	Guest *backend.Guest
 	// TracerProvider creates the spans. If nil, the driver uses the provider of the span in the caller's context.
 	TracerProvider trace.TracerProvider
-	// Logger receives information only for operators, not for callers, for example the engine's original error texts. If
-	// nil, log messages are discarded.
+	// Logger receives information only for operators, not for callers, for example the engine's original error texts.
+	// If nil, log messages are discarded.
 	Logger *slog.Logger
 }
 

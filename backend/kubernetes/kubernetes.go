@@ -7,7 +7,8 @@
 // communication is not in the node's logs, as it would be with pods/attach.
 //
 // If Options.StorageClass is set, the workspace is a persistent volume and survives a stop. Otherwise it is an
-// emptyDir, which is deleted with the pod. docs/kubernetes.md has the complete list of settings and the driver's Role.
+// emptyDir, which is deleted with the pod. docs/operations/kubernetes.md has the complete list of settings and the
+// driver's Role.
 //
 // # Networks
 //
@@ -52,8 +53,8 @@ const name = "kubernetes"
 
 // Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Kubeconfig is the path of the kubeconfig file. If empty, it defaults to the in-cluster configuration if the program
-	// runs in a pod, then to the files in the variable KUBECONFIG, then to ~/.kube/config.
+	// Kubeconfig is the path of the kubeconfig file. If empty, it defaults to the in-cluster configuration if the
+	// program runs in a pod, then to the files in the variable KUBECONFIG, then to ~/.kube/config.
 	Kubeconfig string
 	// Context is the kubeconfig context. If empty, it defaults to the current context.
 	Context string
@@ -62,15 +63,15 @@ type Options struct {
 	// Namespace is the namespace of sandboxes. If empty, it defaults to the namespace of the context, or to "default".
 	Namespace string
 
-	// GuestImage is the reference of an image with the guest agent, see `workcell guest image`. An init container copies
-	// the guest agent from this image. If empty, every sandbox image must contain the guest agent at /.workcell, which
-	// makes the start one second faster.
+	// GuestImage is the reference of an image with the guest agent, see `workcell guest image`. An init container
+	// copies the guest agent from this image. If empty, every sandbox image must contain the guest agent at /.workcell,
+	// which makes the start one second faster.
 	GuestImage string
 	// GuestVolume mounts GuestImage as a volume instead of copying the guest agent. This is as fast as an image with an
 	// included guest agent. It requires Kubernetes 1.33 and a container runtime with support for image volumes.
 	GuestVolume bool
-	// StorageClass is the storage class of workspace volumes. If empty, a workspace is an emptyDir, which is deleted when
-	// the sandbox stops.
+	// StorageClass is the storage class of workspace volumes. If empty, a workspace is an emptyDir, which is deleted
+	// when the sandbox stops.
 	StorageClass string
 	// RuntimeClasses are the RuntimeClasses allowed as a sandbox's OCI runtime.
 	RuntimeClasses []string
@@ -92,11 +93,11 @@ type Options struct {
 	AllowNets []netip.Prefix
 	// CallTimeout bounds one call of the API. If zero, it defaults to 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long the API server may leave a call unanswered before the call fails with ErrUnavailable. If zero,
-	// it defaults to 5 seconds.
+	// Patience is how long the API server may leave a call unanswered before the call fails with ErrUnavailable. If
+	// zero, it defaults to 5 seconds.
 	Patience time.Duration
-	// PullTimeout bounds the time from a pod's creation to the first response of the guest agent. This includes scheduling
-	// and image pulls. If zero, it defaults to 30 minutes.
+	// PullTimeout bounds the time from a pod's creation to the first response of the guest agent. This includes
+	// scheduling and image pulls. If zero, it defaults to 30 minutes.
 	PullTimeout time.Duration
 	// Guest replaces the embedded guest agent. This driver only uses the version.
 	Guest *backend.Guest
@@ -127,8 +128,8 @@ type driver struct {
 	calls  *kit.Calls
 
 	first waiting
-	// handshakes caches the TLS sessions for streams to resume, because each stream is a connection and a new pod is tried
-	// many times. It is nil if the client's certificate may change, because a resumed session would keep the old
+	// handshakes caches the TLS sessions for streams to resume, because each stream is a connection and a new pod is
+	// tried many times. It is nil if the client's certificate may change, because a resumed session would keep the old
 	// certificate.
 	handshakes tls.ClientSessionCache
 	isolation  map[string]backend.Isolation // by RuntimeClass; see classes

@@ -5,8 +5,8 @@
 // Workcell guest agent. The sandbox sees the host's /usr, /bin, /sbin, and /lib* read-only, a generated /etc and /dev,
 // and a private /workspace. It sees no other files of the host. Commands have no capabilities and cannot gain any
 // (no_new_privs, locked secure bits). The same system call filter as in containers applies to them, as well as Landlock
-// if the kernel supports it, and cgroups if they are writable. docs/local.md has the complete list and a comparison
-// with containers.
+// if the kernel supports it, and cgroups if they are writable. docs/operations/local.md has the complete list and a
+// comparison with containers.
 //
 //	b, err := local.New(ctx, nil)         // err names the missing isolation
 //	m, err := session.NewManager(b, nil)
@@ -42,14 +42,14 @@ import (
 // Options configure New. A nil *Options and the zero value select the defaults.
 type Options struct {
 	// StateDir is the directory for all files of the backend: sandboxes, workspaces, and the guest agent's binary. Only
-	// the calling user has access (mode 0700). The directory's file system must allow execution. If empty, it defaults to
-	// /var/lib/workcell/local for root, and to .local/state/workcell/local in the home directory for other users.
+	// the calling user has access (mode 0700). The directory's file system must allow execution. If empty, it defaults
+	// to /var/lib/workcell/local for root, and to .local/state/workcell/local in the home directory for other users.
 	StateDir string
 	// Images is the policy for image references. If nil, all references are allowed.
 	Images *backend.ImagePolicy
-	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256 MiB
-	// of /tmp but at most half of the memory, and 16384 open files. The driver omits default limits not enforceable on
-	// this host, see Capabilities.
+	// Limits override the defaults if they are not zero. The defaults are 1 core, 2 GiB of memory, 256 processes, 256
+	// MiB of /tmp but at most half of the memory, and 16384 open files. The driver omits default limits not enforceable
+	// on this host, see Capabilities.
 	Limits backend.Limits
 	// Guest replaces the embedded guest agent.
 	Guest *backend.Guest

@@ -1,5 +1,5 @@
 // Command workcell-guest is the main process of every Workcell sandbox. It runs commands and serves files for hosts
-// that speak the protocol of docs/guest-protocol.md over a Unix socket in the abstract namespace.
+// that speak the protocol of docs/contributing/guest-protocol.md over a Unix socket in the abstract namespace.
 //
 //	workcell-guest [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]
 //	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]

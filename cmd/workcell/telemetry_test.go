@@ -77,7 +77,7 @@ func (c *meterCollector) point(m *metricspb.Metric, value float64, attrs []*comm
 	}
 }
 
-// TestMetrics verifies that the metrics of a run and an MCP server match the list in docs/telemetry.md.
+// TestMetrics verifies that the metrics of a run and an MCP server match the list in docs/reference/telemetry.md.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	c := newMeterCollector(t)
@@ -153,10 +153,10 @@ func callMCP(t *testing.T, environ, flags []string, call string) {
 	}
 }
 
-// documentedMetrics returns the names in the table of docs/telemetry.md.
+// documentedMetrics returns the names in the table of docs/reference/telemetry.md.
 func documentedMetrics(t *testing.T) (names []string) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "telemetry.md"))
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "telemetry.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

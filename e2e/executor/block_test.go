@@ -80,16 +80,14 @@ func main() {
 }
 `
 
-// pasted returns the block of the README. docs/go.md must have the same block.
+// pasted returns the block of the README.
 func pasted(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile("../../README.md")
 	must(t, err)
-	page, err := os.ReadFile("../../docs/go.md")
-	must(t, err)
 	m := regexp.MustCompile("(?s)```text\n(.*?\n)```").FindStringSubmatch(string(readme))
-	if m == nil || !strings.Contains(string(page), m[0]) {
-		t.Fatal("README.md has no block to paste, or docs/go.md has a different one")
+	if m == nil {
+		t.Fatal("README.md has no block to paste")
 	}
 	return m[1]
 }

@@ -90,7 +90,8 @@ show(links=len(links), waiting=waiting)`, func(t *testing.T, n numbers) {
 			t.Errorf("answers wait on %v of %v connections", n["waiting"], n["links"])
 		}
 	}},
-	// Uses few connections, because each of them also occupies the multiplexer's window, see docs/rough-edges.md.
+	// Uses few connections, because each of them also occupies the multiplexer's window, see
+	// docs/contributing/known-limitations.md.
 	{"arguments that grow when they are read", `
 links = [connect() for _ in range(4)]
 def line(many): # of what takes the most memory for its length, and as long as may be

@@ -1,5 +1,6 @@
 // Package mcp_test runs MCP clients against the real command: misbehaving raw clients, the official conformance suite,
-// the Inspector, and a coding agent. Tests whose names begin with R and a number verify a guarantee of docs/mcp.md.
+// the Inspector, and a coding agent. Tests whose names begin with R and a number verify a guarantee of
+// docs/operations/mcp-server.md.
 package mcp_test
 
 import (

@@ -1,7 +1,8 @@
 //go:build linux
 
 // Package promises attacks the product like an agent, a user, or their code could, on a real engine: through the tools,
-// the session API, and the command line. Each test has the name of the row in docs/guarantees.md that it verifies.
+// the session API, and the command line. Each test has the name of the row in docs/security/guarantees.md that it
+// verifies.
 //
 // WORKCELL_TEST_BACKEND selects the engine: docker (the default), containerd, local, or kubernetes. If an engine does
 // not support the feature of a test, for example images, the test verifies that requests for the feature are rejected.
@@ -59,9 +60,9 @@ type world struct {
 	dir      string             // directory for the command line's binary and state
 	cli      func() (string, error)
 
-	// user and root are shared sandboxes for tests that do not change them. user is the default sandbox. root runs as root
-	// with a writable root file system, if the engine supports it. The others are the same with a network, if the engine
-	// supports networks.
+	// user and root are shared sandboxes for tests that do not change them. user is the default sandbox. root runs as
+	// root with a writable root file system, if the engine supports it. The others are the same with a network, if the
+	// engine supports networks.
 	user, root, bridgedUser, bridgedRoot *testSandbox
 }
 
@@ -83,8 +84,8 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.Setenv(hostCanary, "seen"); err != nil {
 		return 1, err
 	}
-	// Background jobs of a shell and nohup ignore signals. Child processes would inherit this, and the command line would
-	// not receive the signals of the tests. Child processes do not ignore signals that are caught here.
+	// Background jobs of a shell and nohup ignore signals. Child processes would inherit this, and the command line
+	// would not receive the signals of the tests. Child processes do not ignore signals that are caught here.
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)

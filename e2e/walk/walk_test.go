@@ -88,7 +88,7 @@ func TestNewcomer(t *testing.T) {
 	const quickstart = "DOCKER_HOST=unix:///none go run ./examples/quickstart" // Docker does not have the official image
 	w.take(t, quickstart, step{says: `(?m)^1229$`, then: "env -u GEMINI_API_KEY " + quickstart + " | grep -qx '1229 primes are below 10,000'"})
 	program(t, w, "README.md", `(?m)^1229$`)
-	program(t, w, "docs/go.md", `^42\n$`)
+	program(t, w, "docs/reference/go.md", `^42\n$`)
 }
 
 // commands returns the lines of a page's shell blocks, without comments.

@@ -154,7 +154,7 @@ func (g *Gateway) Problems(uses []sandbox.ServiceUse) (found hint.Problems) {
 	for i, use := range uses {
 		names := g.Names()
 		if !slices.Contains(names, use.Name) {
-			advice := "define services in workcell.yaml (docs/services.md)"
+			advice := "define services in workcell.yaml (docs/guides/services.md)"
 			if len(names) > 0 {
 				advice = suggest.Hint(use.Name, names)
 			}

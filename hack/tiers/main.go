@@ -2,8 +2,8 @@
 // `make test` or one of the areas.
 //
 //	tiers PLACE    prints the lanes of a place, one a line: mode, package, backend, -test.run, -test.skip, separated by ;
-//	tiers check    checks the plan against the tests in the sources, and docs/guarantees.md against the plan
-//	tiers docs     updates the column "runs in" of docs/guarantees.md
+//	tiers check    checks the plan against the tests in the sources, and docs/security/guarantees.md against the plan
+//	tiers docs     updates the column "runs in" of docs/security/guarantees.md
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 
 const (
 	planFile = "hack/tests.txt"
-	docsFile = "docs/guarantees.md"
+	docsFile = "docs/security/guarantees.md"
 )
 
 // places are `make test` and the areas, in the order in which the documentation lists them. "none" is for tests that a
@@ -292,8 +292,8 @@ var (
 	packaged = regexp.MustCompile("`([a-z0-9]+(?:/[a-z0-9]+)*)`")
 )
 
-// docs updates the last column of the tables in docs/guarantees.md, or reports that it is out of date. Rows that name
-// no test remain unchanged.
+// docs updates the last column of the tables in docs/security/guarantees.md, or reports that it is out of date. Rows
+// that name no test remain unchanged.
 func (p *plan) docs(write bool) error {
 	text, err := os.ReadFile(docsFile)
 	if err != nil {

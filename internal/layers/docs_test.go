@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// TestGuaranteesNameTests verifies that each test named in docs/guarantees.md exists.
+// TestGuaranteesNameTests verifies that each test named in docs/security/guarantees.md exists.
 func TestGuaranteesNameTests(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
-	text, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "security", "guarantees.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestGuaranteesNameTests(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1) {
 		if name := string(m[1]); !declared[name] {
-			t.Errorf("docs/guarantees.md names %s, which does not exist", name)
+			t.Errorf("docs/security/guarantees.md names %s, which does not exist", name)
 		}
 	}
 }

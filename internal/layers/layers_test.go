@@ -48,8 +48,8 @@ func layers() []layer {
 		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/kubernetes", may: above("backend", "backend/internal/kit", "internal/guest")},
 		{dir: "backend/memory", may: above("backend", "backend/internal/kit", "internal/guest")},
-		// The tests for the contract are also for drivers outside this module, so they use only the contract and the guest
-		// agent.
+		// The tests for the contract are also for drivers outside this module, so they use only the contract and the
+		// guest agent.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
 		// Packages that drivers share.
@@ -232,11 +232,11 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestDependenciesAreExplained verifies that RATIONALE.md explains every direct dependency.
+// TestDependenciesAreExplained verifies that docs/contributing/rationale.md explains every direct dependency.
 func TestDependenciesAreExplained(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
-	rationale, err := os.ReadFile(filepath.Join(root, "RATIONALE.md"))
+	rationale, err := os.ReadFile(filepath.Join(root, "docs", "contributing", "rationale.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestDependenciesAreExplained(t *testing.T) {
 			continue // the lines of indirect dependencies end in a comment
 		}
 		if !explained(string(rationale), f[0]) {
-			t.Errorf("RATIONALE.md has no line on %s", f[0])
+			t.Errorf("docs/contributing/rationale.md has no line on %s", f[0])
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// inCode returns the names of spans, attributes, events, and metrics in the form in which docs/telemetry.md contains
-// them. They come from the constants in this package and in semconv.
+// inCode returns the names of spans, attributes, events, and metrics in the form in which docs/reference/telemetry.md
+// contains them. They come from the constants in this package and in semconv.
 func inCode(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -54,11 +54,11 @@ func inCode(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestDocumentation verifies that docs/telemetry.md lists the same names as the code.
+// TestDocumentation verifies that docs/reference/telemetry.md lists the same names as the code.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	code := inCode(t)
-	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "telemetry.md"))
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "telemetry.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,19 +85,19 @@ func TestDocumentation(t *testing.T) {
 		delete(documented, name)
 	}
 	if !strings.Contains(string(raw), "in release "+semconv.Release+".") {
-		t.Errorf("docs/telemetry.md does not name release %s of the conventions", semconv.Release)
+		t.Errorf("docs/reference/telemetry.md does not name release %s of the conventions", semconv.Release)
 	}
 	if len(documented) < 80 {
 		t.Errorf("only %d names are documented: are the tables still there?", len(documented))
 	}
 	for name := range code {
 		if !documented[name] {
-			t.Errorf("docs/telemetry.md does not list %s", name)
+			t.Errorf("docs/reference/telemetry.md does not list %s", name)
 		}
 	}
 	for name := range documented {
 		if !code[name] {
-			t.Errorf("docs/telemetry.md lists %s, which is not in the code", name)
+			t.Errorf("docs/reference/telemetry.md lists %s, which is not in the code", name)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package cache maintains caches, so that sandboxes do not download the same files again and again. A cache is a named
 // directory on the host. Sandboxes can read it but cannot write to it. Pass the caches to session.Options.Caches. See
-// docs/caches.md.
+// docs/guides/packages-and-caches.md.
 //
 //	store, err := cache.Open(dir)
 //	manager, err := session.NewManager(driver, &session.Options{Instance: "mine", Caches: store.Caches()})

@@ -1,4 +1,4 @@
-// Package client implements the host side of the guest protocol (docs/guest-protocol.md).
+// Package client implements the host side of the guest protocol (docs/contributing/guest-protocol.md).
 //
 // A [Conn] needs an unshared stream to a guest agent. It does not trust the guest agent: it validates every size, ID,
 // and state in a response before it uses them.

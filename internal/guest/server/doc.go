@@ -1,5 +1,5 @@
 // Package server implements the guest agent. It runs commands and serves files inside a sandbox, for hosts connected
-// over a byte stream. docs/guest-protocol.md specifies the protocol.
+// over a byte stream. docs/contributing/guest-protocol.md specifies the protocol.
 //
 // This package handles connections, requests, and commands. Other packages implement the rest. Imports go from left to
 // right:

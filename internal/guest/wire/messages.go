@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// Op is the name of a request. One stream carries one request; see docs/guest-protocol.md.
+// Op is the name of a request. One stream carries one request; see docs/contributing/guest-protocol.md.
 type Op string
 
 // Requests of protocol version 1, each with its messages: request; response.
@@ -46,8 +46,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // process tree killed at the deadline
 	ExecKilled    ExecState = "killed"     // process tree killed on request, or because the host disconnected
 	ExecOOMKilled ExecState = "oom_killed" // the kernel killed it because memory ran out
-	// ExecQuotaKilled means that the guest agent killed all commands because the limit of the workspace, or of the rest of
-	// a writable root, was exceeded.
+	// ExecQuotaKilled means that the guest agent killed all commands because the limit of the workspace, or of the rest
+	// of a writable root, was exceeded.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -67,15 +67,15 @@ type Spawn struct {
 type RunRequest struct {
 	Spawn
 	ExecID string `json:"exec_id"` // chosen by the host, 128 random bits; reusing an ID returns CodeExists
-	// Stdin is sent with the request if it is small and known. StdinOpen keeps standard input open for OpStdin (OpRun) or
-	// for the stream (OpAttach). Without both, standard input ends immediately.
+	// Stdin is sent with the request if it is small and known. StdinOpen keeps standard input open for OpStdin (OpRun)
+	// or for the stream (OpAttach). Without both, standard input ends immediately.
 	Stdin     []byte `json:"-"`
 	StdinOpen bool   `json:"stdin_open,omitempty"`
 	// StdinStream means that more standard input follows on the stream, in data frames within the credit, up to an EOF
 	// frame.
 	StdinStream bool `json:"stdin_stream,omitempty"`
-	// YieldMillis is the maximum time until the response, even if the command is still running. If 0, the response is sent
-	// immediately. If negative, the response is sent when the command ends.
+	// YieldMillis is the maximum time until the response, even if the command is still running. If 0, the response is
+	// sent immediately. If negative, the response is sent when the command ends.
 	YieldMillis int64 `json:"yield_ms"`
 	// KillOnCancel kills the process tree if the stream is closed before the response.
 	KillOnCancel bool `json:"kill_on_cancel,omitempty"`
@@ -84,11 +84,11 @@ type RunRequest struct {
 	TailBytes int `json:"tail_bytes,omitempty"`
 	// Spill writes the complete output to a file in the workspace if it does not fit in the response.
 	Spill bool `json:"spill,omitempty"`
-	// Terminal is only for OpTerminal. If Argv is empty, a shell is started. TimeoutMillis then limits the time without a
-	// connected host.
+	// Terminal is only for OpTerminal. If Argv is empty, a shell is started. TimeoutMillis then limits the time without
+	// a connected host.
 	Terminal *TerminalSize `json:"terminal,omitempty"`
-	// Services lists the services to which the command's processes may connect, among the services with identification of
-	// commands.
+	// Services lists the services to which the command's processes may connect, among the services with identification
+	// of commands.
 	Services []string `json:"services,omitempty"`
 	// Origin identifies the originator of the command, in the host's format. ExecStatus returns it.
 	Origin string `json:"origin,omitempty"`
@@ -135,13 +135,14 @@ type ExecStatus struct {
 	Terminal bool `json:"terminal,omitempty"`
 	// EndedMillis is the time since the command ended. It is absent while the command is running.
 	EndedMillis int64 `json:"ended_ms,omitempty"`
-	// OOMKills is the number of the sandbox's processes killed by the kernel because memory ran out while this command was
-	// running. It is absent if the guest agent cannot read the counter.
+	// OOMKills is the number of the sandbox's processes killed by the kernel because memory ran out while this command
+	// was running. It is absent if the guest agent cannot read the counter.
 	OOMKills int64 `json:"oom_kills,omitempty"`
-	// ForksDenied is the number of processes and threads prevented by the sandbox's limit while this command was running.
-	// It is absent if the guest agent cannot read the counter.
+	// ForksDenied is the number of processes and threads prevented by the sandbox's limit while this command was
+	// running. It is absent if the guest agent cannot read the counter.
 	ForksDenied int64 `json:"forks_denied,omitempty"`
-	// TmpFull and ShmFull are the sizes of /tmp and /dev/shm in bytes, if they were full while this command was running.
+	// TmpFull and ShmFull are the sizes of /tmp and /dev/shm in bytes, if they were full while this command was
+	// running.
 	TmpFull int64 `json:"tmp_full,omitempty"`
 	ShmFull int64 `json:"shm_full,omitempty"`
 	// Direct counts the packets that programs tried to send to the network, around the egress proxy, while this command
@@ -262,8 +263,8 @@ type FilePutRequest struct {
 	Mode      uint32 `json:"mode,omitempty"` // 0 means the mode of an existing file, or 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
-	// Was is the required SHA-256 checksum of the existing file. If empty, no condition applies. With a checksum, the file
-	// is overwritten, and a link at the end of Path is followed.
+	// Was is the required SHA-256 checksum of the existing file. If empty, no condition applies. With a checksum, the
+	// file is overwritten, and a link at the end of Path is followed.
 	Was []byte `json:"was,omitempty"`
 }
 

@@ -14,12 +14,12 @@ import (
 // TestTableInDocs verifies that the documentation contains the current table.
 func TestTableInDocs(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/cli.md")
+	text, err := os.ReadFile("../../../docs/concepts/lifecycle.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), markdown()) {
-		t.Errorf("docs/cli.md does not have\n%s", markdown())
+		t.Errorf("docs/concepts/lifecycle.md does not have\n%s", markdown())
 	}
 }
 

@@ -27,7 +27,8 @@ func (a *App) load() (*config.Config, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, Fail(ExitInvalid, err, "see docs/configuration.md; to show current settings, run `workcell config show --origin`")
+		return nil, Fail(ExitInvalid, err,
+			"see docs/reference/configuration.md; to show current settings, run `workcell config show --origin`")
 	}
 	mounts, err := c.Mounts()
 	if err != nil {

@@ -120,7 +120,7 @@ func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	if path, ok := scriptOf(h.opts.Model); ok {
 		if len(coding) > 0 {
 			return nil, nil, UsageError(errScriptedCoding,
-				"for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/executors.md")
+				"for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/guides/coding-agents.md")
 		}
 		script, err := scripted.Load(path)
 		if err != nil {

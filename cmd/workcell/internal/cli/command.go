@@ -87,12 +87,12 @@ Environment:
   WORKCELL_MCP_TOKEN   bearer token for HTTP clients of workcell mcp
   WORKCELL_DEBUG       set to 1 to print debug logs
   WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
-  WORKCELL_KUBE_*      override kubernetes.* settings, for example WORKCELL_KUBE_NAMESPACE; see docs/configuration.md
+  WORKCELL_KUBE_*      override kubernetes.* settings, for example WORKCELL_KUBE_NAMESPACE
   KUBECONFIG           kubeconfig file, as used by kubectl
   DOCKER_*             Docker connection settings such as DOCKER_HOST, as used by the docker CLI
   CONTAINERD_*         CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE (default workcell), CONTAINERD_SNAPSHOTTER
-  *_API_KEY            model providers' API keys: GEMINI_API_KEY, ANTHROPIC_API_KEY, OPENAI_API_KEY, …; see docs/cli.md
-  OTEL_*               where to send traces and metrics (default: nowhere); see docs/telemetry.md
+  *_API_KEY            model providers' API keys: GEMINI_API_KEY, …; see docs/reference/environment.md
+  OTEL_*               where to send traces and metrics (default: nowhere); see docs/reference/telemetry.md
   GENKIT_ENV=dev       connect to the Genkit Developer UI`,
 		SilenceUsage:  true,
 		SilenceErrors: true,

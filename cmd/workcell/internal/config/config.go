@@ -1,5 +1,5 @@
 // Package config reads workcell.yaml, which contains the operator's defaults and policy for all commands on a host or
-// in a shell. docs/configuration.md describes the file.
+// in a shell. docs/reference/configuration.md describes the file.
 package config
 
 import (

@@ -14,8 +14,8 @@ const maxBytes = 64 << 10
 
 // removed lists the replacements of keys that earlier versions supported.
 var removed = map[string]string{
-	keyKubernetes + "claims":               "it was removed; use `pool: {IMAGE: N}`, see docs/pool.md",
-	keyKubernetes + "trust_network_policy": "use kubernetes.network_policy: enforced, see docs/kubernetes.md#networks",
+	keyKubernetes + "claims":               "it was removed; use `pool: {IMAGE: N}`, see docs/operations/warm-pools.md",
+	keyKubernetes + "trust_network_policy": "use kubernetes.network_policy: enforced, see docs/operations/kubernetes.md",
 }
 
 // read reads the file at path into the settings. The error lists all problems with their positions.

@@ -93,7 +93,7 @@ func noEngine(ctx context.Context, tried ...opened) error {
 	}
 	todo := "start Docker or containerd, and run `workcell doctor` to check your setup"
 	if runtime.GOOS == "linux" {
-		todo += "\nor use --backend local (no engine or image needed, but less isolation: see docs/local.md)"
+		todo += "\nor use --backend local (no engine or image needed, but less isolation: see docs/operations/local.md)"
 	}
 	return hint.New(hint.Unavailable, fmt.Errorf("no container engine available (%w)%s", backend.ErrUnavailable, text), todo)
 }

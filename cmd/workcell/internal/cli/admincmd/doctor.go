@@ -217,7 +217,7 @@ func (a *command) examine(ctx context.Context, conf *config.Config, r *engineRep
 	}
 	if d.Name == engines.Local {
 		r.add("isolation", verdictWarn, "process, less than a container: sandboxes can read and run programs in the host's system directories, "+
-			"and no daemon supervises them", "use docker or containerd for stronger isolation; docs/local.md compares them")
+			"and no daemon supervises them", "use docker or containerd for stronger isolation (docs/operations/local.md)")
 	} else {
 		r.isolation(m.Backend().Capabilities().Isolation, m.NewIsolation())
 	}
@@ -307,7 +307,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		cgroups = "the kubelet's podPidsLimit applies to all pods; agents that set limits.pids are refused"
 	}
 	if r.Name == engines.Local {
-		cgroups = "run as root, or as another user with systemd-run --user --scope workcell … (see docs/local.md)"
+		cgroups = "run as root, or as another user with systemd-run --user --scope workcell … (docs/operations/local.md)"
 	}
 	for _, l := range []struct {
 		name, what string
@@ -473,6 +473,6 @@ func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	case mechanism == backend.SnapshotReflink:
 		r.add(name, verdictOK, "reflink: snapshots share blocks with the workspace", "")
 	default:
-		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first snapshot copies the workspace", "for fast snapshots, see docs/snapshots.md#a-disk-for-snapshots")
+		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first snapshot copies the workspace", "for fast snapshots, see docs/guides/snapshots-and-forks.md#make-snapshots-fast")
 	}
 }

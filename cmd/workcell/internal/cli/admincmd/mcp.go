@@ -93,7 +93,7 @@ CPU, memory, and workspace size, and --allow-image limits images.`,
 	})
 	o.http.addTo(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.policy, "policy", "", "reject tool calls that break the rules in `FILE` (YAML); see docs/mcp.md")
+	f.StringVar(&o.policy, "policy", "", "reject calls that break the rules in `FILE`; see docs/reference/guard-policy.md")
 	f.StringVar(&o.agents, "agents", "", "`DIR`: directory containing agents (*.prompt) that execute_task and workflows can run")
 	f.StringVar(&o.workflows, "workflows", "", "`DIR`: directory containing workflows (*.yaml) that execute_task can run")
 	f.StringSliceVar(&o.coding.Agents, "executors", nil,
@@ -279,7 +279,7 @@ func guardPolicy(path string) (mcpserver.Policy, error) {
 	}
 	p, err := mcpserver.ParsePolicy(path, src)
 	if err != nil {
-		err = app.Fail(app.ExitInvalid, err, "see docs/mcp.md for the guard policy")
+		err = app.Fail(app.ExitInvalid, err, "see docs/reference/guard-policy.md for the guard policy")
 	}
 	return p, err
 }
