@@ -110,7 +110,7 @@ type Sandbox struct {
 	// Isolation is the least that the sandbox must have; empty requires nothing.
 	Isolation backend.Isolation `json:"isolation,omitempty" jsonschema:"enum=process,enum=container,enum=kernel,enum=vm" jsonschema_description:"minimum isolation of the sandbox; if the backend is weaker, opening fails"`
 	// Services are HTTP services of the operator, which the sandbox reaches without a network.
-	Services []rules.ServiceUse `json:"services,omitzero" jsonschema_description:"HTTP services of the operator that code can call at http://NAME.workcell, without having their credentials"`
+	Services []ServiceUse `json:"services,omitzero" jsonschema_description:"HTTP services of the operator that code can call at http://NAME.workcell, without having their credentials"`
 	// PipPackages, NpmPackages and Setup are installed once for all sandboxes that ask for the same.
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
@@ -255,6 +255,9 @@ type Network struct {
 
 // Hosts lists hosts that sandboxed code can connect to through the host process. It is the same type as sandbox.Egress.
 type Hosts = rules.Hosts
+
+// ServiceUse is an HTTP service of the operator that code can call. It is the same type as sandbox.ServiceUse.
+type ServiceUse = rules.ServiceUse
 
 // Environment is the software to install in a sandbox. It is the same type as session.Environment.
 type Environment = rules.Environment

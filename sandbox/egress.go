@@ -16,6 +16,9 @@ type Egress = rules.Hosts
 // docs/guides/services.md.
 type ServiceUse = rules.ServiceUse
 
+// Environment is the set of packages to install in a sandbox. It is the same type as session.Environment.
+type Environment = rules.Environment
+
 // EgressGateway connects sandboxes to hosts. Package gateway/egress implements it.
 type EgressGateway interface {
 	// Open must return the service through which a sandbox reaches the hosts in list. end is called after the handle

@@ -11,7 +11,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/audit"
-	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -31,7 +30,7 @@ type Settings struct {
 	Network      backend.NetworkMode `json:"network"`
 	Egress       Egress              `json:"egress,omitzero"`
 	Mounts       []backend.Mount     `json:"mounts,omitempty"` // caches included
-	Environment  rules.Environment   `json:"environment,omitzero"`
+	Environment  Environment         `json:"environment,omitzero"`
 
 	// Tools is the SHA-256 of the definitions of the host tools that the command can call.
 	Tools string `json:"tools,omitempty"`
