@@ -35,18 +35,44 @@ func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 		if m == nil { // a helper may read any name
 			return nil, nil
 		}
-		if name, _, _ := strings.Cut(m[1], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
+		if name, _, _ := strings.Cut(m[2], "."); !slices.Contains([]string{"", "else", "this", "history"}, name) {
 			properties[name] = map[string]any{}
 		}
 	}
 	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
 
+// Unset returns the names that the template of an agent without an input schema prints and that input does not set.
+// It ignores names in helpers and blocks, such as {{#if x}}.
+func Unset(wf *workflow.Workflow, input map[string]any) (unset []string) {
+	doc := wf.Agent()
+	if schema, err := tools.InputSchema(doc); err != nil || schema != nil {
+		return nil
+	}
+	optional := map[string]bool{"": true, "else": true, "this": true, "history": true}
+	for _, tag := range tags.FindAllString(doc.Text(), -1) {
+		if m := plainTag.FindStringSubmatch(tag); m != nil && m[1] != "" {
+			optional[m[2]] = true
+		}
+	}
+	for _, tag := range tags.FindAllString(doc.Text(), -1) {
+		m := plainTag.FindStringSubmatch(tag)
+		if m == nil { // a helper may set any name
+			return nil
+		}
+		name, _, _ := strings.Cut(m[2], ".")
+		if _, set := input[name]; !set && !optional[name] && !optional[m[2]] {
+			unset, optional[name] = append(unset, name), true
+		}
+	}
+	return unset
+}
+
 // tags matches template tags. plainTag matches tags that read at most one input: {{x.y}}, {{{x}}}, {{#if x}}, and
 // {{/if}}.
 var (
 	tags     = regexp.MustCompile(`\{\{[^{}]*\}\}`)
-	plainTag = regexp.MustCompile(`^\{\{~?\s*(?:[#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
+	plainTag = regexp.MustCompile(`^\{\{~?\s*([#^]?(?:if|unless|each|with|json)\s+)?([\w.]*)\s*~?\}\}$|^\{\{~?(?:[/!]|\s*role\s+"\w*"\s*~?\}\}$)`)
 )
 
 // ParseInput converts named inputs and a plain text to values with the types of the schema's fields.

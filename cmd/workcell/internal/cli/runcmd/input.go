@@ -62,6 +62,9 @@ func (a *command) input(wf *workflow.Workflow, file string, args []string) (map[
 	if err := tools.CheckInput(doc, input); err != nil {
 		return nil, app.Fail(app.ExitInvalid, err, "pass NAME=VALUE or --input-file FILE")
 	}
+	for _, name := range app.Unset(wf, input) {
+		a.Notice("notice: input %s is empty; to set it, pass %[1]s=VALUE", name)
+	}
 	return input, nil
 }
 
