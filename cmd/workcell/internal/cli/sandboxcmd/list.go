@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -62,6 +63,7 @@ gap line means that events may be missing because the engine was not reachable.`
 			if all {
 				head = append(head, "REASON")
 			}
+			a.noticeElsewhere(ctx, m)
 			return cli.PrintList(a.Command, rows, head, func(s SandboxOutput) []string {
 				row := []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), cli.Age(now.Sub(s.Created))}
 				return append(row, s.Ends, s.Reason)[:len(head)]
@@ -110,6 +112,23 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 		}
 	}
 	return nil
+}
+
+// noticeElsewhere prints how many recorded sandboxes other engines have.
+func (a *command) noticeElsewhere(ctx context.Context, m *app.Manager) {
+	if m.Records == nil || a.Options.Backend != "" {
+		return
+	}
+	list, _ := app.Recorded(ctx, m.Records)
+	others := map[string]int{}
+	for _, info := range list {
+		if info.EngineID != m.Engine {
+			others[info.Backend]++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		a.Notice("notice: not listed: %s; use --backend %s", app.Counted(others[name], name+" sandbox"), name)
+	}
 }
 
 // sandboxInfos returns the sandboxes of m's engine, sorted by creation time. If all is set, it includes sandboxes that
