@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/environment"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
@@ -176,8 +177,8 @@ func newSandboxGCCmd(a *command) *cobra.Command {
 sandboxes and, with --named, sandboxes created by ` + "`sandbox open`" + `. All except the named ones are also
 removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
 
-The command also lists sandboxes of library programs that were killed, after they have ended; cleanup removes them an
-hour after their creation. It also lists or removes:
+The command also lists or removes:
+  - ended sandboxes of killed library programs; with --yes, only those that were created more than an hour ago
   - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
     their image has changed, or all of them together exceed 20 GiB
   - cache contents that were replaced more than a day ago
@@ -228,7 +229,7 @@ func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) 
 			err := remove()
 			if errors.Is(err, backend.ErrExists) {
 				if g.Key != "" {
-					a.Notice("%s not removed because it is in use: %v", g.ID, err)
+					a.Notice("%s not removed: %v", g.ID, err)
 				}
 				return
 			}
@@ -257,8 +258,14 @@ func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) 
 	forsaken, err := admin.Forsaken(ctx, m.Manager)
 	errs = append(errs, err)
 	for _, rec := range forsaken {
-		// The sandbox's manager may still request the reason for its end, so only the sweep removes it.
-		rows = append(rows, garbageOf(rec, "program ended"))
+		collect(garbageOf(rec, "program ended"), func() error {
+			if wait := rec.Expires.Sub(now); wait > 0 { // its manager may still request the reason for its end
+				text := fmt.Sprintf("its program may still be running; run this command again in %s", cli.Age(wait))
+				return &sanitize.Error{Text: text, Err: backend.ErrExists}
+			}
+			err := m.Backend().Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: true})
+			return sanitize.EngineError(err)
+		})
 	}
 	environments, err := admin.Environments(ctx, m.Manager)
 	if !o.environments {

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session/record"
+)
+
+// TestGCOfKilledPrograms verifies that `gc --yes` names the ended sandbox of a library program that it does not remove
+// yet, and removes an older one.
+func TestGCOfKilledPrograms(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	b, err := local.New(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	var ids []string
+	for _, age := range []time.Duration{time.Minute, 2 * time.Hour} {
+		info, err := b.Create(t.Context(), backend.Spec{
+			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: record.AgentKey("run", "default").String(),
+			Image: "debian", User: "1000:1000", Ephemeral: true, Created: time.Now().Add(-age),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Remove(context.Background(), info.ID, backend.RemoveOptions{Volumes: true}) })
+		if err := b.Stop(t.Context(), info.ID); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, info.SessionID)
+	}
+	out, notices := u.run(0, "sandbox", "gc", "--yes")
+	if strings.Contains(out, ids[0]) || !strings.Contains(notices, ids[0]+" not removed: its program may still be running; run") {
+		t.Errorf("gc --yes: %s%s", out, notices)
+	}
+	if out, _ := u.run(0, "sandbox", "gc"); !strings.Contains(out, ids[0]) || strings.Contains(out, ids[1]) {
+		t.Errorf("gc: %s", out)
+	}
+}
