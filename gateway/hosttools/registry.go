@@ -243,6 +243,7 @@ type entry struct {
 	left     error // reason why the tool is excluded
 	rule     int   // index of the rule that allows the tool
 	resolved *jsonschema.Resolved
+	output   *jsonschema.Resolved // nil without an output schema
 	spelling *spelling
 
 	deny, mustAsk bool // set by the operator
@@ -288,7 +289,7 @@ func freeze(t Tool) *entry {
 		if e.tool.Output, err = cleanSchema(t.Output); err != nil {
 			return fail("output: %w", err)
 		}
-		if _, err = resolve(e.tool.Output); err != nil {
+		if e.output, err = resolve(e.tool.Output); err != nil {
 			return fail("output: %w", err)
 		}
 	}

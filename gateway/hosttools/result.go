@@ -87,6 +87,11 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 			WithRemediation("Request less in one call.")}
 	case !text && !json.Valid(body):
 		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned invalid JSON", name)}
+	case !text:
+		if err := p.entry.fits(body); err != nil {
+			return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "the result of %s does not fit its schema: %s", name, fault(err)).
+				WithRemediation("Report this. The call may have had an effect.")}
+		}
 	}
 	var reply Reply
 	id := record.NewID()
@@ -121,6 +126,22 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 		reply.Data = res.Data
 	}
 	return reply
+}
+
+// maxChecked is the maximum size of a result that is checked against the tool's schema, because the check requires many
+// times the result's memory.
+const maxChecked = 4 << 20
+
+// fits checks a result, which is valid JSON, against the schema of the tool.
+func (e *entry) fits(data []byte) error {
+	if e.output == nil || len(data) > maxChecked {
+		return nil
+	}
+	var v any
+	if err := json.Unmarshal(data, &v); err != nil {
+		return err
+	}
+	return e.output.Validate(v)
 }
 
 func kindText(text bool) string {

@@ -91,3 +91,20 @@ func FuzzSaved(f *testing.F) {
 		}
 	})
 }
+
+// TestResultFitsItsSchema verifies that a result that does not fit the output schema of its tool is a failure.
+func TestResultFitsItsSchema(t *testing.T) {
+	t.Parallel()
+	add := tool("add", func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+		return hosttools.Result{Data: c.Args}, nil
+	})
+	add.Output = obj{"type": "object", "properties": obj{"sum": obj{"type": "number"}}, "required": []any{"sum"}}
+	a := set(t, registry(t, nil, hosttools.Static("app", add)), hosttools.Grant{Rules: allow("app.add")}).Access(hosttools.Command{})
+	if r := call(t, a, "app_add", `{"sum":3}`); r.Error != nil || string(r.Data) != `{"sum":3}` {
+		t.Errorf("%s, %v", r.Data, r.Error)
+	}
+	const want = `tool_failed: the result of app.add does not fit its schema: type: many has type "string", want "number"`
+	if r := call(t, a, "app_add", `{"sum":"many"}`); r.Error == nil || r.Error.Error() != want {
+		t.Errorf("%s, %v", r.Data, r.Error)
+	}
+}
