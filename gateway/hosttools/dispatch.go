@@ -104,7 +104,8 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(req.Tool, 80)).
 			WithRemediation("Use the tools that `tools ls` lists.")
 		if near, ok := suggest.Closest(plain(req.Tool, 80), slices.Collect(maps.Keys(a.set.byName))); ok {
-			fail.Remediation = fmt.Sprintf("Did you mean %q? `tools ls` lists the tools.", near)
+			name := a.set.byName[near].tool.FullName() // as in programs and commands
+			fail.Remediation = fmt.Sprintf("Did you mean %q? `tools ls` lists the tools.", name)
 		}
 		return p.finish(ctx, nil, Reply{Error: fail})
 	}

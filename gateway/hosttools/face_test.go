@@ -56,7 +56,7 @@ func TestClientSeesWhatIsGranted(t *testing.T) {
 	if diff := cmp.Diff(obj{"id": "42"}, res.StructuredContent); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
-	const all, near = "Use the tools that `tools ls` lists.", "Did you mean \"orders_lookup\"? `tools ls` lists the tools."
+	const all, near = "Use the tools that `tools ls` lists.", "Did you mean \"orders.lookup\"? `tools ls` lists the tools."
 	for name, todo := range map[string]string{"orders_refund": all, "other_lookup": near, "no_such": all} {
 		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: obj{"id": "42"}})
 		if err != nil || !res.IsError {

@@ -171,12 +171,15 @@ func (o *toolsOptions) list(ctx context.Context, server string) error {
 
 // named returns the tool of a set by either of its names.
 func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
+	var known []string
 	for _, t := range set.Tools() {
 		if t.FullName() == name || t.MCPName() == name {
 			return t, nil
 		}
+		known = append(known, t.FullName())
 	}
-	return hosttools.Tool{}, app.Fail(app.ExitNotFound, fmt.Errorf("tool %q not found", name), "run `workcell tools ls` to list tools")
+	todo := cmp.Or(suggest.Hint(name, known), "run `workcell tools ls` to list tools")
+	return hosttools.Tool{}, app.Fail(app.ExitNotFound, fmt.Errorf("tool %q not found", name), todo)
 }
 
 func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) error {
