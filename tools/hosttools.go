@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/firebase/genkit/go/ai"
@@ -13,13 +14,21 @@ import (
 )
 
 // GenkitSource returns the program's Genkit tools with these names as the host tool server "app". Their spans are
-// children of the caller's span.
+// children of the caller's span. Call GenkitSource after genkit.Init and after the tools have been defined.
+//
+//	g := genkit.Init(ctx, genkit.WithPlugins(plugin))
+//	genkit.DefineTool(g, "lookup", …)
+//	source, err := tools.GenkitSource(g, "lookup")
+//	plugin.HostTools, err = hosttools.New(nil, source)
 func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
+	if g == nil {
+		return nil, errors.New("tools: Genkit not initialized; call genkit.Init before GenkitSource")
+	}
 	list := make([]hosttools.Tool, len(names))
 	for i, name := range names {
 		t := genkit.LookupTool(g, name)
 		if t == nil {
-			return nil, fmt.Errorf("tools: unknown tool %q", name)
+			return nil, fmt.Errorf("tools: unknown tool %q; define the tool before GenkitSource", name)
 		}
 		def := t.Definition()
 		list[i] = hosttools.Tool{

@@ -10,6 +10,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -27,8 +28,10 @@ func TestGenkitSource(t *testing.T) {
 	genkit.DefineTool(g, "asks", "Asks first.", func(tc *ai.ToolContext, _ order) (string, error) {
 		return "", tc.Interrupt(&ai.InterruptOptions{})
 	})
-	if _, err := tools.GenkitSource(g, "lokup"); err == nil {
-		t.Error("a tool that there is not is accepted")
+	for want, g := range map[string]*genkit.Genkit{"define the tool before GenkitSource": g, "call genkit.Init before GenkitSource": nil} {
+		if _, err := tools.GenkitSource(g, "lokup"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 	source, err := tools.GenkitSource(g, "lookup", "asks")
 	if err != nil {
@@ -56,5 +59,25 @@ func TestGenkitSource(t *testing.T) {
 	}
 	if err := set.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHostToolsAfterInit verifies that code gets the host tools that a plugin received after genkit.Init.
+func TestHostToolsAfterInit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	genkit.DefineTool(r.g, "lookup", "Finds an order.", func(*ai.ToolContext, struct{}) (string, error) { return "", nil })
+	source, err := tools.GenkitSource(r.g, "lookup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.plugin.HostTools, err = hosttools.New(nil, source); err != nil {
+		t.Fatal(err)
+	}
+	list, err := r.plugin.Tools(t.Context(), tools.Sandbox{
+		Mode: frontmatter.ModeScript, HostTools: &hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup"}}},
+	})
+	if err != nil || !strings.Contains(list[0].Definition().Description, "app.lookup(") {
+		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -37,7 +37,8 @@ type Plugin struct {
 	// nil, they are discarded.
 	Logger *slog.Logger
 	// HostTools is the registry of host tools that code in sandboxes may call. An agent's `host_tools:` selects from it.
-	// The caller must close it. If nil, code has no host tools.
+	// The caller must close it. If nil, code has no host tools. HostTools may be set after genkit.Init, because
+	// GenkitSource requires its result, but must be set before the first call.
 	HostTools *hosttools.Registry
 
 	// Models is the model proxy for coding agents in mode executor. It uses Genkit's provider names, which are the part of
@@ -131,7 +132,7 @@ func (p *Plugin) toolbox() *toolbox {
 	}
 	p.once.Do(func() {
 		p.box = newToolbox(p.Manager, p.Logger)
-		p.box.hosts, p.box.asks = p.HostTools, p.ApprovalInterrupts
+		p.box.hosts, p.box.asks = &p.HostTools, p.ApprovalInterrupts
 		p.box.models, p.box.executorImages = p.Models, p.ExecutorImages
 	})
 	return p.box

@@ -20,7 +20,7 @@ import (
 type toolbox struct {
 	manager  *session.Manager
 	log      *slog.Logger
-	hosts    *hosttools.Registry          // nil for none
+	hosts    **hosttools.Registry         // the plugin's, which may be set after genkit.Init; nil for none
 	models   *model.Proxy                 // nil if mode executor is not available
 	asks     bool                         // approvals interrupt the tool call
 	registry atomic.Pointer[api.Registry] // of the Genkit instance with the plugin; nil without Genkit
@@ -39,7 +39,7 @@ type toolbox struct {
 
 func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	return &toolbox{manager: m, log: log, cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
+	return &toolbox{manager: m, log: log, hosts: new(*hosttools.Registry), cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
 }
 
 // schemas returns copies of a tool's inferred schemas. It caches the schemas, because inference is the most expensive
