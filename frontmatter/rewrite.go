@@ -13,8 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// DefaultMaxTurns is the maximum number of turns of an agent whose file sets no maxTurns. Genkit's default is 5, which
-// is too small for most work in a sandbox.
+// DefaultMaxTurns is the maximum number of turns of an agent whose file sets no maxTurns. Genkit's default is 50.
 const DefaultMaxTurns = 40
 
 // Source returns the file in a form that Genkit understands: `sandbox:` becomes the last entry of `use:`, and
