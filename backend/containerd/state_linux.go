@@ -113,7 +113,7 @@ func etcFile(name string, r *record) []byte {
 	if r.bridged() {
 		return resolvConf()
 	}
-	return []byte("# This sandbox has no network.\n")
+	return []byte(kit.NoNameServer)
 }
 
 // workspaceTag records the owner of a workspace.

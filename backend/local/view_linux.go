@@ -211,17 +211,13 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	}
 }
 
-// nowhere is an address for documentation (RFC 5737). Without a name server, programs would ask their own loopback, and
-// the guest could not tell lookups from other packets: it counts packets without a route.
-const nowhere = "192.0.2.53"
-
 // makeEtc adds an /etc that names the sandbox's users, and the directories that programs expect.
 func makeEtc(c *launch.Config, r *record) {
 	none := kit.NoAccounts()
 	accounts := none.With(kit.User(r.IDs.User))
 	for file, text := range map[string]string{
 		"passwd": string(accounts.Passwd), "group": string(accounts.Group), "hostname": hostname + "\n",
-		"resolv.conf":   "nameserver " + nowhere + "\n",
+		"resolv.conf":   kit.NoNameServer,
 		"hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
 	} {

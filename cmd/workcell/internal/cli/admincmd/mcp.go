@@ -392,10 +392,10 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 			return err
 		}
 		a.Notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
-		err = srv.ServeHTTP(ctx, l, opts)
+		err = srv.ServeHTTP(ctx, l, opts) // nil after a signal, because supervisors end servers with SIGTERM
 		if lost := context.Cause(ctx); state.Passes(lost) {
 			err = lost
-		} // A signal is not an error, because Kubernetes stops servers with SIGTERM.
+		}
 		if state.Passes(err) {
 			stop = unready()
 		}
