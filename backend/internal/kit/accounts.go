@@ -24,9 +24,9 @@ func (a *Accounts) Of(file string) []byte {
 	return a.Passwd
 }
 
-// NoNameServer is /etc/resolv.conf of a sandbox without a network. The address is for documentation (RFC 5737). Without a
-// name server, programs would ask their own loopback interface, and the guest, which counts packets without a route, would
-// not notice the lookups.
+// NoNameServer is /etc/resolv.conf of a sandbox without a network. The address is for documentation (RFC 5737). Without
+// a name server, programs would ask their own loopback interface, and the guest, which counts packets without a route,
+// would not notice the lookups.
 const NoNameServer = "nameserver 192.0.2.53\n"
 
 // MaxAccounts is the maximum size, in bytes, of an image's account file. Larger files are ignored.
