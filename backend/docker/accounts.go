@@ -132,7 +132,7 @@ func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Ac
 			data, err := b.readSmall(ctx, id, name)
 			switch {
 			case errors.Is(err, errDirectory):
-				return fmt.Errorf("docker: image %s: %s %w: %w", p.Image, name, err, backend.ErrInvalid)
+				return fmt.Errorf("docker: image %s: %s of the image %w: %w", p.Image, name[1:], err, backend.ErrInvalid)
 			case err != nil:
 				return err
 			case len(data) > 0:

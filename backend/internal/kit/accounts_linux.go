@@ -20,7 +20,7 @@ func (a *Accounts) Read(root *os.Root) error {
 		case err != nil: // also a link out of the root
 			continue
 		case st.IsDir():
-			return fmt.Errorf("/%s is a directory: %w", name, backend.ErrInvalid)
+			return fmt.Errorf("%s of the image is a directory: %w", name, backend.ErrInvalid)
 		case !st.Mode().IsRegular() || st.Size() == 0 || st.Size() > MaxAccounts:
 			continue
 		}
