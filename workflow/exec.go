@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -52,7 +53,20 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	return b.judge(out)
+	res, err := b.judge(out)
+	ex.run.blame(s.ID(), out, err)
+	return res, err
+}
+
+// blame removes the limit from a step's error if the previous command in the sandbox already reached it. The file system
+// is still full, but the step may have failed for another reason, so it may be retried.
+func (r *run) blame(id string, out sandbox.ExecResult, err error) {
+	before, _ := r.limits.Swap(id, out.Limit)
+	full := out.QuotaExceeded || strings.Contains(out.Limit, " is full (")
+	var e *Error
+	if full && before == out.Limit && out.Status == sandbox.ExecCompleted && errors.As(err, &e) {
+		e.Limit = ""
+	}
 }
 
 // request evaluates the step's expressions and returns the request for the command.

@@ -40,6 +40,15 @@ func TestLimitIsNotRetried(t *testing.T) {
 			t.Errorf("%s: %q, repeated: %v", name, c.err, again)
 		}
 	}
+	full := sandbox.ExecResult{ExecStatus: sandbox.ExecStatus{
+		Status: sandbox.ExecCompleted, ExitCode: 1, QuotaExceeded: true, Limit: "workspace limit of 20 MiB reached",
+	}}
+	for i, again := range []bool{false, true} { // the second command finds the workspace full
+		err := commandError(full, false)
+		if ex.run.blame("sbx", full, err); ex.retries(t.Context(), err, 1) != again {
+			t.Errorf("command %d: %v, want repeated: %v", i, err, again)
+		}
+	}
 	succeeded := sandbox.ExecStatus{Status: sandbox.ExecCompleted, Limit: limit}
 	if err := commandError(sandbox.ExecResult{ExecStatus: succeeded}, true); err != nil {
 		t.Errorf("a command that succeeded: %v", err)

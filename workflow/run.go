@@ -47,6 +47,7 @@ type run struct {
 	executed atomic.Bool  // set by the first caller
 	steps    atomic.Int64 // number of attempts
 	held     atomic.Int64 // size of the state in bytes
+	limits   sync.Map     // by sandbox ID: ExecStatus.Limit of the last command
 	// conversations is the size in bytes of the recorded conversations of active agents.
 	conversations atomic.Int64
 	stream        core.StreamCallback[Event]
