@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
@@ -91,7 +92,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
 	case trial.User != had.User:
-		return fmt.Errorf("%w: the workspace belongs to user %s, not to %s", backend.ErrUnsupported, had.User, trial.User)
+		err := fmt.Errorf("%w: the workspace belongs to user %s, not to %s", backend.ErrUnsupported, had.User, trial.User)
+		return hint.New(hint.Failed, err, fmt.Sprintf("run `workcell sandbox open --user %s …`", had.User))
 	case wanted != limit:
 		return fmt.Errorf("%w: a rebuild cannot change the workspace limit from %d to %d bytes", backend.ErrUnsupported, limit, wanted)
 	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":

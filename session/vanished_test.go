@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
@@ -46,6 +47,9 @@ func TestKeptWorkspaceOfUser(t *testing.T) {
 	_, _, err = m.Open(t.Context(), key, other)
 	if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "belongs to user 1000:1000") {
 		t.Errorf("another user: %v", err)
+	}
+	if h := hint.Of(err); h == nil || h.Hint != "run `workcell sandbox open --user 1000:1000 …`" {
+		t.Errorf("hint: %+v", h)
 	}
 	reopen(t, m, key, req, s.ID())
 }

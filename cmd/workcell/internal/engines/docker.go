@@ -35,6 +35,9 @@ func (s Set) docker() Engine {
 		},
 		Absent: s.dockerAbsent,
 		Fix: func(error) string {
+			if strings.HasPrefix(s.dockerAbsent(context.Background()), socketDenied) {
+				return "run `sudo usermod -aG docker $USER`, then log in again"
+			}
 			return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), give this user access to it, " +
 				"or set DOCKER_HOST to an engine's address"
 		},

@@ -225,6 +225,8 @@ func asBackend[B backend.SandboxBackend](b B, err error) (backend.SandboxBackend
 	return b, nil
 }
 
+const socketDenied = "permission denied: "
+
 // socketProblem returns the reason why a Unix socket does not answer.
 func socketProblem(ctx context.Context, path string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -237,7 +239,7 @@ func socketProblem(ctx context.Context, path string) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "socket " + path + " not found; is it installed?"
 	case errors.Is(err, fs.ErrPermission):
-		return "permission denied: " + path
+		return socketDenied + path
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused: " + path + "; is it running?"
 	default:

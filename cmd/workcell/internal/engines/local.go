@@ -2,12 +2,16 @@ package engines
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 func (s Set) local() Engine {
@@ -18,11 +22,23 @@ func (s Set) local() Engine {
 			if err != nil {
 				return nil, err
 			}
-			return asBackend(local.New(ctx, &local.Options{StateDir: dir, Logger: s.Logger}))
+			b, err := local.New(ctx, &local.Options{StateDir: dir, Logger: s.Logger})
+			if errors.Is(err, fs.ErrPermission) || errors.Is(err, backend.ErrPermission) {
+				err = hint.New(hint.Unavailable, err, dirFix(dir))
+			}
+			return asBackend(b, err)
 		},
 		Absent: func(context.Context) string { return "" },
 		Fix:    localFix,
 	}
+}
+
+// dirFix returns a remedy for a state directory of another user, or that other users may access.
+func dirFix(dir string) string {
+	if os.Geteuid() == 0 {
+		return fmt.Sprintf("run `mv %s %[1]s.old`", dir)
+	}
+	return "run `XDG_STATE_HOME=DIR workcell …` with a directory that you own"
 }
 
 // localFix returns a remedy if the local backend cannot isolate sandboxes. The error contains the missing feature.

@@ -27,6 +27,9 @@ const stateFile = "state.db"
 // Dir is the state directory.
 type Dir string
 
+// otherDir is the hint if this user may not use the state directory.
+const otherDir = "run `workcell --state-dir DIR …` with a directory that you own"
+
 // Locate returns the state directory and creates it if necessary. It is the directory in flag, WORKCELL_STATE_DIR, or
 // workcell below the XDG state directory.
 func Locate(env environ.Lookup, flag string) (Dir, error) {
@@ -39,7 +42,7 @@ func Locate(env environ.Lookup, flag string) (Dir, error) {
 		dir = filepath.Join(base, "workcell")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", hint.New(hint.Usage, fmt.Errorf("cannot create the state directory: %w", err), "pass --state-dir DIR")
+		return "", hint.New(hint.Usage, fmt.Errorf("cannot create the state directory: %w", err), otherDir)
 	}
 	return Dir(dir), nil
 }
@@ -57,7 +60,7 @@ func Hint(err error) string {
 	case errors.Is(err, sqlitefile.ErrNewer):
 		return "use the newer version of workcell that wrote it, or another --state-dir"
 	case errors.Is(err, sqlitefile.ErrReadOnly):
-		return "allow this user to write to it, or pass --state-dir DIR"
+		return otherDir
 	case errors.Is(err, sqlitefile.ErrFull):
 		return "free some space: `workcell sandbox ls` and `workcell sandbox rm` work without the file"
 	case errors.Is(err, sqlitefile.ErrBusy):
@@ -125,6 +128,9 @@ func (d Dir) instance(fresh string) (string, error) {
 func (d Dir) readInstance() (string, error) {
 	path := d.path(instanceFile)
 	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrPermission) {
+		err = hint.New(hint.Failed, err, otherDir)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -142,7 +148,7 @@ func (d Dir) readInstance() (string, error) {
 func (d Dir) createInstance(id string) error {
 	tmp, err := os.CreateTemp(string(d), instanceFile+"-*")
 	if err != nil {
-		return fmt.Errorf("cannot write to the state directory: %w", err)
+		return hint.New(hint.Failed, fmt.Errorf("cannot write to the state directory: %w", err), otherDir)
 	}
 	defer os.Remove(tmp.Name()) // the link keeps the file
 	_, err = tmp.WriteString(id + "\n")

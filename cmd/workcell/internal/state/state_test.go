@@ -184,6 +184,9 @@ func TestHint(t *testing.T) {
 			t.Errorf("%v: hint %q", err, got)
 		}
 	}
+	if got := Hint(sqlitefile.ErrReadOnly); !strings.HasPrefix(got, "run `workcell --state-dir DIR …`") {
+		t.Errorf("hint %q", got)
+	}
 }
 
 func wantFailure(t *testing.T, err error, kind hint.Kind, text string) {
