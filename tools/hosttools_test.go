@@ -28,7 +28,7 @@ func TestGenkitSource(t *testing.T) {
 	genkit.DefineTool(g, "asks", "Asks first.", func(tc *ai.ToolContext, _ order) (string, error) {
 		return "", tc.Interrupt(&ai.InterruptOptions{})
 	})
-	for want, g := range map[string]*genkit.Genkit{"define the tool before GenkitSource": g, "call genkit.Init before GenkitSource": nil} {
+	for want, g := range map[string]*genkit.Genkit{"define the tool before": g, "call genkit.Init before": nil} {
 		if _, err := tools.GenkitSource(g, "lokup"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}

@@ -39,7 +39,8 @@ type toolbox struct {
 
 func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	return &toolbox{manager: m, log: log, hosts: new(*hosttools.Registry), cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
+	hosts := new(*hosttools.Registry)
+	return &toolbox{manager: m, log: log, hosts: hosts, cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
 }
 
 // schemas returns copies of a tool's inferred schemas. It caches the schemas, because inference is the most expensive

@@ -58,8 +58,8 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	return res, err
 }
 
-// blame removes the limit from a step's error if the previous command in the sandbox already reached it. The file system
-// is still full, but the step may have failed for another reason, so it may be retried.
+// blame removes the limit from a step's error if the previous command in the sandbox already reached it. The file
+// system is still full, but the step may have failed for another reason, so it may be retried.
 func (r *run) blame(id string, out sandbox.ExecResult, err error) {
 	before, _ := r.limits.Swap(id, out.Limit)
 	full := out.QuotaExceeded || strings.Contains(out.Limit, " is full (")

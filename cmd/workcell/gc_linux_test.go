@@ -37,7 +37,8 @@ func TestGCOfKilledPrograms(t *testing.T) {
 		ids = append(ids, info.SessionID)
 	}
 	out, notices := u.run(0, "sandbox", "gc", "--yes")
-	if strings.Contains(out, ids[0]) || !strings.Contains(notices, ids[0]+" not removed: its program may still be running; run") {
+	want := ids[0] + " not removed: its program may still be running; run"
+	if strings.Contains(out, ids[0]) || !strings.Contains(notices, want) {
 		t.Errorf("gc --yes: %s%s", out, notices)
 	}
 	if out, _ := u.run(0, "sandbox", "gc"); !strings.Contains(out, ids[0]) || strings.Contains(out, ids[1]) {

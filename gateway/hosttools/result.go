@@ -89,8 +89,8 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned invalid JSON", name)}
 	case !text:
 		if err := p.entry.fits(body); err != nil {
-			return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "the result of %s does not fit its schema: %s", name, fault(err)).
-				WithRemediation("Report this. The call may have had an effect.")}
+			fail := toolspec.Failf(toolspec.CodeToolFailed, "the result of %s does not fit its schema: %s", name, fault(err))
+			return Reply{Error: fail.WithRemediation("Report this. The call may have had an effect.")}
 		}
 	}
 	var reply Reply

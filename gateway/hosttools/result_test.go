@@ -99,7 +99,8 @@ func TestResultFitsItsSchema(t *testing.T) {
 		return hosttools.Result{Data: c.Args}, nil
 	})
 	add.Output = obj{"type": "object", "properties": obj{"sum": obj{"type": "number"}}, "required": []any{"sum"}}
-	a := set(t, registry(t, nil, hosttools.Static("app", add)), hosttools.Grant{Rules: allow("app.add")}).Access(hosttools.Command{})
+	s := set(t, registry(t, nil, hosttools.Static("app", add)), hosttools.Grant{Rules: allow("app.add")})
+	a := s.Access(hosttools.Command{})
 	if r := call(t, a, "app_add", `{"sum":3}`); r.Error != nil || string(r.Data) != `{"sum":3}` {
 		t.Errorf("%s, %v", r.Data, r.Error)
 	}

@@ -20,7 +20,8 @@ func TestStateDirOfOthers(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	for name, mode := range map[string]os.FileMode{"not readable": 0, "not writable": 0o555} {
 		dir := filepath.Join(t.TempDir(), "state")
-		must(t, errors.Join(os.Mkdir(dir, 0o700), os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755), os.Chmod(dir, mode)))
+		above := filepath.Dir(filepath.Dir(dir)) // private to root
+		must(t, errors.Join(os.Mkdir(dir, 0o700), os.Chmod(above, 0o755), os.Chmod(dir, mode)))
 		_ = unix.Setfsuid(65534)
 		_, err := Dir(dir).instanceAlone()
 		_ = unix.Setfsuid(os.Geteuid())
