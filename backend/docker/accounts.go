@@ -123,7 +123,9 @@ func (b *driver) throughInit(ctx context.Context, labels map[string]string, host
 	return err
 }
 
-// readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts.
+// readAccounts reads the accounts of an image. The image may have any type of file at the paths of the accounts. Images
+// with another type than a regular file are refused: to start a container, the engine opens /etc/passwd in the image, and
+// if that is a pipe, Docker 20.10 waits forever and holds the container's lock.
 func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Accounts, error) {
 	accounts := kit.NoAccounts()
 	labels := b.guest.of(p.engine.runtime(p.Spec)).labels(backend.RoleInit)
@@ -131,7 +133,7 @@ func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Ac
 		for name, to := range map[string]*[]byte{"/etc/passwd": &accounts.Passwd, "/etc/group": &accounts.Group} {
 			data, err := b.readSmall(ctx, id, name)
 			switch {
-			case errors.Is(err, errDirectory):
+			case errors.Is(err, errNoFile):
 				return fmt.Errorf("docker: image %s: %s of the image %w: %w", p.Image, name[1:], err, backend.ErrInvalid)
 			case err != nil:
 				return err
@@ -144,10 +146,10 @@ func (b *driver) readAccounts(ctx context.Context, p *plan, img *image) (*kit.Ac
 	return &accounts, err
 }
 
-var errDirectory = errors.New("is a directory")
+var errNoFile = errors.New("is not a regular file")
 
-// readSmall reads a file of an image. If the image has no such regular file or the file is larger than kit.MaxAccounts,
-// readSmall returns nil.
+// readSmall reads a file of an image. If the file does not exist or is larger than kit.MaxAccounts, readSmall returns nil.
+// If it is not a regular file, the error is errNoFile.
 func (b *driver) readSmall(ctx context.Context, id, name string) ([]byte, error) {
 	for range 2 { // a link and the target
 		st, err := b.statPath(ctx, id, name)
@@ -156,12 +158,12 @@ func (b *driver) readSmall(ctx context.Context, id, name string) ([]byte, error)
 			return nil, nil
 		case err != nil:
 			return nil, err
-		case st.Mode.IsDir():
-			return nil, errDirectory
 		case st.Mode&fs.ModeSymlink != 0 && st.LinkTarget != "":
 			name = st.LinkTarget
 			continue
-		case !st.Mode.IsRegular() || st.Size > kit.MaxAccounts:
+		case !st.Mode.IsRegular():
+			return nil, errNoFile
+		case st.Size > kit.MaxAccounts:
 			return nil, nil
 		}
 		return kit.Call(ctx, b.calls, "read users", func(ctx context.Context) ([]byte, error) {
