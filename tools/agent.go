@@ -89,6 +89,7 @@ type AgentResult struct {
 	ToolCalls    int
 	InputTokens  int // sum over all turns, if the provider reports it
 	OutputTokens int
+	CachedTokens int // input tokens from the provider's cache
 
 	// Evidence has an entry for each isolation and settings under which code of the agent ran, even if the agent failed.
 	Evidence []sandbox.Evidence
@@ -184,7 +185,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
 	}()
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
-	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls, InputTokens: w.input, OutputTokens: w.output}
+	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls, InputTokens: w.input, OutputTokens: w.output, CachedTokens: w.cached}
 	if x.result != nil {
 		res.Executor = &ExecutorResult{*x.result, x.metered}
 		err = a.limited(x, err)

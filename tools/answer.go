@@ -65,6 +65,7 @@ type watcher struct {
 
 	mu                          sync.Mutex // guards the counters, because tools run concurrently
 	turns, calls, input, output int
+	cached                      int // part of input
 }
 
 func (w *watcher) ref() *ai.MiddlewareRef {
@@ -79,6 +80,7 @@ func (w *watcher) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNex
 	if resp != nil && resp.Usage != nil {
 		w.input += resp.Usage.InputTokens
 		w.output += resp.Usage.OutputTokens
+		w.cached += resp.Usage.CachedContentTokens
 	}
 	return resp, err
 }
@@ -165,6 +167,7 @@ func (w *watcher) did(turns int, u model.Usage) {
 	w.turns += cmp.Or(turns, int(u.Requests))
 	w.input += int(u.InputTokens)
 	w.output += int(u.OutputTokens)
+	w.cached += int(u.CacheReadTokens)
 }
 
 // failureOf returns the error code of a tool output that Genkit converted to JSON.

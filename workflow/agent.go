@@ -42,17 +42,17 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 		}
 		return out, err
 	})
-	ex.evidence = out.Evidence
+	ex.used = AgentOutput{CostUSD: out.CostUSD, Usage: out.Usage, Evidence: out.Evidence}
 	if failed := recorded(); failed != nil {
 		err = failed // ends the run
 	}
 	if err != nil {
-		return result{cost: out.CostUSD}, err
+		return result{}, err
 	}
 	if out.Output == nil {
 		out.Output = out.Text
 	}
-	return result{output: out.Output, has: true, last: true, cost: out.CostUSD}, nil
+	return result{output: out.Output, has: true, last: true}, nil
 }
 
 // ForAgent returns a workflow with one step that runs an agent. The workflow's ID is the agent's name, which the
@@ -97,7 +97,19 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 		return AgentOutput{}, err
 	}
 	res, err := a[name].Run(ctx, input, nil)
-	return AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
+	return OutputOf(res), err
+}
+
+// OutputOf returns the result of an agent as an AgentOutput, also if the agent failed.
+func OutputOf(res tools.AgentResult) AgentOutput {
+	out := AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}
+	if res.Model != "" { // otherwise it failed before it called a model
+		out.Usage = &Usage{
+			Model: res.Model, In: int64(res.InputTokens), Out: int64(res.OutputTokens), CacheRead: int64(res.CachedTokens),
+			Turns: res.Turns, Calls: res.ToolCalls, Estimated: res.Executor != nil && res.Executor.Metered.Estimated > 0,
+		}
+	}
+	return out
 }
 
 // AgentSandbox returns the request for the sandbox that an agent shares with its run.

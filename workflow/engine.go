@@ -46,6 +46,8 @@ type AgentOutput struct {
 	Output any
 	// CostUSD is the cost of the agent's model, even if the agent failed. It is nil if unknown.
 	CostUSD *float64
+	// Usage is the agent's model usage, even if the agent failed. It is nil if unknown.
+	Usage *Usage
 	// Evidence is tools.AgentResult.Evidence.
 	Evidence []sandbox.Evidence
 }

@@ -321,8 +321,9 @@ func (j *failingJournal) Append(context.Context, workflow.Entry) error {
 	return nil
 }
 
-// TestCostIsKept verifies that the journal contains the cost of an agent's model, even for a failed attempt.
-func TestCostIsKept(t *testing.T) {
+// TestUsageIsKept verifies that the journal contains the cost and the usage of an agent's model, even for a failed
+// attempt.
+func TestUsageIsKept(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
 steps:
@@ -332,7 +333,7 @@ steps:
 	calls := 0
 	coder := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 		calls++
-		out := workflow.AgentOutput{Text: "done", CostUSD: &costs[calls-1]}
+		out := workflow.AgentOutput{Text: "done", CostUSD: &costs[calls-1], Usage: &workflow.Usage{Model: "m", In: int64(calls), Turns: 1}}
 		if calls == 1 {
 			return out, errors.New("not this time")
 		}
@@ -345,6 +346,9 @@ steps:
 	for _, e := range journal.entries(t) {
 		if e.CostUSD != nil {
 			kept = append(kept, *e.CostUSD)
+			if want := (workflow.Usage{Model: "m", In: int64(len(kept)), Turns: 1}); e.Usage == nil || *e.Usage != want {
+				t.Errorf("usage %+v, want %+v", e.Usage, want)
+			}
 		}
 	}
 	if !slices.Equal(kept, costs) {

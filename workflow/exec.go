@@ -48,7 +48,7 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 		}
 		req.Timeout = max(left, sandbox.MinExecTimeout)
 	}
-	ex.evidence = []sandbox.Evidence{s.Settings().Evidence()}
+	ex.used.Evidence = []sandbox.Evidence{s.Settings().Evidence()}
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (sandbox.ExecResult, error) { return s.Exec(ctx, req) })
 	if err != nil {
 		return result{}, err

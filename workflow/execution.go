@@ -17,7 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/transcript"
-	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -46,7 +45,7 @@ type execution struct {
 	visit   int
 	session string // name of the sandbox that "default" means in this step
 
-	evidence []sandbox.Evidence       // of the current attempt
+	used     AgentOutput              // cost, usage, and evidence of the current attempt
 	attempts int                      // begun
 	losses   int                      // interrupted attempts before this one
 	started  int64                    // number of the journal entry with which the latest began
@@ -63,7 +62,6 @@ type result struct {
 	vars   map[string]any // variables to set
 	next   *target        // next step, from a switch
 	end    bool           // the sequence ends here
-	cost   *float64       // model cost in USD; nil if unknown
 }
 
 // step runs one step with its retries and returns the index of the next step.
@@ -135,7 +133,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	ex.attempts, ex.losses, ex.past, ex.evidence = attempt, len(before.starts), before.kept(), nil
+	ex.attempts, ex.losses, ex.past, ex.used = attempt, len(before.starts), before.kept(), AgentOutput{}
 	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.underWay}
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
@@ -202,7 +200,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	if res, err = ex.body.run(ctx, ex); res.has {
 		plain, sizeErr := expr.Normalize(res.output, maxOutputBytes)
 		if sizeErr != nil {
-			return result{cost: res.cost}, &Error{Code: codeTooLarge, Message: "cannot save the output: " + sizeErr.Error(), Err: ErrLimit}
+			return result{}, &Error{Code: codeTooLarge, Message: "cannot save the output: " + sizeErr.Error(), Err: ErrLimit}
 		}
 		res.output = plain
 	}
@@ -314,7 +312,7 @@ func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res re
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return err
 	}
-	e.Kind, e.CostUSD, e.Evidence = EventStepFinished, res.cost, ex.evidence
+	e.Kind, e.CostUSD, e.Usage, e.Evidence = EventStepFinished, ex.used.CostUSD, ex.used.Usage, ex.used.Evidence
 	if res.has {
 		e.Output, e.Has = res.output, true
 	}

@@ -65,6 +65,7 @@ type Entry struct {
 	Has     bool           `json:"has_output,omitempty"` // output is set; it may be null
 	Vars    map[string]any `json:"vars,omitempty"`       // variables that the step assigned
 	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: cost of its agent's model, if known
+	Usage   *Usage         `json:"usage,omitempty"`      // step_finished: model usage of its agent, if known
 	Error   *Error         `json:"error,omitempty"`
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
 	Next    string         `json:"next,omitempty"`  // next step; if empty and Retry is false, the sequence ends
@@ -80,6 +81,17 @@ type Entry struct {
 	Evidence []sandbox.Evidence `json:"evidence,omitempty"`
 
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
+}
+
+// Usage is the model usage of an attempt or the total of a run.
+type Usage struct {
+	Model     string `json:"model,omitempty"` // empty in totals
+	In        int64  `json:"in"`              // input tokens, including cached ones
+	Out       int64  `json:"out"`
+	CacheRead int64  `json:"cache_read,omitempty"` // input tokens from the provider's cache
+	Turns     int    `json:"turns,omitempty"`      // model calls
+	Calls     int    `json:"calls,omitempty"`      // tool calls
+	Estimated bool   `json:"estimated,omitempty"`  // some numbers do not come from the provider
 }
 
 // MarshalJSON encodes integral floats with a decimal point, so that they are decoded as floats.

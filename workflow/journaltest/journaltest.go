@@ -22,6 +22,8 @@ import (
 type Place struct {
 	// Open opens the journals as another process would, until the end of the test.
 	Open func(t *testing.T) runstore.Store
+	// OpenKeeping is like Open, but the journals keep the conversations of finished attempts.
+	OpenKeeping func(t *testing.T) runstore.Store
 	// Sessions opens the records until the end of the test.
 	Sessions func(t *testing.T) record.Store
 	// Exec runs a statement on the tables without the journal's involvement.
@@ -44,6 +46,11 @@ func Run(t *testing.T, place func(t *testing.T) Place) {
 		{"SharedPlace", sharedPlace},
 		{"Take", take},
 		{"Conversations", conversations},
+		{"Queries", queries},
+		{"Totals", totals},
+		{"EntriesAfter", entriesAfter},
+		{"Transcripts", transcripts},
+		{"LargeTranscripts", largeTranscripts},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -132,12 +139,12 @@ func anotherProcess(t *testing.T, p Place) {
 	if diff := cmp.Diff(want[:3], got); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
-	run := runstore.Run{ID: "run_1", Workflow: "w", Hash: "h", Started: want[0].Time}
+	run := runstore.Run{ID: "run_1", Workflow: "w", Hash: "h", Started: want[0].Time, Step: "each[3]/test", Error: `it \x00 broke`}
 	if got, err := other.Run(t.Context(), "run_1"); err != nil || got != run {
 		t.Errorf("Run: %+v, %v, want %+v", got, err, run)
 	}
 	mustAppend(t, other, want[3])
-	run.Finished, run.Outcome = want[3].Time, workflow.Failed
+	run.Finished, run.Outcome, run.Error = want[3].Time, workflow.Failed, ""
 	if got, err := j.Run(t.Context(), "run_1"); err != nil || got != run {
 		t.Errorf("Run after its end: %+v, %v, want %+v", got, err, run)
 	}
@@ -182,14 +189,7 @@ func runsAndPrune(t *testing.T, p Place) {
 		want = append([]string{list[0].RunID}, want...)
 	}
 	ids := func(limit int) (ids []string) {
-		runs, err := j.Runs(t.Context(), limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range runs {
-			ids = append(ids, r.ID)
-		}
-		return ids
+		return idsOf(t, j, runstore.Query{Limit: limit})
 	}
 	if diff := cmp.Diff(want, ids(10)); diff != "" {
 		t.Errorf("runs (-want +got):\n%s", diff)
@@ -230,10 +230,10 @@ func sharedPlace(t *testing.T, p Place) {
 		})
 	}
 	wg.Wait()
-	runs, err := j.Runs(t.Context(), 100)
+	page, err := j.Runs(t.Context(), runstore.Query{Limit: 100})
 	recs, lerr := store.List(t.Context())
-	if err != nil || lerr != nil || len(runs) != 6 || len(recs) != 6 {
-		t.Errorf("%d runs, %d records, %v, %v", len(runs), len(recs), err, lerr)
+	if err != nil || lerr != nil || len(page.Runs) != 6 || len(recs) != 6 {
+		t.Errorf("%d runs, %d records, %v, %v", len(page.Runs), len(recs), err, lerr)
 	}
 }
 
@@ -331,5 +331,197 @@ func conversations(t *testing.T, p Place) {
 	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 7, Kind: workflow.EventRunFinished, Outcome: workflow.Cancelled})
 	if got := kept(); got != "" {
 		t.Errorf("kept of a run that has finished: %s", got)
+	}
+}
+
+// idsOf returns the ids of the runs on a page.
+func idsOf(t *testing.T, j runstore.Store, q runstore.Query) (ids []string) {
+	t.Helper()
+	page, err := j.Runs(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range page.Runs {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// queries verifies that pages contain each run once, even if several started at the same time, and that filters apply
+// to all pages.
+func queries(t *testing.T, p Place) {
+	j := p.Open(t)
+	for i := range 7 {
+		list := entries(fmt.Sprintf("run_%d", i))
+		list[0].Workflow = []string{"fix", "review"}[i%2]
+		list[3].Error = &workflow.Error{Code: workflow.CodeAgent, Message: fmt.Sprintf("Reason_%d 100%%\x00", i)}
+		if i >= 5 { // the others started at the same time
+			list[0].Time = list[0].Time.Add(time.Duration(i) * time.Microsecond)
+		}
+		if i == 4 {
+			list = list[:2]
+		}
+		mustAppend(t, j, list...)
+	}
+	var pages []string
+	q := runstore.Query{Limit: 3}
+	for {
+		page, err := j.Runs(t.Context(), q)
+		if err != nil || page.Total != 7 {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		pages = append(pages, strings.Join(idsOf(t, j, q), " "))
+		if q.Before = page.Next; q.Before == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff([]string{"run_6 run_5 run_4", "run_3 run_2 run_1", "run_0"}, pages); diff != "" {
+		t.Errorf("pages (-want +got):\n%s", diff)
+	}
+	for want, q := range map[string]runstore.Query{
+		"run_5 run_3 run_1":  {Workflow: "review"},
+		"run_4":              {Outcomes: []workflow.Outcome{""}},
+		"run_6 run_5 run_3":  {Outcomes: []workflow.Outcome{workflow.Failed}},
+		"run_6 run_5 run_4":  {Outcomes: []workflow.Outcome{workflow.Failed, ""}},
+		"":                   {Outcomes: []workflow.Outcome{workflow.Succeeded}},
+		"run_2":              {Text: "reason_2"},
+		"run_6 run_5 run_3 ": {Text: "100%"},
+		"run_6 run_4 run_2":  {Text: "FIX"},
+		"run_1":              {Text: "run_1", Workflow: "review", Outcomes: []workflow.Outcome{workflow.Failed}},
+	} {
+		q.Limit = 3
+		if got := strings.Join(idsOf(t, j, q), " "); got != strings.TrimSpace(want) {
+			t.Errorf("%+v: %s, want %s", q, got, want)
+		}
+	}
+	if page, err := j.Runs(t.Context(), runstore.Query{Limit: 1, Workflow: "fix"}); err != nil || page.Total != 4 || page.Next == "" {
+		t.Errorf("%+v, %v", page, err)
+	}
+	if _, err := j.Runs(t.Context(), runstore.Query{Limit: 1, Before: "?"}); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("an invalid position: %v", err)
+	}
+}
+
+// totals verifies that a run has the usage of all its attempts, the reason of its latest failure, and its latest step.
+func totals(t *testing.T, p Place) {
+	j := p.Open(t)
+	cost := .25
+	used := &workflow.Usage{Model: "m", In: 10, Out: 2, CacheRead: 4, Turns: 3, Calls: 1}
+	guessed := &workflow.Usage{In: 1, Estimated: true}
+	step := func(seq int64, kind workflow.EventKind, path string) workflow.Entry {
+		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: kind, Path: path}
+	}
+	failed, last, end := step(3, workflow.EventStepFinished, "a"), step(5, workflow.EventStepFinished, "a"), step(6, workflow.EventRunFinished, "")
+	failed.Error, failed.Usage, failed.Retry = &workflow.Error{Message: "no\nanswer"}, used, true
+	last.Usage, last.CostUSD, end.Outcome = guessed, &cost, workflow.Succeeded
+	check := func(want runstore.Run) {
+		t.Helper()
+		got, err := j.Run(t.Context(), "run_1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.ID, got.Started, got.Finished = "", time.Time{}, time.Time{}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	mustAppend(t, j, step(1, workflow.EventRunStarted, ""), step(2, workflow.EventStepStarted, "a"), failed)
+	check(runstore.Run{Step: "a", Error: `no\nanswer`, Usage: workflow.Usage{In: 10, Out: 2, CacheRead: 4, Turns: 3, Calls: 1}})
+	mustAppend(t, j, step(4, workflow.EventStepStarted, "b"))
+	check(runstore.Run{Step: "b", Usage: workflow.Usage{In: 10, Out: 2, CacheRead: 4, Turns: 3, Calls: 1}})
+	mustAppend(t, j, last, end)
+	check(runstore.Run{
+		Step: "b", Outcome: workflow.Succeeded, CostUSD: &cost,
+		Usage: workflow.Usage{In: 11, Out: 2, CacheRead: 4, Turns: 3, Calls: 1, Estimated: true},
+	})
+}
+
+// entriesAfter verifies that a reader gets each entry once.
+func entriesAfter(t *testing.T, p Place) {
+	j := p.Open(t)
+	list := entries("run_1")
+	list[2] = workflow.Entry{RunID: "run_1", Seq: 3, Kind: workflow.EventStepProgress, Path: "a", Conversation: []byte(`{"part":1}`)}
+	mustAppend(t, j, list[:3]...)
+	for after, want := range map[int64][]workflow.Entry{0: list[:3], 2: list[2:3], 3: nil, 9: nil} {
+		got, err := j.EntriesAfter(t.Context(), "run_1", after)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("after %d: %v (-want +got):\n%s", after, err, diff)
+		}
+	}
+	if got, err := j.EntriesAfter(t.Context(), "run_2", 0); err != nil || len(got) != 0 {
+		t.Errorf("an unknown run: %v, %v", got, err)
+	}
+}
+
+// progressOf returns an entry with a part of the conversation of a step.
+func progressOf(seq int64, path string) workflow.Entry {
+	text := fmt.Sprintf(`{"part":%d,"nul":"\u0000"}`, seq)
+	return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Attempt: 1, Conversation: []byte(text)}
+}
+
+// transcripts verifies that conversations of finished attempts are kept until they are pruned, and that resuming a run
+// does not read them.
+func transcripts(t *testing.T, p Place) {
+	j := p.OpenKeeping(t)
+	kept := func(path string) (seqs []int64) {
+		t.Helper()
+		list, err := j.Transcript(t.Context(), "run_1", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if want := progressOf(e.Seq, path); !cmp.Equal(want, e) {
+				t.Errorf("%+v, want %+v", e, want)
+			}
+			seqs = append(seqs, e.Seq)
+		}
+		return seqs
+	}
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}, progressOf(2, "a"), progressOf(3, "b"), progressOf(4, "a"),
+		workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true}, progressOf(6, "a"))
+	check := func(when string, want map[string][]int64) {
+		t.Helper()
+		for path, seqs := range want {
+			if got := kept(path); !cmp.Equal(seqs, got) {
+				t.Errorf("%s: %s has %v, want %v", when, path, got, seqs)
+			}
+		}
+	}
+	check("while it runs", map[string][]int64{"a": {2, 4, 6}, "b": {3}})
+	list, err := j.Entries(t.Context(), "run_1")
+	if err != nil || len(list) != 6 || list[1].Conversation != nil || list[2].Conversation == nil || list[5].Conversation == nil {
+		t.Errorf("Entries: %v, %v", list, err)
+	}
+	mustAppend(t, j.For("", ""), workflow.Entry{RunID: "run_1", Seq: 7, Kind: workflow.EventRunFinished, Outcome: workflow.Failed})
+	check("at its end", map[string][]int64{"a": {2, 4, 6}, "b": {3}})
+	for before, want := range map[time.Duration]int64{-time.Hour: 0, time.Hour: 4} {
+		if n, err := j.PruneTranscripts(t.Context(), time.Now().Add(before)); err != nil || n != want {
+			t.Errorf("PruneTranscripts %v: %d, %v, want %d", before, n, err, want)
+		}
+	}
+	check("after PruneTranscripts", map[string][]int64{"a": nil, "b": nil})
+	if list, err = j.Entries(t.Context(), "run_1"); err != nil || len(list) != 7 {
+		t.Errorf("Entries: %v, %v", list, err)
+	}
+	p.Exec(t, `UPDATE entry SET data = '{bad' WHERE run = 'run_1' AND seq = 2`)
+	if err := j.Delete(t.Context(), "run_1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// largeTranscripts verifies that the oldest parts of a run are deleted when its kept conversations are too large.
+func largeTranscripts(t *testing.T, p Place) {
+	j := p.OpenKeeping(t)
+	seq := int64(1)
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventRunStarted})
+	large := []byte(`"` + strings.Repeat("x", 15<<20) + `"`)
+	for range 6 {
+		mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: seq + 1, Kind: workflow.EventStepProgress, Path: "a", Conversation: large},
+			workflow.Entry{RunID: "run_1", Seq: seq + 2, Kind: workflow.EventStepFinished, Path: "a"})
+		seq += 2
+	}
+	list, err := j.Transcript(t.Context(), "run_1", "a")
+	if err != nil || len(list) != runstore.MaxTranscripts/len(large) || list[len(list)-1].Seq != seq-1 {
+		t.Errorf("%d parts of 15 MiB, %v", len(list), err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,12 +47,35 @@ CREATE TABLE workcell.conversation (
 	PRIMARY KEY (run, seq)
 );
 CREATE INDEX conversation_path ON workcell.conversation (run, path);
+`, `
+ALTER TABLE workcell.run ADD COLUMN step text NOT NULL DEFAULT '',
+	ADD COLUMN error         text NOT NULL DEFAULT '',
+	ADD COLUMN tokens_in     bigint NOT NULL DEFAULT 0,
+	ADD COLUMN tokens_out    bigint NOT NULL DEFAULT 0,
+	ADD COLUMN tokens_cached bigint NOT NULL DEFAULT 0,
+	ADD COLUMN turns         bigint NOT NULL DEFAULT 0,
+	ADD COLUMN calls         bigint NOT NULL DEFAULT 0,
+	ADD COLUMN estimated     boolean NOT NULL DEFAULT false,
+	ADD COLUMN cost          double precision;
+CREATE TABLE workcell.transcript (
+	run   text NOT NULL REFERENCES workcell.run (id) ON DELETE CASCADE,
+	seq   bigint NOT NULL,
+	path  text NOT NULL,
+	ended timestamptz NOT NULL,
+	data  text NOT NULL,
+	PRIMARY KEY (run, seq)
+);
+CREATE INDEX transcript_path ON workcell.transcript (run, path);
+CREATE INDEX transcript_ended ON workcell.transcript (ended);
 `}}
 }
 
 // Journal is a [runstore.Store] in a database. It is safe for concurrent use, and several processes may use the
 // database.
 type Journal struct {
+	// Transcripts keeps the conversations of finished attempts until PruneTranscripts. Set it before the first use.
+	Transcripts bool
+
 	db          *postgres.DB
 	owner, note string // owner and note of new runs
 }
@@ -80,7 +104,9 @@ var (
 
 // For returns the journal for runs of an owner from Join of the database's session store. note is for the process that
 // resumes these runs.
-func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.db, owner, note} }
+func (j *Journal) For(owner, note string) workflow.Journal {
+	return &Journal{j.Transcripts, j.db, owner, note}
+}
 
 // Append implements [workflow.Journal]. When Append returns nil, the entry is on the server's disk. If the entry's
 // number exists or leaves a gap, or if the run has another owner by now, the error wraps backend.ErrExists: a run has
@@ -136,19 +162,21 @@ ON CONFLICT DO NOTHING`, e.RunID, e.Workflow, e.Hash, e.Time, note, e.Seq)
 // expected state. If appendChecked would refuse the entry, appendPlain adds nothing. If an earlier attempt may have
 // added the entry and its answer was lost, retried is true.
 func (j *Journal) appendPlain(ctx context.Context, e workflow.Entry, data, part string) (done, retried bool, err error) {
-	query, args := `
-WITH living AS (SELECT FROM workcell.owner WHERE id = $4 FOR KEY SHARE),
-locked AS (UPDATE workcell.run SET entries = $2 WHERE id = $1 AND entries = $2 - 1
-	AND ($4 = '' OR owner = $4 AND EXISTS (SELECT FROM living)) RETURNING id)`, []any{e.RunID, e.Seq, data, j.owner}
+	args, change, more := append([]any{e.RunID, e.Seq, data, j.owner}, runstore.Progress(e)...), progress, ""
 	switch e.Kind {
 	case workflow.EventStepStarted:
 	case workflow.EventStepProgress:
-		query, args = query+`, part AS (INSERT INTO workcell.conversation SELECT id, $2, $5, $6 FROM locked)`, append(args, e.Path, part)
+		args, change = append(args[:4:4], e.Path, part), ""
+		more = `, part AS (INSERT INTO workcell.conversation SELECT id, $2, $5, $6 FROM locked)`
 	case workflow.EventStepFinished:
-		query, args = query+`, part AS (DELETE FROM workcell.conversation WHERE path = $5 AND run IN (SELECT id FROM locked))`, append(args, e.Path)
+		args, more = append(args, e.Path), j.endConversation(`path = $14`)
 	default:
 		return false, false, nil
 	}
+	query := `
+WITH living AS (SELECT FROM workcell.owner WHERE id = $4 FOR KEY SHARE),
+locked AS (UPDATE workcell.run SET entries = $2` + change + ` WHERE id = $1 AND entries = $2 - 1
+	AND ($4 = '' OR owner = $4 AND EXISTS (SELECT FROM living)) RETURNING id)` + more
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
 		retried = again
 		tag, err := q.Exec(ctx, query+` INSERT INTO workcell.entry SELECT id, $2, $3 FROM locked`, args...)
@@ -156,6 +184,27 @@ locked AS (UPDATE workcell.run SET entries = $2 WHERE id = $1 AND entries = $2 -
 		return err
 	})
 	return done, retried, err
+}
+
+// progress changes a run by the parameters of runstore.Progress, which are 5 to 13.
+const progress = `, step = CASE WHEN $5::text = '' THEN step ELSE $5 END, error = $6::text,
+	tokens_in = tokens_in + $7::bigint, tokens_out = tokens_out + $8::bigint, tokens_cached = tokens_cached + $9::bigint,
+	turns = turns + $10::bigint, calls = calls + $11::bigint, estimated = estimated OR $12::boolean,
+	cost = coalesce(cost + $13::double precision, cost, $13)`
+
+// endConversation returns the parts of a statement that delete parts of the conversations of the runs in locked, or
+// move them to the kept ones, of which they delete the oldest. Parts that the same statement moves are never deleted.
+func (j *Journal) endConversation(which string) string {
+	end := `, part AS (DELETE FROM workcell.conversation WHERE ` + which + ` AND run IN (SELECT id FROM locked) RETURNING run, seq, path, data)`
+	if !j.Transcripts {
+		return end
+	}
+	return end + `, kept AS (INSERT INTO workcell.transcript SELECT run, seq, path, now(), data FROM part),
+size AS (SELECT run, seq, sum(bytes) OVER (PARTITION BY run ORDER BY seq DESC) AS bytes FROM (
+	SELECT run, seq, octet_length(data) AS bytes FROM workcell.transcript WHERE run IN (SELECT id FROM locked)
+	UNION ALL SELECT run, seq, octet_length(data) FROM part) s),
+trimmed AS (DELETE FROM workcell.transcript t USING size
+	WHERE t.run = size.run AND t.seq = size.seq AND size.bytes > ` + strconv.Itoa(runstore.MaxTranscripts) + `)`
 }
 
 // has reports whether exactly this entry exists.
@@ -188,7 +237,7 @@ func (j *Journal) appendChecked(ctx context.Context, e workflow.Entry, data, par
 		case e.Seq != last+1:
 			return errGap
 		}
-		return insert(ctx, tx, e, data, part)
+		return j.insert(ctx, tx, e, data, part)
 	})
 }
 
@@ -210,37 +259,73 @@ func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner st
 }
 
 // insert adds an entry to a locked run. The last entry ends the run. When an attempt has finished, insert deletes its
-// conversation, which may be large and is not needed. All statements are sent in one batch.
-func insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string) error {
+// conversation or moves it to the kept ones. All statements are sent in one batch.
+func (j *Journal) insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data, part string) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`INSERT INTO workcell.entry VALUES ($1, $2, $3)`, e.RunID, e.Seq, data)
+	args, change := []any{e.RunID, e.Seq}, ""
+	const locked = `WITH locked AS (SELECT $1::text AS id)`
 	switch e.Kind {
 	case workflow.EventStepProgress:
 		batch.Queue(`INSERT INTO workcell.conversation VALUES ($1, $2, $3, $4)`, e.RunID, e.Seq, e.Path, part)
 	case workflow.EventStepFinished:
-		batch.Queue(`DELETE FROM workcell.conversation WHERE run = $1 AND path = $2`, e.RunID, e.Path)
+		batch.Queue(locked+j.endConversation(`path = $2`)+` SELECT`, e.RunID, e.Path)
 	case workflow.EventRunFinished:
-		batch.Queue(`DELETE FROM workcell.conversation WHERE run = $1`, e.RunID)
-		batch.Queue(`UPDATE workcell.run SET finished = $2, outcome = $3 WHERE id = $1`, e.RunID, e.Time, string(e.Outcome))
+		batch.Queue(locked+j.endConversation(`true`)+` SELECT`, e.RunID)
 		batch.Queue(`SELECT pg_notify('`+channel+`', $1)`, e.RunID)
 	}
-	batch.Queue(`UPDATE workcell.run SET entries = $2 WHERE id = $1`, e.RunID, e.Seq)
+	switch e.Kind {
+	case workflow.EventStepStarted, workflow.EventStepFinished, workflow.EventRunFinished:
+		var finished *time.Time
+		if e.Kind == workflow.EventRunFinished {
+			finished = &e.Time
+		}
+		args = append(append(args, finished, string(e.Outcome)), runstore.Progress(e)...)
+		change = `, finished = coalesce($3::timestamptz, finished), outcome = coalesce(nullif($4::text, ''), outcome)` + progress
+	}
+	batch.Queue(`UPDATE workcell.run SET entries = $2`+change+` WHERE id = $1`, args...)
 	return tx.SendBatch(ctx, batch).Close()
 }
 
 // Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
 // wraps backend.ErrNotFound. If its entries cannot be read, the error wraps runstore.ErrDamaged.
-func (j *Journal) Entries(ctx context.Context, runID string) (list []workflow.Entry, err error) {
+func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
+	list, err := j.EntriesAfter(ctx, runID, 0)
+	return runstore.Check(ctx, j, runID, list, err)
+}
+
+// EntriesAfter returns the entries of a run after a number, as Entries does. If there are none, the list is empty.
+func (j *Journal) EntriesAfter(ctx context.Context, runID string, seq int64) ([]workflow.Entry, error) {
+	return collect(ctx, j, scanEntry, `SELECT e.data, c.data FROM workcell.entry e
+LEFT JOIN workcell.conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = $1 AND e.seq > $2 ORDER BY e.seq`, runID, seq)
+}
+
+// Transcript returns the entries of kind EventStepProgress of a step with their parts of the conversation, including
+// the kept parts of finished attempts.
+func (j *Journal) Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error) {
+	return collect(ctx, j, scanEntry, `SELECT e.data, c.data FROM (
+	SELECT seq, data FROM workcell.transcript WHERE run = $1 AND path = $2
+	UNION ALL SELECT seq, data FROM workcell.conversation WHERE run = $1 AND path = $2) c
+JOIN workcell.entry e ON e.run = $1 AND e.seq = c.seq ORDER BY e.seq`, runID, path)
+}
+
+// collect returns the rows of a query.
+func collect[T any](ctx context.Context, j *Journal, scan pgx.RowToFunc[T], query string, args ...any) (list []T, err error) {
 	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		rows, err := q.Query(ctx, `SELECT e.data, c.data FROM workcell.entry e LEFT JOIN workcell.conversation c ON c.run = e.run AND c.seq = e.seq
-WHERE e.run = $1 ORDER BY e.seq`, runID)
+		rows, err := q.Query(ctx, query, args...)
 		if err != nil {
 			return err
 		}
-		list, err = pgx.CollectRows(rows, scanEntry)
+		list, err = pgx.CollectRows(rows, scan)
 		return err
 	})
-	return runstore.Check(ctx, j, runID, list, err)
+	return list, err
+}
+
+// PruneTranscripts deletes the kept conversations of attempts that finished before a time. It returns the number of
+// deleted parts.
+func (j *Journal) PruneTranscripts(ctx context.Context, before time.Time) (int64, error) {
+	return j.db.Exec(ctx, `DELETE FROM workcell.transcript WHERE ended < $1`, before)
 }
 
 func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
@@ -269,7 +354,7 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 		if err != nil {
 			return err
 		}
-		return insert(ctx, tx, e, data, "")
+		return j.insert(ctx, tx, e, data, "")
 	})
 }
 
@@ -329,35 +414,43 @@ func (j *Journal) Watch(ctx context.Context, runID string, changed func()) error
 	})
 }
 
-// Runs returns the latest runs, newest first, at most limit.
-func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
-	return j.runs(ctx, `ORDER BY started DESC, id LIMIT $1`, limit)
+// Runs returns a page of runs, newest first.
+func (j *Journal) Runs(ctx context.Context, q runstore.Query) (runstore.Page, error) {
+	started, id, err := q.Cursor()
+	if err != nil {
+		return runstore.Page{}, err
+	}
+	const which = ` WHERE ($1::text = '' OR workflow = $1)
+AND ($2::text = '' OR strpos(lower(id || ' ' || workflow || ' ' || error), $2) > 0)
+AND ($3::text = '' OR strpos($3, ',' || outcome || ',') > 0) `
+	total, err := collect(ctx, j, pgx.RowTo[int], `SELECT count(*) FROM (SELECT FROM workcell.run`+which+`LIMIT $4) found`,
+		append(q.Filter(), runstore.MaxTotal)...)
+	if err != nil {
+		return runstore.Page{}, err
+	}
+	list, err := j.runs(ctx, which+`AND (started, id) < ($4, $5) ORDER BY started DESC, id DESC LIMIT $6`,
+		append(q.Filter(), started, id, q.Limit+1)...)
+	return q.Page(list, total[0]), err
 }
 
 // Run returns a run. If the run is unknown, the error wraps backend.ErrNotFound.
 func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
-	list, err := j.runs(ctx, `WHERE id = $1`, id)
+	list, err := j.runs(ctx, ` WHERE id = $1`, id)
 	return runstore.One(id, list, err)
 }
 
-func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runstore.Run, err error) {
-	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		rows, err := q.Query(ctx, `SELECT id, workflow, hash, started, finished, outcome, owner, note, cancel FROM workcell.run `+which, arg)
-		if err != nil {
-			return err
+func (j *Journal) runs(ctx context.Context, which string, args ...any) ([]runstore.Run, error) {
+	return collect(ctx, j, func(row pgx.CollectableRow) (r runstore.Run, err error) {
+		var finished *time.Time
+		err = row.Scan(&r.ID, &r.Workflow, &r.Hash, &r.Started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel,
+			&r.Step, &r.Error, &r.Usage.In, &r.Usage.Out, &r.Usage.CacheRead, &r.Usage.Turns, &r.Usage.Calls, &r.Usage.Estimated, &r.CostUSD)
+		r.Started = r.Started.UTC()
+		if finished != nil {
+			r.Finished = finished.UTC()
 		}
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r runstore.Run, err error) {
-			var finished *time.Time
-			err = row.Scan(&r.ID, &r.Workflow, &r.Hash, &r.Started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
-			r.Started = r.Started.UTC()
-			if finished != nil {
-				r.Finished = finished.UTC()
-			}
-			return r, err
-		})
-		return err
-	})
-	return list, err
+		return r, err
+	}, `SELECT id, workflow, hash, started, finished, outcome, owner, note, cancel,
+	step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost FROM workcell.run`+which, args...)
 }
 
 // Prune deletes the runs that finished before a time, and their entries. It returns the number of deleted runs.

@@ -19,7 +19,12 @@ func TestJournal(t *testing.T) {
 	journaltest.Run(t, func(t *testing.T) journaltest.Place {
 		url := pgtest.Database(t)
 		return journaltest.Place{
-			Open:     func(t *testing.T) runstore.Store { return journal(t, url) },
+			Open: func(t *testing.T) runstore.Store { return journal(t, url) },
+			OpenKeeping: func(t *testing.T) runstore.Store {
+				j := journal(t, url)
+				j.Transcripts = true
+				return j
+			},
 			Sessions: func(t *testing.T) record.Store { return records(t, url) },
 			Exec:     func(t *testing.T, query string) { pgtest.Exec(t, url+"&search_path=workcell", query) },
 		}

@@ -9,9 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -26,7 +29,83 @@ type Run struct {
 	Owner    string           `json:"-"`                 // owner id of the current or latest process; see Lives
 	Note     string           `json:"-"`                 // note that was passed to For
 	Cancel   bool             `json:"-"`                 // a process has requested its cancellation
+
+	Step    string         `json:"step,omitempty"`     // path of the step that started last
+	Error   string         `json:"error,omitempty"`    // why the latest attempt or the run failed, on one line
+	Usage   workflow.Usage `json:"usage,omitzero"`     // total of the finished attempts, even if they do not count anymore
+	CostUSD *float64       `json:"cost_usd,omitempty"` // known cost of these attempts
 }
+
+// Query selects a page of runs.
+type Query struct {
+	Limit    int                // maximum number of runs
+	Before   string             // Page.Next of the previous page; empty for the first page
+	Workflow string             // id of the workflow; empty for all
+	Outcomes []workflow.Outcome // an empty outcome is for runs that have not finished; nil for all
+	Text     string             // part of the id, workflow, or error; ASCII letters match in both cases
+}
+
+// Page is a part of a list of runs.
+type Page struct {
+	Runs  []Run
+	Total int    // number of runs on all pages, at most MaxTotal
+	Next  string // Query.Before of the next page; empty for the last page
+}
+
+// MaxTotal is the maximum of Page.Total.
+const MaxTotal = 10_000
+
+// Filter returns the parameters of statements: workflow, lower-case text, and outcomes, each between commas.
+func (q Query) Filter() []any {
+	outcomes := ""
+	for _, o := range q.Outcomes {
+		outcomes += "," + string(o) + ","
+	}
+	return []any{q.Workflow, strings.ToLower(q.Text), outcomes}
+}
+
+// Cursor returns the start and the id of the run before the page. The first page follows a time in the far future.
+func (q Query) Cursor() (started time.Time, id string, err error) {
+	if q.Before == "" {
+		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), "", nil
+	}
+	at, id, _ := strings.Cut(q.Before, "-")
+	micros, err := strconv.ParseInt(at, 36, 64)
+	if err != nil {
+		err = fmt.Errorf("invalid position %q in the list of runs: %w", sanitize.Clip(q.Before), backend.ErrInvalid)
+	}
+	return time.UnixMicro(micros).UTC(), id, err
+}
+
+// Page returns the page with the first runs of a list, which has an additional run if there is a next page.
+func (q Query) Page(list []Run, total int) Page {
+	p := Page{Runs: list, Total: total}
+	if len(list) > q.Limit {
+		p.Runs = list[:q.Limit]
+		last := p.Runs[q.Limit-1]
+		p.Next = strconv.FormatInt(last.Started.UnixMicro(), 36) + "-" + last.ID
+	}
+	return p
+}
+
+// Progress returns the parameters of statements that update a Run for an entry: step, error, the numbers of the usage,
+// and cost. An empty step keeps the previous step.
+func Progress(e workflow.Entry) []any {
+	step, why, u := "", "", workflow.Usage{}
+	if e.Kind == workflow.EventStepStarted {
+		step = e.Path
+	}
+	if e.Error != nil {
+		why = sanitize.Cut(sanitize.Line(e.Error.Message), 1000)
+	}
+	if e.Usage != nil {
+		u = *e.Usage
+	}
+	return []any{step, why, u.In, u.Out, u.CacheRead, u.Turns, u.Calls, u.Estimated, e.CostUSD}
+}
+
+// MaxTranscripts is the maximum size in bytes of the kept conversations of a run. The oldest parts are deleted first.
+const MaxTranscripts = 64 << 20
 
 // Store stores the journals of runs. It must be safe for concurrent use, and several processes may use it. Times may
 // lose precision below a microsecond.
@@ -40,6 +119,15 @@ type Store interface {
 	// Entries must return the entries of a run without the conversations of finished attempts. If the run is unknown, the
 	// error must wrap backend.ErrNotFound. If its entries cannot be read, the error must wrap ErrDamaged.
 	Entries(ctx context.Context, runID string) ([]workflow.Entry, error)
+	// EntriesAfter must return the entries of a run after a number, as Entries does. If there are none, it must return an
+	// empty list without an error, even for an unknown run.
+	EntriesAfter(ctx context.Context, runID string, seq int64) ([]workflow.Entry, error)
+	// Transcript must return the entries of kind EventStepProgress of a step, with their parts of the conversation. If the
+	// store keeps conversations, it must include those of finished attempts.
+	Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error)
+	// PruneTranscripts must delete the kept conversations of attempts that finished before a time. It must return the
+	// number of deleted parts.
+	PruneTranscripts(ctx context.Context, before time.Time) (int64, error)
 	// Finish must end a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
 	// EventRunFinished. If the run has finished, Finish must do nothing.
 	Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error
@@ -51,8 +139,8 @@ type Store interface {
 	Take(ctx context.Context, runID, from, to string) error
 	// AskCancel must request that the owner of a run cancels it. The owner sees the request in Run.Cancel.
 	AskCancel(ctx context.Context, runID string) error
-	// Runs must return the latest runs, newest first, at most limit.
-	Runs(ctx context.Context, limit int) ([]Run, error)
+	// Runs must return a page of runs, newest first.
+	Runs(ctx context.Context, q Query) (Page, error)
 	// Run must return a run. If the run is unknown, the error must wrap backend.ErrNotFound.
 	Run(ctx context.Context, id string) (Run, error)
 	// Prune must delete the runs that finished before a time, and their entries. It must return the number of deleted

@@ -45,11 +45,34 @@ CREATE TABLE conversation (
 	PRIMARY KEY (run, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX conversation_path ON conversation (run, path);
+`, `
+ALTER TABLE run ADD COLUMN step TEXT NOT NULL DEFAULT '';
+ALTER TABLE run ADD COLUMN error TEXT NOT NULL DEFAULT '';
+ALTER TABLE run ADD COLUMN tokens_in INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN tokens_out INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN tokens_cached INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN turns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN calls INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN estimated INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN cost REAL;
+CREATE TABLE transcript (
+	run   TEXT NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+	seq   INTEGER NOT NULL,
+	path  TEXT NOT NULL,
+	ended INTEGER NOT NULL,
+	data  TEXT NOT NULL,
+	PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX transcript_path ON transcript (run, path);
+CREATE INDEX transcript_ended ON transcript (ended);
 `}}
 }
 
 // Journal is a [runstore.Store] in a file. It is safe for concurrent use, and several processes may use the file.
 type Journal struct {
+	// Transcripts keeps the conversations of finished attempts until PruneTranscripts. Set it before the first use.
+	Transcripts bool
+
 	f           *sqlitefile.File
 	owner, note string // owner and note of new runs
 }
@@ -71,14 +94,17 @@ var errGap = errors.New("the entry does not follow the run's last entry")
 
 // For returns the journal for runs of an owner from Join of the file's session store. note is for the process that
 // resumes these runs.
-func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.f, owner, note} }
+func (j *Journal) For(owner, note string) workflow.Journal {
+	return &Journal{j.Transcripts, j.f, owner, note}
+}
 
 // Append implements [workflow.Journal]. When Append returns nil, the entry is on disk. If the entry's number exists or
 // leaves a gap, the error wraps backend.ErrExists: a run has only one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
 		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
+			if _, err := tx.ExecContext(ctx, `INSERT INTO run (id, workflow, hash, started, finished, outcome, owner, note, cancel)
+VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
 				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), j.owner, j.note); err != nil {
 				return err
 			}
@@ -89,7 +115,7 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 		case e.Seq != seq:
 			return errGap
 		}
-		return insert(ctx, tx, e)
+		return j.insert(ctx, tx, e)
 	})
 	if errors.Is(err, errGap) || sqlitefile.IsConflict(err) {
 		return fmt.Errorf("entry %d of run %s: %w: %w", e.Seq, e.RunID, err, backend.ErrExists)
@@ -104,8 +130,8 @@ func next(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) 
 }
 
 // insert adds an entry. The last entry ends the run. An agent's conversation is stored separately. When the attempt has
-// finished, insert deletes the conversation, which may be large and is not needed.
-func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
+// finished, insert deletes the conversation or moves it to the kept ones.
+func (j *Journal) insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	data, part, err := runstore.Encode(e)
 	if err != nil {
 		return err
@@ -116,26 +142,66 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	switch e.Kind {
 	case workflow.EventStepProgress:
 		_, err = tx.ExecContext(ctx, `INSERT INTO conversation VALUES (?, ?, ?, ?)`, e.RunID, e.Seq, e.Path, part)
+		return err
+	case workflow.EventStepStarted:
 	case workflow.EventStepFinished:
-		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE run = ? AND path = ?`, e.RunID, e.Path)
+		err = j.endConversation(ctx, tx, e, `run = ?1 AND path = ?2`)
 	case workflow.EventRunFinished:
-		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE run = ?`, e.RunID)
+		if err = j.endConversation(ctx, tx, e, `run = ?1`); err == nil {
+			_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
+		}
+	default:
+		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if e.Kind != workflow.EventRunFinished {
-		return nil
+	_, err = tx.ExecContext(ctx, `UPDATE run SET step = CASE WHEN ?1 = '' THEN step ELSE ?1 END, error = ?2,
+tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4, tokens_cached = tokens_cached + ?5, turns = turns + ?6, calls = calls + ?7,
+estimated = estimated OR ?8, cost = coalesce(cost + ?9, cost, ?9) WHERE id = ?10`, append(runstore.Progress(e), e.RunID)...)
+	return err
+}
+
+// endConversation deletes parts of conversations or moves them to the kept ones, of which it deletes the oldest.
+func (j *Journal) endConversation(ctx context.Context, tx *sql.Tx, e workflow.Entry, which string) (err error) {
+	if j.Transcripts {
+		_, err = tx.ExecContext(ctx, `INSERT INTO transcript SELECT run, seq, path, ?3, data FROM conversation WHERE `+which,
+			e.RunID, e.Path, time.Now().UnixMicro())
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE `+which, e.RunID, e.Path)
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `DELETE FROM transcript WHERE run = ?1 AND seq <= (SELECT max(seq) FROM (
+SELECT seq, sum(octet_length(data)) OVER (ORDER BY seq DESC) AS size FROM transcript WHERE run = ?1) WHERE size > ?2)`,
+			e.RunID, runstore.MaxTranscripts)
+	}
 	return err
 }
 
 // Entries returns the entries of a run without the conversations of finished attempts. If the run is unknown, the error
 // wraps backend.ErrNotFound. If its entries cannot be read, the error wraps runstore.ErrDamaged.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
-	var list []workflow.Entry
-	err := j.f.Each(ctx, func(row sqlitefile.Row) error {
+	list, err := j.EntriesAfter(ctx, runID, 0)
+	return runstore.Check(ctx, j, runID, list, err)
+}
+
+// EntriesAfter returns the entries of a run after a number, as Entries does. If there are none, the list is empty.
+func (j *Journal) EntriesAfter(ctx context.Context, runID string, seq int64) ([]workflow.Entry, error) {
+	return j.entries(ctx, `SELECT e.data, c.data FROM entry e LEFT JOIN conversation c ON c.run = e.run AND c.seq = e.seq
+WHERE e.run = ? AND e.seq > ? ORDER BY e.seq`, runID, seq)
+}
+
+// Transcript returns the entries of kind EventStepProgress of a step with their parts of the conversation, including
+// the kept parts of finished attempts.
+func (j *Journal) Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error) {
+	return j.entries(ctx, `SELECT e.data, c.data FROM (
+SELECT seq, data FROM transcript WHERE run = ?1 AND path = ?2 UNION ALL SELECT seq, data FROM conversation WHERE run = ?1 AND path = ?2) c
+JOIN entry e ON e.run = ?1 AND e.seq = c.seq ORDER BY e.seq`, runID, path)
+}
+
+func (j *Journal) entries(ctx context.Context, query string, args ...any) (list []workflow.Entry, err error) {
+	err = j.f.Each(ctx, func(row sqlitefile.Row) error {
 		var data string
 		var part *string
 		if err := row.Scan(&data, &part); err != nil {
@@ -144,8 +210,14 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 		e, err := runstore.Decode(data, part)
 		list = append(list, e)
 		return err
-	}, `SELECT e.data, c.data FROM entry e LEFT JOIN conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = ? ORDER BY e.seq`, runID)
-	return runstore.Check(ctx, j, runID, list, err)
+	}, query, args...)
+	return list, err
+}
+
+// PruneTranscripts deletes the kept conversations of attempts that finished before a time. It returns the number of
+// deleted parts.
+func (j *Journal) PruneTranscripts(ctx context.Context, before time.Time) (int64, error) {
+	return j.f.Exec(ctx, `DELETE FROM transcript WHERE ended < ?`, before.UnixMicro())
 }
 
 // Finish ends a run that will not be resumed, even if its entries are damaged: it appends an entry of kind
@@ -164,7 +236,7 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 		if err != nil {
 			return err
 		}
-		return insert(ctx, tx, workflow.Entry{
+		return j.insert(ctx, tx, workflow.Entry{
 			RunID: runID, Seq: seq, Time: time.Now().UTC(), Kind: workflow.EventRunFinished, Outcome: outcome, Error: why,
 		})
 	})
@@ -198,29 +270,45 @@ func (j *Journal) AskCancel(ctx context.Context, runID string) error {
 	return err
 }
 
-// Runs returns the latest runs, newest first, at most limit.
-func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
-	return j.runs(ctx, `ORDER BY started DESC, id LIMIT ?`, limit)
+// Runs returns a page of runs, newest first.
+func (j *Journal) Runs(ctx context.Context, q runstore.Query) (runstore.Page, error) {
+	started, id, err := q.Cursor()
+	if err != nil {
+		return runstore.Page{}, err
+	}
+	const which = ` WHERE (?1 = '' OR workflow = ?1) AND (?2 = '' OR instr(lower(id || ' ' || workflow || ' ' || error), ?2) > 0)
+AND (?3 = '' OR instr(?3, ',' || outcome || ',') > 0) `
+	total := 0
+	err = j.f.Each(ctx, func(row sqlitefile.Row) error { return row.Scan(&total) },
+		`SELECT count(*) FROM (SELECT 1 FROM run`+which+`LIMIT ?4)`, append(q.Filter(), runstore.MaxTotal)...)
+	if err != nil {
+		return runstore.Page{}, err
+	}
+	list, err := j.runs(ctx, which+`AND (started, id) < (?4, ?5) ORDER BY started DESC, id DESC LIMIT ?6`,
+		append(q.Filter(), started.UnixMicro(), id, q.Limit+1)...)
+	return q.Page(list, total), err
 }
 
 // Run returns a run. If the run is unknown, the error wraps backend.ErrNotFound.
 func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
-	list, err := j.runs(ctx, `WHERE id = ?`, id)
+	list, err := j.runs(ctx, ` WHERE id = ?`, id)
 	return runstore.One(id, list, err)
 }
 
-func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runstore.Run, err error) {
+func (j *Journal) runs(ctx context.Context, which string, args ...any) (list []runstore.Run, err error) {
 	err = j.f.Each(ctx, func(row sqlitefile.Row) error {
 		var r runstore.Run
 		var started, finished int64
-		err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
+		err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel,
+			&r.Step, &r.Error, &r.Usage.In, &r.Usage.Out, &r.Usage.CacheRead, &r.Usage.Turns, &r.Usage.Calls, &r.Usage.Estimated, &r.CostUSD)
 		r.Started = time.UnixMicro(started).UTC()
 		if finished != 0 {
 			r.Finished = time.UnixMicro(finished).UTC()
 		}
 		list = append(list, r)
 		return err
-	}, `SELECT id, workflow, hash, started, finished, outcome, owner, note, cancel FROM run `+which, arg)
+	}, `SELECT id, workflow, hash, started, finished, outcome, owner, note, cancel,
+step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost FROM run`+which, args...)
 	return list, err
 }
 

@@ -22,6 +22,12 @@ func TestJournal(t *testing.T) {
 				j, err := sqlitejournal.Open(t.Context(), path)
 				return closing(t, j, err)
 			},
+			OpenKeeping: func(t *testing.T) runstore.Store {
+				j, err := sqlitejournal.Open(t.Context(), path)
+				closing(t, j, err)
+				j.Transcripts = true
+				return j
+			},
 			Sessions: func(t *testing.T) record.Store {
 				s, err := sqlite.Open(t.Context(), path)
 				return closing(t, s, err)

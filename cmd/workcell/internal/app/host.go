@@ -146,7 +146,11 @@ func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) 
 	if h.onReply != nil {
 		h.onReply(res, err)
 	}
-	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}, err
+	out := workflow.OutputOf(res)
+	if out.Usage != nil && h.script != nil {
+		out.Usage.Estimated = true
+	}
+	return out, err
 }
 
 func (h *Host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {

@@ -38,7 +38,12 @@ func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error)
 		return nil, UsageError(fmt.Errorf("%s requires a PostgreSQL state database", what),
 			"set WORKCELL_STATE or pass --state postgres://user@host/database, or run workflows without --detach")
 	}
-	return worker.Open(ctx, place.URL)
+	q, err := worker.Open(ctx, place.URL)
+	if err != nil {
+		return nil, err
+	}
+	q.Journal().Transcripts = a.keepsTranscripts()
+	return q, nil
 }
 
 // Detach adds a run to the queue and returns its first journal entry.

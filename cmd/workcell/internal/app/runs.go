@@ -92,12 +92,12 @@ func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	if !errors.Is(err, backend.ErrNotFound) {
 		return r, err
 	}
-	runs, err := j.Runs(ctx, MaxRuns)
+	page, err := j.Runs(ctx, runstore.Query{Limit: MaxRuns, Text: id})
 	if err != nil {
 		return r, err
 	}
 	var found []runstore.Run
-	for _, r := range runs {
+	for _, r := range page.Runs {
 		if abbreviates(id, r.ID) {
 			found = append(found, r)
 		}

@@ -84,7 +84,14 @@ func (a *App) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return place.OpenJournal(ctx)
+	return place.OpenJournal(ctx, a.keepsTranscripts())
+}
+
+// keepsTranscripts reports whether the conversations of finished steps are kept. Commands that need no configuration
+// work with an invalid one.
+func (a *App) keepsTranscripts() bool {
+	conf, err := a.Config()
+	return err == nil && conf.KeepTranscripts > 0
 }
 
 // SaveEnv returns a function that stores the variables of `sandbox open -e`, because later commands run in other

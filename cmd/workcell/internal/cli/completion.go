@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // maxCompletions is the maximum number of completed runs, latest first.
@@ -110,17 +111,17 @@ func (a *Command) runIDs(ctx context.Context) []cobra.Completion {
 	if !ok {
 		return nil
 	}
-	j, err := place.OpenJournal(ctx)
+	j, err := place.OpenJournal(ctx, false)
 	if err != nil {
 		return nil
 	}
 	defer j.Close() // opened for reading only
-	runs, err := j.Runs(ctx, maxCompletions)
+	page, err := j.Runs(ctx, runstore.Query{Limit: maxCompletions})
 	if err != nil {
 		return nil
 	}
-	ids := make([]cobra.Completion, len(runs))
-	for i, r := range runs {
+	ids := make([]cobra.Completion, len(page.Runs))
+	for i, r := range page.Runs {
 		state, _ := app.RunState(ctx, j, r) // on error, the description lacks the state
 		ids[i] = cobra.CompletionWithDesc(r.ID, r.Workflow+", "+state+", "+Age(time.Since(r.Started)))
 	}

@@ -65,6 +65,8 @@ type Config struct {
 	KeepRuns      time.Duration // retention period of the journals of finished runs
 	KeepSandboxes time.Duration // retention period of sandboxes with --keep
 
+	KeepTranscripts time.Duration // retention period of agents' conversations after their steps; 0 for none
+
 	allowImages []string
 	allowed     *backend.ImagePolicy // nil allows all images
 	allowOrigin string
@@ -106,7 +108,8 @@ func Load(o Options) (*Config, error) {
 	}
 	c := &Config{
 		Backend: "auto", KeepRuns: 30 * 24 * time.Hour, KeepSandboxes: 7 * 24 * time.Hour,
-		Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{},
+		KeepTranscripts: 7 * 24 * time.Hour,
+		Images:          map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{},
 	}
 	table := c.settings(o.Env, o.Backends)
 	if err := c.readFile(o, table); err != nil {
@@ -226,6 +229,7 @@ type setting struct {
 	fallback any    // shown if it is not set; nil is the value itself
 	flag     string // of the command line; empty for none
 	variable string // of the environment; empty for none
+	zero     bool   // the file may set it to 0
 	// check looks at a value of the file, which *to has, and may convert it; may be nil.
 	check func() (problem, hint string)
 	read  func(*reader) // converts a value of the file, and adds problems inside of it; may be nil

@@ -71,7 +71,7 @@ limits:
   idle_timeout: 1m
   exec_timeout: 30s
 telemetry: {endpoint: "http://localhost:4318", protocol: grpc, service_name: agents, content: true}
-retention: {runs: 240h, kept: 24h}
+retention: {runs: 240h, kept: 24h, transcripts: 0}
 oci_runtime: runsc
 isolation: kernel
 kubernetes:
@@ -93,7 +93,7 @@ func TestEverySetting(t *testing.T) {
 	}
 	for _, key := range []string{
 		"backend", "images.python", "allow_images", "map_images", "limits.memory_mb", "limits.file_bytes", "limits.idle_timeout", "limits.exec_timeout",
-		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "oci_runtime", "isolation",
+		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "retention.transcripts", "oci_runtime", "isolation",
 		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
 		"kubernetes.labels", "kubernetes.annotations",
 	} {
@@ -103,14 +103,14 @@ func TestEverySetting(t *testing.T) {
 	}
 	got := []any{
 		c.Backend, c.OCIRuntime, c.Isolation, c.Image("python"), c.Image("node"), c.Images, c.MapImages, c.Limits, c.IdleTimeout, c.ExecTimeout,
-		c.Variables, c.TraceContent, c.KeepRuns, c.KeepSandboxes, c.File, len(origins(c)),
+		c.Variables, c.TraceContent, c.KeepRuns, c.KeepSandboxes, c.KeepTranscripts, c.File, len(origins(c)),
 		c.Kubernetes, fmt.Sprint(c.Kubernetes.Tolerations),
 	}
 	if diff := cmp.Diff([]any{
 		"containerd", "runsc", backend.IsolationKernel, "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		[]string{"node:20-slim=registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
-		true, 240 * time.Hour, 24 * time.Hour, m.users(), 22,
+		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), m.users(), 23,
 		Kubernetes{
 			ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"disk=ssd", "pool=agents"}, PriorityClass: "low",
 			Labels: []string{"example.com/team=ml"}, Annotations: []string{"example.com/note=a, b"},
@@ -235,6 +235,7 @@ func TestStrict(t *testing.T) {
 		"telemetry: {endpoint: 'http://u:secret@'}":   `1:23: the endpoint is not an http or https URL`,
 		"telemetry: {protocol: udp}":                  `1:23: unknown protocol "udp"`,
 		"retention: {runs: 30 days}":                  `1:19: retention.runs must be a duration, not text; write it as`,
+		"retention: {transcripts: -1s}":               `1:26: -1s is out of range; from 0s to 87600h0m0s`,
 		"retention: {runs: 0s}":                       `1:19: retention.runs is 0; remove it`,
 		"- backend":                                   `1:1: the file must be a mapping, not a list`,
 		"a: b\n---\nc: d":                             `more than one YAML document`,

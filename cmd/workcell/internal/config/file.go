@@ -68,6 +68,7 @@ func (r *reader) set(s *setting, n *yamlnode.Node) {
 	if isPairs {
 		to = &values
 	}
+	r.Zero = s.zero
 	if !r.Decode(n, s.key, to) {
 		return
 	}

@@ -35,6 +35,7 @@ const (
 	keyTelemetry     = "telemetry."
 	keyRetentionRuns = "retention.runs"
 	keyRetentionKept = "retention.kept"
+	keyRetentionText = "retention.transcripts"
 	keyKubernetes    = "kubernetes."
 )
 
@@ -125,10 +126,10 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 				return "", ""
 			}},
 	)
-	retention := func(key string, to *time.Duration) *setting {
-		return &setting{key: key, to: to, check: func() (string, string) {
-			if *to <= 0 || *to > maxRetention {
-				return fmt.Sprintf("%v is out of range", *to), "from 1s to " + maxRetention.String()
+	retention := func(key string, to *time.Duration, least time.Duration) *setting {
+		return &setting{key: key, to: to, zero: least == 0, check: func() (string, string) {
+			if *to < least || *to > maxRetention {
+				return fmt.Sprintf("%v is out of range", *to), fmt.Sprintf("from %v to %v", least, maxRetention)
 			}
 			return "", ""
 		}}
@@ -143,8 +144,9 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		}),
 		c.telemetry("service_name", "OTEL_SERVICE_NAME", "workcell", func(string) (string, string) { return "", "" }),
 		&setting{key: keyContent, to: &c.TraceContent, flag: "trace-content"},
-		retention(keyRetentionRuns, &c.KeepRuns),
-		retention(keyRetentionKept, &c.KeepSandboxes),
+		retention(keyRetentionRuns, &c.KeepRuns, time.Second),
+		retention(keyRetentionKept, &c.KeepSandboxes, time.Second),
+		retention(keyRetentionText, &c.KeepTranscripts, 0),
 	)
 	for _, s := range list {
 		s.origin = Default

@@ -101,7 +101,7 @@ func TestConnectionCutAtEachMessage(t *testing.T) {
 		records, err := place.OpenRecords(t.Context())
 		must(t, err)
 		t.Cleanup(func() { must(t, records.Close()) })
-		journal, err := place.OpenJournal(t.Context())
+		journal, err := place.OpenJournal(t.Context(), true)
 		must(t, err)
 		t.Cleanup(func() { must(t, journal.Close()) })
 		wg.Go(func() {

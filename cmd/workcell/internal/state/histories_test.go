@@ -94,7 +94,7 @@ func beClient(raw string) error {
 	if err != nil {
 		return err
 	}
-	journal, err := c.Place.OpenJournal(ctx)
+	journal, err := c.Place.OpenJournal(ctx, true)
 	if err != nil {
 		return errors.Join(err, records.Close())
 	}
@@ -279,7 +279,7 @@ func TestHistories(t *testing.T) {
 
 // checkHistory runs processes that use a place. apart is the difference of their clocks.
 func checkHistory(t *testing.T, place Place, apart time.Duration) {
-	journal, err := place.OpenJournal(t.Context())
+	journal, err := place.OpenJournal(t.Context(), true)
 	must(t, err)
 	for i := range things {
 		err = errors.Join(err, journal.Append(t.Context(), workflow.Entry{RunID: fmt.Sprint("run_", i), Seq: 1, Time: time.Now(), Kind: workflow.EventRunStarted, Step: "0"}))

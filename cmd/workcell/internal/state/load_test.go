@@ -21,7 +21,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	records, err := place.OpenRecords(t.Context())
 	must(t, err)
 	t.Cleanup(func() { must(t, records.Close()) })
-	journal, err := place.OpenJournal(t.Context())
+	journal, err := place.OpenJournal(t.Context(), true)
 	must(t, err)
 	t.Cleanup(func() { must(t, journal.Close()) })
 	var done atomic.Int64

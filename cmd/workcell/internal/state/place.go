@@ -62,12 +62,17 @@ func (p Place) OpenRecords(ctx context.Context) (Records, error) {
 	return as[Records](sqlite.Open(ctx, p.Dir.File()))
 }
 
-// OpenJournal opens the journals of runs.
-func (p Place) OpenJournal(ctx context.Context) (runstore.Store, error) {
+// OpenJournal opens the journals of runs. If transcripts is set, they keep the conversations of finished attempts.
+func (p Place) OpenJournal(ctx context.Context, transcripts bool) (runstore.Store, error) {
 	if p.URL != "" {
-		return p.openSharedJournal(ctx)
+		return p.openSharedJournal(ctx, transcripts)
 	}
-	return as[runstore.Store](sqlitejournal.Open(ctx, p.Dir.File()))
+	j, err := sqlitejournal.Open(ctx, p.Dir.File())
+	if err != nil {
+		return nil, err
+	}
+	j.Transcripts = transcripts
+	return j, nil
 }
 
 // as prevents a nil pointer from becoming a non-nil interface.

@@ -16,8 +16,13 @@ func (p Place) openSharedRecords(ctx context.Context) (Records, error) {
 	return as[Records](pgrecord.Open(ctx, p.URL))
 }
 
-func (p Place) openSharedJournal(ctx context.Context) (runstore.Store, error) {
-	return as[runstore.Store](pgjournal.Open(ctx, p.URL))
+func (p Place) openSharedJournal(ctx context.Context, transcripts bool) (runstore.Store, error) {
+	j, err := pgjournal.Open(ctx, p.URL)
+	if err != nil {
+		return nil, err
+	}
+	j.Transcripts = transcripts
+	return j, nil
 }
 
 func (p Place) awaitSharedEnd(ctx context.Context, owner string) error {

@@ -16,7 +16,9 @@ var errNoPostgres = hint.New(hint.Unavailable, errors.New("PostgreSQL is not inc
 
 func (Place) openSharedRecords(context.Context) (Records, error) { return nil, errNoPostgres }
 
-func (Place) openSharedJournal(context.Context) (runstore.Store, error) { return nil, errNoPostgres }
+func (Place) openSharedJournal(context.Context, bool) (runstore.Store, error) {
+	return nil, errNoPostgres
+}
 
 func (Place) awaitSharedEnd(context.Context, string) error { return errNoPostgres }
 

@@ -133,12 +133,12 @@ func newRunsLsCmd(a *command) *cobra.Command {
 				return app.UsageError(fmt.Errorf("invalid value %d for --limit", limit),
 					fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
 			}
-			runs, err := j.Runs(ctx, limit)
+			page, err := j.Runs(ctx, runstore.Query{Limit: limit})
 			if err != nil {
 				return err
 			}
-			rows := make([]RunOutput, len(runs))
-			for i, r := range runs {
+			rows := make([]RunOutput, len(page.Runs))
+			for i, r := range page.Runs {
 				if rows[i], err = runRow(ctx, j, r); err != nil {
 					rows[i].State = app.RunUnknown
 					a.Notice("cannot determine the state of run %s: %v", r.ID, err)

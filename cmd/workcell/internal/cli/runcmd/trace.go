@@ -56,18 +56,18 @@ func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out strin
 		return err
 	}
 	if id == "" {
-		runs, err := j.Runs(ctx, app.MaxRuns)
+		page, err := j.Runs(ctx, runstore.Query{Limit: app.MaxRuns})
 		if err != nil {
 			return err
 		}
-		latest := slices.IndexFunc(runs, func(r runstore.Run) bool {
+		latest := slices.IndexFunc(page.Runs, func(r runstore.Run) bool {
 			_, err := os.Stat(filepath.Join(dir.Of(r.ID), runtrace.FileName))
 			return err == nil
 		})
 		if latest < 0 {
 			return app.Fail(app.ExitNotFound, errors.New("no traces found"), "")
 		}
-		id = runs[latest].ID
+		id = page.Runs[latest].ID
 	}
 	r, err := app.FindRun(ctx, j, id)
 	if err != nil {
