@@ -42,13 +42,26 @@ type Conflict struct {
 //
 // If Apply returns an error, it could not apply the remaining changes. Changes that were already applied are kept and
 // are in the result.
-func (p *Patch) Apply(dir string) (Result, error) { return p.apply(dir, false) }
+func (p *Patch) Apply(dir string) (Result, error) { return p.apply(dir, applying) }
 
 // ApplyMarked is like Apply, but if the patch and the directory changed the same lines of a text, it writes both
 // versions between conflict markers, like Git.
-func (p *Patch) ApplyMarked(dir string) (Result, error) { return p.apply(dir, true) }
+func (p *Patch) ApplyMarked(dir string) (Result, error) { return p.apply(dir, marking) }
 
-func (p *Patch) apply(dir string, mark bool) (Result, error) {
+// Check returns the result that Apply would have now. It writes nothing. It does not detect files and directories that
+// cannot be written, for example because of their permissions.
+func (p *Patch) Check(dir string) (Result, error) { return p.apply(dir, checking) }
+
+// mode is how a patch is applied.
+type mode int
+
+const (
+	applying mode = iota
+	marking
+	checking
+)
+
+func (p *Patch) apply(dir string, how mode) (Result, error) {
 	var result Result
 	root, err := openExact(dir)
 	if err != nil {
@@ -62,6 +75,9 @@ func (p *Patch) apply(dir string, mark bool) (Result, error) {
 			}
 		}
 	})
+	if how == checking {
+		a.dry = &plannedTree{at: map[string]*Entry{}, made: map[string]bool{}, cut: map[string]bool{}}
+	}
 	// Deletions come first, because a directory may become a file and vice versa. Links come last, because their targets
 	// depend on all other changes.
 	changes := slices.Clone(p.Changes)
@@ -71,7 +87,7 @@ func (p *Patch) apply(dir string, mark bool) (Result, error) {
 		c := &changes[i]
 		to := &result.Unchanged
 		s, err := a.plan(c)
-		if mark && errors.Is(err, errSameLines) {
+		if how == marking && errors.Is(err, errSameLines) {
 			to, err = &result.Marked, nil
 		}
 		switch {
@@ -163,6 +179,72 @@ type applier struct {
 	repos map[string]bool // by directory: whether it is or will become a repository
 	swept map[string]bool // directories from which leftover files were removed
 	left  int             // bytes of paths that may still be looked up for links
+	dry   *plannedTree    // of a check; nil to write
+}
+
+// plannedTree contains the entries that a check would have written.
+type plannedTree struct {
+	at        map[string]*Entry // nil for a deleted entry
+	made, cut map[string]bool   // directories below which entries are written or deleted
+}
+
+// put writes or deletes an entry.
+func (t *plannedTree) put(name string, e *Entry) {
+	t.at[name] = e
+	below := t.made
+	if e == nil {
+		below = t.cut
+	}
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		below[dir] = true
+	}
+}
+
+// lstat returns the type of the entry at name. It includes the planned entries.
+func (a *applier) lstat(name string) (fs.FileMode, error) {
+	name = filepath.ToSlash(name)
+	if a.dry != nil {
+		e, planned := a.dry.at[name]
+		switch {
+		case e != nil:
+			return e.Mode, nil
+		case a.dry.made[name]:
+			return fs.ModeDir, nil
+		}
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			switch above, planned := a.dry.at[dir]; {
+			case above != nil:
+				return 0, &fs.PathError{Op: "statat", Path: name, Err: syscall.ENOTDIR}
+			case planned: // the directory that replaces it is new
+				return 0, fs.ErrNotExist
+			}
+		}
+		if planned || a.emptied(name) {
+			return 0, fs.ErrNotExist
+		}
+	}
+	info, err := a.root.Lstat(filepath.FromSlash(name))
+	if err != nil {
+		return 0, err
+	}
+	return info.Mode(), nil
+}
+
+// emptied reports whether the planned deletions remove a directory, because they remove everything in it.
+func (a *applier) emptied(dir string) bool {
+	if !a.dry.cut[dir] {
+		return false
+	}
+	f, err := a.root.Open(filepath.FromSlash(dir))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	return err == nil && !slices.ContainsFunc(names, func(name string) bool {
+		_, err := a.lstat(path.Join(dir, name))
+		return !errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // gitParts are the names by which Git recognizes a repository.
@@ -187,7 +269,7 @@ func (a *applier) isRepository(dir string) bool {
 	is, known := a.repos[dir]
 	if !known {
 		has := func(name string) bool {
-			_, err := a.root.Lstat(filepath.FromSlash(path.Join(dir, name)))
+			_, err := a.lstat(path.Join(dir, name))
 			return err == nil || a.parts[gitPath(path.Join(dir, name))]
 		}
 		is = has("HEAD") && (has("commondir") || has("objects") && has("refs"))
@@ -245,7 +327,7 @@ func merge(c *Change, was *Entry) (*Entry, error) {
 		return nil, conflictError("the file was deleted since the patch was created")
 	case was.equal(c.Old):
 		return c.New.withPermissions(was), nil
-	case c.New == nil || was.isLink() || c.Old.isLink() || c.New.isLink() || c.isBinary() || !was.isText():
+	case c.New == nil || was.isLink() || c.Old.isLink() || c.New.isLink() || c.IsBinary() || !was.isText():
 		return nil, conflictError("the file has changed since the patch was created")
 	case strings.Contains(was.text(), markOurs):
 		return nil, conflictError("the file has unresolved conflict markers")
@@ -327,13 +409,13 @@ func (a *applier) check(name string) error {
 	}
 	for i := 1; i < len(parts); i++ {
 		dir := path.Join(parts[:i]...)
-		info, err := a.root.Lstat(filepath.FromSlash(dir))
+		mode, err := a.lstat(dir)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
 			return err
-		case !info.IsDir():
+		case !mode.IsDir():
 			return conflictError(dir + " is not a directory")
 		}
 	}
@@ -370,17 +452,20 @@ func gitName(name string) string {
 
 // read returns the entry at name, or nil if the path is free.
 func (a *applier) read(name string) (*Entry, error) {
+	if a.dry != nil && a.dry.at[name] != nil {
+		return a.dry.at[name], nil
+	}
+	mode, err := a.lstat(name)
 	name = filepath.FromSlash(name)
-	info, err := a.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case info.Mode()&fs.ModeSymlink != 0:
+	case mode&fs.ModeSymlink != 0:
 		target, err := a.root.Readlink(name)
 		return &Entry{Mode: fs.ModeSymlink, Content: []byte(target)}, err
-	case !info.Mode().IsRegular():
+	case !mode.IsRegular():
 		return nil, conflictError("the path is a directory or a special file")
 	}
 	f, err := a.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been replaced by a FIFO
@@ -389,11 +474,15 @@ func (a *applier) read(name string) (*Entry, error) {
 	}
 	defer f.Close()
 	content, err := io.ReadAll(f)
-	return &Entry{Mode: info.Mode().Perm(), Content: content}, err
+	return &Entry{Mode: mode.Perm(), Content: content}, err
 }
 
 // write atomically replaces was by e. If exact is true, it sets e's exact permissions; otherwise the umask applies.
 func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
+	if a.dry != nil {
+		a.dry.put(name, e)
+		return nil
+	}
 	if dir := path.Dir(name); dir != "." {
 		if err := a.root.MkdirAll(filepath.FromSlash(dir), 0o777); err != nil { // the umask decides
 			return err
@@ -469,6 +558,10 @@ func (a *applier) create(name string, e *Entry, exact bool) error {
 
 // remove deletes the entry at name and parent directories that become empty.
 func (a *applier) remove(name string, was *Entry) error {
+	if a.dry != nil {
+		a.dry.put(name, nil)
+		return nil
+	}
 	if err := a.unchanged(name, was); err != nil {
 		return err
 	}

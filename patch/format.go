@@ -22,7 +22,7 @@ func (p *Patch) Format(w io.Writer) error {
 			if _, err := io.WriteString(w, f.String()); err != nil {
 				return err
 			}
-			if c.isBinary() && f.NewOIDPrefix != "" {
+			if c.IsBinary() && f.NewOIDPrefix != "" {
 				if err := writeBinary(w, &c); err != nil {
 					return err
 				}
@@ -68,9 +68,9 @@ func (c *Change) file() *gitdiff.File {
 	if f.OldMode == f.NewMode && f.OldMode != 0 {
 		f.NewMode = 0 // otherwise the output would contain a mode change
 	}
-	if !same && !c.isBinary() {
-		for _, h := range c.hunks() {
-			f.TextFragments = append(f.TextFragments, h.fragment(splitLines(c.Old.text())))
+	if !same && !c.IsBinary() {
+		for _, h := range c.Hunks() {
+			f.TextFragments = append(f.TextFragments, h.fragment())
 		}
 	}
 	return f
@@ -154,30 +154,18 @@ func (l *literalWriter) close() error {
 	return l.w.Flush()
 }
 
-// fragment returns the hunk as a gitdiff.TextFragment with context from the old lines.
-func (h *hunk) fragment(lines []string) *gitdiff.TextFragment {
-	f := &gitdiff.TextFragment{OldPosition: int64(h.start), NewPosition: int64(h.now)}
-	add := func(op gitdiff.LineOp, lines []string) {
-		for _, l := range lines {
-			f.Lines = append(f.Lines, gitdiff.Line{Op: op, Line: l})
-			if op != gitdiff.OpAdd {
-				f.OldLines++
-			}
-			if op != gitdiff.OpDelete {
-				f.NewLines++
-			}
+// fragment returns the hunk as a gitdiff.TextFragment.
+func (h *Hunk) fragment() *gitdiff.TextFragment {
+	f := &gitdiff.TextFragment{OldPosition: int64(h.OldLine), NewPosition: int64(h.NewLine)}
+	for _, l := range h.Lines {
+		op := map[LineOp]gitdiff.LineOp{Context: gitdiff.OpContext, Deleted: gitdiff.OpDelete, Added: gitdiff.OpAdd}[l.Op]
+		f.Lines = append(f.Lines, gitdiff.Line{Op: op, Line: l.Text})
+		if l.Op != Added {
+			f.OldLines++
+		}
+		if l.Op != Deleted {
+			f.NewLines++
 		}
 	}
-	at := h.start
-	for _, e := range h.edits {
-		add(gitdiff.OpContext, lines[at:e.at])
-		add(gitdiff.OpDelete, e.old)
-		add(gitdiff.OpAdd, e.new)
-		at = e.at + len(e.old)
-	}
-	add(gitdiff.OpContext, lines[at:h.end])
-	// Lines count from 1. An empty side has the number of the line before it.
-	f.OldPosition += min(f.OldLines, 1)
-	f.NewPosition += min(f.NewLines, 1)
 	return f
 }

@@ -126,21 +126,21 @@ func (a *applier) follow(name string) error {
 		if a.left -= len(here); a.left < 0 {
 			return conflictError("cannot resolve the links of the directory: too many links")
 		}
-		info, err := a.root.Lstat(here)
+		mode, err := a.lstat(here)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil // the target does not exist
-		case err == nil && info.Mode()&fs.ModeSymlink == 0:
+		case err == nil && mode&fs.ModeSymlink == 0:
 			continue
 		}
-		target := ""
+		var link *Entry
 		if err == nil {
-			target, err = a.root.Readlink(here)
+			link, err = a.read(filepath.ToSlash(here))
 		}
 		if err != nil {
 			return conflictError("cannot resolve the link: " + err.Error())
 		}
-		target = filepath.ToSlash(target)
+		target := filepath.ToSlash(link.text())
 		if first = cmp.Or(first, target); path.IsAbs(target) {
 			return leaves(first)
 		}

@@ -73,7 +73,7 @@ func TestLinks(t *testing.T) {
 			}
 			var left []string
 			for _, p := range c.patches {
-				r, err := p.Apply(dir)
+				r, err := applied(t, p, dir)
 				if err != nil {
 					t.Fatal(err)
 				}

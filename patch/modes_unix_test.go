@@ -32,7 +32,7 @@ func TestModes(t *testing.T) {
 		{Path: "mine", Old: was(file("x")), New: wild("y")},
 		{Path: "tool", Old: was(script("x")), New: wild("y")},
 	}}
-	if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 {
+	if r, err := applied(t, p, dir); err != nil || len(r.Conflicts) > 0 {
 		t.Fatalf("%+v %v", r, err)
 	}
 	mode := func(name string) fs.FileMode {

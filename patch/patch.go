@@ -161,6 +161,60 @@ type hunk struct {
 
 const contextLines = 3
 
+// LineOp is the role of a line in a Hunk.
+type LineOp byte
+
+// Roles of lines.
+const (
+	Context LineOp = ' '
+	Deleted LineOp = '-'
+	Added   LineOp = '+'
+)
+
+// Line is a line of a Hunk, with its line end. The last line of a file may have none.
+type Line struct {
+	Op   LineOp
+	Text string
+}
+
+// Hunk contains changed lines of a text and the lines around them.
+type Hunk struct {
+	OldLine, NewLine int // numbers of the first lines, from 1; an empty side has the number of the line before it
+	Lines            []Line
+}
+
+// Hunks returns the changed lines of a text. For a binary file and a change of the mode alone, it returns nil.
+func (c *Change) Hunks() []Hunk {
+	var list []Hunk
+	lines := splitLines(c.Old.text())
+	for _, h := range c.hunks() {
+		out, old, now := Hunk{OldLine: h.start, NewLine: h.now}, 0, 0
+		add := func(op LineOp, lines []string) {
+			for _, l := range lines {
+				out.Lines = append(out.Lines, Line{op, l})
+			}
+			if op != Added {
+				old += len(lines)
+			}
+			if op != Deleted {
+				now += len(lines)
+			}
+		}
+		at := h.start
+		for _, e := range h.edits {
+			add(Context, lines[at:e.at])
+			add(Deleted, e.old)
+			add(Added, e.new)
+			at = e.at + len(e.old)
+		}
+		add(Context, lines[at:h.end])
+		out.OldLine += min(old, 1)
+		out.NewLine += min(now, 1)
+		list = append(list, out)
+	}
+	return list
+}
+
 // hunks returns the differences between the change's texts. If a side is binary or a link, it returns nil.
 func (c *Change) hunks() []hunk {
 	old, now := c.text()
@@ -185,7 +239,7 @@ func (c *Change) hunks() []hunk {
 
 // text returns the texts to compare line by line. If a side is not text, it returns "".
 func (c *Change) text() (old, now string) {
-	if c.isBinary() {
+	if c.IsBinary() {
 		return "", ""
 	}
 	return c.Old.text(), c.New.text()
@@ -198,9 +252,9 @@ func (e *Entry) text() string {
 	return string(e.Content)
 }
 
-// isBinary reports whether a side of the change has no lines, because the file is binary or too large. In Git's format,
+// IsBinary reports whether a side of the change has no lines, because the file is binary or too large. In Git's format,
 // a link's target is text.
-func (c *Change) isBinary() bool {
+func (c *Change) IsBinary() bool {
 	binary := func(e *Entry) bool { return e != nil && !e.isLink() && !e.isText() }
 	return binary(c.Old) || binary(c.New)
 }

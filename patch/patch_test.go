@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -73,6 +74,58 @@ func get(t *testing.T, dir string) Tree {
 		t.Fatal(err)
 	}
 	return tree
+}
+
+// applied applies a patch and verifies that Check returned the same result before and wrote nothing.
+func applied(t *testing.T, p *Patch, dir string) (Result, error) {
+	t.Helper()
+	before := get(t, dir)
+	want, wantErr := p.Check(dir)
+	if after := get(t, dir); !reflect.DeepEqual(before, after) {
+		t.Errorf("Check wrote: %q", after)
+	}
+	got, err := p.Apply(dir)
+	if !reflect.DeepEqual(want, got) || fmt.Sprint(wantErr) != fmt.Sprint(err) {
+		t.Errorf("Apply: %+v, %v; Check: %+v, %v", got, err, want, wantErr)
+	}
+	return got, err
+}
+
+// TestCheck verifies with random directories and patches that Check and Apply have the same result, also where files,
+// directories, and links replace each other.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	names := []string{"a", "a/b", "a/b/c", "a/d", "e", "e/f", "g/HEAD", "g/refs/x", "g/objects/x", "h/i/j"}
+	tree := func() Tree {
+		tree := Tree{}
+		for _, name := range names {
+			under := slices.ContainsFunc(names, func(n string) bool { _, there := tree[n]; return there && strings.HasPrefix(name, n+"/") })
+			if under || rnd.IntN(2) == 0 {
+				continue
+			}
+			switch kind := rnd.IntN(6); kind {
+			case 0:
+				tree[name] = link([]string{"e", "a/b", "../e", "..", "."}[rnd.IntN(5)])
+			case 1:
+				tree[name] = script("1\n2\n3\n4\n5\n")
+			default:
+				tree[name] = file([]string{"1\n2\n3\n4\n5\n", "one\n2\n3\n4\n5\n", "1\n2\n3\n4\nfive\n", "x\n"}[kind-2])
+			}
+		}
+		return tree
+	}
+	for range 1000 {
+		before := tree()
+		mine := maps.Clone(before) // most of it as the patch knows it
+		if rnd.IntN(2) == 0 {
+			mine = tree()
+		}
+		p, dir := Compare(before, tree()), put(t, mine)
+		if _, err := applied(t, p, dir); t.Failed() {
+			t.Fatalf("%v: %q, %s in %q", err, before, format(t, p), mine)
+		}
+	}
 }
 
 func same(a, b Tree) bool { return len(Compare(a, b).Changes) == 0 }
@@ -152,14 +205,14 @@ func TestGitApplies(t *testing.T) {
 				t.Errorf("git apply made %q, want %q of\n%s", got, c[1], text)
 			}
 			dir = put(t, c[0])
-			if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 || len(r.Merged) > 0 {
+			if r, err := applied(t, p, dir); err != nil || len(r.Conflicts) > 0 || len(r.Merged) > 0 {
 				t.Fatalf("Apply: %v %v", r, err)
 			}
 			if got := get(t, dir); !same(got, c[1]) {
 				t.Errorf("Apply made %q, want %q", got, c[1])
 			}
 			// Applying the patch again has no effect.
-			if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 && !strings.Contains(name, "directory") {
+			if r, err := applied(t, p, dir); err != nil || len(r.Conflicts) > 0 && !strings.Contains(name, "directory") {
 				t.Errorf("Apply again: %v %v", r, err)
 			}
 			if got := get(t, dir); !same(got, c[1]) {
@@ -228,7 +281,7 @@ func TestApplyToWhatChanged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := put(t, c.meanwhile)
-			r, err := Compare(c.before, c.after).Apply(dir)
+			r, err := applied(t, Compare(c.before, c.after), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -298,7 +351,7 @@ func TestApplyStaysInside(t *testing.T) {
 			before := get(t, above)
 			for _, e := range []Entry{file("x"), link("/etc/passwd")} {
 				p := &Patch{Changes: []Change{{Path: path, New: &e}, {Path: path, Old: &e, New: &e}}}
-				if r, err := p.Apply(dir); err != nil || len(r.Conflicts) != 2 {
+				if r, err := applied(t, p, dir); err != nil || len(r.Conflicts) != 2 {
 					t.Errorf("%v %v", r, err)
 				}
 			}
@@ -310,7 +363,7 @@ func TestApplyStaysInside(t *testing.T) {
 	for _, target := range []string{"/etc/passwd", "../../x", "a/../../x"} {
 		e := link(target)
 		p := &Patch{Changes: []Change{{Path: "d/l", New: &e}}}
-		if r, err := p.Apply(t.TempDir()); err != nil || len(r.Conflicts) == 0 && target != "a/../../x" {
+		if r, err := applied(t, p, t.TempDir()); err != nil || len(r.Conflicts) == 0 && target != "a/../../x" {
 			t.Errorf("a link to %s: %v %v", target, r, err)
 		}
 	}
@@ -342,11 +395,11 @@ func TestRepositories(t *testing.T) {
 			tree[f] = file("x")
 			p.Changes = append(p.Changes, Change{Path: f, New: new(file("x"))})
 		}
-		applied, err := p.Apply(put(t, mine))
+		patched, err := applied(t, p, put(t, mine))
 		written, writeErr := tree.Write(put(t, mine), nil, false)
-		refused := [2]int{len(applied.Conflicts), len(written.Conflicts)}
+		refused := [2]int{len(patched.Conflicts), len(written.Conflicts)}
 		if err != nil || writeErr != nil || refused != [2]int{test.refused, test.refused} {
-			t.Errorf("%s: applied %v, %v; written %v, %v", name, applied, err, written, writeErr)
+			t.Errorf("%s: applied %v, %v; written %v, %v", name, patched, err, written, writeErr)
 		}
 	}
 }
