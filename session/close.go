@@ -194,11 +194,11 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.secondary, s)
-	_, counted := m.byID[s.id]
+	counted := m.byID[s.id] == s
 	if counted {
 		m.meters.active.Add(context.Background(), -1, m.measured())
+		delete(m.byID, s.id)
 	}
-	delete(m.byID, s.id)
 	if e := m.entries[s.key]; e != nil && e.session == s {
 		delete(m.entries, s.key)
 	}

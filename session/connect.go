@@ -51,35 +51,59 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	return s, err
 }
 
-// tryConnect makes one attempt to connect to a sandbox of another process.
-func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
+// Look is like Connect for programs that only observe a sandbox, also a sandbox of this manager. Calls in the session do
+// not count as use, so the sandbox becomes idle, and Look does not start a stopped sandbox: its error then wraps
+// backend.ErrLost. Close the session soon, because the cleanup of sandboxes without an owner waits for connections.
+func (m *Manager) Look(ctx context.Context, id string) (*Session, error) {
+	engine, key, err := m.findUsed(ctx, id)
+	var s *Session
+	switch {
+	case err != nil:
+	case engine.State == backend.StatePaused:
+		err = sandbox.ErrPaused
+	default:
+		if err = custody.Runs(engine); err == nil {
+			s, err = m.connectSecondary(ctx, engine, key, false)
+		}
+	}
+	return s, sandbox.WrapError("Look", m.driver, "", err)
+}
+
+// findUsed returns a sandbox that is not pooled: a pooled sandbox must stay unused until Open assigns it.
+func (m *Manager) findUsed(ctx context.Context, id string) (backend.Info, Key, error) {
 	engine, key, err := m.keeper.Find(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		err = m.vanished(ctx, id)
 	}
 	if err == nil && key.Namespace == record.NamespacePool {
-		err = custody.ErrNoSandbox // a pooled sandbox must stay unused until Open assigns it
+		err = custody.ErrNoSandbox
 	}
+	return engine, key, err
+}
+
+// tryConnect makes one attempt to connect to a sandbox of another process.
+func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
+	engine, key, err := m.findUsed(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if engine, err = m.keeper.EnsureRunning(ctx, engine, key); err != nil {
 		return nil, err
 	}
-	s, err := m.connectSecondary(ctx, engine, key)
+	s, err := m.connectSecondary(ctx, engine, key, true)
 	if err == nil && s.keepFresh {
 		m.touch(ctx, s) // protects the sandbox from the sweep while it is used
 	}
 	return s, err
 }
 
-// connectSecondary connects to a sandbox without changing its owner.
-func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
+// connectSecondary connects to a sandbox without changing its owner. It does not record the use by itself.
+func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key, counts bool) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	rec, err := m.store.Get(ctx, engine.SessionID)
 	switch {
 	case err == nil:
-		s.idle, s.policy, s.keepFresh = custody.SecondaryIdle(rec), rec.IdlePolicy, true
+		s.idle, s.policy, s.keepFresh = custody.SecondaryIdle(rec), rec.IdlePolicy, counts
 	case m.keeper.Forged(ctx, engine.SessionID):
 		return nil, errForged
 	}

@@ -334,6 +334,59 @@ func TestSecondaryUseCounts(t *testing.T) {
 	}
 }
 
+// TestLookIsNoUse verifies that a sandbox becomes idle while programs look at it, also in its own process, and that
+// looking does not start a stopped sandbox.
+func TestLookIsNoUse(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	owner, other := newManager(t, e, opts), newManager(t, e, opts)
+	clock, theirs := newClock(owner), newClock(other)
+	pass := func(d time.Duration) { clock.add(d); theirs.add(d); other.Reap(t.Context()); owner.Reap(t.Context()) }
+	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
+	output(t, s, "echo seen > file")
+	used := s.Info().LastUsed
+	for range 3 {
+		pass(3 * time.Minute)
+		for _, m := range []*session.Manager{owner, other} {
+			v, err := m.Look(t.Context(), s.ID())
+			must(t, err)
+			content, _, err := v.ReadFileBytes(t.Context(), "file", sandbox.ReadFileOptions{})
+			if err != nil || string(content) != "seen\n" {
+				t.Errorf("%q, %v", content, err)
+			}
+			if _, err := v.Commands(t.Context()); err != nil {
+				t.Error(err)
+			}
+			pass(0) // with an open connection
+			must(t, v.Close(t.Context()))
+		}
+	}
+	if rec := recordOf(t, opts.Store, s.ID()); !rec.LastUsed.Equal(used) || !s.Info().LastUsed.Equal(used) {
+		t.Errorf("last used %v, %v, want %v", rec.LastUsed, s.Info().LastUsed, used)
+	}
+	pass(3 * time.Minute)
+	if e.count() != 0 {
+		t.Error("the sandbox is not idle")
+	}
+	req := testImage()
+	req.IdlePolicy = record.IdleStop
+	named, _, err := owner.Open(t.Context(), session.UserKey("box"), req)
+	must(t, err)
+	pass(time.Hour)
+	for _, m := range []*session.Manager{owner, other} {
+		if _, err := m.Look(t.Context(), named.ID()); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("Look at a stopped sandbox = %v, want ErrLost", err)
+		}
+		if _, err := m.Look(t.Context(), "sbx_unknown"); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("Look at an unknown sandbox = %v, want ErrNotFound", err)
+		}
+	}
+	if list := mustList(t, other); len(list) != 1 || list[0].State != session.StateStopped {
+		t.Errorf("%+v", list)
+	}
+}
+
 // crowd is an engine. When full is true, no process can be started in its sandboxes.
 type crowd struct {
 	*engine

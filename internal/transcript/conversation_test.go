@@ -96,6 +96,52 @@ func TestConversation(t *testing.T) {
 	}
 }
 
+// TestReader verifies what people can read of a conversation, also if parts are missing or damaged.
+func TestReader(t *testing.T) {
+	t.Parallel()
+	read := func(parts ...string) (text string) {
+		var r Reader
+		for _, raw := range parts {
+			for _, p := range r.Read(json.RawMessage(raw)) {
+				line, err := json.Marshal(p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text += string(line) + "\n"
+			}
+		}
+		return text
+	}
+	asked := `{"turn":1,"role":"user","text":"go"}
+{"turn":1,"role":"model","tool":"x","ref":"1"}
+{"turn":1,"role":"model","tool":"y","ref":"2"}
+`
+	answered := `{"turn":1,"role":"tool","tool":"x","ref":"1","output":{"exec_id":"exe_1"}}
+`
+	further := `{"turn":2,"role":"user","text":"note"}
+{"turn":2,"role":"model","tool":"x","ref":"1"}
+`
+	seen := strings.Replace(second, `{"content":[{"text":"note"}],"role":"user"}`, `{"content":[{"text":"again"}],"role":"model"},{"content":[{"text":"note"}],"role":"user"}`, 1)
+	media := `{"turn":{"number":1,"answer":{"role":"model","content":[{"media":{"url":"data:image/png;base64,AA=="}},{"reasoning":"why"},{"toolRequest":{"name":"x","ref":"1","input":{"a":1}}}]}}}`
+	for want, parts := range map[string][]string{
+		asked + answered + `{"turn":1,"role":"tool","tool":"y","ref":"2","output":"text"}` + "\n" + further: {ask, one, two, second},
+		`{"role":"note","text":"the earlier messages are no longer available"}` + "\n" + further:            {second},
+		asked + further: {ask, seen},
+		asked + `{"turn":1,"role":"note","text":"the following messages were not recorded: it is too large"}` + "\n": {ask, lost},
+		asked + `{"turn":1,"role":"note","text":"the agent starts again: it is another"}` + "\n" + asked:             {ask, restart, ask},
+		`{"role":"note","text":"a part of the conversation cannot be read: unexpected EOF"}` + "\n" + asked:          {"{", ask},
+		`{"turn":1,"role":"tool","ref":"1","output":{"exec_id":"exe_1"}}` + "\n":                                     {one},
+		`{"turn":1,"role":"model","media":"image/png"}
+{"turn":1,"role":"model","text":"why","reasoning":true}
+{"turn":1,"role":"model","tool":"x","ref":"1","input":{"a":1}}
+`: {media},
+	} {
+		if got := read(parts...); got != want {
+			t.Errorf("%q:\n%s\nwant\n%s", parts, got, want)
+		}
+	}
+}
+
 // TestSandboxesInUse verifies that a sandbox is in use until it is closed by its id or its session key.
 func TestSandboxesInUse(t *testing.T) {
 	t.Parallel()
@@ -143,6 +189,7 @@ func FuzzConversation(f *testing.F) {
 				t.Errorf("a part that was refused changed the conversation: %q", p)
 			}
 			Refs(json.RawMessage(p))
+			new(Reader).Read(json.RawMessage(p))
 		}
 		if c.turns == 0 {
 			return

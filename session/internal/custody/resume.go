@@ -58,7 +58,7 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 		running := engine.State == backend.StateRunning
 		named := key.Namespace == record.NamespaceUser
 		if err != nil || rec.State != record.Ready || !named || running && !rec.Expired(k.Now()) {
-			return engine, runs(engine)
+			return engine, Runs(engine)
 		}
 		lives, err := k.Store.Lives(ctx, rec.Owner)
 		if err != nil {
@@ -71,7 +71,7 @@ func (k *Keeper) EnsureRunning(ctx context.Context, engine backend.Info, key rec
 			}
 		}
 		if time.Since(began) > Lifetimes.Handover {
-			return engine, runs(engine)
+			return engine, Runs(engine)
 		}
 		if !bound.Pause(ctx, HandoverPause) {
 			return engine, ctx.Err()
@@ -103,8 +103,8 @@ func (k *Keeper) resumeUnowned(ctx context.Context, rec record.Record, engine ba
 	return engine, err
 }
 
-// runs returns an error wrapping backend.ErrLost if the sandbox is not running.
-func runs(engine backend.Info) error {
+// Runs returns an error wrapping backend.ErrLost if the sandbox is not running.
+func Runs(engine backend.Info) error {
 	if engine.State != backend.StateRunning {
 		return fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
 	}
