@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -48,10 +47,10 @@ func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Sessio
 }
 
 // logs returns the commands of the sandbox "box".
-func (b user) logs() []sandboxcmd.ExecOutput {
+func (b user) logs() []app.ExecView {
 	b.t.Helper()
 	out, _ := b.run(0, "sandbox", "logs", "box", "-o", "json")
-	var list []sandboxcmd.ExecOutput
+	var list []app.ExecView
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		b.t.Fatal(err)
 	}
@@ -148,7 +147,7 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 		t.Errorf("followed: %q, %q, %v, %v", rest, errs.String(), err, werr)
 	}
 	three := 3
-	want := []sandboxcmd.ExecOutput{{ExecID: id, Status: sandbox.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
+	want := []app.ExecView{{ExecID: id, Status: sandbox.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
 	list = b.logs()
 	for i := range list {
 		list[i].DurationMS, list[i].AgeMS = 0, 0

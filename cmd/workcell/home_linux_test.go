@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/runcmd"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
 // write writes files to a new directory.
@@ -117,7 +115,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 func (u user) state(id string) string {
 	u.t.Helper()
 	out, _ := u.run(0, "runs", "show", id, "-o", "json")
-	var r runcmd.RunOutput
+	var r app.RunView
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		u.t.Fatal(err)
 	}
@@ -128,7 +126,7 @@ func (u user) state(id string) string {
 func (u user) only() string {
 	u.t.Helper()
 	out, _ := u.run(0, "sandbox", "ls", "-o", "json")
-	var list []sandboxcmd.SandboxOutput
+	var list []app.SandboxView
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
 		u.t.Fatalf("%s, %v", out, err)
 	}

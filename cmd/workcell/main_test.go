@@ -16,7 +16,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
@@ -187,7 +186,7 @@ func (u user) run(code int, args ...string) (stdout, stderr string) {
 func (u user) sandboxes() []string {
 	u.t.Helper()
 	out, _ := u.run(0, "sandbox", "ls", "-o", "json")
-	var list []sandboxcmd.SandboxOutput
+	var list []app.SandboxView
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		u.t.Fatal(err)
 	}

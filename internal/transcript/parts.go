@@ -83,6 +83,15 @@ func (r *Reader) readTurn(t *turn) (list []Part) {
 	return list
 }
 
+// Answer returns the final answer of an agent, which is not a recorded part.
+func Answer(output any) Part {
+	text, _ := output.(string)
+	if text != "" {
+		output = nil
+	}
+	return Part{Role: string(ai.RoleModel), Text: text, Output: output}
+}
+
 func partOf(turn int, role ai.Role, c *ai.Part) Part {
 	p := Part{Turn: turn, Role: string(role)}
 	switch {

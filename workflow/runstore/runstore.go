@@ -82,11 +82,13 @@ func (q Query) Page(list []Run, total int) Page {
 	p := Page{Runs: list, Total: total}
 	if len(list) > q.Limit {
 		p.Runs = list[:q.Limit]
-		last := p.Runs[q.Limit-1]
-		p.Next = strconv.FormatInt(last.Started.UnixMicro(), 36) + "-" + last.ID
+		p.Next = p.Runs[q.Limit-1].Cursor()
 	}
 	return p
 }
+
+// Cursor returns Query.Before of the page that follows the run.
+func (r Run) Cursor() string { return strconv.FormatInt(r.Started.UnixMicro(), 36) + "-" + r.ID }
 
 // Progress returns the parameters of statements that update a Run for an entry: step, error, the numbers of the usage,
 // and cost. An empty step keeps the previous step.

@@ -271,6 +271,28 @@ func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Arc
 	return "", nil, Fail(ExitNotFound, fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
 }
 
+// Changes are a run's changes to its workspace.
+type Changes struct {
+	Run   string
+	Dir   string // directory that was copied into the workspace; empty if another host executed the run
+	Patch *patch.Patch
+}
+
+// RunChanges returns the changes of a run by its id or a prefix of it.
+func (a *App) RunChanges(ctx context.Context, id string) (c Changes, err error) {
+	run, made, err := a.OpenResults(ctx, id)
+	if err != nil {
+		return c, err
+	}
+	defer made.Close() // opened for reading only
+	c.Run, c.Dir = run, made.Workspace()
+	if c.Patch, err = made.Patch(); err == nil && c.Patch == nil {
+		err = Fail(ExitNotFound, fmt.Errorf("run %s has no patch: its workspace was not copied from a directory", run),
+			"to list its outputs, run `workcell runs files "+run+"`")
+	}
+	return c, err
+}
+
 // Forget deletes a finished run.
 func (a *App) Forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
 	r, err := FindRun(ctx, j, id)

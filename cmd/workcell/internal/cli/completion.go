@@ -123,7 +123,7 @@ func (a *Command) runIDs(ctx context.Context) []cobra.Completion {
 	ids := make([]cobra.Completion, len(page.Runs))
 	for i, r := range page.Runs {
 		state, _ := app.RunState(ctx, j, r) // on error, the description lacks the state
-		ids[i] = cobra.CompletionWithDesc(r.ID, r.Workflow+", "+state+", "+Age(time.Since(r.Started)))
+		ids[i] = cobra.CompletionWithDesc(r.ID, r.Workflow+", "+state+", "+app.Age(time.Since(r.Started)))
 	}
 	return ids
 }

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -185,22 +184,6 @@ func WriteLines(w io.Writer, prefix string, v any) error {
 		}
 	}
 	return nil
-}
-
-// Age returns a duration in its largest unit.
-func Age(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < time.Minute:
-		return d.Truncate(time.Second).String()
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/(time.Minute))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", d/(time.Hour))
-	default:
-		return fmt.Sprintf("%dd", d/(24*time.Hour))
-	}
 }
 
 // ByteSize returns a number of bytes with a unit.

@@ -48,7 +48,7 @@ func newCacheLsCmd(a *command) *cobra.Command {
 			return cli.PrintList(a.Command, list, []string{"NAME", "FILES", "SIZE", "LIMIT", "FILLED", "DIRECTORY"}, func(in cache.Info) []string {
 				filled := "never"
 				if !in.Filled.IsZero() {
-					filled = cli.Age(now.Sub(in.Filled)) + " ago"
+					filled = app.Age(now.Sub(in.Filled)) + " ago"
 				}
 				return []string{in.Name, fmt.Sprint(in.Files), cli.ByteSize(in.Bytes), cli.ByteSize(in.MaxBytes), filled, in.Dir}
 			})

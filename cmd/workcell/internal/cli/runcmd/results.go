@@ -19,14 +19,14 @@ import (
 )
 
 // withMade returns the RunE of a command that uses the results of a run.
-func (a *command) withMade(fn func(run string, made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
+func (a *command) withMade(fn func(made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		run, made, err := a.OpenResults(cmd.Context(), args[0])
+		_, made, err := a.OpenResults(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
 		defer made.Close() // opened for reading only
-		return fn(run, made, args[1:])
+		return fn(made, args[1:])
 	}
 }
 
@@ -43,7 +43,7 @@ func newRunsFilesCmd(a *command) *cobra.Command {
 		Short:   "List the outputs of a run, or the outputs in PATH",
 		Example: "  workcell runs files run_…\n  workcell runs files run_… dist -o json",
 		Args:    cobra.RangeArgs(1, 2),
-		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
+		RunE: a.withMade(func(made *runfiles.Archive, args []string) error {
 			list, err := outputsAt(made, append(args, ".")[0])
 			if err != nil && len(args) > 0 {
 				return err
@@ -81,7 +81,7 @@ Use - instead of DIR to write one file to standard output. On a terminal, contro
 		Example: "  workcell runs get run_… report.csv\n  workcell runs get run_… dist /srv/site --force\n" +
 			"  workcell runs get run_… report.csv - | head\n  workcell runs get run_… . results",
 		Args: cobra.RangeArgs(2, 3),
-		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
+		RunE: a.withMade(func(made *runfiles.Archive, args []string) error {
 			at := path.Clean(args[0])
 			list, err := outputsAt(made, at)
 			if err != nil {
@@ -122,17 +122,6 @@ func rooted(tree patch.Tree, at string) patch.Tree {
 	return out
 }
 
-// patchOf returns the patch of a run.
-func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
-	p, err := made.Patch()
-	if err == nil && p == nil {
-		err = app.Fail(app.ExitNotFound,
-			fmt.Errorf("run %s has no patch: its workspace was not copied from a directory", run),
-			"to list its outputs, run `workcell runs files "+run+"`")
-	}
-	return p, err
-}
-
 func newRunsDiffCmd(a *command) *cobra.Command {
 	return a.Verb(0, &cobra.Command{
 		Use:     "diff RUN [PATH]",
@@ -144,65 +133,101 @@ prints only the changes of this file or directory.
 
 Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped.`,
 		Args: cobra.RangeArgs(1, 2),
-		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
-			p, err := patchOf(run, made)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			made, err := a.RunChanges(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			at := path.Clean(append(args, ".")[0])
+			p, at := made.Patch, path.Clean(append(args[1:], ".")[0])
 			p.Changes = slices.DeleteFunc(p.Changes, func(c patch.Change) bool {
 				return at != "." && c.Path != at && !strings.HasPrefix(c.Path, at+"/")
 			})
 			if len(p.Changes) == 0 && at != "." {
 				return app.Fail(app.ExitNotFound, fmt.Errorf("the run has no changes of %s", at),
-					"to see all changes, run `workcell runs diff "+run+"`")
+					"to see all changes, run `workcell runs diff "+made.Run+"`")
 			}
 			app.ListFew(p.Omitted, a.Notice, "not included in the patch: %s: %s")
-			if dir := made.Workspace(); dir != "" {
-				a.Notice("changes to %s", dir)
+			if made.Dir != "" {
+				a.Notice("changes to %s", made.Dir)
 			}
 			return p.Format(a.Contents())
-		}),
+		},
 	})
 }
 
 func newRunsApplyCmd(a *command) *cobra.Command {
-	mark := false
+	mark, dry := false, false
 	cmd := a.Verb(0, &cobra.Command{
 		Use:     "apply RUN [DIR]",
 		Short:   "Apply a run's changes to its source directory",
-		Example: "  workcell runs apply run_…\n  workcell runs apply run_… ../another-checkout",
+		Example: "  workcell runs apply run_… --dry-run\n  workcell runs apply run_…\n  workcell runs apply run_… ../another-checkout",
 		Long: `Apply a run's changes to the directory that its workspace was copied from, or to DIR. If a worker on another
 host executed the run, DIR is required.
 
 Text files that have changed since the run started are merged. If you and the run changed the same lines, or if a
 changed file is not text, the file is skipped and listed, and the exit code is 7. With --conflict-markers, the command
 writes both versions of the lines into a text file instead. Nothing is written outside the directory, through links, or
-in .git. Applying a run twice has no further effect.`,
+in .git. Applying a run twice has no further effect.
+
+With --dry-run, the command writes nothing and prints what it would do with each file: write it as the run made it
+(apply), merge it with your changes, or skip it. The exit code is 7 if it would skip a file.`,
 		Args: cobra.RangeArgs(1, 2),
-		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
-			p, err := patchOf(run, made)
-			if err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			made, err := a.RunChanges(cmd.Context(), args[0])
+			switch {
+			case err != nil:
 				return err
-			}
-			if len(p.Changes) == 0 {
+			case dry && mark:
+				return app.UsageError(errors.New("--dry-run and --conflict-markers cannot be used together"), "remove one of these flags")
+			case len(made.Patch.Changes) == 0:
 				a.Notice("the run made no changes")
 				return nil
 			}
-			dir := made.Workspace()
-			if len(args) > 0 {
-				if dir, err = filepath.EvalSymlinks(args[0]); err != nil {
+			dir := made.Dir
+			if len(args) > 1 {
+				if dir, err = filepath.EvalSymlinks(args[1]); err != nil {
 					return app.UsageError(err, "")
 				}
 			}
-			if dir == "" {
-				return app.UsageError(fmt.Errorf("run %s was executed on another host", run), "specify where to write files: workcell runs apply "+run+" DIR")
+			switch {
+			case dir == "":
+				return app.UsageError(fmt.Errorf("run %s was executed on another host", made.Run), "specify where to write files: workcell runs apply "+made.Run+" DIR")
+			case dry:
+				return a.checkPatch(made.Patch, dir)
 			}
-			return a.Apply(run, p, dir, mark)
-		}),
+			return a.Apply(made.Run, made.Patch, dir, mark)
+		},
 	})
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be done with each file, and write nothing")
 	cmd.Flags().BoolVar(&mark, "conflict-markers", false, "write both versions of lines that you and the run changed")
 	return cmd
+}
+
+// checkPatch prints what Apply would do with each file. It returns an error if Apply would skip a file.
+func (a *command) checkPatch(p *patch.Patch, dir string) error {
+	res, err := p.Check(dir)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, group := range []struct {
+		does  string
+		paths []string
+	}{{"apply", res.Applied}, {"merge", res.Merged}, {"unchanged", res.Unchanged}} {
+		for _, name := range group.paths {
+			rows = append(rows, []string{name, group.does, ""})
+		}
+	}
+	for _, c := range res.Conflicts {
+		rows = append(rows, []string{c.Path, "skip", c.Reason})
+	}
+	if err := cli.WriteTable(a.Stdout, []string{"PATH", "ACTION", "REASON"}, rows); err != nil {
+		return err
+	}
+	if n := len(res.Conflicts); n > 0 {
+		return app.Fail(app.ExitConflict, fmt.Errorf("%s in %s would be skipped", app.Counted(n, "file"), dir), "")
+	}
+	return nil
 }
 
 func newRunsRmCmd(a *command) *cobra.Command {

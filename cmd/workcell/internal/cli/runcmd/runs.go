@@ -1,13 +1,10 @@
 package runcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +46,7 @@ it. --detach cannot be used with --from or --fresh-sandbox.`,
 			if err != nil {
 				return err
 			}
-			return a.printQueued(RunOutput{ID: r.ID, Workflow: r.Workflow, State: app.RunInterrupted, Started: r.Started})
+			return a.printQueued(app.RunView{ID: r.ID, Workflow: r.Workflow, State: app.RunInterrupted, Started: r.Started})
 		}),
 	})
 	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "use an empty sandbox if the run's sandbox is gone")
@@ -87,129 +84,111 @@ stop, as with Ctrl-C, and waits for it. If the process was killed, the command e
 	return cmd
 }
 
-// RunOutput is a run in the output of commands.
-type RunOutput struct {
-	ID       string    `json:"id"`
-	Workflow string    `json:"workflow"`
-	State    string    `json:"state"` // queued, running, interrupted, or the outcome
-	Started  time.Time `json:"started"`
-	Finished time.Time `json:"finished,omitzero"`
-}
-
 // printQueued prints a queued run.
-func (a *command) printQueued(r RunOutput) error {
+func (a *command) printQueued(r app.RunView) error {
 	return a.Print(r, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, r.ID)
 		return err
 	})
 }
 
-func runRow(ctx context.Context, j runstore.Store, r runstore.Run) (RunOutput, error) {
-	state, err := app.RunState(ctx, j, r)
-	return RunOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
-}
-
 // took returns the duration of a run so far.
-func (r RunOutput) took(now time.Time) string {
-	switch {
+func took(r app.RunView, now time.Time) string {
+	switch d := r.Took(now); {
 	case !r.Finished.IsZero():
-		return cli.Short(r.Finished.Sub(r.Started))
-	case r.State == app.RunRunning:
-		return cli.Age(now.Sub(r.Started))
+		return cli.Short(d)
+	case d > 0:
+		return app.Age(d)
 	}
 	return ""
 }
 
 func newRunsLsCmd(a *command) *cobra.Command {
-	var limit int
+	q := app.RunQuery{}
 	cmd := a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:     "ls",
-		Example: "  workcell runs ls -n 10",
+		Example: "  workcell runs ls -n 10\n  workcell runs ls --state failed --workflow fix",
 		Aliases: []string{"list"},
 		Short:   "List recent runs, newest first",
 		Args:    cobra.NoArgs,
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
-			if limit < 1 || limit > app.MaxRuns {
-				return app.UsageError(fmt.Errorf("invalid value %d for --limit", limit),
+			if q.Limit < 1 || q.Limit > app.MaxRuns {
+				return app.UsageError(fmt.Errorf("invalid value %d for --limit", q.Limit),
 					fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
 			}
-			page, err := j.Runs(ctx, runstore.Query{Limit: limit})
+			page, err := a.ListRuns(ctx, j, q)
 			if err != nil {
 				return err
 			}
-			rows := make([]RunOutput, len(page.Runs))
-			for i, r := range page.Runs {
-				if rows[i], err = runRow(ctx, j, r); err != nil {
-					rows[i].State = app.RunUnknown
-					a.Notice("cannot determine the state of run %s: %v", r.ID, err)
-				}
-			}
 			now := time.Now()
-			return cli.PrintList(a.Command, rows, []string{"ID", "WORKFLOW", "STATE", "AGE", "DURATION"}, func(r RunOutput) []string {
-				return []string{r.ID, r.Workflow, r.State, cli.Age(now.Sub(r.Started)), r.took(now)}
+			return cli.PrintList(a.Command, page.Runs, []string{"ID", "WORKFLOW", "STATE", "AGE", "DURATION"}, func(r app.RunView) []string {
+				return []string{r.ID, r.Workflow, r.State, app.Age(now.Sub(r.Started)), took(r, now)}
 			})
 		}),
 	})
-	cmd.Flags().IntVarP(&limit, "limit", "n", 50, "maximum number of runs to list")
+	cmd.Flags().IntVarP(&q.Limit, "limit", "n", 50, "maximum number of runs to list")
+	cmd.Flags().Var(cli.OneOf(&q.State, app.RunStates...), "state", "list only runs in this state")
+	cmd.Flags().StringVar(&q.Workflow, "workflow", "", "`ID`: list only runs of this workflow or agent")
 	return cmd
 }
 
-// shownRun is the output of `runs show`.
-type shownRun struct {
-	RunOutput
-	File    string           `json:"file,omitempty"` // workflow file
-	Backend string           `json:"backend,omitempty"`
-	CostUSD *float64         `json:"cost_usd,omitempty"` // known cost of the finished attempts
-	Entries []workflow.Entry `json:"entries"`            // journal
-
-	detached bool
-}
-
 func newRunsShowCmd(a *command) *cobra.Command {
-	return a.Verb(cli.OutputFlags, &cobra.Command{
+	of := app.TranscriptOf{}
+	cmd := a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:     "show RUN",
-		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json",
+		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json\n  workcell runs show run_… --transcript fix",
 		Short:   "Show the steps of a run",
 		Long: `Show the steps of a run from its journal. With -o json, the command prints the journal itself,
-including the input and output of each step.`,
+including the input and output of each step.
+
+With --transcript, the command prints the conversation of an agent with its model instead: messages, tool calls, and
+their results. Conversations are kept for 7 days after their step, at most 64 MiB per run, and can contain secrets.
+To change the time, set retention.transcripts in the configuration file; 0 keeps none.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
-			return a.showRun(ctx, j, args[0])
+			if of.Step == "" {
+				return a.showRun(ctx, j, args[0])
+			}
+			list, err := a.Transcript(ctx, j, args[0], of)
+			if err != nil {
+				return err
+			}
+			return a.Print(list, func(w io.Writer) error { return printTranscript(w, list) })
 		}),
 	})
+	cmd.Flags().StringVar(&of.Step, "transcript", "", "`STEP`: print the conversation of this step's agent; use the name in column STEP")
+	return cmd
+}
+
+// printTranscript prints a conversation with a heading for each side's parts.
+func printTranscript(w io.Writer, list []app.TranscriptPart) error {
+	last := ""
+	for _, p := range list {
+		if at := fmt.Sprintf("iteration %d, attempt %d: %s", p.Visit, p.Attempt, p.Role); at != last {
+			fmt.Fprintf(w, "%s%s\n", strings.Repeat("\n", min(len(last), 1)), at)
+			last = at
+		}
+		if what := strings.TrimSpace(p.Tool + " " + p.Media); what != "" {
+			fmt.Fprintf(w, "  [%s]\n", sanitize.Line(what))
+		}
+		for _, v := range []any{p.Text, p.Input, p.Output} {
+			if v == nil || v == "" {
+				continue
+			}
+			if err := cli.WriteLines(w, "  ", v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (a *command) showRun(ctx context.Context, j runstore.Store, id string) error {
-	r, err := app.FindRun(ctx, j, id)
+	shown, err := a.ShowRun(ctx, j, id)
 	if err != nil {
 		return err
 	}
-	shown := shownRun{}
-	if shown.RunOutput, err = runRow(ctx, j, r); err != nil {
-		return err
-	}
-	if shown.Entries, err = j.Entries(ctx, r.ID); err != nil {
-		return err
-	}
-	shown.CostUSD = costOf(shown.Entries)
-	if n, err := app.ReadNote(r); err == nil {
-		shown.File, shown.Backend, shown.detached = n.Workflow, n.Backend, n.Detached
-	}
-	return a.Print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
-}
-
-// costOf returns the model cost of a run's coding agents, or nil if no cost is known.
-func costOf(entries []workflow.Entry) (sum *float64) {
-	for _, e := range entries {
-		if e.CostUSD == nil {
-			continue
-		}
-		if sum == nil {
-			sum = new(float64)
-		}
-		*sum += *e.CostUSD
-	}
-	return sum
+	return a.Print(shown, func(w io.Writer) error { return printRun(w, shown, time.Now()) })
 }
 
 // dollars returns a cost as text, or an empty string if the cost is unknown.
@@ -220,14 +199,29 @@ func dollars(cost *float64) string {
 	return fmt.Sprintf("$%.4f", *cost)
 }
 
-// table prints the run's finished attempts in the order of their end, and then its unfinished attempts. Below the
+// tokens returns a usage as text, or an empty string if it is unknown.
+func tokens(u *workflow.Usage) string {
+	if u == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d in, %d out", u.In, u.Out)
+	if u.CacheRead > 0 {
+		text = fmt.Sprintf("%d in (%d cached), %d out", u.In, u.CacheRead, u.Out)
+	}
+	if u.Estimated {
+		text += ", estimated"
+	}
+	return text
+}
+
+// printRun prints the run's finished attempts in the order of their end, and then its unfinished attempts. Below the
 // table, it prints the full text of truncated errors and the last output of failed commands.
-func (s shownRun) table(w io.Writer, now time.Time) error {
+func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 	cli.WriteFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
-		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"duration", s.took(now)}, [2]string{"cost", dollars(s.CostUSD)})
+		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"duration", took(s.RunView, now)}, [2]string{"tokens", tokens(s.Usage)}, [2]string{"cost", dollars(s.CostUSD)})
 	fmt.Fprintln(w)
-	if err := cli.WriteTable(w, []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "COST", "ERROR"}, s.steps()); err != nil {
+	if err := cli.WriteTable(w, []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "TOKENS", "COST", "ERROR"}, steps(s)); err != nil {
 		return err
 	}
 	failed, kept := "", false // failed step of a run with checkpoints
@@ -253,7 +247,7 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 		}
 	}
 	switch {
-	case s.detached && (s.State == app.RunInterrupted || s.State == app.RunQueued):
+	case s.Detached && (s.State == app.RunInterrupted || s.State == app.RunQueued):
 		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", s.ID)
 	case s.State == app.RunInterrupted && failed != "":
 		fmt.Fprintf(w, "\nthe run failed; after you fix the problem, return to a step with: %s\n", app.ReturnTo(s.ID, failed))
@@ -266,36 +260,20 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 // errorCell returns an error as a table cell.
 func errorCell(e *workflow.Error) string { return sanitize.Cut(sanitize.Line(e.Message), 100) }
 
-// steps returns the rows of the table. The end of an attempt replaces its start. The remaining attempts are running.
-func (s shownRun) steps() [][]string {
-	began := map[string]workflow.Entry{}
-	row := func(e workflow.Entry, status, took, text string) []string {
-		return []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, took, dollars(e.CostUSD), text}
-	}
-	var rows [][]string
-	for _, e := range s.Entries {
-		switch e.Kind {
-		case workflow.EventStepStarted:
-			if cut, ok := began[e.Path]; ok && e.Repeats { // the attempt's process was killed
-				rows = append(rows, row(cut, app.RunInterrupted, "", ""))
-			}
-			began[e.Path] = e
-		case workflow.EventStepFinished:
-			took, text := "", ""
-			if start, ok := began[e.Path]; ok {
-				took = cli.Short(e.Time.Sub(start.Time))
-			}
-			delete(began, e.Path)
-			if e.Error != nil {
-				text = errorCell(e.Error)
-			}
-			rows = append(rows, row(e, string(e.Status), took, text))
+// steps returns the rows of the table.
+func steps(r app.RunDetail) (rows [][]string) {
+	for _, s := range r.Steps() {
+		e, took, used, text := s.Entry, "", "", ""
+		if !s.Started.IsZero() && !s.Finished.IsZero() {
+			took = cli.Short(s.Finished.Sub(s.Started))
 		}
-	}
-	for _, e := range slices.SortedFunc(maps.Values(began), func(a, b workflow.Entry) int {
-		return cmp.Or(a.Time.Compare(b.Time), strings.Compare(a.Path, b.Path))
-	}) {
-		rows = append(rows, row(e, s.State, "", ""))
+		if e.Usage != nil {
+			used = fmt.Sprintf("%d→%d", e.Usage.In, e.Usage.Out)
+		}
+		if e.Error != nil {
+			text = errorCell(e.Error)
+		}
+		rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, took, used, dollars(e.CostUSD), text})
 	}
 	return rows
 }

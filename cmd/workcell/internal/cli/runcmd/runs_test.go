@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -17,7 +18,7 @@ func TestRunsShowWholeError(t *testing.T) {
 	for message, want := range map[string]string{"short": "", long: "\nask, attempt 2:\n  why it failed "} {
 		entry.Error = &workflow.Error{Code: workflow.CodeAgent, Message: message}
 		var b strings.Builder
-		if err := (shownRun{Entries: []workflow.Entry{entry}}).table(&b, time.Now()); err != nil {
+		if err := printRun(&b, app.RunDetail{Entries: []workflow.Entry{entry}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		got := b.String()
@@ -36,13 +37,13 @@ func TestRunsShowInterruptedAttempt(t *testing.T) {
 	at := func(kind workflow.EventKind, repeats bool, status workflow.Status) workflow.Entry {
 		return workflow.Entry{Kind: kind, Path: "build", Visit: 1, Attempt: 1, Repeats: repeats, Status: status}
 	}
-	shown := shownRun{Entries: []workflow.Entry{
+	shown := app.RunDetail{Entries: []workflow.Entry{
 		at(workflow.EventStepStarted, false, workflow.StatusRunning),
 		at(workflow.EventStepStarted, true, workflow.StatusRunning),
 		at(workflow.EventStepFinished, false, workflow.StatusSucceeded),
 	}}
 	var got []string
-	for _, row := range shown.steps() {
+	for _, row := range steps(shown) {
 		got = append(got, row[4])
 	}
 	if strings.Join(got, " ") != "interrupted succeeded" {
@@ -50,8 +51,8 @@ func TestRunsShowInterruptedAttempt(t *testing.T) {
 	}
 }
 
-// TestRunsShowCost verifies that the cost of coding agents is shown for each attempt, including failed attempts, and
-// for the run. Unknown costs are not shown.
+// TestRunsShowCost verifies that the usage and cost of agents are shown for each attempt, including failed attempts,
+// and for the run. Unknown costs are not shown.
 func TestRunsShowCost(t *testing.T) {
 	t.Parallel()
 	ended := func(path string, cost *float64) workflow.Entry {
@@ -59,12 +60,14 @@ func TestRunsShowCost(t *testing.T) {
 	}
 	some, none := .0125, 0.0
 	entries := []workflow.Entry{ended("fix", &some), ended("again", &some), ended("free", &none), ended("unknown", nil)}
-	shown := shownRun{Entries: entries, CostUSD: costOf(entries)}
+	entries[0].Usage = &workflow.Usage{Model: "m", In: 1200, Out: 34}
+	shown := app.RunDetail{Entries: entries, CostUSD: app.CostOf(entries)}
+	shown.Usage = &workflow.Usage{In: 1300, Out: 50, CacheRead: 20, Estimated: true}
 	var b strings.Builder
-	if err := shown.table(&b, time.Now()); err != nil {
+	if err := printRun(&b, shown, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"cost      $0.0250\n", "COST", "$0.0125", "$0.0000"} {
+	for _, want := range []string{"cost      $0.0250\n", "COST", "$0.0125", "$0.0000", "tokens    1300 in (20 cached), 50 out, estimated\n", "1200→34"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, b.String())
 		}
@@ -73,7 +76,7 @@ func TestRunsShowCost(t *testing.T) {
 	if err != nil || !strings.Contains(string(raw), `"cost_usd":0.025,`) {
 		t.Errorf("%s, %v", raw, err)
 	}
-	if cost := costOf(entries[3:]); cost != nil {
+	if cost := app.CostOf(entries[3:]); cost != nil {
 		t.Errorf("a cost that is not known is %v", *cost)
 	}
 }

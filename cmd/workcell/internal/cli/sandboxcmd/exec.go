@@ -141,7 +141,7 @@ func (o *sandboxExecOptions) run(cmd *cobra.Command, a *command, args []string) 
 		}
 		if res.Leaked {
 			a.Notice("processes of the command keep running until the sandbox ends (%s); to kill them, "+
-				"run `workcell sandbox kill %s %s`", ends(s.Info(), nil), args[0], res.ExecID)
+				"run `workcell sandbox kill %s %s`", app.Ends(s.Info(), nil), args[0], res.ExecID)
 		}
 		return a.execStatus(res)
 	})(cmd, args)

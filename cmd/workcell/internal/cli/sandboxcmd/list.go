@@ -19,7 +19,6 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
-	"github.com/workcell-dev/workcell/session/record"
 )
 
 func newSandboxLsCmd(a *command) *cobra.Command {
@@ -47,25 +46,19 @@ gap line means that events may be missing because the engine was not reachable.`
 			case watch:
 				return a.watchSandboxes(ctx, m, user)
 			}
-			list, err := a.sandboxInfos(ctx, m, all)
+			rows, err := m.Sandboxes(ctx, all)
 			if err != nil {
 				return err
 			}
-			left, _ := admin.Abandoned(ctx, m.Manager) // without it, all sandboxes are shown as owned by living processes
-			rows := []SandboxOutput{}
-			for _, info := range list {
-				if user == "" || info.Key.User() == user {
-					rows = append(rows, sandboxRow(info, left...))
-				}
-			}
+			rows = slices.DeleteFunc(rows, func(s app.SandboxView) bool { return user != "" && s.UserName != user })
 			now := time.Now()
 			head := []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE", "ENDS"}
 			if all {
 				head = append(head, "REASON")
 			}
 			a.noticeElsewhere(ctx, m)
-			return cli.PrintList(a.Command, rows, head, func(s SandboxOutput) []string {
-				row := []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), cli.Age(now.Sub(s.Created))}
+			return cli.PrintList(a.Command, rows, head, func(s app.SandboxView) []string {
+				row := []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), app.Age(now.Sub(s.Created))}
 				return append(row, s.Ends, s.Reason)[:len(head)]
 			})
 		}),
@@ -78,10 +71,10 @@ gap line means that events may be missing because the engine was not reachable.`
 
 // eventOutput is an event of `ls --watch`.
 type eventOutput struct {
-	Event   admin.EventType `json:"event"`
-	Time    time.Time       `json:"time"`
-	Since   time.Time       `json:"since,omitzero"` // for a gap: time of the latest contact with the engine
-	Sandbox *SandboxOutput  `json:"sandbox,omitempty"`
+	Event   admin.EventType  `json:"event"`
+	Time    time.Time        `json:"time"`
+	Since   time.Time        `json:"since,omitzero"` // for a gap: time of the latest contact with the engine
+	Sandbox *app.SandboxView `json:"sandbox,omitempty"`
 }
 
 // watchSandboxes prints sandbox events until the command is stopped.
@@ -97,9 +90,9 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 		line := "since " + e.Since.Format(time.TimeOnly)
 		if e.Type != admin.EventGap {
 			left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
-			row := sandboxRow(e.Info, left...)
+			row := app.ViewSandbox(e.Info, left...)
 			if out.Sandbox = &row; e.Info.State == session.StateClosed && e.Type == admin.EventRemoved {
-				row.State = string(stateRemoved)
+				row.State = string(app.StateRemoved)
 			}
 			line = fmt.Sprintf("%s  %-8s  %s  %s  %s", row.ID, row.State, row.Image, row.Key, row.Reason)
 		}
@@ -131,27 +124,6 @@ func (a *command) noticeElsewhere(ctx context.Context, m *app.Manager) {
 	}
 }
 
-// sandboxInfos returns the sandboxes of m's engine, sorted by creation time. If all is set, it includes sandboxes that
-// exist only in the records.
-func (a *command) sandboxInfos(ctx context.Context, m *app.Manager, all bool) ([]session.Info, error) {
-	list, err := m.List(ctx)
-	if err != nil || !all || m.Records == nil {
-		return list, err
-	}
-	recs, err := m.Records.List(ctx, record.Closed)
-	for _, rec := range recs {
-		if rec.Engine == m.Engine && !slices.ContainsFunc(list, func(s session.Info) bool { return s.ID == rec.ID }) {
-			info := session.Info{
-				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
-				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: stateRemoved,
-			}
-			list = append(list, info)
-		}
-	}
-	slices.SortStableFunc(list, func(x, y session.Info) int { return x.Created.Compare(y.Created) })
-	return list, err
-}
-
 func newSandboxShowCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:     "show SANDBOX",
@@ -168,13 +140,13 @@ output also shows why a sandbox is not running. You can show sandboxes that were
 
 // showSandbox prints the existing sandbox with this name, or else the latest removed sandbox with this name.
 func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string) error {
-	list, err := a.sandboxInfos(ctx, m, true)
+	list, err := m.Infos(ctx, true)
 	if err != nil {
 		return err
 	}
 	var there, gone []session.Info
 	for _, info := range list {
-		if info.State == stateRemoved || info.State == session.StateLost {
+		if info.State == app.StateRemoved || info.State == session.StateLost {
 			gone = append(gone, info)
 		} else {
 			there = append(there, info)
@@ -188,7 +160,7 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 		return err
 	}
 	left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
-	row := sandboxRow(found, left...)
+	row := app.ViewSandbox(found, left...)
 	return a.Print(shownSandbox{row, found.Settings()}, func(w io.Writer) error {
 		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
 			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
@@ -202,115 +174,6 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 
 // shownSandbox is what `sandbox show -o json` prints. Policy is the digest of Settings.
 type shownSandbox struct {
-	SandboxOutput
+	app.SandboxView
 	Settings sandbox.Settings `json:"settings"`
-}
-
-// stateRemoved is the state of a sandbox of which only the record is left.
-const stateRemoved session.State = "removed"
-
-// SandboxOutput is a sandbox in the output of commands.
-type SandboxOutput struct {
-	ID string `json:"id"`
-	// For sandboxes of `sandbox open`; random unless set with --name.
-	Name     string `json:"name,omitempty"`
-	UserName string `json:"user_name,omitempty"` // user that owns the sandbox
-	Key      string `json:"key"`
-	Run      string `json:"run,omitempty"`
-	State    string `json:"state"`          // created, running, stopped, kept, removing, lost or removed
-	Ends     string `json:"ends,omitempty"` // when the sandbox ends, together with its processes
-	// reason for its end: removed, idle, run ended, owner died or engine lost.
-	Reason  string              `json:"reason,omitempty"`
-	Image   string              `json:"image"`
-	User    string              `json:"user"`
-	Network backend.NetworkMode `json:"network"`
-	Mounts  []backend.Mount     `json:"mounts,omitempty"`
-	Limits  backend.Limits      `json:"limits"`
-	// Workspace is the mechanism that limits the workspace.
-	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	// RootBytes is the space outside of the workspace, if the root file system is writable. RootEnforcement is the
-	// mechanism that limits it.
-	RootBytes       int64               `json:"root_bytes,omitempty"`
-	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
-	Created         time.Time           `json:"created"`
-	Backend         string              `json:"backend"`
-	EngineID        string              `json:"engine_id"`
-	Isolation       backend.Isolation   `json:"isolation,omitempty"`
-	Policy          string              `json:"policy,omitempty"` // SHA-256 of the settings
-
-	IdlePolicy record.IdlePolicy `json:"idle_policy,omitempty"`
-}
-
-func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
-	name := ""
-	if app.IsNamed(i.Key) {
-		name = i.Key.ID
-	}
-	policy := ""
-	if i.Isolation != "" { // else only a record is left
-		policy = i.Settings().Digest()
-	}
-	return SandboxOutput{
-		Name: name,
-		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
-		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
-		Backend: i.Backend, EngineID: i.EngineID,
-		Isolation: i.Isolation, Policy: policy,
-		IdlePolicy: i.IdlePolicy, Ends: ends(i, left),
-	}
-}
-
-// ends returns when a sandbox ends, together with its background processes. left are the records of sandboxes without a
-// process.
-func ends(i session.Info, left []record.Record) string {
-	for _, rec := range left {
-		if rec.ID == i.ID {
-			return endsWithoutOwner(rec)
-		}
-	}
-	if i.State != session.StateReady {
-		return ""
-	}
-	what := map[string]string{
-		record.NamespaceUser: "when removed", record.NamespaceWorkflow: "with its run",
-		record.NamespaceAgent: "with its agent", record.NamespaceMCP: "with its client",
-	}[i.Key.Namespace]
-	idle := " after " + cli.Age(i.IdleTimeout) + " idle"
-	switch {
-	case i.IdleTimeout <= 0:
-		return what
-	case i.IdlePolicy == record.IdleStop:
-		return "stops" + idle
-	}
-	return what + ", or" + idle
-}
-
-// endsWithoutOwner returns when the cleanup stops or removes a recorded sandbox or its files.
-func endsWithoutOwner(rec record.Record) string {
-	at, _ := admin.ReclaimAt(rec, time.Now())
-	wait, running := time.Until(at), rec.State == record.Ready && !rec.WorkspaceOnly()
-	when := "in " + cli.Age(wait)
-	switch {
-	case at.IsZero():
-		return "when removed"
-	case wait <= 0 && !running:
-		return "at the next gc"
-	case wait <= 0: // running processes count as use
-		when = "when idle"
-	}
-	if rec.IdlePolicy == record.IdleStop && running {
-		return "stops " + when
-	}
-	return when
-}
-
-// stateWord returns the state of a sandbox as text, independent of its owner.
-func stateWord(s session.State) string {
-	switch s {
-	case session.StateReady:
-		return "running"
-	case session.StateClosed:
-		return "removing"
-	}
-	return string(s)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -41,7 +42,7 @@ func TestEndsWithoutOwner(t *testing.T) {
 		if test.rec.ID = cmp.Or(test.rec.ID, info.ID); test.state == running {
 			test.rec.Owner = "dead"
 		}
-		if got := ends(info, []record.Record{test.rec}); !strings.HasSuffix(want, ": "+got) {
+		if got := app.Ends(info, []record.Record{test.rec}); !strings.HasSuffix(want, ": "+got) {
 			t.Errorf("%q, want %s", got, want)
 		}
 		if test.rec.ID != info.ID {

@@ -56,44 +56,19 @@ secrets. Only the latest part of long output is kept; a line on standard error r
 // listsCommands is the hint for a missing or unknown command id.
 const listsCommands = "to list the commands, run `workcell sandbox logs SANDBOX`"
 
-// ExecOutput is a command in the output of `sandbox logs`.
-type ExecOutput struct {
-	ExecID     string            `json:"exec_id"`
-	Status     sandbox.ExecState `json:"status"`
-	ExitCode   *int              `json:"exit_code,omitempty"` // absent while it runs, and if a signal killed it
-	Signal     string            `json:"signal,omitempty"`
-	DurationMS int64             `json:"duration_ms"` // so far, if it is running
-	// Time since its start; absent if the sandbox does not know it.
-	AgeMS       int64 `json:"age_ms,omitempty"`
-	Terminal    bool  `json:"terminal,omitempty"` // `sandbox attach` can connect to it
-	StdoutBytes int64 `json:"stdout_bytes"`
-	StderrBytes int64 `json:"stderr_bytes"`
-}
-
 func (a *command) listExecs(ctx context.Context, s *session.Session) error {
-	known, err := s.Commands(ctx)
+	list, err := app.Execs(ctx, s)
 	if err != nil {
 		return err
 	}
-	list := make([]ExecOutput, len(known))
-	for i, st := range known {
-		list[i] = ExecOutput{
-			ExecID: st.ExecID, Status: st.Status, Signal: st.Signal, DurationMS: st.Duration.Milliseconds(),
-			AgeMS: st.Age.Milliseconds(), Terminal: st.Terminal,
-			StdoutBytes: st.StdoutBytes, StderrBytes: st.StderrBytes,
-		}
-		if st.Done() && st.Signal == "" {
-			list[i].ExitCode = &st.ExitCode
-		}
-	}
 	const ms = time.Millisecond
-	return cli.PrintList(a.Command, list, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, func(e ExecOutput) []string {
+	return cli.PrintList(a.Command, list, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, func(e app.ExecView) []string {
 		end, begun := e.Signal, ""
 		if e.ExitCode != nil {
 			end = strconv.Itoa(*e.ExitCode)
 		}
 		if e.AgeMS > 0 {
-			begun = cli.Age(time.Duration(e.AgeMS) * ms)
+			begun = app.Age(time.Duration(e.AgeMS) * ms)
 		}
 		took := (time.Duration(e.DurationMS) * ms).Round(10 * ms)
 		return []string{e.ExecID, string(e.Status), end, took.String(), begun, cli.ByteSize(e.StdoutBytes), cli.ByteSize(e.StderrBytes)}

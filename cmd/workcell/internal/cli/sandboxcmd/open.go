@@ -137,7 +137,7 @@ func (o *sandboxOpenOptions) run(ctx context.Context, a *command) error {
 				a.Notice("cache %s is empty, so the sandbox does not use it; to fill it, see `workcell cache fill --help`", name)
 			}
 		}
-		return a.Print(openedSandbox{sandboxRow(s.Info()), created, a.mechanism(ctx, s)}, func(w io.Writer) error {
+		return a.Print(openedSandbox{app.ViewSandbox(s.Info()), created, a.mechanism(ctx, s)}, func(w io.Writer) error {
 			_, err := fmt.Fprintln(w, s.ID())
 			return err
 		})
@@ -182,7 +182,7 @@ func shapeFlags(cmd *cobra.Command) []string {
 
 // openedSandbox is the output of `sandbox open -o json`.
 type openedSandbox struct {
-	SandboxOutput
+	app.SandboxView
 	Created bool `json:"created"` // false if the sandbox already existed
 	// Snapshots is the mechanism for snapshots. It is empty if snapshots are not supported.
 	Snapshots backend.SnapshotMechanism `json:"snapshots,omitempty"`

@@ -304,7 +304,7 @@ func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) 
 func garbageOf(rec record.Record, why string) GarbageOutput {
 	at, _ := admin.ReclaimAt(rec, time.Now())
 	return GarbageOutput{
-		ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: at, ends: endsWithoutOwner(rec),
+		ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: at, ends: app.EndsWithoutOwner(rec),
 	}
 }
 
@@ -330,5 +330,5 @@ func (g GarbageOutput) row(now time.Time) []string {
 	if g.Removed {
 		g.ends = "removed"
 	}
-	return []string{g.ID, g.Key, g.Why, cli.Age(now.Sub(g.LastUsed)), cmp.Or(g.ends, "never")}
+	return []string{g.ID, g.Key, g.Why, app.Age(now.Sub(g.LastUsed)), cmp.Or(g.ends, "never")}
 }

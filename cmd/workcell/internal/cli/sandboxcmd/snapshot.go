@@ -69,7 +69,7 @@ func (a *command) listSnapshots(ctx context.Context, s *session.Session) error {
 	}
 	now := time.Now()
 	return cli.PrintList(a.Command, list, []string{"NAME", "MECHANISM", "AGE"}, func(snap backend.Snapshot) []string {
-		return []string{snap.Name, string(snap.Mechanism), cli.Age(now.Sub(snap.Created))}
+		return []string{snap.Name, string(snap.Mechanism), app.Age(now.Sub(snap.Created))}
 	})
 }
 
@@ -101,14 +101,14 @@ their idle timeout or when the run ends.`,
 			if err != nil {
 				return noSnapshot(err)
 			}
-			made := cli.Printed[SandboxOutput]{Command: a.Command}
+			made := cli.Printed[app.SandboxView]{Command: a.Command}
 			variables, err := m.LoadEnv(ctx, s, nil)
 			errs := []error{err}
 			for _, fork := range forks {
 				if save := m.SaveEnv(variables); save != nil {
 					errs = append(errs, save(ctx, fork))
 				}
-				made.Add(fork.ID(), sandboxRow(fork.Info()))
+				made.Add(fork.ID(), app.ViewSandbox(fork.Info()))
 			}
 			return errors.Join(append(errs, made.End())...)
 		}),
