@@ -51,8 +51,8 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	return s, err
 }
 
-// Look is like Connect for programs that only observe a sandbox, also a sandbox of this manager. Calls in the session do
-// not count as use, so the sandbox becomes idle, and Look does not start a stopped sandbox: its error then wraps
+// Look is like Connect for programs that only observe a sandbox of this manager or another one. Calls in the session do
+// not count as use, so the sandbox becomes idle. Look does not start a stopped sandbox: its error then wraps
 // backend.ErrLost. Close the session soon, because the cleanup of sandboxes without an owner waits for connections.
 func (m *Manager) Look(ctx context.Context, id string) (*Session, error) {
 	engine, key, err := m.findUsed(ctx, id)
@@ -97,7 +97,7 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	return s, err
 }
 
-// connectSecondary connects to a sandbox without changing its owner. It does not record the use by itself.
+// connectSecondary connects to a sandbox without changing its owner. If counts is set, uses are recorded later.
 func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key, counts bool) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	rec, err := m.store.Get(ctx, engine.SessionID)

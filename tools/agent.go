@@ -185,7 +185,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
 	}()
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
-	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls, InputTokens: w.input, OutputTokens: w.output, CachedTokens: w.cached}
+	res = AgentResult{Model: x.model, Turns: w.turns, ToolCalls: w.calls}
+	res.InputTokens, res.OutputTokens, res.CachedTokens = w.input, w.output, w.cached
 	if x.result != nil {
 		res.Executor = &ExecutorResult{*x.result, x.metered}
 		err = a.limited(x, err)

@@ -100,7 +100,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 	return OutputOf(res), err
 }
 
-// OutputOf returns the result of an agent as an AgentOutput, also if the agent failed.
+// OutputOf returns the result of an agent as an AgentOutput, even if the agent failed.
 func OutputOf(res tools.AgentResult) AgentOutput {
 	out := AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost(), Evidence: res.Evidence}
 	if res.Model != "" { // otherwise it failed before it called a model

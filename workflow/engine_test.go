@@ -333,7 +333,8 @@ steps:
 	calls := 0
 	coder := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 		calls++
-		out := workflow.AgentOutput{Text: "done", CostUSD: &costs[calls-1], Usage: &workflow.Usage{Model: "m", In: int64(calls), Turns: 1}}
+		out := workflow.AgentOutput{Text: "done", CostUSD: &costs[calls-1]}
+		out.Usage = &workflow.Usage{Model: "m", In: int64(calls), Turns: 1}
 		if calls == 1 {
 			return out, errors.New("not this time")
 		}

@@ -96,7 +96,7 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// TestReader verifies what people can read of a conversation, also if parts are missing or damaged.
+// TestReader verifies that people can read a conversation even if parts are missing or damaged.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	read := func(parts ...string) (text string) {
@@ -121,16 +121,22 @@ func TestReader(t *testing.T) {
 	further := `{"turn":2,"role":"user","text":"note"}
 {"turn":2,"role":"model","tool":"x","ref":"1"}
 `
-	seen := strings.Replace(second, `{"content":[{"text":"note"}],"role":"user"}`, `{"content":[{"text":"again"}],"role":"model"},{"content":[{"text":"note"}],"role":"user"}`, 1)
-	media := `{"turn":{"number":1,"answer":{"role":"model","content":[{"media":{"url":"data:image/png;base64,AA=="}},{"reasoning":"why"},{"toolRequest":{"name":"x","ref":"1","input":{"a":1}}}]}}}`
+	seen := strings.Replace(second, `"messages":[`, `"messages":[{"content":[{"text":"again"}],"role":"model"},`, 1)
+	media := `{"turn":{"number":1,"answer":{"role":"model","content":[{"media":{"url":"data:image/png;base64,AA=="}},` +
+		`{"reasoning":"why"},{"toolRequest":{"name":"x","ref":"1","input":{"a":1}}}]}}}`
+	note := func(text string) string {
+		return `"role":"note","text":"` + text + `"}` + "\n"
+	}
 	for want, parts := range map[string][]string{
-		asked + answered + `{"turn":1,"role":"tool","tool":"y","ref":"2","output":"text"}` + "\n" + further: {ask, one, two, second},
-		`{"role":"note","text":"the earlier messages are no longer available"}` + "\n" + further:            {second},
+		asked + answered + `{"turn":1,"role":"tool","tool":"y","ref":"2","output":"text"}
+` + further: {ask, one, two, second},
+		"{" + note("the earlier messages are no longer available") + further: {second},
 		asked + further: {ask, seen},
-		asked + `{"turn":1,"role":"note","text":"the following messages were not recorded: it is too large"}` + "\n": {ask, lost},
-		asked + `{"turn":1,"role":"note","text":"the agent starts again: it is another"}` + "\n" + asked:             {ask, restart, ask},
-		`{"role":"note","text":"a part of the conversation cannot be read: unexpected EOF"}` + "\n" + asked:          {"{", ask},
-		`{"turn":1,"role":"tool","ref":"1","output":{"exec_id":"exe_1"}}` + "\n":                                     {one},
+		asked + `{"turn":1,` + note("the following messages were not recorded: it is too large"): {ask, lost},
+		asked + `{"turn":1,` + note("the agent starts again: it is another") + asked:             {ask, restart, ask},
+		"{" + note("a part of the conversation cannot be read: unexpected EOF") + asked:          {"{", ask},
+		`{"turn":1,"role":"tool","ref":"1","output":{"exec_id":"exe_1"}}
+`: {one},
 		`{"turn":1,"role":"model","media":"image/png"}
 {"turn":1,"role":"model","text":"why","reasoning":true}
 {"turn":1,"role":"model","tool":"x","ref":"1","input":{"a":1}}

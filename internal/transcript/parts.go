@@ -48,7 +48,9 @@ func (r *Reader) Read(raw json.RawMessage) []Part {
 	case p.Call.Result == nil:
 		return nil
 	}
-	list := []Part{{Turn: p.Call.Turn, Role: string(ai.RoleTool), Tool: r.tools[p.Call.Ref], Ref: p.Call.Ref, Output: p.Call.Result.Output}}
+	first := Part{Turn: p.Call.Turn, Role: string(ai.RoleTool), Tool: r.tools[p.Call.Ref], Ref: p.Call.Ref}
+	first.Output = p.Call.Result.Output
+	list := []Part{first}
 	for _, c := range p.Call.Result.Content {
 		list = append(list, partOf(p.Call.Turn, ai.RoleTool, c))
 	}

@@ -195,7 +195,8 @@ const progress = `, step = CASE WHEN $5::text = '' THEN step ELSE $5 END, error 
 // endConversation returns the parts of a statement that delete parts of the conversations of the runs in locked, or
 // move them to the kept ones, of which they delete the oldest. Parts that the same statement moves are never deleted.
 func (j *Journal) endConversation(which string) string {
-	end := `, part AS (DELETE FROM workcell.conversation WHERE ` + which + ` AND run IN (SELECT id FROM locked) RETURNING run, seq, path, data)`
+	end := `, part AS (DELETE FROM workcell.conversation WHERE ` + which + `
+	AND run IN (SELECT id FROM locked) RETURNING run, seq, path, data)`
 	if !j.Transcripts {
 		return end
 	}
@@ -281,7 +282,8 @@ func (j *Journal) insert(ctx context.Context, tx pgx.Tx, e workflow.Entry, data,
 			finished = &e.Time
 		}
 		args = append(append(args, finished, string(e.Outcome)), runstore.Progress(e)...)
-		change = `, finished = coalesce($3::timestamptz, finished), outcome = coalesce(nullif($4::text, ''), outcome)` + progress
+		change = `, finished = coalesce($3::timestamptz, finished),
+	outcome = coalesce(nullif($4::text, ''), outcome)` + progress
 	}
 	batch.Queue(`UPDATE workcell.run SET entries = $2`+change+` WHERE id = $1`, args...)
 	return tx.SendBatch(ctx, batch).Close()
@@ -443,7 +445,8 @@ func (j *Journal) runs(ctx context.Context, which string, args ...any) ([]runsto
 	return collect(ctx, j, func(row pgx.CollectableRow) (r runstore.Run, err error) {
 		var finished *time.Time
 		err = row.Scan(&r.ID, &r.Workflow, &r.Hash, &r.Started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel,
-			&r.Step, &r.Error, &r.Usage.In, &r.Usage.Out, &r.Usage.CacheRead, &r.Usage.Turns, &r.Usage.Calls, &r.Usage.Estimated, &r.CostUSD)
+			&r.Step, &r.Error, &r.Usage.In, &r.Usage.Out, &r.Usage.CacheRead,
+			&r.Usage.Turns, &r.Usage.Calls, &r.Usage.Estimated, &r.CostUSD)
 		r.Started = r.Started.UTC()
 		if finished != nil {
 			r.Finished = finished.UTC()

@@ -32,7 +32,7 @@ type Run struct {
 
 	Step    string         `json:"step,omitempty"`     // path of the step that started last
 	Error   string         `json:"error,omitempty"`    // why the latest attempt or the run failed, on one line
-	Usage   workflow.Usage `json:"usage,omitzero"`     // total of the finished attempts, even if they do not count anymore
+	Usage   workflow.Usage `json:"usage,omitzero"`     // total of the finished attempts
 	CostUSD *float64       `json:"cost_usd,omitempty"` // known cost of these attempts
 }
 

@@ -148,7 +148,8 @@ func (j *Journal) insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) erro
 		err = j.endConversation(ctx, tx, e, `run = ?1 AND path = ?2`)
 	case workflow.EventRunFinished:
 		if err = j.endConversation(ctx, tx, e, `run = ?1`); err == nil {
-			_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
+			_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`,
+				e.Time.UnixMicro(), string(e.Outcome), e.RunID)
 		}
 	default:
 		return nil
@@ -157,16 +158,16 @@ func (j *Journal) insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) erro
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `UPDATE run SET step = CASE WHEN ?1 = '' THEN step ELSE ?1 END, error = ?2,
-tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4, tokens_cached = tokens_cached + ?5, turns = turns + ?6, calls = calls + ?7,
-estimated = estimated OR ?8, cost = coalesce(cost + ?9, cost, ?9) WHERE id = ?10`, append(runstore.Progress(e), e.RunID)...)
+tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4, tokens_cached = tokens_cached + ?5,
+turns = turns + ?6, calls = calls + ?7, estimated = estimated OR ?8, cost = coalesce(cost + ?9, cost, ?9) WHERE id = ?10`, append(runstore.Progress(e), e.RunID)...)
 	return err
 }
 
 // endConversation deletes parts of conversations or moves them to the kept ones, of which it deletes the oldest.
 func (j *Journal) endConversation(ctx context.Context, tx *sql.Tx, e workflow.Entry, which string) (err error) {
 	if j.Transcripts {
-		_, err = tx.ExecContext(ctx, `INSERT INTO transcript SELECT run, seq, path, ?3, data FROM conversation WHERE `+which,
-			e.RunID, e.Path, time.Now().UnixMicro())
+		_, err = tx.ExecContext(ctx,
+			`INSERT INTO transcript SELECT run, seq, path, ?3, data FROM conversation WHERE `+which, e.RunID, e.Path, time.Now().UnixMicro())
 	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE `+which, e.RunID, e.Path)
@@ -196,7 +197,8 @@ WHERE e.run = ? AND e.seq > ? ORDER BY e.seq`, runID, seq)
 // the kept parts of finished attempts.
 func (j *Journal) Transcript(ctx context.Context, runID, path string) ([]workflow.Entry, error) {
 	return j.entries(ctx, `SELECT e.data, c.data FROM (
-SELECT seq, data FROM transcript WHERE run = ?1 AND path = ?2 UNION ALL SELECT seq, data FROM conversation WHERE run = ?1 AND path = ?2) c
+SELECT seq, data FROM transcript WHERE run = ?1 AND path = ?2
+UNION ALL SELECT seq, data FROM conversation WHERE run = ?1 AND path = ?2) c
 JOIN entry e ON e.run = ?1 AND e.seq = c.seq ORDER BY e.seq`, runID, path)
 }
 
@@ -276,7 +278,8 @@ func (j *Journal) Runs(ctx context.Context, q runstore.Query) (runstore.Page, er
 	if err != nil {
 		return runstore.Page{}, err
 	}
-	const which = ` WHERE (?1 = '' OR workflow = ?1) AND (?2 = '' OR instr(lower(id || ' ' || workflow || ' ' || error), ?2) > 0)
+	const which = ` WHERE (?1 = '' OR workflow = ?1)
+AND (?2 = '' OR instr(lower(id || ' ' || workflow || ' ' || error), ?2) > 0)
 AND (?3 = '' OR instr(?3, ',' || outcome || ',') > 0) `
 	total := 0
 	err = j.f.Each(ctx, func(row sqlitefile.Row) error { return row.Scan(&total) },
@@ -300,7 +303,8 @@ func (j *Journal) runs(ctx context.Context, which string, args ...any) (list []r
 		var r runstore.Run
 		var started, finished int64
 		err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel,
-			&r.Step, &r.Error, &r.Usage.In, &r.Usage.Out, &r.Usage.CacheRead, &r.Usage.Turns, &r.Usage.Calls, &r.Usage.Estimated, &r.CostUSD)
+			&r.Step, &r.Error, &r.Usage.In, &r.Usage.Out, &r.Usage.CacheRead,
+			&r.Usage.Turns, &r.Usage.Calls, &r.Usage.Estimated, &r.CostUSD)
 		r.Started = time.UnixMicro(started).UTC()
 		if finished != 0 {
 			r.Finished = time.UnixMicro(finished).UTC()

@@ -90,12 +90,11 @@ func ViewSandbox(i session.Info, left ...record.Record) SandboxView {
 		policy = i.Settings().Digest()
 	}
 	return SandboxView{
-		Name: name,
-		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
-		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
-		Backend: i.Backend, EngineID: i.EngineID,
-		Isolation: i.Isolation, Policy: policy,
-		IdlePolicy: i.IdlePolicy, Ends: Ends(i, left),
+		ID: i.ID, Name: name, UserName: i.Key.User(), Key: i.Key.String(), Run: i.Run, State: stateWord(i.State),
+		Ends: Ends(i, left), Reason: i.Reason, Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
+		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement,
+		Created: i.Created, Backend: i.Backend, EngineID: i.EngineID, Isolation: i.Isolation, Policy: policy,
+		IdlePolicy: i.IdlePolicy,
 	}
 }
 

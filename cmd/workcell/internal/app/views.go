@@ -15,9 +15,10 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// RunStates are the states of runs, as RunView.State has them.
+// RunStates are the values of RunView.State, except RunUnknown.
 var RunStates = []string{
-	RunQueued, RunRunning, RunInterrupted, string(workflow.Succeeded), string(workflow.Failed), string(workflow.Cancelled), string(workflow.TimedOut),
+	RunQueued, RunRunning, RunInterrupted,
+	string(workflow.Succeeded), string(workflow.Failed), string(workflow.Cancelled), string(workflow.TimedOut),
 }
 
 // RunView is a run for the command and the page.
@@ -50,7 +51,8 @@ func ViewRun(ctx context.Context, j runstore.Store, r runstore.Run) (RunView, er
 	if err != nil {
 		state = RunUnknown
 	}
-	v := RunView{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished, Error: r.Error, CostUSD: r.CostUSD}
+	v := RunView{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}
+	v.Error, v.CostUSD = r.Error, r.CostUSD
 	if r.Finished.IsZero() {
 		v.Step = r.Step
 	}
@@ -79,41 +81,30 @@ func (a *App) ListRuns(ctx context.Context, j runstore.Store, q RunQuery) (RunPa
 	find := runstore.Query{Limit: q.Limit, Before: q.Before, Workflow: q.Workflow, Text: q.Text}
 	living := slices.Contains([]string{RunQueued, RunRunning, RunInterrupted}, q.State)
 	switch {
-	case living:
-		find.Outcomes = []workflow.Outcome{""}
+	case living: // few runs have not finished
+		find.Outcomes, find.Limit = []workflow.Outcome{""}, MaxRuns
 	case q.State != "":
 		find.Outcomes = []workflow.Outcome{workflow.Outcome(q.State)}
 	}
-	for {
-		found, err := j.Runs(ctx, find)
-		if err != nil {
-			return page, err
-		}
-		page.Total, page.Next = found.Total, found.Next
-		if living {
-			page.Total = -1
-		}
-		for _, r := range found.Runs {
-			v, err := ViewRun(ctx, j, r)
-			if err != nil {
-				a.Notice("cannot determine the state of run %s: %v", r.ID, err)
-			}
-			if living && v.State != q.State {
-				continue
-			}
-			if len(page.Runs) == q.Limit {
-				return page, nil
-			}
-			page.Runs = append(page.Runs, v)
-			if living && len(page.Runs) == q.Limit {
-				page.Next = r.Cursor()
-			}
-		}
-		if page.Next == "" || len(page.Runs) == q.Limit {
-			return page, nil
-		}
-		find.Before = page.Next
+	found, err := j.Runs(ctx, find)
+	page.Total, page.Next = found.Total, found.Next
+	if living {
+		page.Total = -1
 	}
+	for i, r := range found.Runs {
+		v, err := ViewRun(ctx, j, r)
+		if err != nil {
+			a.Notice("cannot determine the state of run %s: %v", r.ID, err)
+		}
+		if !living || v.State == q.State {
+			page.Runs = append(page.Runs, v)
+		}
+		if len(page.Runs) == q.Limit && i+1 < len(found.Runs) {
+			page.Next = r.Cursor()
+			break
+		}
+	}
+	return page, err
 }
 
 // RunDetail is a run with its journal.
@@ -192,7 +183,8 @@ func (d RunDetail) Steps() (list []StepView) {
 			}
 			began[e.Path] = e
 		case workflow.EventStepFinished:
-			list = append(list, StepView{Entry: e, State: string(e.Status), Started: began[e.Path].Time, Finished: e.Time})
+			started := began[e.Path].Time
+			list = append(list, StepView{Entry: e, State: string(e.Status), Started: started, Finished: e.Time})
 			delete(began, e.Path)
 		}
 	}
@@ -281,7 +273,7 @@ func (a *App) Transcript(ctx context.Context, j runstore.Store, id string, of Tr
 			continue
 		}
 		if e.Kind == workflow.EventStepFinished {
-			if readers[at] != nil { // otherwise nothing of the conversation is left
+			if readers[at] != nil { // otherwise no other part is left
 				list = append(list, TranscriptPart{e.Visit, e.Attempt, e.Time, transcript.Answer(e.Output)})
 			}
 			continue

@@ -158,9 +158,10 @@ Files that are not in the patch are listed on standard error. On a terminal, con
 func newRunsApplyCmd(a *command) *cobra.Command {
 	mark, dry := false, false
 	cmd := a.Verb(0, &cobra.Command{
-		Use:     "apply RUN [DIR]",
-		Short:   "Apply a run's changes to its source directory",
-		Example: "  workcell runs apply run_… --dry-run\n  workcell runs apply run_…\n  workcell runs apply run_… ../another-checkout",
+		Use:   "apply RUN [DIR]",
+		Short: "Apply a run's changes to its source directory",
+		Example: "  workcell runs apply run_… --dry-run\n  workcell runs apply run_…\n" +
+			"  workcell runs apply run_… ../another-checkout",
 		Long: `Apply a run's changes to the directory that its workspace was copied from, or to DIR. If a worker on another
 host executed the run, DIR is required.
 
@@ -178,7 +179,8 @@ With --dry-run, the command writes nothing and prints what it would do with each
 			case err != nil:
 				return err
 			case dry && mark:
-				return app.UsageError(errors.New("--dry-run and --conflict-markers cannot be used together"), "remove one of these flags")
+				return app.UsageError(errors.New("--dry-run and --conflict-markers cannot be used together"),
+					"remove one of these flags")
 			case len(made.Patch.Changes) == 0:
 				a.Notice("the run made no changes")
 				return nil
@@ -191,7 +193,8 @@ With --dry-run, the command writes nothing and prints what it would do with each
 			}
 			switch {
 			case dir == "":
-				return app.UsageError(fmt.Errorf("run %s was executed on another host", made.Run), "specify where to write files: workcell runs apply "+made.Run+" DIR")
+				return app.UsageError(fmt.Errorf("run %s was executed on another host", made.Run),
+					"specify where to write files: workcell runs apply "+made.Run+" DIR")
 			case dry:
 				return a.checkPatch(made.Patch, dir)
 			}

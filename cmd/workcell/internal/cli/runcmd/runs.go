@@ -121,7 +121,8 @@ func newRunsLsCmd(a *command) *cobra.Command {
 				return err
 			}
 			now := time.Now()
-			return cli.PrintList(a.Command, page.Runs, []string{"ID", "WORKFLOW", "STATE", "AGE", "DURATION"}, func(r app.RunView) []string {
+			head := []string{"ID", "WORKFLOW", "STATE", "AGE", "DURATION"}
+			return cli.PrintList(a.Command, page.Runs, head, func(r app.RunView) []string {
 				return []string{r.ID, r.Workflow, r.State, app.Age(now.Sub(r.Started)), took(r, now)}
 			})
 		}),
@@ -135,9 +136,10 @@ func newRunsLsCmd(a *command) *cobra.Command {
 func newRunsShowCmd(a *command) *cobra.Command {
 	of := app.TranscriptOf{}
 	cmd := a.Verb(cli.OutputFlags, &cobra.Command{
-		Use:     "show RUN",
-		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json\n  workcell runs show run_… --transcript fix",
-		Short:   "Show the steps of a run",
+		Use: "show RUN",
+		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json\n" +
+			"  workcell runs show run_… --transcript fix",
+		Short: "Show the steps of a run",
 		Long: `Show the steps of a run from its journal. With -o json, the command prints the journal itself,
 including the input and output of each step.
 
@@ -219,9 +221,11 @@ func tokens(u *workflow.Usage) string {
 func printRun(w io.Writer, s app.RunDetail, now time.Time) error {
 	cli.WriteFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
-		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"duration", took(s.RunView, now)}, [2]string{"tokens", tokens(s.Usage)}, [2]string{"cost", dollars(s.CostUSD)})
+		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"duration", took(s.RunView, now)},
+		[2]string{"tokens", tokens(s.Usage)}, [2]string{"cost", dollars(s.CostUSD)})
 	fmt.Fprintln(w)
-	if err := cli.WriteTable(w, []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "TOKENS", "COST", "ERROR"}, steps(s)); err != nil {
+	head := []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "TOKENS", "COST", "ERROR"}
+	if err := cli.WriteTable(w, head, steps(s)); err != nil {
 		return err
 	}
 	failed, kept := "", false // failed step of a run with checkpoints
@@ -273,7 +277,8 @@ func steps(r app.RunDetail) (rows [][]string) {
 		if e.Error != nil {
 			text = errorCell(e.Error)
 		}
-		rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, took, used, dollars(e.CostUSD), text})
+		row := []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, took, used}
+		rows = append(rows, append(row, dollars(e.CostUSD), text))
 	}
 	return rows
 }
