@@ -100,8 +100,8 @@ func TestCheck(t *testing.T) {
 	tree := func() Tree {
 		tree := Tree{}
 		for _, name := range names {
-			under := slices.ContainsFunc(slices.Collect(maps.Keys(tree)), func(n string) bool { return strings.HasPrefix(name, n+"/") })
-			if under || rnd.IntN(2) == 0 {
+			above := func(n string) bool { return strings.HasPrefix(name, n+"/") }
+			if slices.ContainsFunc(slices.Collect(maps.Keys(tree)), above) || rnd.IntN(2) == 0 {
 				continue
 			}
 			switch kind := rnd.IntN(6); kind {

@@ -51,7 +51,7 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	return s, err
 }
 
-// Look is like Connect for programs that only observe a sandbox of this manager or another one. Calls in the session do
+// Look is like Connect for programs that only observe a sandbox of this or another manager. Calls in the session do
 // not count as use, so the sandbox becomes idle. Look does not start a stopped sandbox: its error then wraps
 // backend.ErrLost. Close the session soon, because the cleanup of sandboxes without an owner waits for connections.
 func (m *Manager) Look(ctx context.Context, id string) (*Session, error) {

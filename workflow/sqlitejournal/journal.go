@@ -103,7 +103,8 @@ func (j *Journal) For(owner, note string) workflow.Journal {
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
 		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO run (id, workflow, hash, started, finished, outcome, owner, note, cancel)
+			if _, err := tx.ExecContext(ctx, `
+INSERT INTO run (id, workflow, hash, started, finished, outcome, owner, note, cancel)
 VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
 				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), j.owner, j.note); err != nil {
 				return err
@@ -159,7 +160,8 @@ func (j *Journal) insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) erro
 	}
 	_, err = tx.ExecContext(ctx, `UPDATE run SET step = CASE WHEN ?1 = '' THEN step ELSE ?1 END, error = ?2,
 tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4, tokens_cached = tokens_cached + ?5,
-turns = turns + ?6, calls = calls + ?7, estimated = estimated OR ?8, cost = coalesce(cost + ?9, cost, ?9) WHERE id = ?10`, append(runstore.Progress(e), e.RunID)...)
+turns = turns + ?6, calls = calls + ?7, estimated = estimated OR ?8, cost = coalesce(cost + ?9, cost, ?9)
+WHERE id = ?10`, append(runstore.Progress(e), e.RunID)...)
 	return err
 }
 

@@ -23,8 +23,8 @@ func (m *Manager) Sandboxes(ctx context.Context, all bool) ([]SandboxView, error
 	return views, err
 }
 
-// Infos returns the sandboxes of the manager's engine, sorted by creation time. If all is set, it includes sandboxes that
-// exist only in the records.
+// Infos returns the sandboxes of the manager's engine, sorted by creation time. If all is set, it includes sandboxes
+// that exist only in the records.
 func (m *Manager) Infos(ctx context.Context, all bool) ([]session.Info, error) {
 	list, err := m.List(ctx)
 	if err != nil || !all || m.Records == nil {

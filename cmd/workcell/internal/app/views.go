@@ -154,7 +154,7 @@ func CostOf(entries []workflow.Entry) (sum *float64) {
 // StepView is an attempt of a step.
 type StepView struct {
 	Entry    workflow.Entry // the end of the attempt, or its start if it has not finished
-	State    string         // status of the step, or RunInterrupted, or the state of the run if the attempt has not finished
+	State    string         // status of the step, RunInterrupted, or the run's state before the end of the attempt
 	Started  time.Time      // zero for a skipped step
 	Finished time.Time      // zero if it has not finished
 }
@@ -200,7 +200,9 @@ func (d RunDetail) Steps() (list []StepView) {
 const followEvery = 50 * time.Millisecond
 
 // FollowRun returns the entries of a run after a number, and then new entries, until the run has finished or ctx ends.
-func (a *App) FollowRun(ctx context.Context, j runstore.Store, run string, after int64) iter.Seq2[workflow.Entry, error] {
+func (a *App) FollowRun(
+	ctx context.Context, j runstore.Store, run string, after int64,
+) iter.Seq2[workflow.Entry, error] {
 	return func(yield func(workflow.Entry, error) bool) {
 		r, err := j.Run(ctx, run)
 		for {

@@ -53,7 +53,8 @@ func TestListRuns(t *testing.T) {
 		case 1:
 			owner = "dead"
 		case 2:
-			end := workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: &workflow.Error{Message: "no"}}
+			end := workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Failed}
+			end.Error = &workflow.Error{Message: "no"}
 			list = append(list, end)
 		}
 		journal(t, j.For(owner, ""), fmt.Sprintf("run_%d", i), list...)
@@ -71,7 +72,8 @@ func TestListRuns(t *testing.T) {
 			}
 			var ids []string
 			for _, r := range page.Runs {
-				if ids = append(ids, r.ID); r.State != state || (state == string(workflow.Failed)) != (r.Error == "no" && r.Step == "") {
+				failed := r.Error == "no" && r.Step == ""
+				if ids = append(ids, r.ID); r.State != state || failed != (state == string(workflow.Failed)) {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -121,7 +123,7 @@ func TestFollowRun(t *testing.T) {
 	}
 }
 
-// TestTranscript verifies that the conversation of each attempt is returned with its answer, also after its end.
+// TestTranscript verifies that the conversation of each attempt is returned with its answer after its end.
 func TestTranscript(t *testing.T) {
 	t.Parallel()
 	a, j := journals(t)
@@ -130,11 +132,13 @@ func TestTranscript(t *testing.T) {
 		e.Attempt, e.Conversation = attempt, json.RawMessage(text)
 		return e
 	}
-	turn := `{"turn":{"number":1,"messages":[{"content":[{"text":"go"}],"role":"user"}],"answer":{"content":[{"toolRequest":{"name":"x","ref":"1"}}],"role":"model"}}}`
+	turn := `{"turn":{"number":1,"messages":[{"content":[{"text":"go"}],"role":"user"}],` +
+		`"answer":{"content":[{"toolRequest":{"name":"x","ref":"1"}}],"role":"model"}}}`
+	call := `{"call":{"turn":1,"ref":"1","result":{"output":"ok"}}}`
 	failed, done := step(workflow.EventStepFinished, "fix"), step(workflow.EventStepFinished, "fix")
 	failed.Status, failed.Retry = workflow.StatusFailed, true
 	done.Attempt, done.Status, done.Output, done.Has = 2, workflow.StatusSucceeded, "fixed", true
-	journal(t, j, "run_1", part(1, turn), failed, part(2, turn), part(2, `{"call":{"turn":1,"ref":"1","result":{"output":"ok"}}}`), done,
+	journal(t, j, "run_1", part(1, turn), failed, part(2, turn), part(2, call), done,
 		workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Succeeded})
 	for attempt, want := range map[int]string{
 		0: "1 user go;1 model x;2 user go;2 model x;2 tool x ok;2 model fixed", 1: "1 user go;1 model x",
@@ -156,7 +160,8 @@ func TestTranscript(t *testing.T) {
 			t.Errorf("attempt %d: %s, want %s", attempt, text, want)
 		}
 	}
-	if _, err := a.Transcript(t.Context(), j, "run_1", TranscriptOf{Step: "test"}); err == nil || !strings.Contains(err.Error(), "no conversation of step test") {
+	_, err := a.Transcript(t.Context(), j, "run_1", TranscriptOf{Step: "test"})
+	if err == nil || !strings.Contains(err.Error(), "no conversation of step test") {
 		t.Errorf("of another step: %v", err)
 	}
 }

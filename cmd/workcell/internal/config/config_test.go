@@ -93,9 +93,9 @@ func TestEverySetting(t *testing.T) {
 	}
 	for _, key := range []string{
 		"backend", "images.python", "allow_images", "map_images", "limits.memory_mb", "limits.file_bytes", "limits.idle_timeout", "limits.exec_timeout",
-		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "retention.transcripts", "oci_runtime", "isolation",
+		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "oci_runtime", "isolation",
 		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
-		"kubernetes.labels", "kubernetes.annotations",
+		"kubernetes.labels", "kubernetes.annotations", "retention.transcripts",
 	} {
 		if origins(c)[key] != m.users() {
 			t.Errorf("%s is from %q", key, origins(c)[key])
@@ -235,7 +235,7 @@ func TestStrict(t *testing.T) {
 		"telemetry: {endpoint: 'http://u:secret@'}":   `1:23: the endpoint is not an http or https URL`,
 		"telemetry: {protocol: udp}":                  `1:23: unknown protocol "udp"`,
 		"retention: {runs: 30 days}":                  `1:19: retention.runs must be a duration, not text; write it as`,
-		"retention: {transcripts: -1s}":               `1:26: -1s is out of range; from 0s to 87600h0m0s`,
+		"retention: {transcripts: -1s}":               `1:26: -1s is out of range; from 1s to 87600h0m0s`,
 		"retention: {runs: 0s}":                       `1:19: retention.runs is 0; remove it`,
 		"- backend":                                   `1:1: the file must be a mapping, not a list`,
 		"a: b\n---\nc: d":                             `more than one YAML document`,

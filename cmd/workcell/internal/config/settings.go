@@ -126,10 +126,11 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 				return "", ""
 			}},
 	)
-	retention := func(key string, to *time.Duration, least time.Duration) *setting {
-		return &setting{key: key, to: to, zero: least == 0, check: func() (string, string) {
-			if *to < least || *to > maxRetention {
-				return fmt.Sprintf("%v is out of range", *to), fmt.Sprintf("from %v to %v", least, maxRetention)
+	retention := func(key string, to *time.Duration) *setting {
+		zero := key == keyRetentionText
+		return &setting{key: key, to: to, zero: zero, check: func() (string, string) {
+			if *to < 0 || *to == 0 && !zero || *to > maxRetention {
+				return fmt.Sprintf("%v is out of range", *to), "from 1s to " + maxRetention.String()
 			}
 			return "", ""
 		}}
@@ -144,9 +145,9 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		}),
 		c.telemetry("service_name", "OTEL_SERVICE_NAME", "workcell", func(string) (string, string) { return "", "" }),
 		&setting{key: keyContent, to: &c.TraceContent, flag: "trace-content"},
-		retention(keyRetentionRuns, &c.KeepRuns, time.Second),
-		retention(keyRetentionKept, &c.KeepSandboxes, time.Second),
-		retention(keyRetentionText, &c.KeepTranscripts, 0),
+		retention(keyRetentionRuns, &c.KeepRuns),
+		retention(keyRetentionKept, &c.KeepSandboxes),
+		retention(keyRetentionText, &c.KeepTranscripts),
 	)
 	for _, s := range list {
 		s.origin = Default
