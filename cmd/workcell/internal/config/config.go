@@ -108,8 +108,8 @@ func Load(o Options) (*Config, error) {
 	}
 	c := &Config{
 		Backend: "auto", KeepRuns: 30 * 24 * time.Hour, KeepSandboxes: 7 * 24 * time.Hour,
-		KeepTranscripts: 7 * 24 * time.Hour,
-		Images:          map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{},
+		KeepTranscripts: 7 * 24 * time.Hour, Images: map[string]string{}, Pool: map[string]int{},
+		Caches: map[string]string{}, Variables: map[string]string{},
 	}
 	table := c.settings(o.Env, o.Backends)
 	if err := c.readFile(o, table); err != nil {
