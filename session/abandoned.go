@@ -35,15 +35,22 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
 			continue
 		}
-		err := m.keeper.EndUnowned(ctx, rec, owner.RunEnded)
-		if m.opts.Join && errors.Is(err, custody.ErrHeld) {
-			err = m.keeper.RemoveHeld(ctx, rec.ID, owner.RunEnded)
-		}
-		if !errors.Is(err, backend.ErrExists) {
-			errs = append(errs, sandbox.WrapError("Close", m.driver, rec.ID, err))
-		}
+		errs = append(errs, m.endUnowned(ctx, rec, owner.RunEnded))
 	}
 	return errors.Join(errs...)
+}
+
+// endUnowned handles an event for the sandbox of a record. If another process has the sandbox, endUnowned does nothing,
+// except with Options.Join.
+func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
+	err := m.keeper.EndUnowned(ctx, rec, event)
+	if m.opts.Join && errors.Is(err, custody.ErrHeld) {
+		err = m.keeper.RemoveHeld(ctx, rec.ID, event)
+	}
+	if errors.Is(err, backend.ErrExists) {
+		return nil
+	}
+	return sandbox.WrapError("Close", m.driver, rec.ID, err)
 }
 
 // Gone returns the keys of a scope whose sandbox was lost, expired, or was removed by another process. Opening such a

@@ -23,7 +23,8 @@ import (
 const closeTogether = 16
 
 // CloseSession closes the session of key. If the key is not open, it does nothing. If the sandbox is being created,
-// CloseSession cancels the creation, and the waiting callers get backend.ErrClosed.
+// CloseSession cancels the creation, and the waiting callers get backend.ErrClosed. If a sandbox of this manager is
+// being opened again, because it was lost or has to be rebuilt, CloseSession also removes the sandbox.
 func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) error {
 	m.mu.Lock()
 	e := m.entries[key]
@@ -32,12 +33,19 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 		return nil
 	}
 	if f := e.flight; f != nil {
-		f.abandon(errSessionClosed)
+		end := owner.Removed
+		if opts.KeepWorkspace {
+			end = ""
+		}
+		f.abandon(errSessionClosed, end)
 		m.mu.Unlock()
 		return sandbox.WrapError("Close", m.driver, "", wait(ctx, f.done))
 	}
 	m.mu.Unlock()
-	return m.closeFor(ctx, e.session, opts.KeepWorkspace)
+	if err := m.closeFor(ctx, e.session, opts.KeepWorkspace); err != nil || !e.session.reopening {
+		return err
+	}
+	return m.CloseSession(ctx, key, opts)
 }
 
 // closeFor closes a session. If keepWorkspace is true, the key can be opened again with the same workspace.
@@ -64,14 +72,18 @@ func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	var flights []*flight
 	for key, e := range m.entries {
 		if key.Scope() == scope && e.flight != nil {
-			e.flight.abandon(fmt.Errorf("%w: run %s has ended", backend.ErrClosed, scope))
+			e.flight.abandon(fmt.Errorf("%w: run %s has ended", backend.ErrClosed, scope), owner.RunEnded)
 			flights = append(flights, e.flight)
 		}
 	}
 	m.mu.Unlock()
-	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return (s.owned || s.joined) && s.key.Scope() == scope }), owner.Retained)
+	sessions := m.sessions(func(s *Session) bool { return (s.owned || s.joined) && s.key.Scope() == scope })
+	err := m.closeAll(ctx, sessions, owner.Retained)
 	for _, f := range flights {
 		<-f.done // returns soon: the context is canceled, and cleanup is bounded
+	}
+	if err == nil && slices.ContainsFunc(sessions, func(s *Session) bool { return s.reopening }) {
+		return m.CloseScope(ctx, scope)
 	}
 	if seals(scope) {
 		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))

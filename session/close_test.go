@@ -73,6 +73,58 @@ func TestOpenCloseStorm(t *testing.T) {
 	}
 }
 
+// TestCloseWhileReopened verifies that closing a key removes a sandbox that another caller is opening again. The closed
+// sandbox is not returned to the next opener, not even its files.
+func TestCloseWhileReopened(t *testing.T) {
+	t.Parallel()
+	key := session.UserKey("lab")
+	for how, closing := range map[string]func(*session.Manager) error{
+		"session": func(m *session.Manager) error {
+			return m.CloseSession(context.Background(), key, session.CloseOptions{})
+		},
+		"scope":   func(m *session.Manager) error { return m.CloseScope(context.Background(), key.Scope()) },
+		"manager": func(m *session.Manager) error { return m.Close(context.Background()) },
+	} {
+		for _, why := range []string{"killed", "removed", "restarted", "rebuilt"} {
+			t.Run(how+" "+why, func(t *testing.T) {
+				t.Parallel()
+				e, opts := newEngine(t), shared()
+				m := newManager(t, e, opts)
+				s := mustOpen(t, m, key)
+				output(t, s, "echo kept > file")
+				closed := make(chan error, 1)
+				meanwhile := func(ctx context.Context) error {
+					go func() { closed <- closing(m) }()
+					<-ctx.Done()
+					return nil
+				}
+				req := testImage()
+				switch why {
+				case "rebuilt":
+					req = session.Request{Image: "test:2", Mode: session.OpenRebuild}
+				default:
+					ruins[why](e, s.Info().EngineID)
+					eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+				}
+				if why == "restarted" {
+					req.OnAdopt = func(ctx context.Context, _ *session.Session) error { return meanwhile(ctx) }
+				} else {
+					e.setHooks(func(ctx context.Context, _ backend.Spec) error { return meanwhile(ctx) }, nil, nil)
+				}
+				if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrClosed) {
+					t.Errorf("Open = %v, want ErrClosed", err)
+				}
+				must(t, <-closed)
+				e.setHooks(nil, nil, nil)
+				if e.count() != 0 || e.hasFiles(t, s.ID()) || m.Used() != 0 {
+					t.Errorf("%d sandboxes and %d places are left, files: %v", e.count(), m.Used(), e.hasFiles(t, s.ID()))
+				}
+				opensAnother(t, newManager(t, e, opts), key, testImage(), s.ID())
+			})
+		}
+	}
+}
+
 // slowReader returns data at intervals and never ends.
 type slowReader struct{ ctx context.Context }
 

@@ -205,9 +205,13 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 		}
 	}
 	m.closed = true
+	end := owner.Event("")
+	if to == owner.Gone {
+		end = owner.RunEnded
+	}
 	for _, e := range m.entries {
 		if e.flight != nil {
-			e.flight.abandon(errManagerClosed)
+			e.flight.abandon(errManagerClosed, end)
 		}
 	}
 	m.mu.Unlock()

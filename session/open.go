@@ -26,14 +26,16 @@ import (
 // pulls.
 type flight struct {
 	req    Request
-	ready  *pooled // pooled sandbox to use; nil without one
-	evict  *pooled // pooled sandbox to remove first, to stay within MaxSandboxes
+	former *Session // closing session whose sandbox is opened again; nil without one
+	ready  *pooled  // pooled sandbox to use; nil without one
+	evict  *pooled  // pooled sandbox to remove first, to stay within MaxSandboxes
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the outcome is final and a failed creation is cleaned up
 	pulls  pullRelay
 
 	waiters   int
-	abandoned error // reason for canceling the creation, for example that all callers left
+	abandoned error       // reason for canceling the creation, for example that all callers left
+	end       owner.Event // if not empty, the sandbox of former ends as well
 	finished  bool
 	announced bool // one opener has received created = true
 	session   *Session
@@ -41,9 +43,14 @@ type flight struct {
 	err       error
 }
 
-// abandon cancels the creation. The caller must hold Manager.mu.
-func (f *flight) abandon(why error) {
-	if f.abandoned == nil && !f.finished {
+// abandon cancels the creation. If end is not empty, the sandbox of the former session ends because of this event. The
+// caller must hold Manager.mu.
+func (f *flight) abandon(why error, end owner.Event) {
+	if f.finished {
+		return
+	}
+	f.end = cmp.Or(f.end, end)
+	if f.abandoned == nil {
 		f.abandoned = why
 		f.cancel()
 	}
@@ -160,7 +167,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 				return nil, false, false, fmt.Errorf("%w: sandbox limit reached (%d)", backend.ErrCapacity, m.opts.MaxSandboxes)
 			}
 		}
-		f := m.launch(ctx, key, req, ready, evict)
+		f := m.launch(ctx, key, &flight{req: req, ready: ready, evict: evict})
 		m.mu.Unlock()
 		return m.await(ctx, f, req)
 	case e.flight != nil:
@@ -219,15 +226,13 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	switch use := s.control.Use(); {
 	case use.Closing:
 		return nil, false, true, wait(ctx, s.closing)
+	case use.Lost && s.survives():
+		return m.reopen(ctx, s, req, always)
 	case use.Lost:
-		// Before the key is used again, the leftovers, for example a stopped container or a volume, are removed or adopted.
-		to := owner.Removing
-		if s.survives() {
-			to = owner.Ready // so that the sandbox is adopted with the files
-		}
+		// Before the key is used again, the leftovers, for example a stopped container or a volume, are removed.
 		if s.control.BeginClose(always) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, to, owner.EngineLost); err != nil {
+				if err := m.finishClose(ctx, s, owner.Removing, owner.EngineLost); err != nil {
 					m.log.WarnContext(ctx, "cannot remove the leftovers of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
@@ -241,9 +246,30 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	case err == nil:
 		return s, false, false, nil
 	case req.Mode == OpenRebuild:
-		return nil, false, true, m.releaseIdle(ctx, s)
+		return m.reopenIdle(ctx, s, req)
 	}
 	return nil, false, false, err
+}
+
+// reopen closes s and starts a creation that adopts the sandbox. The key stays in use, so that closing the key also
+// removes the sandbox. If the condition of BeginClose returns false, reopen returns errBusy.
+func (m *Manager) reopen(ctx context.Context, s *Session, req Request, condition func(sandbox.Use) bool) (_ *Session, created, again bool, _ error) {
+	m.mu.Lock()
+	if err := m.refuses(s.key.Scope()); err != nil {
+		m.mu.Unlock()
+		return nil, false, false, err
+	}
+	if !s.control.BeginClose(condition) {
+		m.mu.Unlock()
+		if s.isClosing() {
+			return nil, false, true, wait(ctx, s.closing)
+		}
+		return nil, false, false, errBusy
+	}
+	s.reopening = true
+	f := m.launch(ctx, s.key, &flight{req: req, former: s})
+	m.mu.Unlock()
+	return m.await(ctx, f, req)
 }
 
 // matches returns a ConflictError if the sandbox does not match req.
@@ -305,13 +331,13 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 
 // launch starts a creation with one waiter. A pooled sandbox in ready or evict already counts against MaxSandboxes, and
 // the new sandbox takes over its place. The caller must hold mu.
-func (m *Manager) launch(ctx context.Context, key Key, req Request, ready, evict *pooled) *flight {
+func (m *Manager) launch(ctx context.Context, key Key, f *flight) *flight {
 	// The creation belongs to all waiters, so it keeps the first caller's trace but not the caller's cancellation.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &flight{req: req, ready: ready, evict: evict, cancel: cancel, done: make(chan struct{}), waiters: 1}
+	f.cancel, f.done, f.waiters = cancel, make(chan struct{}), 1
 	f.req.OnPull = f.pulls.report
 	m.entries[key] = &entry{flight: f}
-	if ready == nil && evict == nil {
+	if f.ready == nil && f.evict == nil {
 		m.used++
 	}
 	m.wg.Go(func() {
@@ -334,7 +360,7 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	f.waiters--
 	if !f.finished {
 		if f.waiters == 0 {
-			f.abandon(errAbandoned)
+			f.abandon(errAbandoned, "")
 		}
 		return nil, false, false, ctx.Err()
 	}
@@ -359,6 +385,11 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 		s, err = nil, why
 		m.mu.Lock()
 	}
+	if f.former != nil && f.end != "" {
+		m.mu.Unlock()
+		m.endFormer(ctx, f)
+		m.mu.Lock()
+	}
 	if f.abandoned != nil && err != nil {
 		err = f.abandoned
 	}
@@ -377,6 +408,11 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 
 // provide finds the sandbox of a flight's key, assigns a pooled sandbox, or creates a new one.
 func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, adopted bool, err error) {
+	if f.former != nil {
+		if err := m.finishClose(ctx, f.former, owner.Ready, owner.Opened); err != nil {
+			return nil, false, err
+		}
+	}
 	if f.evict != nil {
 		_ = m.removePooled(ctx, f.evict.session) // it logs a failure, and a sweep tries again
 	}
@@ -511,6 +547,21 @@ func (m *Manager) discard(s *Session, adopted bool) {
 	}
 	if err := m.closeSession(m.ctx, s, to, owner.RunEnded); err != nil {
 		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
+	}
+}
+
+// endFormer ends the sandbox of the former session of an abandoned creation, unless another process has the sandbox.
+func (m *Manager) endFormer(ctx context.Context, f *flight) {
+	ctx = context.WithoutCancel(ctx)
+	if f.former.wasLost() {
+		<-f.former.lossRecorded // then the record has no owner
+	}
+	rec, err := m.store.Get(ctx, f.former.id)
+	if err == nil && rec.State.Live() {
+		err = m.endUnowned(ctx, rec, f.end)
+	}
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+		m.log.WarnContext(ctx, "cannot remove an abandoned sandbox yet", "sandbox", f.former.id, "error", err)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session/internal/custody"
-	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -21,21 +20,15 @@ import (
 // errBusy means that commands are running in a sandbox that has to be rebuilt.
 var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox", Err: backend.ErrExists}
 
-// releaseIdle releases an idle session of this manager, so that its sandbox can be adopted and rebuilt.
-func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
+// reopenIdle closes an idle session of this manager, so that its sandbox can be adopted and rebuilt.
+func (m *Manager) reopenIdle(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
 	switch busy, err := s.control.Busy(ctx); {
 	case err != nil:
-		return err
+		return nil, false, false, err
 	case busy:
-		return errBusy
+		return nil, false, false, errBusy
 	}
-	if s.control.BeginClose(uncalled) {
-		return m.finishClose(ctx, s, owner.Ready, owner.Used)
-	}
-	if s.isClosing() {
-		return wait(ctx, s.closing)
-	}
-	return errBusy
+	return m.reopen(ctx, s, req, uncalled)
 }
 
 // rebuild rebuilds a sandbox for req. The sandbox's record must belong to this manager. If the sandbox already matches

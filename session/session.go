@@ -31,6 +31,7 @@ type Session struct {
 	made      string            // recorded request of the sandbox, Record.Request
 	asIs      bool              // adopted with OpenAsIs, so that req has only the known fields
 	building  bool              // an environment is being installed; no caller receives the session
+	reopening bool              // an opener closes it and opens its sandbox again; read it after closing is closed
 	owned     bool              // this manager removes the sandbox; false for Connect
 	joined    bool              // another process owns it, and it is open here (Options.Join)
 	keepFresh bool              // from Connect; uses are recorded
