@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,12 @@ const (
 type keyState struct {
 	id string
 	health
+	kept string // without a sandbox: the lost life that an open has ended, and whose files an open may return
 }
+
+// ended returns the state after an open has ended the life of a lost sandbox. The next open may return the sandbox in
+// its next life. Only a close also removes the files.
+func (s keyState) ended() keyState { return keyState{kept: cmp.Or(s.id, s.kept)} }
 
 // keyModel describes the allowed histories of a key's clients. Each operation must take effect at one moment between
 // its call and its return.
@@ -101,13 +107,13 @@ func step(s keyState, in asked, out answered) (bool, keyState) {
 			return true, s
 		case out.err != nil:
 			return false, s
-		case out.created, sick && s.id != out.id: // the second case is the same sandbox in its next life
-			return s.id == "" || sick, keyState{out.id, alive}
+		case out.created, sick && s.id != out.id, s.kept != "" && s.kept != out.id: // the last two are the next life
+			return s.id == "" || sick, keyState{id: out.id, health: alive}
 		}
 		return s.id == out.id && s.health != lost, s
 	case actGet:
-		if out.err != nil { // any open may remove a lost sandbox
-			return errors.Is(out.err, backend.ErrNotFound) && (s.id == "" || sick), none
+		if out.err != nil { // any open may end a lost sandbox
+			return errors.Is(out.err, backend.ErrNotFound) && (s.id == "" || sick), s.ended()
 		}
 		return s.id == out.id, s
 	case actClose:
@@ -117,7 +123,7 @@ func step(s keyState, in asked, out answered) (bool, keyState) {
 			return true, s
 		}
 		if out.killed {
-			return true, keyState{s.id, killed}
+			return true, keyState{id: s.id, health: killed}
 		}
 		return sick, s
 	}
@@ -132,11 +138,11 @@ func stepExec(s keyState, in asked, err error) (bool, keyState) {
 		return mine && !sick, s
 	case errors.Is(err, backend.ErrClosed):
 		if sick {
-			return true, keyState{}
+			return true, s.ended()
 		}
 		return !mine, s
 	case errors.Is(err, backend.ErrLost):
-		return sick, keyState{s.id, lost}
+		return sick, keyState{id: s.id, health: lost}
 	case errors.Is(err, backend.ErrUnavailable): // it just ended, and the reason is not known yet
 		return sick, s
 	}
