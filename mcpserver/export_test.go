@@ -7,6 +7,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session/record"
@@ -114,7 +115,7 @@ func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 }
 
 // Places are the session places of one client.
-type Places struct{ l *limiter }
+type Places struct{ l *httpguard.Limiter }
 
 // NewPlaces returns most places.
 func NewPlaces(most int) Places {
@@ -123,7 +124,7 @@ func NewPlaces(most int) Places {
 
 // Reserve reserves a place. ok is false if no place is free.
 func (p Places) Reserve() (bind func() bool, done, give func(), ok bool) {
-	place, no := p.l.reserve("client")
+	place, no := reserve(p.l, "client")
 	if no != nil {
 		return nil, nil, nil, false
 	}
@@ -141,8 +142,8 @@ type (
 func TakeBytes(all int64) func(client string, n int64) (status int) {
 	l := newLimiter(HTTPOptions{MaxBodyBytes: all})
 	return func(client string, n int64) int {
-		if no := l.take(client, bodyBytes, n); no != nil {
-			return no.status
+		if no := l.Take(client, bodyBytes, n); no != nil {
+			return no.Status
 		}
 		return 0
 	}

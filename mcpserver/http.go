@@ -10,12 +10,13 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/net/netutil"
+
+	"github.com/workcell-dev/workcell/internal/httpguard"
 )
 
 // PathMCP is the URL path of the MCP endpoint of ServeHTTP.
@@ -30,13 +31,6 @@ const (
 const (
 	DefaultMaxConns = 256
 	DefaultRate     = 200
-)
-
-// Limits for connections and headers before a request is read.
-const (
-	headerTimeout  = 10 * time.Second
-	keepAlive      = 2 * time.Minute
-	maxHeaderBytes = 16 << 10
 )
 
 // HTTPOptions configures ServeHTTP. The field comments describe the zero values. Negative values are errors. A client
@@ -131,7 +125,7 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	if err != nil {
 		return err
 	}
-	if len(o.Tokens) == 0 && !isLoopback(l.Addr()) {
+	if len(o.Tokens) == 0 && !httpguard.IsLoopback(l.Addr()) {
 		return ErrNoToken
 	}
 	h, err := s.newHTTPHandler(o)
@@ -151,11 +145,8 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 // start serves on l. If serving fails, the channel returns the error.
 func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) (
 	*http.Server, <-chan error) {
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-	}
+	srv := httpguard.NewServer(h, log)
+	srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
 	failed := make(chan error, 1)
 	l = netutil.LimitListener(l, o.MaxConns)
 	if o.TLS != nil {
@@ -194,7 +185,7 @@ type httpHandler struct {
 	server    *Server
 	opts      HTTPOptions
 	origins   *http.CrossOriginProtection
-	limiter   *limiter
+	limiter   *httpguard.Limiter
 	owned     http.Handler // for requests that passed the cheap checks; requires a token if tokens are configured
 	sessions  *mcp.Server
 	legacy    http.Handler // revisions up to 2025-11-25, with sessions
@@ -215,7 +206,7 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
 			Stateless: stateless, Logger: quiet(s.log), MaxRequestBodyBytes: MaxMessageBytes, // sweep ends idle sessions
-			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // hostAllowed is stricter
+			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // httpguard is stricter
 		})
 	}
 	h.legacy = handlerOf(h.sessions, false)
@@ -228,7 +219,7 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.opts.StopTimeout)
 	defer cancel()
-	h.limiter.end()
+	h.limiter.End()
 	h.server.mu.Lock()
 	h.server.closed = true
 	for sc := range h.server.scopes {
@@ -238,7 +229,7 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	down := make(chan error, 1)
 	go func() { down <- srv.Shutdown(ctx) }()
 	select {
-	case <-h.limiter.drained: // every call has its answer, which needs its session
+	case <-h.limiter.Drained: // every call has its answer, which needs its session
 	case <-ctx.Done():
 	}
 	for ss := range h.sessions.Sessions() {
@@ -254,8 +245,8 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 // ServeHTTP handles one request. It does the cheap checks first, and checks the client's token before anything
 // expensive.
 func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	paced := &pacedWriter{ResponseWriter: w, timeout: h.opts.WriteTimeout}
-	defer paced.extend() // the server writes the rest of the answer after this
+	paced := &httpguard.PacedWriter{ResponseWriter: w, Timeout: h.opts.WriteTimeout}
+	defer paced.Extend() // the server writes the rest of the answer after this
 	w = paced
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if r.ContentLength != 0 {
@@ -267,9 +258,9 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
 	case r.URL.Host != "" || r.URL.RawPath != "" || !slices.Contains([]string{PathMCP, pathHealth, pathReady}, r.URL.Path):
 		http.Error(w, "not found", http.StatusNotFound)
-	case !h.hostAllowed(r.Host):
+	case !httpguard.HostAllowed(r.Host, h.opts.Hosts...):
 		http.Error(w, "this Host is not allowed; see --allow-host", http.StatusForbidden)
-	case !h.originAllowed(r):
+	case !httpguard.OriginAllowed(h.origins, r):
 		http.Error(w, "this Origin is not allowed; see --allow-origin", http.StatusForbidden)
 	case r.URL.Path != PathMCP:
 		health(w, r)
@@ -288,8 +279,8 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *httpHandler) strangers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
-		if no := h.limiter.ask("address " + address); no != nil {
-			no.write(w)
+		if no := h.limiter.Ask("address " + address); no != nil {
+			no.Write(w)
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="workcell"`)
@@ -302,15 +293,15 @@ func (h *httpHandler) strangers(next http.Handler) http.Handler {
 func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 	w.Header().Del("WWW-Authenticate")
 	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
-	no := h.limiter.ask(client)
+	no := h.limiter.Ask(client)
 	if no == nil && r.Method != http.MethodGet {
-		if no = h.limiter.take(client, requests, 1); no == nil {
-			defer h.limiter.give(client, requests, 1)
+		if no = h.limiter.Take(client, httpguard.Requests, 1); no == nil {
+			defer h.limiter.Give(client, httpguard.Requests, 1)
 		}
 	}
 	switch {
 	case no != nil:
-		no.write(w)
+		no.Write(w)
 	case r.Method == http.MethodPost:
 		h.post(w, r, client)
 	case r.Header.Get(headerVersion) >= firstStateless:
@@ -346,28 +337,6 @@ func health(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, `{"status":"ok"}`)
 }
 
-// hostAllowed protects against DNS rebinding. A web page can make its own host name resolve to the server, but it
-// cannot use an IP address or a foreign host name.
-func (h *httpHandler) hostAllowed(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-	if host == "localhost" || net.ParseIP(host) != nil {
-		return true
-	}
-	return slices.ContainsFunc(h.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, hostport) })
-}
-
-// originAllowed reports whether the request has an allowed origin: no web page, a page of the server's host, or a page
-// of an allowed origin.
-func (h *httpHandler) originAllowed(r *http.Request) bool {
-	changing := *r
-	changing.Method = http.MethodPost // GET must be checked too, because it opens an event stream
-	return h.origins.Check(&changing) == nil
-}
-
 // crossOrigin allows a page of another allowed origin to read the answer.
 func crossOrigin(w http.ResponseWriter, r *http.Request) {
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -383,9 +352,4 @@ func preflight(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
 	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Method, Mcp-Name, "+headerSession+", "+headerVersion)
 	w.WriteHeader(http.StatusNoContent)
-}
-
-func isLoopback(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }

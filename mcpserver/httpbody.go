@@ -12,6 +12,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/internal/httpguard"
 )
 
 const (
@@ -53,9 +55,9 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 	req, isCall := msg.(*jsonrpc.Request)
 	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
-		place, no := h.limiter.reserve(client)
+		place, no := reserve(h.limiter, client)
 		if no != nil {
-			no.write(w)
+			no.Write(w)
 			return
 		}
 		defer place.done()
@@ -75,7 +77,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int64) (body []byte, ok bool) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // always supported by the server's connections
-	var no *refusal
+	var no *httpguard.Refusal
 	err := error(&http.MaxBytesError{Limit: MaxMessageBytes})
 	if announced <= MaxMessageBytes {
 		body, err = io.ReadAll(in)
@@ -87,7 +89,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 	case errors.As(err, &no):
 		in.free()
 		_, _ = io.Copy(io.Discard, in.Reader) // a client that is still sending would not read the answer
-		no.write(w)
+		no.Write(w)
 		return nil, false
 	case err != nil:
 		http.Error(w, "the body is incomplete or was not received in time", http.StatusRequestTimeout)
@@ -124,36 +126,3 @@ func faultStatus(fault *fault, version string) int {
 	}
 	return http.StatusOK
 }
-
-// pacedWriter closes the connection of a client that does not read its answer. Every write has a new deadline, so a
-// stream may be open for hours, but a stalled stream ends.
-type pacedWriter struct {
-	http.ResponseWriter
-	timeout time.Duration
-}
-
-func (w *pacedWriter) extend() {
-	// Always supported by the server's connections.
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout))
-}
-
-// WriteHeader writes the status and headers of the answer.
-func (w *pacedWriter) WriteHeader(status int) {
-	w.extend()
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write writes part of the answer.
-func (w *pacedWriter) Write(p []byte) (int, error) {
-	w.extend()
-	return w.ResponseWriter.Write(p)
-}
-
-// FlushError sends the written data.
-func (w *pacedWriter) FlushError() error {
-	w.extend()
-	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// Unwrap returns the underlying writer for http.ResponseController.
-func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -16,13 +16,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
 // localOwner is the owner of requests without a token.
-const localOwner = "local"
+const localOwner = httpguard.Local
 
 func newRun(namespace string) session.Run {
 	return session.Run{Namespace: namespace, ID: session.NewRunID()}

@@ -89,6 +89,7 @@ func layers() []layer {
 		{dir: "gateway/services", may: above("backend", "sandbox", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/time"}},
 		{dir: "gateway/egress", may: above("backend", "gateway/services", "sandbox", "internal/guest", "internal/httpconn", "internal/rules"), only: []string{"go.opentelemetry.io/otel"}},
 		{dir: "gateway/hosttools", may: above("backend", "sandbox", "session/record", "internal/expr", "internal/guest", "internal/rules", "internal/toolspec")},
+		{dir: "internal/httpguard", may: []string{"internal/sanitize"}, only: []string{"golang.org/x/time"}},
 		{dir: "internal/httpconn", may: []string{"internal/sanitize"}, only: []string{}},
 		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "sandbox", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
@@ -130,7 +131,7 @@ func layers() []layer {
 		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/rules", "internal/bound", "internal/sanitize", "internal/suggest", "internal/yamlnode"}, only: []string{"github.com/goccy/go-yaml"}},
 		{dir: "tools", may: above("backend", "sandbox", "session", "session/record", "frontmatter", "executor", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/rules", "internal/sanitize", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/rules", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
-		{dir: "mcpserver", may: above("internal/yamlnode", "backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
+		{dir: "mcpserver", may: above("internal/httpguard", "internal/yamlnode", "backend", "sandbox", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// Differences between two directories, and glob patterns for files. They do not depend on sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar", "golang.org/x/sys"}},
 		{dir: "cmd/workcell/internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
