@@ -25,6 +25,7 @@ const (
 	EventCommand = "command" // a command is about to be started
 	EventExit    = "exit"    // a command ended, or was left running
 	EventEgress  = "egress"  // a connection to a host is about to be made, or may not be
+	EventUI      = "ui"      // an action on a page of `workcell ui` is about to be done
 	EventService = "service" // a request to an HTTP service is about to be sent, or may not be
 )
 

@@ -153,10 +153,12 @@ func layers() []layer {
 		// PID 1 of every sandbox. It is small and static, so its attack surface is small.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
 		{dir: "cmd/workcell/internal/app", may: all, genkit: true},
+		// Pages for a browser.
+		{dir: "cmd/workcell/internal/ui", may: append(slices.Clone(all), "cmd/workcell/internal/app")},
 		{dir: "cmd/workcell/internal/cli", may: commands},
 		{dir: "cmd/workcell/internal/cli/runcmd", may: commands},
 		{dir: "cmd/workcell/internal/cli/sandboxcmd", may: commands},
-		{dir: "cmd/workcell/internal/cli/admincmd", may: commands},
+		{dir: "cmd/workcell/internal/cli/admincmd", may: append(slices.Clone(commands), "cmd/workcell/internal/ui")},
 		{dir: "cmd/workcell", may: append(commands, "cmd/workcell/internal/cli/...")},
 		{dir: "examples", may: all, genkit: true, sdk: true},
 		{dir: "hack"},

@@ -278,6 +278,15 @@ func (ar *Archive) Read(list []Output) (patch.Tree, error) {
 	return tree, nil
 }
 
+// OpenOutput opens an output for reading. If it does not exist, the error wraps fs.ErrNotExist.
+func (ar *Archive) OpenOutput(at string) (io.ReadCloser, error) {
+	f, ok := ar.entries[outputsDir+at]
+	if !ok {
+		return nil, fmt.Errorf("output %s: %w", at, fs.ErrNotExist)
+	}
+	return f.Open()
+}
+
 // Patch returns the run's patch. If no directory was copied into the workspace, it returns nil.
 func (ar *Archive) Patch() (*patch.Patch, error) {
 	if !ar.a.Patch {

@@ -68,6 +68,20 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 	return err
 }
 
+// Row is a span with its place in the trace.
+type Row struct {
+	*Span
+	Depth int // number of displayed ancestors
+	Label string
+	Kind  Kind
+}
+
+// Rows returns the spans as Text draws them.
+func (t *Trace) Rows(all bool) (rows []Row) {
+	t.each(func(s *Span, last []bool) { rows = append(rows, Row{s, len(last) - 1, s.label(), s.kind()}) }, all)
+	return rows
+}
+
 // branches returns the tree lines of a span.
 func branches(last []bool) string {
 	var b strings.Builder

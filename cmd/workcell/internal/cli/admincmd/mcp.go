@@ -1,10 +1,8 @@
 package admincmd
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -19,13 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/rules"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -292,25 +288,17 @@ const mcpTokenEnv = "WORKCELL_MCP_TOKEN"
 
 // mcpHTTPFlags are the flags for HTTP.
 type mcpHTTPFlags struct {
-	flags     *pflag.FlagSet
-	listen    string
-	tokenFile string
-	hosts     []string
-	origins   []string
-	cert, key string
-	maxConns  int
-	rate      int
+	listenFlags
+	flags    *pflag.FlagSet
+	origins  []string
+	maxConns int
+	rate     int
 }
 
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
-	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`HOST:PORT`: address to listen on with --transport http")
-	fs.StringVar(&f.tokenFile, "token-file", "",
-		"`FILE`: bearer tokens, one per line: NAME TOKEN [EXPIRY], EXPIRY as 2027-01-31T00:00:00Z; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "also accept requests whose Host header is `NAME`, not only localhost or an IP address (repeatable)")
+	f.listenFlags.addTo(fs, defaultMCPAddress, " with --transport http", "; or set "+mcpTokenEnv)
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow requests from web pages at `ORIGIN`, for example https://a.example (repeatable)")
-	fs.StringVar(&f.cert, "tls-cert", "", "`FILE`: path to the certificate chain for HTTPS")
-	fs.StringVar(&f.key, "tls-key", "", "`FILE`: path to the private key for HTTPS")
 	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; others wait")
 	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum number of requests per second for each client")
 	f.flags = fs
@@ -333,8 +321,12 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
-	if opts.Tokens, err = f.tokens(a.Options.Env); err != nil {
+	tokens, err := f.tokens(a.Options.Env.Get(mcpTokenEnv))
+	if err != nil {
 		return nil, nil, err
+	}
+	for _, t := range tokens {
+		opts.Tokens = append(opts.Tokens, mcpserver.Token(t))
 	}
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
@@ -401,73 +393,4 @@ func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err err
 		}
 		return err
 	}, func() { stop(); l.Close() }, nil // nothing was written to it
-}
-
-func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
-	if f.cert == "" && f.key == "" {
-		return nil, nil
-	}
-	if f.cert == "" || f.key == "" {
-		return nil, app.UsageError(errors.New("--tls-cert and --tls-key must be used together"), "")
-	}
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-	if err != nil {
-		return nil, app.Fail(app.ExitInvalid, err, "--tls-cert and --tls-key must be PEM files")
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
-}
-
-// tokens reads the token file, or the single token in the environment.
-func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
-	if f.tokenFile == "" {
-		if secret := e.Get(mcpTokenEnv); secret != "" {
-			return []mcpserver.Token{{Name: "default", Secret: secret}}, nil
-		}
-		return nil, nil
-	}
-	file, err := os.Open(f.tokenFile)
-	if err != nil {
-		return nil, app.Fail(app.ExitInvalid, err, "--token-file requires a file with lines of the form NAME TOKEN")
-	}
-	defer file.Close() // opened for reading only
-	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
-		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile),
-			"run chmod 600 "+f.tokenFile)
-	}
-	var tokens []mcpserver.Token
-	lines := bufio.NewScanner(file)
-	for n := 1; lines.Scan(); n++ {
-		fields := strings.Fields(lines.Text())
-		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
-			continue
-		}
-		t, err := parseToken(fields)
-		if err != nil {
-			return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err),
-				"each line must be NAME TOKEN [EXPIRY]")
-		}
-		tokens = append(tokens, t)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, app.Fail(app.ExitInvalid, err, "")
-	}
-	if len(tokens) == 0 {
-		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("no tokens in %s", f.tokenFile),
-			"each line must be NAME TOKEN [EXPIRY]")
-	}
-	return tokens, nil
-}
-
-func parseToken(fields []string) (mcpserver.Token, error) {
-	if len(fields) < 2 || len(fields) > 3 {
-		return mcpserver.Token{}, errors.New("expected a name and a token")
-	}
-	t := mcpserver.Token{Name: fields[0], Secret: fields[1]}
-	if len(fields) == 3 {
-		var err error
-		if t.Expires, err = time.Parse(time.RFC3339, fields[2]); err != nil {
-			return mcpserver.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z", sanitize.Cut(fields[2], 40))
-		}
-	}
-	return t, nil
 }

@@ -1,0 +1,218 @@
+//go:build !no_ui
+
+package admincmd
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/net/netutil"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
+	"github.com/workcell-dev/workcell/internal/httpguard"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+)
+
+const (
+	defaultUIAddress = "127.0.0.1:7373"
+	uiName           = "workcell.localhost" // browsers resolve it to this host
+	uiFile           = "ui.json"            // in the state directory: how to get a link from the running server
+)
+
+type uiOptions struct {
+	listenFlags
+	readOnly, noOpen bool
+}
+
+func newUICmd(a *command) *cobra.Command {
+	o := &uiOptions{}
+	cmd := a.Verb(cli.EngineFlags|cli.AuditFlags, &cobra.Command{
+		Use:   "ui [flags]",
+		Short: "Show runs and sandboxes in a browser",
+		Long: `Show runs and sandboxes in a browser, and apply the changes of runs. The command prints a link that works once,
+within five minutes, and serves pages until you interrupt it. If a server is already running for this state, the
+command prints a new link for it and exits.
+
+By default, only this host can connect. To listen on another address, you must set --token-file, --tls-cert, and
+--tls-key. Everyone who can log in sees all runs and sandboxes of the state.`,
+		Example: "  workcell ui\n  workcell ui --read-only\n" +
+			"  workcell ui --listen 0.0.0.0:7373 --token-file tokens --tls-cert cert.pem --tls-key key.pem",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+	})
+	o.addTo(cmd.Flags(), defaultUIAddress, "", "")
+	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "leave out everything that changes files, runs, or sandboxes")
+	cmd.Flags().BoolVar(&o.noOpen, "no-open", false, "print the link but do not open a browser")
+	return cmd
+}
+
+// running is the content of uiFile.
+type running struct {
+	URL string `json:"url"`
+	Key string `json:"key"`
+}
+
+func (o *uiOptions) run(ctx context.Context, a *command) error {
+	list, err := o.tokens("")
+	if err != nil {
+		return err
+	}
+	tokens, err := httpguard.NewTokens(list)
+	if err != nil {
+		return app.Fail(app.ExitInvalid, err, "check --token-file")
+	}
+	cert, err := o.tls()
+	if err != nil {
+		return err
+	}
+	place, err := a.State()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(string(place.Dir), uiFile)
+	if link := linkOf(ctx, file); link != "" {
+		a.Notice("a server is already running")
+		return o.show(a, link)
+	}
+	l, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return app.Fail(app.ExitFailed, err, "choose another address with --listen")
+	}
+	defer l.Close() // closed by the server
+	if !httpguard.IsLoopback(l.Addr()) && (len(tokens) == 0 || cert == nil) {
+		return app.UsageError(fmt.Errorf("--listen %s accepts connections from other hosts", o.listen),
+			"pass --token-file, --tls-cert, and --tls-key, or listen on 127.0.0.1")
+	}
+	name := place.URL
+	if name == "" {
+		name = place.Dir.File()
+	} else {
+		name = "PostgreSQL"
+	}
+	j, err := a.OpenJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // every change was written before it was acknowledged
+	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
+		s, err := ui.New(ctx, ui.Options{
+			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens, ReadOnly: o.readOnly,
+			State: name, Version: a.Options.Version,
+		})
+		if err != nil {
+			return err
+		}
+		raw, err := json.Marshal(running{URL: scheme(cert) + "://" + l.Addr().String(), Key: s.Key()})
+		if err != nil {
+			return err
+		}
+		if err := runfiles.WriteWhole(file, func(w io.Writer) error { _, err := w.Write(raw); return err }); err != nil {
+			return err
+		}
+		defer os.Remove(file) // a leftover file has no effect
+		if err := o.show(a, s.LoginURL()); err != nil {
+			return err
+		}
+		a.Notice("serving pages on %s; press Ctrl-C to stop", o.url(l.Addr(), cert))
+		return serveUI(ctx, a, s, l, cert)
+	})
+}
+
+func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert *tls.Config) error {
+	srv := httpguard.NewServer(s, a.Logger())
+	srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
+	if l = netutil.LimitListener(l, ui.MaxConns); cert != nil {
+		l = tls.NewListener(l, cert)
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	err = errors.Join(err, s.Close(ctx)) // ends the streams
+	if errors.Is(srv.Shutdown(ctx), context.DeadlineExceeded) {
+		err = errors.Join(err, srv.Close()) // the remaining clients are too slow
+	}
+	return err
+}
+
+func scheme(cert *tls.Config) string {
+	if cert == nil {
+		return "http"
+	}
+	return "https"
+}
+
+// url returns the URL of the server for browsers.
+func (o *uiOptions) url(at net.Addr, cert *tls.Config) string {
+	host, port, _ := net.SplitHostPort(at.String()) // always valid, because net set it
+	switch {
+	case len(o.hosts) > 0:
+		host = o.hosts[0]
+	case httpguard.IsLoopback(at):
+		host = uiName
+	}
+	return scheme(cert) + "://" + net.JoinHostPort(host, port)
+}
+
+// show prints a login link and opens a browser, if the user has one.
+func (o *uiOptions) show(a *command, link string) error {
+	if _, err := fmt.Fprintln(a.Stdout, link); err != nil {
+		return err
+	}
+	program := map[string]string{"darwin": "open", "linux": "xdg-open"}[runtime.GOOS]
+	screen := runtime.GOOS == "darwin" || a.Options.Env.Get("DISPLAY")+a.Options.Env.Get("WAYLAND_DISPLAY") != ""
+	if o.noOpen || program == "" || !screen {
+		return nil
+	}
+	if err := exec.Command(program, link).Start(); err != nil {
+		a.Notice("cannot open a browser: %v", err)
+	}
+	return nil
+}
+
+// linkOf returns a login link of the running server that a file describes, or an empty string if it is not running.
+func linkOf(ctx context.Context, file string) string {
+	raw, err := os.ReadFile(file)
+	var at running
+	if err != nil || json.Unmarshal(raw, &at) != nil || !strings.HasPrefix(at.URL, "http://") {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.URL+"/link", nil)
+	if err != nil {
+		return ""
+	}
+	req.Header.Set("Authorization", "Bearer "+at.Key)
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer answer.Body.Close() // only read
+	link, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return ""
+	}
+	return string(link)
+}

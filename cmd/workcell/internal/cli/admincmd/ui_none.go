@@ -1,0 +1,17 @@
+//go:build no_ui
+
+package admincmd
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+)
+
+func newUICmd(*command) *cobra.Command {
+	return &cobra.Command{Use: "ui", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
+		return app.Fail(app.ExitUnavailable, errors.New("this build does not include the pages (tag no_ui)"), "use a build without the tag no_ui")
+	}}
+}

@@ -1,0 +1,154 @@
+package ui
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/httpguard"
+)
+
+const (
+	linkTime   = 5 * time.Minute // a login link works once within this time
+	cookieTime = 12 * time.Hour
+	maxLinks   = 64
+)
+
+// LoginURL returns a link that logs in one browser.
+func (s *Server) LoginURL() string { return s.opts.URL + "/login?t=" + s.link() }
+
+// link returns a new one-time token.
+func (s *Server) link() string {
+	token := rand.Text() // at least 128 bits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for digest, until := range s.links {
+		if len(s.links) >= maxLinks || until.Before(now) {
+			delete(s.links, digest)
+		}
+	}
+	s.links[sha256.Sum256([]byte(token))] = now.Add(linkTime)
+	return token
+}
+
+// use returns the owner of a one-time token or of a token of the token file. A one-time token then works no longer.
+func (s *Server) use(token string) (who string, ok bool) {
+	digest := sha256.Sum256([]byte(token))
+	s.mu.Lock()
+	until, found := s.links[digest]
+	delete(s.links, digest)
+	s.mu.Unlock()
+	if found && time.Now().Before(until) {
+		return httpguard.Local, true
+	}
+	return s.owner(token)
+}
+
+// owner returns the owner of a token of the token file.
+func (s *Server) owner(token string) (string, bool) {
+	t, ok := s.opts.Tokens.Find(token)
+	return t.Name, ok && (t.Expires.IsZero() || time.Now().Before(t.Expires))
+}
+
+// identify returns the client of a request: the owner of its bearer token or of its cookie.
+func (s *Server) identify(r *http.Request) (who string, ok bool) {
+	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
+		return s.owner(token)
+	}
+	for _, c := range r.CookiesNamed(s.cookieName()) {
+		text, mac, _ := cutLast(c.Value)
+		until, who, _ := strings.Cut(text, ".")
+		at, err := strconv.ParseInt(until, 10, 64)
+		if err == nil && subtle.ConstantTimeCompare([]byte(mac), []byte(s.sign(text))) == 1 && time.Now().Before(time.Unix(at, 0)) {
+			return who, true
+		}
+	}
+	return "", false
+}
+
+func cutLast(s string) (before, after string, found bool) {
+	i := strings.LastIndexByte(s, '.')
+	if i < 0 {
+		return "", "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+func (s *Server) sign(text string) string {
+	mac := hmac.New(sha256.New, s.secret[:])
+	mac.Write([]byte(text)) // never fails
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// cookieName has the port, because browsers send a host's cookies to all its ports.
+func (s *Server) cookieName() string {
+	u, err := url.Parse(s.opts.URL)
+	if err != nil || u.Scheme == "https" {
+		return "__Host-wc"
+	}
+	return "wc_" + u.Port()
+}
+
+// enter sets the cookie of a client that has logged in.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error {
+	until := time.Now().Add(cookieTime)
+	text := fmt.Sprintf("%d.%s", until.Unix(), who)
+	http.SetCookie(w, &http.Cookie{
+		Name: s.cookieName(), Value: text + "." + s.sign(text), Path: "/", Expires: until, HttpOnly: true,
+		Secure: strings.HasPrefix(s.cookieName(), "__Host-"), SameSite: http.SameSiteLaxMode,
+	})
+	return redirect(w, r, "/runs") // without the token in the address bar
+}
+
+// login logs in the browser that opened a login link.
+func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
+	token := r.URL.Query().Get("t")
+	if who, ok := "", false; r.Method == http.MethodGet && token != "" { // programs that check links send HEAD
+		if who, ok = s.use(token); ok {
+			return s.enter(w, r, who)
+		}
+	}
+	s.askLogin(w, r)
+	return nil
+}
+
+// loginForm logs in a browser with a token that its user entered.
+func (s *Server) loginForm(w http.ResponseWriter, r *http.Request) error {
+	if who, ok := s.use(strings.TrimSpace(r.PostFormValue("t"))); ok {
+		return s.enter(w, r, who)
+	}
+	s.askLogin(w, r)
+	return nil
+}
+
+// askLogin answers a client that has not logged in. The answer does not depend on the path.
+func (s *Server) askLogin(w http.ResponseWriter, r *http.Request) {
+	tried := r.URL.Path == "/login" && (r.Method == http.MethodPost || r.URL.Query().Get("t") != "")
+	r.URL = &url.URL{Path: "/login"}
+	if err := s.render(w, r, http.StatusUnauthorized, "login", page{Title: "Log in", Body: tried}); err != nil {
+		http.Error(w, "log in with the link that `workcell ui` prints", http.StatusUnauthorized)
+	}
+}
+
+// Key authorizes another process of the same user to request a login link.
+func (s *Server) Key() string { return s.sign("link") }
+
+// newLink returns a login link to a process that has the key.
+func (s *Server) newLink(w http.ResponseWriter, r *http.Request) error {
+	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if subtle.ConstantTimeCompare([]byte(key), []byte(s.Key())) != 1 {
+		return app.Fail(app.ExitNotFound, fmt.Errorf("%s not found", r.URL.Path), "")
+	}
+	_, _ = fmt.Fprint(w, s.LoginURL()) // a disconnected client needs no link
+	return nil
+}

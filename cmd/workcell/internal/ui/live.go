@@ -1,0 +1,156 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+)
+
+const (
+	keepAlive    = 15 * time.Second // comments keep the connection of an idle stream open
+	pollRuns     = time.Second
+	pollEngine   = 3 * time.Second
+	streamEvents = "text/event-stream"
+)
+
+// events is an open stream of server-sent events.
+type events struct {
+	ctx context.Context // ends with the client, and with the server
+	mu  sync.Mutex      // guards w
+	w   http.ResponseWriter
+}
+
+// stream opens a stream. The caller must call end.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request) (e *events, end func()) {
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(s.ctx, cancel)
+	h := w.Header()
+	h.Set("Content-Type", streamEvents)
+	h.Set("X-Accel-Buffering", "no") // of proxies
+	e = &events{ctx: ctx, w: w}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for e.write(": \n\n") == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(keepAlive):
+			}
+		}
+		cancel()
+	})
+	return e, func() { cancel(); stop(); wg.Wait() }
+}
+
+func (e *events) write(text string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := e.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return http.NewResponseController(e.w).Flush()
+}
+
+// send sends an event. If id is positive, the client continues after it when it connects again.
+func (e *events) send(id int64, name string, data any) error {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("event: %s\ndata: %s\n\n", name, raw)
+	if id > 0 {
+		text = fmt.Sprintf("id: %d\n%s", id, text)
+	}
+	return e.write(text)
+}
+
+// poll sends a change each time that mark returns something else, until the stream ends.
+func (e *events) poll(every time.Duration, mark func(context.Context) any) {
+	last := ""
+	for first := true; e.ctx.Err() == nil; first = false {
+		raw, err := json.Marshal(mark(e.ctx))
+		if err == nil && string(raw) != last {
+			if last = string(raw); !first && e.send(0, "change", nil) != nil {
+				return
+			}
+		}
+		select {
+		case <-e.ctx.Done():
+		case <-time.After(every):
+		}
+	}
+}
+
+// events rings when a page has changed: the page of a run or a sandbox, or a list.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	if run := q.Get("run"); run != "" {
+		return s.runEvents(w, r, run, q.Get("after"))
+	}
+	e, end := s.stream(w, r)
+	defer end()
+	query := s.runQuery(q)
+	e.poll(pollRuns, func(ctx context.Context) any {
+		list, err := s.opts.App.ListRuns(ctx, s.opts.Journal, query)
+		if err != nil {
+			return err.Error()
+		}
+		return list
+	})
+	return nil
+}
+
+// runEvents rings for each journal entry of a run, and when its state or its trace changes.
+func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run, from string) error {
+	dir, err := s.opts.App.RunFiles()
+	if err != nil {
+		return err
+	}
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
+		from = id
+	}
+	after, _ := strconv.ParseInt(from, 10, 64) // anything else means the start
+	e, end := s.stream(w, r)
+	defer end()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		e.poll(pollRuns, func(ctx context.Context) any {
+			known, err := s.opts.Journal.Run(ctx, run)
+			if err != nil {
+				return err.Error()
+			}
+			state, _ := app.RunState(ctx, s.opts.Journal, known) // an unknown state is a state
+			var size int64
+			if info, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil {
+				size = info.Size()
+			}
+			return []any{state, size}
+		})
+	})
+	for entry, err := range s.opts.App.FollowRun(e.ctx, s.opts.Journal, run, after) {
+		if err != nil {
+			break // the client connects again
+		}
+		if e.send(entry.Seq, "change", map[string]any{"kind": entry.Kind, "path": entry.Path, "status": entry.Status}) != nil {
+			break
+		}
+	}
+	if e.ctx.Err() == nil {
+		_ = e.send(0, "end", nil) // the client has gone
+	}
+	end()
+	return nil
+}

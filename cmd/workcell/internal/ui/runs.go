@@ -1,0 +1,180 @@
+package ui
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+const runsPerPage = 50
+
+// runsPage is the data of runs.html.
+type runsPage struct {
+	app.RunPage
+	Query  app.RunQuery
+	States []string
+	Older  string // query of the next page; empty on the last page
+	Now    time.Time
+}
+
+func (s *Server) runQuery(q url.Values) app.RunQuery {
+	return app.RunQuery{State: q.Get("state"), Workflow: q.Get("workflow"), Text: q.Get("q"), Before: q.Get("before"), Limit: runsPerPage}
+}
+
+func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	body := runsPage{Query: s.runQuery(q), Now: time.Now(), States: []string{
+		app.RunRunning, string(workflow.Succeeded), string(workflow.Failed), app.RunInterrupted, app.RunQueued,
+		string(workflow.Cancelled), string(workflow.TimedOut),
+	}}
+	var err error
+	if body.RunPage, err = s.opts.App.ListRuns(r.Context(), s.opts.Journal, body.Query); err != nil {
+		return err
+	}
+	if body.Next != "" {
+		q.Set("before", body.Next)
+		body.Older = q.Encode()
+	}
+	return s.render(w, r, http.StatusOK, "runs", page{Title: "Runs", Nav: "runs", Events: "/events?" + r.URL.RawQuery, Body: body})
+}
+
+// head is the top of every page of a run.
+type head struct {
+	app.RunDetail
+	Tab string
+	Now time.Time
+	Has struct{ Changes, Files bool } // files of the run are on this host
+}
+
+// Live reports whether the run's process is running, so that durations grow.
+func (h head) Live() bool { return h.State == app.RunRunning }
+
+// runHead returns the top of a run's page.
+func (s *Server) runHead(r *http.Request, tab string) (head, error) {
+	detail, err := s.opts.App.ShowRun(r.Context(), s.opts.Journal, r.PathValue("run"))
+	return head{RunDetail: detail, Tab: tab, Now: time.Now()}, err
+}
+
+// runPage returns the layout's data for a page of a run.
+func runPage(h head, body any) page {
+	p := page{Title: h.Workflow + " " + sign(h.State) + " " + h.ID, Nav: "runs", Body: body}
+	if h.Finished.IsZero() && len(h.Entries) > 0 {
+		p.Events = fmt.Sprintf("/events?run=%s&after=%d", url.QueryEscape(h.ID), h.Entries[len(h.Entries)-1].Seq)
+	}
+	return p
+}
+
+// timelinePage is the data of run.html.
+type timelinePage struct {
+	head
+	timeline
+	All     bool
+	NoTrace string // why there are no spans
+	Input   any
+}
+
+func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
+	h, err := s.runHead(r, "timeline")
+	if err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	body := timelinePage{head: h, All: q.Get("all") != ""}
+	traces, why := s.traces(h)
+	body.NoTrace = why
+	body.timeline = newTimeline(h, traces, body.All, q.Get("at"), q.Get("from"))
+	if len(h.Entries) > 0 {
+		body.Input = h.Entries[0].Input
+	}
+	return s.render(w, r, http.StatusOK, "run", runPage(h, body))
+}
+
+// traces returns the traces of a run, or the reason why there are none.
+func (s *Server) traces(h head) (list []*runtrace.Trace, why string) {
+	dir, err := s.opts.App.RunFiles()
+	if err != nil {
+		return nil, err.Error()
+	}
+	f, err := os.Open(filepath.Join(dir.Of(h.ID), runtrace.FileName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && h.Detached:
+		return nil, "the trace is on the host of the run's worker"
+	case errors.Is(err, fs.ErrNotExist) && h.Finished.IsZero():
+		return nil, "no spans yet"
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, "no trace was kept"
+	case err != nil:
+		return nil, err.Error()
+	}
+	defer f.Close() // opened for reading only
+	if list, err = runtrace.Read(f); err != nil {
+		return nil, err.Error()
+	}
+	return list, ""
+}
+
+const entriesPerPage = 200
+
+// journalPage is the data of journal.html.
+type journalPage struct {
+	head
+	Part []workflow.Entry
+	From int64 // number of the last entry before this page
+	Next int64 // From of the next page, or zero
+}
+
+func (s *Server) journal(w http.ResponseWriter, r *http.Request) error {
+	h, err := s.runHead(r, "journal")
+	if err != nil {
+		return err
+	}
+	body := journalPage{head: h}
+	body.From, _ = strconv.ParseInt(r.URL.Query().Get("from"), 10, 64) // anything else means the start
+	for _, e := range h.Entries {
+		switch {
+		case e.Seq <= body.From:
+		case len(body.Part) == entriesPerPage:
+			body.Next = body.Part[entriesPerPage-1].Seq
+		default:
+			body.Part = append(body.Part, e)
+		}
+	}
+	return s.render(w, r, http.StatusOK, "journal", runPage(h, body))
+}
+
+// rawStep downloads a field of an entry: its output, or one stream of a command.
+func (s *Server) rawStep(w http.ResponseWriter, r *http.Request) error {
+	h, err := s.runHead(r, "")
+	if err != nil {
+		return err
+	}
+	field := r.PathValue("field")
+	for _, e := range h.Entries {
+		if strconv.FormatInt(e.Seq, 10) != r.PathValue("seq") {
+			continue
+		}
+		streams, _ := e.Output.(map[string]any)
+		if text, ok := streams[field].(string); ok && (field == "stdout" || field == "stderr") {
+			return attach(w, e.Step+"."+field, []byte(text))
+		}
+		if field == "output" && e.Has {
+			raw, err := json.Marshal(e.Output)
+			if err != nil {
+				return err
+			}
+			return attach(w, e.Step+".json", raw)
+		}
+	}
+	return app.Fail(app.ExitNotFound, errors.New("the step has no such output"), "")
+}

@@ -1,0 +1,380 @@
+// Package ui serves the pages of `workcell ui`, which show runs and sandboxes in a browser. Pages are rendered on the
+// server and can be read without scripts. A script only replaces the parts that have changed.
+//
+// Everything that a journal, a trace, a sandbox, a model, or a tool contains is untrusted text. Templates escape it, and
+// render escapes control characters in the whole page.
+package ui
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/httpguard"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+//go:embed web
+var web embed.FS
+
+// Bounds of the server.
+const (
+	MaxConns = 256 // open connections
+
+	maxStreams   = 64
+	maxRequests  = 64 // running requests of one client
+	requestRate  = 100
+	maxBody      = 1 << 20
+	writeTimeout = 30 * time.Second
+	lookTimeout  = 15 * time.Second // for a page that reads from a sandbox
+)
+
+const streams = httpguard.Requests + 1
+
+// Options configures New. App, Journal, and URL are required.
+type Options struct {
+	App      *app.App
+	Journal  runstore.Store
+	URL      string           // scheme, host, and port of the links that the command prints
+	Hosts    []string         // further names of the server
+	Tokens   httpguard.Tokens // of clients that do not use a login link
+	ReadOnly bool             // leave out everything that changes something
+	State    string           // name of the state, for the footer
+	Version  string
+}
+
+// Server serves the pages. It is safe for concurrent use.
+type Server struct {
+	opts    Options
+	mux     *http.ServeMux
+	routes  map[string]route // by pattern
+	pages   map[string]*template.Template
+	assets  map[string]asset // by path
+	origins *http.CrossOriginProtection
+	limiter *httpguard.Limiter
+	ctx     context.Context
+	end     context.CancelFunc
+	secret  [32]byte // signs cookies
+
+	mu       sync.Mutex // guards the fields below
+	links    map[[sha256.Size]byte]time.Time
+	managers map[string]*app.Manager // open engines, by backend
+}
+
+// asset is a file of a page, compressed.
+type asset struct {
+	name string
+	gzip []byte
+}
+
+// handler answers a request, or returns an error, which becomes a page.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// route is a row of the table of routes.
+type route struct {
+	pattern string
+	serve   handler
+	kind    routeKind
+}
+
+type routeKind int
+
+const (
+	reads routeKind = iota
+	acts            // changes something; not registered with ReadOnly
+	opens           // needs no login
+	live            // a stream that only a page of this server may open
+)
+
+// New returns a Server. The caller must close it.
+func New(ctx context.Context, o Options) (*Server, error) {
+	s := &Server{
+		opts: o, mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
+		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{},
+		limiter: httpguard.NewLimiter(requestRate, httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},
+			httpguard.Limit{What: "streams", Each: maxStreams, All: maxStreams}),
+	}
+	s.ctx, s.end = context.WithCancel(ctx)
+	if _, err := rand.Read(s.secret[:]); err != nil {
+		return nil, err
+	}
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	for _, r := range s.table() {
+		if r.kind == acts && o.ReadOnly {
+			continue
+		}
+		s.routes[r.pattern] = r
+		s.mux.HandleFunc(r.pattern, func(w http.ResponseWriter, req *http.Request) {
+			if err := r.serve(w, req); err != nil {
+				s.fail(w, req, err)
+			}
+		})
+	}
+	return s, nil
+}
+
+// Close ends all streams and closes the engines. The sandboxes stay.
+func (s *Server) Close(ctx context.Context) error {
+	s.end()
+	return s.closeManagers(ctx)
+}
+
+func (s *Server) table() []route {
+	return []route{
+		{"GET /{$}", func(w http.ResponseWriter, r *http.Request) error { return redirect(w, r, "/runs") }, reads},
+		{"GET /healthz", health, opens},
+		{"GET /assets/{hash}/{name}", s.asset, opens},
+		{"GET /login", s.login, opens},
+		{"POST /login", s.loginForm, opens},
+		{"POST /link", s.newLink, opens},
+		{"POST /theme", theme, reads},
+		{"GET /runs", s.runs, reads},
+		{"GET /runs/{run}", s.run, reads},
+		{"GET /runs/{run}/changes", s.changes, reads},
+		{"GET /runs/{run}/files", s.files, reads},
+		{"GET /runs/{run}/journal", s.journal, reads},
+		{"GET /runs/{run}/patch", s.patch, reads},
+		{"GET /runs/{run}/raw/{path...}", s.rawOutput, reads},
+		{"GET /runs/{run}/steps/{seq}/{field}", s.rawStep, reads},
+		{"GET /runs/{run}/apply", s.applyPreview, acts},
+		{"POST /runs/{run}/apply", s.apply, acts},
+	}
+}
+
+// load reads the templates and the assets.
+func (s *Server) load() error {
+	s.pages, s.assets = map[string]*template.Template{}, map[string]asset{}
+	urls := map[string]string{}
+	for _, name := range []string{"app.css", "app.js", "icon.svg", "idiomorph.min.js"} {
+		raw, err := web.ReadFile("web/" + name)
+		if err != nil {
+			return err
+		}
+		var b bytes.Buffer
+		z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
+		if _, err := z.Write(raw); err != nil {
+			return err
+		}
+		if err := z.Close(); err != nil {
+			return err
+		}
+		urls[name] = "/assets/" + digest(raw) + "/" + name
+		s.assets[urls[name]] = asset{name, b.Bytes()}
+	}
+	funcs := template.FuncMap{"asset": func(name string) string { return urls[name] }}
+	for name, f := range formats {
+		funcs[name] = f
+	}
+	files, err := web.ReadDir("web")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		name, isPage := strings.CutSuffix(f.Name(), ".html")
+		if !isPage || name == "layout" {
+			continue
+		}
+		t, err := template.New("layout.html").Funcs(funcs).ParseFS(web, "web/layout.html", "web/"+f.Name())
+		if err != nil {
+			return err
+		}
+		s.pages[name] = t
+	}
+	return nil
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types workcell"
+
+// ServeHTTP handles one request. It does the cheap checks first, and checks the client's login before anything
+// expensive.
+func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := &httpguard.PacedWriter{ResponseWriter: rw, Timeout: writeTimeout}
+	defer w.Extend() // the server writes the rest of the answer after this
+	h := w.Header()
+	for name, value := range map[string]string{
+		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+	} {
+		h.Set(name, value)
+	}
+	_, pattern := s.mux.Handler(r)
+	at := s.routes[pattern]
+	client := clientOf(r)
+	switch who, ok := s.identify(r); {
+	case !r.ProtoAtLeast(1, 1) || r.URL.Host != "":
+		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
+		return
+	case !httpguard.HostAllowed(r.Host, s.opts.Hosts...):
+		http.Error(w, "unknown host name; see --allow-host", http.StatusMisdirectedRequest)
+		return
+	case s.origins.Check(r) != nil, at.kind == live && !httpguard.OriginAllowed(s.origins, r),
+		r.Method == http.MethodPost && r.Header.Get("Cookie") != "" && r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == "":
+		http.Error(w, "requests from other pages are not allowed", http.StatusForbidden)
+		return
+	case at.kind != opens || pattern == "": // unknown paths too, so that the answer shows nothing
+		if !ok {
+			s.askLogin(w, r)
+			return
+		}
+		client = who
+	}
+	if no := s.limiter.Ask(client); no != nil {
+		no.Write(w)
+		return
+	}
+	kind := httpguard.Requests
+	if at.kind == live {
+		kind = streams
+	}
+	if no := s.limiter.Take(client, kind, 1); no != nil {
+		no.Write(w)
+		return
+	}
+	defer s.limiter.Give(client, kind, 1)
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	s.mux.ServeHTTP(w, r)
+}
+
+// clientOf returns the limiter's name for a client that has not logged in.
+func clientOf(r *http.Request) string {
+	address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
+	return "address " + address
+}
+
+// page is the data of layout.html.
+type page struct {
+	Title, Nav string
+	Theme      string
+	Path       string
+	Events     string // URL of the stream that rings when the page has changed
+	ReadOnly   bool
+	State      string
+	Version    string
+	Body       any
+}
+
+// render writes a page. If the client already has it, render answers 304.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) error {
+	p.Theme, p.Path, p.ReadOnly, p.State, p.Version = themeOf(r), r.URL.RequestURI(), s.opts.ReadOnly, s.opts.State, s.opts.Version
+	var b bytes.Buffer
+	if err := s.pages[name].Execute(&b, p); err != nil {
+		return err
+	}
+	// Templates escape HTML. This escapes control characters, invisible characters, and characters that change the
+	// direction of text.
+	text := sanitize.Text(b.String())
+	tag := `"` + digest([]byte(text)) + `"`
+	w.Header().Set("ETag", tag)
+	if status == http.StatusOK && r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // a disconnected client needs no page
+	return nil
+}
+
+// failure is the data of error.html.
+type failure struct {
+	Status     int
+	Text, Hint string
+}
+
+// fail answers with a page for an error.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // the client has gone
+	}
+	code, todo := app.Classify(err)
+	status, ok := map[int]int{
+		app.ExitNotFound: http.StatusNotFound, app.ExitConflict: http.StatusConflict, app.ExitUnavailable: http.StatusServiceUnavailable,
+		app.ExitUsage: http.StatusBadRequest, app.ExitInvalid: http.StatusBadRequest,
+	}[code]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	f := failure{status, err.Error(), todo}
+	if err := s.render(w, r, status, "error", page{Title: http.StatusText(status), Body: f}); err != nil {
+		http.Error(w, "cannot render the page", http.StatusInternalServerError)
+	}
+}
+
+// note records an action in the audit file, before the action.
+func note(r *http.Request, run, sandbox string) error {
+	return audit.Note(r.Context(), func(rec *audit.Record) {
+		rec.Event, rec.Run, rec.Sandbox, rec.Decision = audit.EventUI, run, sandbox, audit.Allowed
+		rec.Request = r.Method + " " + r.URL.Path
+	})
+}
+
+func (s *Server) asset(w http.ResponseWriter, r *http.Request) error {
+	a, ok := s.assets[r.URL.Path]
+	if !ok {
+		return app.Fail(app.ExitNotFound, fmt.Errorf("%s not found", path.Base(r.URL.Path)), "")
+	}
+	h := w.Header()
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Content-Encoding", "gzip")
+	h.Set("Content-Type", map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(a.name)])
+	_, _ = w.Write(a.gzip) // as in render
+	return nil
+}
+
+func health(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = fmt.Fprintln(w, `{"status":"ok"}`) // as in render
+	return nil
+}
+
+func redirect(w http.ResponseWriter, r *http.Request, to string) error {
+	http.Redirect(w, r, to, http.StatusSeeOther)
+	return nil
+}
+
+const themeCookie = "wc_theme"
+
+// theme changes the colors of the client's pages. It changes nothing on the server.
+func theme(w http.ResponseWriter, r *http.Request) error {
+	next := map[string]string{"": "light", "light": "dark", "dark": ""}[themeOf(r)]
+	http.SetCookie(w, &http.Cookie{Name: themeCookie, Value: next, Path: "/", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	back, err := url.Parse(r.PostFormValue("back"))
+	if err != nil || back.Host != "" || back.Scheme != "" || !strings.HasPrefix(back.Path, "/") || strings.HasPrefix(back.Path, "//") {
+		back = &url.URL{Path: "/runs"}
+	}
+	return redirect(w, r, (&url.URL{Path: back.Path, RawQuery: back.RawQuery}).String())
+}
+
+// themeOf returns light, dark, or an empty string, which means the browser's setting.
+func themeOf(r *http.Request) string {
+	c, err := r.Cookie(themeCookie)
+	if err != nil || c.Value != "light" && c.Value != "dark" {
+		return ""
+	}
+	return c.Value
+}

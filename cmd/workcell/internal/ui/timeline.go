@@ -1,0 +1,263 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// Bounds of a page. A longer timeline shows only the rows of the selected step.
+const (
+	maxRows     = 500
+	rowsPerStep = 200
+	maxShown    = 32 << 10 // bytes of one stream or value in the pane
+)
+
+// width is the width of the bars' area, in the units of the pictures.
+const width = 1000
+
+// timeline contains the rows of a run: attempts of steps from the journal, and below them the spans of the trace.
+type timeline struct {
+	Rows   []row
+	Ticks  []string // times at the start, at the quarters, and at the end
+	Pane   *pane    // nil if no row is selected
+	Folded bool     // only the selected step has its spans
+	Follow bool     // the selection follows the run
+}
+
+// row is an attempt of a step or a span.
+type row struct {
+	ID          string
+	Depth       int
+	Kind        string // step, agent, model, tool, or other
+	Label, Note string
+	State       string
+	Took        time.Duration
+	Start       time.Time
+	X, W        int // of its bar
+	Live        bool
+	Selected    bool
+	More        int    // number of its rows that are not shown
+	Next        string // from parameter for the next of these rows
+
+	step *app.StepView
+	span *runtrace.Row
+}
+
+// Source returns the source of the row's facts.
+func (r row) Source() string {
+	if r.step != nil {
+		return "journal"
+	}
+	return "trace"
+}
+
+// newTimeline returns the timeline. at is the ID of the selected row. If it is empty, the first row to look at is
+// selected: the step that failed, or the step that is running.
+func newTimeline(h head, traces []*runtrace.Trace, all bool, at, from string) timeline {
+	t := timeline{Follow: at == ""}
+	spans := spansByStep(traces, all)
+	steps := h.Steps()
+	slices.SortStableFunc(steps, func(a, b app.StepView) int { return begin(a).Compare(begin(b)) })
+	total := len(steps)
+	for _, list := range spans {
+		total += len(list)
+	}
+	t.Folded = total > maxRows
+	for _, st := range steps {
+		step := stepRow(st, h)
+		list := spans[step.ID]
+		rows := make([]row, len(list))
+		inside := step.ID == at
+		for i, sp := range list {
+			rows[i] = spanRow(sp, step.Depth)
+			inside = inside || rows[i].ID == at
+		}
+		if t.Folded {
+			first, _ := strconv.Atoi(from) // anything else means the first row
+			if first = min(max(first, 0), len(rows)); !inside {
+				step.More, rows = len(rows), nil
+			} else if rows = rows[first:]; len(rows) > rowsPerStep {
+				step.More, step.Next, rows = len(rows)-rowsPerStep, strconv.Itoa(first+rowsPerStep), rows[:rowsPerStep]
+			}
+		}
+		t.Rows = append(append(t.Rows, step), rows...)
+	}
+	t.place(h)
+	t.choose(h, at)
+	return t
+}
+
+func begin(s app.StepView) time.Time {
+	if s.Started.IsZero() {
+		return s.Entry.Time
+	}
+	return s.Started
+}
+
+// spansByStep returns the spans below each attempt, with depths relative to it.
+func spansByStep(traces []*runtrace.Trace, all bool) map[string][]runtrace.Row {
+	type step struct {
+		id    string
+		depth int
+	}
+	out := map[string][]runtrace.Row{}
+	for _, t := range traces {
+		var above []step
+		for _, r := range t.Rows(all) {
+			for len(above) > 0 && above[len(above)-1].depth >= r.Depth {
+				above = above[:len(above)-1]
+			}
+			if a := r.Attributes; r.Name == telemetry.SpanWorkflowStep {
+				id := a[string(telemetry.KeyStepPath)] + "@" + a[string(telemetry.KeyVisit)] + "." + a[string(telemetry.KeyAttempt)]
+				above = append(above, step{id, r.Depth})
+			} else if len(above) > 0 {
+				at := above[len(above)-1]
+				r.Depth -= at.depth
+				out[at.id] = append(out[at.id], r)
+			}
+		}
+	}
+	return out
+}
+
+func stepRow(st app.StepView, h head) row {
+	e := st.Entry
+	r := row{
+		ID: fmt.Sprintf("%s@%d.%d", e.Path, e.Visit, e.Attempt), Depth: strings.Count(e.Path, "/"), Kind: "step", Label: e.Path,
+		State: st.State, Start: begin(st), Took: st.Took(h.Now), Live: h.Live() && st.State == app.RunRunning, step: &st,
+	}
+	var notes []string
+	if what := cmp.Or(e.Agent, string(e.Type)); what != e.Step {
+		notes = append(notes, what)
+	}
+	if e.Visit > 1 {
+		notes = append(notes, "iteration "+strconv.Itoa(e.Visit))
+	}
+	if e.Attempt > 1 {
+		notes = append(notes, "attempt "+strconv.Itoa(e.Attempt))
+	}
+	if text := usageText(e.Usage); text != "–" {
+		notes = append(notes, text+" tokens")
+	}
+	r.Note = strings.Join(notes, " · ")
+	return r
+}
+
+func spanRow(sp runtrace.Row, depth int) row {
+	kind, ok := map[runtrace.Kind]string{runtrace.Agent: "agent", runtrace.LLM: "model", runtrace.Tool: "tool"}[sp.Kind]
+	if !ok {
+		kind = "other"
+	}
+	r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kind, Label: sp.Label, Start: sp.Start, Took: sp.End.Sub(sp.Start), span: &sp}
+	if sp.Failed {
+		r.State = string(workflow.StatusFailed)
+	}
+	return r
+}
+
+// place computes the bars.
+func (t *timeline) place(h head) {
+	start, end := h.Started, h.Finished
+	if h.Live() {
+		end = h.Now
+	}
+	for _, r := range t.Rows {
+		if r.Start.Before(start) {
+			start = r.Start
+		}
+		if at := r.Start.Add(r.Took); at.After(end) {
+			end = at
+		}
+	}
+	whole := max(end.Sub(start), time.Millisecond)
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		r.X = int(width * r.Start.Sub(start) / whole)
+		r.W = max(int(width*r.Took/whole), 3)
+		r.X = min(r.X, width-3)
+	}
+	for i := range 4 {
+		t.Ticks = append(t.Ticks, took(whole*time.Duration(i)/4))
+	}
+	t.Ticks[0] = "0"
+}
+
+// choose selects a row and fills the pane.
+func (t *timeline) choose(h head, at string) {
+	selected := -1
+	for i, r := range t.Rows {
+		switch {
+		case at != "" && r.ID == at:
+			selected = i
+		case at != "" || r.step == nil:
+		case r.State == app.RunRunning,
+			r.State == string(workflow.StatusFailed) && !r.step.Entry.Retry && h.State != app.RunRunning && h.State != string(workflow.Succeeded):
+			selected = i
+		}
+	}
+	if selected >= 0 {
+		t.Rows[selected].Selected = true
+		t.Pane = newPane(t.Rows[selected], h)
+	}
+}
+
+// pane shows one row in detail.
+type pane struct {
+	row
+	Step    *app.StepView
+	Streams []stream
+	Output  string // JSON
+	Cut     int    // bytes of Output that are not shown
+	Whole   string // URL of the whole output
+	Facts   [][2]string
+}
+
+// stream is the end of a command's output.
+type stream struct {
+	Name  string
+	Lines []line
+	Cut   int // bytes that are not shown
+	Whole string
+}
+
+func newPane(r row, h head) *pane {
+	p := &pane{row: r, Step: r.step}
+	if r.span != nil {
+		for _, key := range slices.Sorted(maps.Keys(r.span.Attributes)) {
+			p.Facts = append(p.Facts, [2]string{key, r.span.Attributes[key]})
+		}
+		for _, e := range r.span.Events {
+			p.Facts = append(p.Facts, [2]string{"event", e})
+		}
+		return p
+	}
+	e := r.step.Entry
+	at := fmt.Sprintf("/steps/%d/", e.Seq)
+	fields, _ := e.Output.(map[string]any)
+	for _, name := range []string{"stderr", "stdout"} {
+		if text, _ := fields[name].(string); text != "" && e.Type == workflow.TypeExec {
+			from := max(len(text)-maxShown, 0)
+			p.Streams = append(p.Streams, stream{name, outputLines(text[from:]), from, at + name})
+		}
+	}
+	if code, ok := fields["exit_code"]; ok && code != nil && e.Type == workflow.TypeExec {
+		p.Facts = append(p.Facts, [2]string{"exit code", fmt.Sprint(code)})
+	}
+	if e.Has && len(p.Streams) == 0 {
+		p.Output, p.Whole = jsonText(e.Output), at+"output"
+		if p.Cut = max(len(p.Output)-maxShown, 0); p.Cut > 0 {
+			p.Output = p.Output[:maxShown]
+		}
+	}
+	return p
+}

@@ -1,0 +1,157 @@
+// The script keeps a page up to date and adds keys. Everything that it shows is rendered by the server.
+
+const trusted = globalThis.trustedTypes?.createPolicy("workcell", { createHTML: (html) => html }) ?? { createHTML: (html) => html };
+const main = () => document.getElementById("main");
+document.documentElement.classList.add("scripts");
+
+// Pages: refresh fetches the current page, and replaces the parts that have changed.
+let tag = null, busy = false, again = false, wait = 0;
+
+async function refresh() {
+  if (busy) {
+    again = true;
+    return;
+  }
+  busy = true;
+  try {
+    const url = location.href;
+    const answer = await fetch(url, { headers: tag ? { "If-None-Match": tag } : {}, redirect: "error" });
+    if (answer.status === 401) location.reload();
+    if (answer.ok && url === location.href) {
+      tag = answer.headers.get("ETag");
+      show(new DOMParser().parseFromString(trusted.createHTML(await answer.text()), "text/html"));
+    }
+    wait = 100; // at most ten times a second
+  } catch {
+    wait = 2000;
+  }
+  setTimeout(() => {
+    busy = false;
+    if (again) {
+      again = false;
+      refresh();
+    }
+  }, wait);
+}
+
+function show(next) {
+  document.title = next.title;
+  Idiomorph.morph(main(), next.getElementById("main"), {
+    morphStyle: "outerHTML", ignoreActiveValue: true,
+    callbacks: {
+      beforeAttributeUpdated: (name, node) => !(name === "open" && node.localName === "details"),
+      beforeNodeMorphed: (node) => node.localName !== "wc-output",
+    },
+  });
+  mark();
+  listen();
+}
+
+// Streams: the server rings when the page has changed. A hidden page has no stream.
+let stream = null, source = "";
+
+function listen() {
+  const url = document.hidden ? "" : main().dataset.events ?? "";
+  if (url.replace(/&after=\d+$/, "") === source.replace(/&after=\d+$/, "") && stream) return;
+  stream?.close();
+  stream = null;
+  source = url;
+  if (!url) return say("");
+  stream = new EventSource(url);
+  stream.onopen = () => { say("live"); refresh(); };
+  stream.onerror = () => say("not connected");
+  stream.addEventListener("change", refresh);
+  stream.addEventListener("end", () => { stream.close(); say(""); refresh(); });
+}
+
+function say(text) { document.getElementById("link").textContent = text; }
+
+document.addEventListener("visibilitychange", listen);
+
+// Links with the class soft change the current page without loading it.
+document.addEventListener("click", (e) => {
+  const copy = e.target.closest("[data-copy]");
+  if (copy) {
+    navigator.clipboard.writeText(copy.dataset.copy).then(() => { copy.textContent = "✓"; });
+    return;
+  }
+  const link = e.target.closest("a.soft");
+  if (!link || e.button || e.ctrlKey || e.metaKey || e.shiftKey) return;
+  e.preventDefault();
+  history.pushState(null, "", link.href);
+  refresh();
+});
+addEventListener("popstate", refresh);
+
+// Durations of running things grow.
+setInterval(() => {
+  for (const node of document.querySelectorAll("[data-since]")) {
+    const s = Math.max(0, Math.floor((Date.now() - node.dataset.since) / 1000));
+    const two = (n) => String(n).padStart(2, "0");
+    node.textContent = s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+  }
+}, 1000);
+
+// Keys: every control with data-key has a key. j and k move between rows.
+let prefix = "";
+
+function move(by) {
+  const rows = [...document.querySelectorAll("a.row")];
+  let at = rows.indexOf(document.activeElement);
+  if (at < 0) at = rows.findIndex((a) => a.closest("[aria-selected], [aria-current]"));
+  const next = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+  if (next?.classList.contains("soft")) next.click();
+}
+
+addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey) return;
+  if (e.target.closest("input, select, textarea")) {
+    if (e.key === "Escape") e.target.blur();
+    return;
+  }
+  const grid = e.target.closest("[role=treegrid]");
+  if (e.key === "j" || grid && e.key === "ArrowDown") return e.preventDefault(), move(1);
+  if (e.key === "k" || grid && e.key === "ArrowUp") return e.preventDefault(), move(-1);
+  if (document.querySelector("dialog[open]")) return;
+  const key = prefix + e.key;
+  prefix = e.key === "g" && !prefix ? "g " : "";
+  if (e.key === "v") viewed();
+  const control = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+  if (!control) return;
+  e.preventDefault();
+  if (control.matches("input")) control.focus();
+  else control.click();
+});
+
+document.getElementById("showkeys").addEventListener("click", () => {
+  const list = document.querySelector("#keys dl");
+  const keys = [["j k", "next or previous row"], ["Enter", "open the row"]];
+  if (document.querySelector(".diffs")) keys.push(["v", "mark the file as viewed"]);
+  for (const c of document.querySelectorAll("[data-key]")) keys.push([c.dataset.key, c.getAttribute("aria-label") || c.textContent.trim()]);
+  list.replaceChildren(...keys.flatMap(([key, text]) => [["dt", key], ["dd", text]]).map(([name, text]) => {
+    const node = document.createElement(name);
+    node.textContent = text;
+    return node;
+  }));
+  document.getElementById("keys").showModal();
+});
+
+// Files that the user has viewed, by the address of their changes.
+const viewedKey = (a) => "viewed " + location.pathname + " " + a.textContent;
+
+function viewed() {
+  const a = document.querySelector(".diffs [aria-current] a.row");
+  if (!a) return;
+  if (!localStorage.getItem(viewedKey(a))) localStorage.setItem(viewedKey(a), "1");
+  else localStorage.removeItem(viewedKey(a));
+  mark();
+}
+
+function mark() {
+  for (const a of document.querySelectorAll(".diffs a.row")) a.parentElement.classList.toggle("viewed", !!localStorage.getItem(viewedKey(a)));
+}
+
+mark();
+listen();
