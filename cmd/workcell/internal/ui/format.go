@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ var formats = template.FuncMap{
 	"age": age, "bytes": func(n int64) string { return units.BytesSize(float64(n)) }, "cost": cost, "count": count, "cut": cut,
 	"json": jsonText, "milli": time.Time.UnixMilli, "seg": url.PathEscape, "sign": sign, "stamp": stamp, "took": took, "usage": usageText,
 	"add": func(a, b int) int { return a + b }, "plural": app.Counted,
+	"base": path.Base, "ms": func(n int64) string { return took(time.Duration(n) * time.Millisecond) },
 }
 
 // took returns a duration with about three digits.

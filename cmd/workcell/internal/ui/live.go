@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/session"
 )
 
 const (
@@ -101,6 +102,25 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	e, end := s.stream(w, r)
 	defer end()
+	if q.Get("sandboxes") != "" {
+		e.poll(pollEngine, func(ctx context.Context) any {
+			list, err := s.listSandboxes(ctx)
+			return []any{list, err == nil}
+		})
+		return nil
+	}
+	if id := q.Get("sandbox"); id != "" {
+		r.SetPathValue("id", id)
+		e.poll(pollEngine, func(ctx context.Context) any {
+			var execs []app.ExecView
+			h, err := s.look(r.WithContext(ctx), "", func(ctx context.Context, m *app.Manager, box *session.Session) (err error) {
+				execs, err = m.Execs(ctx, box)
+				return err
+			})
+			return []any{h, execs, err == nil}
+		})
+		return nil
+	}
 	query := s.runQuery(q)
 	e.poll(pollRuns, func(ctx context.Context) any {
 		list, err := s.opts.App.ListRuns(ctx, s.opts.Journal, query)

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,6 +99,21 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 		body.Input = h.Entries[0].Input
 	}
 	return s.render(w, r, http.StatusOK, "run", runPage(h, body))
+}
+
+// cancelWait is how long a request waits for a run to stop. Its page shows what happens later.
+const cancelWait = 3 * time.Second
+
+// cancel asks the process of a run to stop, or ends an interrupted run.
+func (s *Server) cancel(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("run")
+	if err := note(r, id, ""); err != nil {
+		return err
+	}
+	if _, err := s.opts.App.Cancel(r.Context(), s.opts.Journal, id, cancelWait); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return redirect(w, r, "/runs/"+url.PathEscape(id))
 }
 
 // traces returns the traces of a run, or the reason why there are none.

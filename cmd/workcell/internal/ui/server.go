@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/httpguard"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -73,9 +74,13 @@ type Server struct {
 	end     context.CancelFunc
 	secret  [32]byte // signs cookies
 
-	mu       sync.Mutex // guards the fields below
-	links    map[[sha256.Size]byte]time.Time
-	managers map[string]*app.Manager // open engines, by backend
+	records state.Records
+
+	mu    sync.Mutex // guards links
+	links map[[sha256.Size]byte]time.Time
+
+	engines  sync.Mutex              // guards managers
+	managers map[string]*app.Manager // by backend; an empty name means the default
 }
 
 // asset is a file of a page, compressed.
@@ -118,6 +123,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
+	place, err := o.App.State()
+	if err == nil {
+		s.records, err = place.OpenRecords(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range s.table() {
 		if r.kind == acts && o.ReadOnly {
 			continue
@@ -157,6 +169,16 @@ func (s *Server) table() []route {
 		{"GET /runs/{run}/steps/{seq}/{field}", s.rawStep, reads},
 		{"GET /runs/{run}/apply", s.applyPreview, acts},
 		{"POST /runs/{run}/apply", s.apply, acts},
+		{"POST /runs/{run}/cancel", s.cancel, acts},
+		{"GET /sandboxes", s.sandboxes, reads},
+		{"GET /sandboxes/{id}", s.sandbox, reads},
+		{"GET /sandboxes/{id}/files", s.sandboxFiles, reads},
+		{"GET /sandboxes/{id}/raw/{path...}", s.rawFile, reads},
+		{"GET /sandboxes/{id}/execs/{exec}", s.exec, reads},
+		{"GET /sandboxes/{id}/execs/{exec}/events", s.execEvents, live},
+		{"POST /sandboxes/{id}/execs/{exec}/kill", s.kill, acts},
+		{"POST /sandboxes/{id}/remove", s.remove, acts},
+		{"GET /events", s.events, live},
 	}
 }
 
@@ -180,7 +202,10 @@ func (s *Server) load() error {
 		urls[name] = "/assets/" + digest(raw) + "/" + name
 		s.assets[urls[name]] = asset{name, b.Bytes()}
 	}
-	funcs := template.FuncMap{"asset": func(name string) string { return urls[name] }}
+	funcs := template.FuncMap{
+		"asset": func(name string) string { return urls[name] },
+		"acts":  func() bool { return !s.opts.ReadOnly },
+	}
 	for name, f := range formats {
 		funcs[name] = f
 	}

@@ -153,5 +153,61 @@ function mark() {
   for (const a of document.querySelectorAll(".diffs a.row")) a.parentElement.classList.toggle("viewed", !!localStorage.getItem(viewedKey(a)));
 }
 
+// Output of a running command. The page shows the newest lines; the page of the whole output is a download.
+const maxLines = 5000;
+
+customElements.define("wc-output", class extends HTMLElement {
+  connectedCallback() {
+    this.pre = this.querySelector("pre");
+    this.last = [];
+    this.seen = () => (document.hidden ? this.stop() : this.start());
+    document.addEventListener("visibilitychange", this.seen);
+    this.pre.scrollTop = this.pre.scrollHeight;
+    this.seen();
+  }
+
+  disconnectedCallback() {
+    document.removeEventListener("visibilitychange", this.seen);
+    this.stop();
+  }
+
+  start() {
+    if (!this.dataset.events || this.stream || this.done) return;
+    this.stream = new EventSource(this.dataset.events);
+    this.stream.onopen = () => this.pre.replaceChildren(); // the stream begins with the kept output
+    this.stream.addEventListener("lines", (e) => this.add(JSON.parse(e.data)));
+    this.stream.addEventListener("end", () => { this.done = true; this.stop(); location.reload(); });
+  }
+
+  stop() {
+    this.stream?.close();
+    this.stream = null;
+  }
+
+  add({ lines, last, lost }) {
+    const follow = this.pre.scrollTop + this.pre.clientHeight > this.pre.scrollHeight - 40;
+    for (const node of this.last) node.remove();
+    if (lost && this.pre.childElementCount) this.pre.append(this.line({ s: "note", l: [{ t: `[${lost} parts were written faster than they were read]` }] }));
+    for (const l of lines ?? []) this.pre.append(this.line(l));
+    this.last = (last ?? []).map((l) => this.line(l));
+    this.pre.append(...this.last);
+    while (this.pre.childElementCount > maxLines) this.pre.firstElementChild.remove();
+    if (follow) this.pre.scrollTop = this.pre.scrollHeight;
+  }
+
+  line({ s, l }) {
+    const div = document.createElement("div");
+    div.className = s;
+    for (const { c, t } of l ?? []) {
+      const span = document.createElement("span");
+      if (c) span.className = c;
+      span.textContent = t;
+      div.append(span);
+    }
+    if (!l) div.append("\n");
+    return div;
+  }
+});
+
 mark();
 listen();
