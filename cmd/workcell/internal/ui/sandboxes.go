@@ -222,7 +222,6 @@ type execPage struct {
 	Lines  []outputLine
 	Cut    int    // lines that are not shown
 	Lost   int64  // chunks that the sandbox has discarded
-	Next   int64  // SinceSeq for the stream of further output
 	Files  []file // with the whole output
 }
 
@@ -273,8 +272,8 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	body := execPage{Exec: r.PathValue("exec")}
 	h, err := s.look(r, "commands", func(ctx context.Context, _ *app.Manager, box *session.Session) error {
 		var o output
-		for {
-			res, err := box.Command(body.Exec).Read(ctx, sandbox.ReadRequest{SinceSeq: body.Next})
+		for req := (sandbox.ReadRequest{}); ; {
+			res, err := box.Command(body.Exec).Read(ctx, req)
 			if err != nil {
 				return err
 			}
@@ -283,12 +282,9 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 			if len(res.Chunks) == 0 {
 				break
 			}
-			body.Next = res.NextSeq
+			req.SinceSeq = res.NextSeq
 		}
-		// The stream continues with whole lines only if it reads everything again, so a running command has no lines here.
-		if body.Lines = append(body.Lines, o.last()...); !body.Status.Done() {
-			body.Next = 0
-		}
+		body.Lines = append(body.Lines, o.last()...)
 		for _, name := range []string{"stdout", "stderr"} {
 			at := ".workcell/output/" + body.Exec + "." + name
 			if info, err := box.StatFile(ctx, at); err == nil {
@@ -306,26 +302,23 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	return s.render(w, r, http.StatusOK, "exec", page{Title: body.Exec, Nav: "sandboxes", Body: body})
 }
 
-func rawURL(id, name string) string { return "/sandboxes/" + url.PathEscape(id) + "/raw/" + escapePath(name) }
+func rawURL(id, name string) string {
+	return "/sandboxes/" + url.PathEscape(id) + "/raw/" + escapePath(name)
+}
 
-// execEvents streams the output of a command.
+// execEvents streams the output of a command. Each stream begins with the output that the sandbox has kept.
 func (s *Server) execEvents(w http.ResponseWriter, r *http.Request) error {
-	from := r.URL.Query().Get("since")
-	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		from = id
-	}
-	since, _ := strconv.ParseInt(from, 10, 64) // anything else means the start
 	_, err := s.look(r, "", func(_ context.Context, _ *app.Manager, box *session.Session) error {
 		e, end := s.stream(w, r)
 		defer end()
-		req, o := sandbox.ReadRequest{SinceSeq: since}, output{}
-		for {
+		var o output
+		for req := (sandbox.ReadRequest{}); ; {
 			res, err := box.Command(r.PathValue("exec")).Read(e.ctx, req)
 			if err != nil {
 				break // the client connects again
 			}
 			lines := o.add(res.Chunks)
-			err = e.send(res.NextSeq, "lines", map[string]any{"lines": lines, "last": o.last(), "lost": res.Dropped})
+			err = e.send(0, "lines", map[string]any{"lines": lines, "last": o.last(), "lost": res.Dropped})
 			if err == nil && res.Done {
 				err = cmp.Or(e.send(0, "end", nil), io.EOF)
 			}

@@ -1,0 +1,64 @@
+package ui_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
+)
+
+// TestScreen verifies that colors, carriage returns, and backspaces apply, and that all other control characters are
+// visible text.
+func TestScreen(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string][]string{
+		"one\ntwo":                         {"one", "two"},
+		"10%\r99%\n":                       {"99%"},
+		"a\r\nb\r\n":                       {"a", "b"},
+		"typo\b\bed\n":                     {"tyed"},
+		"\x1b[1;31mbad\x1b[0m ok":          {"[f1 bo]bad ok"},
+		"\x1b[38;5;196mx\x1b[48;2;0;0;0my": {"[f9]x[f9 b0]y"},
+		"\x1b[mplain\x1b[4;3mu\x1b[24mv":   {"plain[it un]u[it]v"},
+		"\x1b]0;title\x07\x1b[2J\x1b[31":   {`\x1b]0;title\x07\x1b[2J`},
+		"nul\x00 bad\xff bidi\u202e":       {`nul\x00 bad\xff bidi\u202e`},
+		"\x1b[" + strings.Repeat("1;", 99): {`\x1b[` + strings.Repeat("1;", 99)},
+	} {
+		if got := ui.Screen(in); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+		var bytes []string
+		for i := range len(in) {
+			bytes = append(bytes, in[i:i+1])
+		}
+		if got := ui.Screen(bytes...); !slices.Equal(got, want) {
+			t.Errorf("%q in parts: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzScreen(f *testing.F) {
+	f.Add("\x1b[31mred\x1b[0m\r\n\xe2\x80", "\xae\b\x1b", 3)
+	f.Fuzz(func(t *testing.T, one, two string, _ int) {
+		for _, l := range ui.Screen(one, two) {
+			if !utf8.ValidString(l) || strings.ContainsAny(l, "\x00\x07\x1b\r\b\x7f\u202e\u009b") {
+				t.Fatalf("%q, %q: %q", one, two, l)
+			}
+		}
+	})
+}
+
+// TestSplit verifies that a changed line is split around its difference.
+func TestSplit(t *testing.T) {
+	t.Parallel()
+	for _, tc := range [][]string{
+		{"return items[1:]", "return items", "return items", "[1:]", ""},
+		{"sum(a)", "sum(b)", "sum(", "a", ")"},
+		{"aaa", "aa", "aa", "a", ""}, {"same", "same", "same", "", ""}, {"x", "y", "x", "", ""},
+	} {
+		if got := ui.Split(tc[0], tc[1]); !slices.Equal(got, tc[2:]) {
+			t.Errorf("%q and %q: %q, want %q", tc[0], tc[1], got, tc[2:])
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package ui
+
+import (
+	"slices"
+	"strings"
+)
+
+// Routes returns the kind of each route of the table, by pattern.
+func (s *Server) Routes() map[string]string {
+	out := map[string]string{}
+	for _, r := range s.table() {
+		out[r.pattern] = []string{"reads", "acts", "opens", "live"}[r.kind]
+	}
+	return out
+}
+
+// Screen converts parts of output. Each line has the classes and the text of its spans.
+func Screen(parts ...string) (lines []string) {
+	var s screen
+	for _, p := range parts {
+		for _, l := range s.write([]byte(p)) {
+			lines = append(lines, l.string())
+		}
+	}
+	if last := s.last(); last != nil {
+		lines = append(lines, last.string())
+	}
+	return lines
+}
+
+func (l line) string() string {
+	var b strings.Builder
+	for _, s := range l {
+		if s.Class != "" {
+			b.WriteString("[" + s.Class + "]")
+		}
+		b.WriteString(s.Text)
+	}
+	return b.String()
+}
+
+// Split returns the parts of a line around its difference from another line.
+func Split(text, other string) []string { return slices.Collect(parts(split(text, other))) }
+
+func parts(list ...string) func(func(string) bool) { return slices.Values(list) }

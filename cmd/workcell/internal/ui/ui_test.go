@@ -1,0 +1,677 @@
+package ui_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/ui"
+	"github.com/workcell-dev/workcell/internal/httpguard"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+const secret = "0123456789abcdef"
+
+// rig is a server with its state.
+type rig struct {
+	t       *testing.T
+	server  *ui.Server
+	web     *httptest.Server
+	client  *http.Client // logged in
+	app     *app.App
+	journal runstore.Store
+}
+
+func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
+	t.Helper()
+	dir := t.TempDir()
+	none := filepath.Join(dir, "workcell.yaml")
+	if err := os.WriteFile(none, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// No engine answers.
+	env := map[string]string{"HOME": dir, "DOCKER_HOST": "unix://" + dir + "/docker.sock", "CONTAINERD_ADDRESS": dir + "/containerd.sock"}
+	a := app.New(app.Options{
+		Env:    func(name string) (string, bool) { v, ok := env[name]; return v, ok },
+		Stderr: io.Discard, StateDir: filepath.Join(dir, "state"), Config: none, Command: "workcell ui",
+	})
+	j, err := a.OpenJournal(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	web := httptest.NewUnstartedServer(nil)
+	tokens, err := httpguard.NewTokens([]httpguard.Token{{Name: "ana", Secret: secret}, {Name: "old", Secret: "old" + secret, Expires: time.Now().Add(-time.Hour)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := ui.Options{App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(), Hosts: []string{"workcell.localhost"}, Tokens: tokens, State: "state.db", Version: "test"}
+	for _, f := range set {
+		f(&o)
+	}
+	r := &rig{t: t, web: web, app: a, journal: j}
+	if r.server, err = ui.New(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	web.Config.Handler = r.server
+	web.Start()
+	t.Cleanup(func() {
+		if err := r.server.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		web.Close()
+	})
+	r.client = r.browser()
+	if res := r.get(r.client, r.server.LoginURL()); res.StatusCode != http.StatusOK {
+		t.Fatalf("login: %s", res.Status)
+	}
+	return r
+}
+
+// jar is a cookie jar that sends all cookies to every port of a host, as browsers do.
+type jar map[string]*http.Cookie
+
+// browser returns a client with cookies that has not logged in.
+func (r *rig) browser() *http.Client {
+	cookies := jar{}
+	return &http.Client{Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
+		for _, c := range cookies {
+			req.AddCookie(c)
+		}
+		if req.Header.Get("Sec-Fetch-Site") == "" {
+			req.Header.Set("Sec-Fetch-Site", "same-origin")
+		}
+		res, err := http.DefaultTransport.RoundTrip(req)
+		if err == nil {
+			for _, c := range res.Cookies() {
+				cookies[c.Name] = c
+			}
+		}
+		return res, err
+	})}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func (r *rig) do(c *http.Client, method, url string, set ...func(*http.Request)) *http.Response {
+	r.t.Helper()
+	if strings.HasPrefix(url, "/") {
+		url = r.web.URL + url
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), method, url, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range set {
+		f(req)
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = res.Body.Close() })
+	return res
+}
+
+func (r *rig) get(c *http.Client, url string, set ...func(*http.Request)) *http.Response {
+	r.t.Helper()
+	return r.do(c, http.MethodGet, url, set...)
+}
+
+// page returns a page that must exist.
+func (r *rig) page(url string) string {
+	r.t.Helper()
+	res := r.get(r.client, url)
+	body := text(r.t, res)
+	if res.StatusCode != http.StatusOK {
+		r.t.Fatalf("%s: %s\n%s", url, res.Status, body)
+	}
+	return body
+}
+
+func text(t *testing.T, res *http.Response) string {
+	t.Helper()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// visible returns the text of a page without its markup.
+func visible(t *testing.T, page string) string {
+	t.Helper()
+	var b strings.Builder
+	for n := range parsed(t, page).Descendants() {
+		if n.Type == html.TextNode {
+			b.WriteString(n.Data)
+		}
+	}
+	return b.String()
+}
+
+func parsed(t *testing.T, page string) *html.Node {
+	t.Helper()
+	doc, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// shape returns the elements of a page with the names of their attributes.
+func shape(t *testing.T, page string) string {
+	t.Helper()
+	var b strings.Builder
+	for n := range parsed(t, page).Descendants() {
+		if n.Type == html.ElementNode {
+			b.WriteString("<" + n.Data)
+			for _, a := range n.Attr {
+				b.WriteString(" " + a.Key)
+			}
+			b.WriteString(">\n")
+		}
+	}
+	return b.String()
+}
+
+func want(t *testing.T, page string, parts ...string) {
+	t.Helper()
+	seen := strings.Join(strings.Fields(visible(t, page)), " ")
+	for _, p := range parts {
+		if !strings.Contains(seen, p) {
+			t.Errorf("the page does not show %q:\n%s", p, seen)
+		}
+	}
+}
+
+// add appends entries to the journal of a run.
+func (r *rig) add(id string, entries ...workflow.Entry) {
+	r.t.Helper()
+	known, err := r.journal.Entries(r.t.Context(), id)
+	if err != nil {
+		known = nil
+	}
+	j := r.journal.For("owner", `{"workflow":"/src/wf.yaml","backend":"local"}`)
+	for i, e := range entries {
+		e.RunID, e.Seq, e.Time = id, int64(len(known)+i+1), time.Now()
+		if err := j.Append(r.t.Context(), e); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// addRun adds a run with one command that printed output and failed.
+func (r *rig) addRun(id, name, output string) {
+	r.t.Helper()
+	r.add(id,
+		workflow.Entry{Kind: workflow.EventRunStarted, Workflow: name, Input: map[string]any{"in": output}},
+		workflow.Entry{Kind: workflow.EventStepStarted, Path: "test", Step: "test", Type: workflow.TypeExec, Visit: 1, Attempt: 1},
+		workflow.Entry{
+			Kind: workflow.EventStepFinished, Path: "test", Step: "test", Type: workflow.TypeExec, Visit: 1, Attempt: 1, Status: workflow.StatusFailed,
+			Error: &workflow.Error{Code: "exit_code", Message: "exit 3 " + output}, Has: true,
+			Output: map[string]any{"stdout": output, "stderr": "", "exit_code": int64(3)},
+		},
+		workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: &workflow.Error{Code: "exit_code", Message: "exit 3 " + output}})
+}
+
+// addResults adds outputs, and a patch from before to after.
+func (r *rig) addResults(id, dir string, outputs, before, after patch.Tree) {
+	r.t.Helper()
+	kept, err := r.app.RunFiles()
+	if err == nil {
+		err = kept.Save(id, runfiles.Made{Workspace: dir, Outputs: outputs, Patch: patch.Compare(before, after)})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
+
+// TestLogin verifies that a login link works once, that programs that check links do not use it up, and that only a
+// cookie from a login and a valid bearer token open a page.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	link := r.server.LoginURL()
+	if res := r.do(r.browser(), http.MethodHead, link); res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("HEAD: %s", res.Status)
+	}
+	first := r.browser()
+	first.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	res := r.get(first, link)
+	if res.StatusCode != http.StatusSeeOther || res.Header.Get("Location") != "/runs" {
+		t.Fatalf("login: %s to %q", res.Status, res.Header.Get("Location"))
+	}
+	c := res.Cookies()[0]
+	if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Domain != "" || c.Secure || !strings.HasPrefix(c.Name, "wc_") {
+		t.Errorf("cookie %v", c)
+	}
+	if res := r.get(first, "/runs"); res.StatusCode != http.StatusOK {
+		t.Errorf("with the cookie: %s", res.Status)
+	}
+	if res := r.get(r.browser(), link); res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("second use of the link: %s", res.Status)
+	}
+	for name, value := range map[string]string{"changed": c.Value[:len(c.Value)-1] + "x", "later": "9" + c.Value, "empty": "", "dots": "..."} {
+		if res := r.get(http.DefaultClient, "/runs", func(req *http.Request) { req.AddCookie(&http.Cookie{Name: c.Name, Value: value}) }); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s cookie: %s", name, res.Status)
+		}
+	}
+	for token, status := range map[string]int{secret: 200, "old" + secret: 401, "": 401, "x": 401} {
+		if res := r.get(http.DefaultClient, "/runs", func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+token) }); res.StatusCode != status {
+			t.Errorf("token %q: %s", token, res.Status)
+		}
+	}
+	for key, status := range map[string]int{r.server.Key(): 200, secret: 404, "": 404} {
+		res := r.do(http.DefaultClient, http.MethodPost, "/link", func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+key) })
+		if res.StatusCode != status {
+			t.Errorf("link with key %q: %s", key, res.Status)
+		}
+		if body := text(t, res); status == 200 {
+			if res := r.get(r.browser(), body); res.StatusCode != http.StatusOK {
+				t.Errorf("link from another process: %s", res.Status)
+			}
+		}
+	}
+}
+
+// TestStrangers verifies for each route that requests without a login, from other pages, and for other host names are
+// refused, and that a read-only server has no route that changes something.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	full, reader := newRig(t), newRig(t, func(o *ui.Options) { o.ReadOnly = true })
+	full.addRun("run_strangers", "wf", "text")
+	reader.addRun("run_strangers", "wf", "text")
+	site := func(v string) func(*http.Request) {
+		return func(req *http.Request) { req.Header.Set("Sec-Fetch-Site", v) }
+	}
+	origin := func(v string) func(*http.Request) {
+		return func(req *http.Request) {
+			req.Header.Set("Sec-Fetch-Site", " ")
+			req.Header["Sec-Fetch-Site"] = nil
+			req.Header.Set("Origin", v)
+		}
+	}
+	routes := full.server.Routes()
+	if len(routes) < 20 {
+		t.Fatalf("%d routes", len(routes))
+	}
+	for pattern, kind := range routes {
+		method, path, _ := strings.Cut(pattern, " ")
+		path = strings.NewReplacer("{$}", "", "{run}", "run_strangers", "{path...}", "a/b", "{seq}", "3", "{field}", "stdout", "{id}", "sbx_1", "{exec}", "exec_1", "{hash}", "x", "{name}", "y").Replace(path)
+		check := func(name string, c *http.Client, status int, set ...func(*http.Request)) {
+			t.Helper()
+			if res := full.do(c, method, path, set...); res.StatusCode != status {
+				t.Errorf("%s, %s: %s, want %d", pattern, name, res.Status, status)
+			}
+		}
+		check("foreign host", full.client, http.StatusMisdirectedRequest, func(req *http.Request) { req.Host = "attacker.example" })
+		if kind != "opens" {
+			check("no login", full.browser(), http.StatusUnauthorized)
+		}
+		if method == http.MethodPost || kind == "live" {
+			check("other site", full.client, http.StatusForbidden, site("cross-site"))
+			check("other port", full.client, http.StatusForbidden, site("same-site"))
+			check("other origin", full.client, http.StatusForbidden, site("cross-site"), origin("http://attacker.example"))
+			check("null origin", full.client, http.StatusForbidden, site("cross-site"), origin("null"))
+		}
+		if kind == "acts" {
+			if res := reader.do(reader.client, method, path); res.StatusCode != http.StatusNotFound && res.StatusCode != http.StatusMethodNotAllowed {
+				t.Errorf("%s, read-only: %s", pattern, res.Status)
+			}
+		}
+	}
+	if body := reader.page("/runs/run_strangers"); strings.Contains(body, "/cancel") {
+		t.Error("a read-only page has a form that changes something")
+	}
+}
+
+// hostile is text that would do harm in a page or a terminal.
+const hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{.Secret}}{{template \"x\"}}" +
+	"\x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m\u202etxet\u2066\u200b\x00\xff\xfe\r\nend"
+
+// TestHostileText verifies that text of runs, files, and errors is only text: pages have the same elements as with
+// harmless text, and no control characters.
+func TestHostileText(t *testing.T) {
+	t.Parallel()
+	pages := map[string][]string{} // shapes by page, of the harmless and the hostile run
+	for _, words := range []string{"harmless", hostile} {
+		r := newRig(t)
+		name := words[:8]
+		r.addRun("run_text", words, strings.Repeat("line\n", 2)+words)
+		tree := patch.Tree{name + "é.txt": file("one\n" + words + "\n"), "b.svg": file("<svg onload=alert(1)>" + words)}
+		r.addResults("run_text", "/src/"+name, tree, patch.Tree{name + "é.txt": file("one\ntwo\n")}, tree)
+		for _, at := range []string{
+			"/runs", "/runs?q=" + name + "&workflow=", "/runs/run_text", "/runs/run_text?at=test@1.1", "/runs/run_text/changes", "/runs/run_text/changes?file=1",
+			"/runs/run_text/files?file=b.svg", "/runs/run_text/journal", "/login?t=" + "%3Cscript%3E",
+		} {
+			res := r.get(r.client, at)
+			body := text(t, res)
+			pages[at] = append(pages[at], shape(t, body))
+			for _, c := range body {
+				if c < ' ' && c != '\n' && c != '\t' || c == 0x7f || c == '\u202e' || c == '\u2066' || c == '\u200b' {
+					t.Errorf("%s contains %U", at, c)
+				}
+			}
+			if words == hostile && at == "/runs/run_text" {
+				want(t, body, "alert(1)", "{{.Secret}}", `\x1b]0;title\x07`, `\u202etxet`, `\xff\xfe`)
+			}
+		}
+		if res := r.get(r.client, "/runs/run_text/raw/b.svg?inline"); res.Header.Get("Content-Type") != "application/octet-stream" ||
+			!strings.HasPrefix(res.Header.Get("Content-Disposition"), "attachment") || !strings.Contains(res.Header.Get("Content-Security-Policy"), "sandbox") {
+			t.Errorf("an SVG image has the headers %v", res.Header)
+		}
+	}
+	for at, shapes := range pages {
+		a := strings.ReplaceAll(shapes[0], "<span class>\n", "")
+		b := strings.ReplaceAll(shapes[1], "<span class>\n", "") // colors
+		if a != b {
+			t.Errorf("%s has other elements with hostile text:\n%s\nwant:\n%s", at, b, a)
+		}
+	}
+}
+
+// TestHeaders verifies the headers that keep pages apart, that no page has code or styles of its own, and that the
+// assets are small.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.addRun("run_headers", "wf", "out")
+	for _, at := range []string{"/runs", "/runs/run_headers", "/runs/none", "/login", "/sandboxes"} {
+		res := r.get(r.client, at)
+		h := res.Header
+		csp := h.Get("Content-Security-Policy")
+		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self'; style-src 'self'") || strings.Contains(csp, "unsafe") || h.Get("Cache-Control") != "no-store" ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cross-Origin-Opener-Policy") != "same-origin" {
+			t.Errorf("%s has the headers %v", at, h)
+		}
+		total := 0
+		for n := range parsed(t, text(t, res)).Descendants() {
+			for _, a := range n.Attr {
+				if strings.HasPrefix(a.Key, "on") || a.Key == "style" || n.Data == "style" {
+					t.Errorf("%s has inline code: %s %s", at, n.Data, a.Key)
+				}
+				if (a.Key == "src" || a.Key == "href") && strings.HasPrefix(a.Val, "/assets/") {
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.web.URL+a.Val, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					req.Header.Set("Accept-Encoding", "gzip")
+					res, err := http.DefaultTransport.RoundTrip(req)
+					if err != nil {
+						t.Fatal(err)
+					}
+					total += len(text(t, res))
+					if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
+						t.Errorf("%s: %s, %v", a.Val, res.Status, err)
+					}
+				}
+			}
+		}
+		if total == 0 || total > 30<<10 {
+			t.Errorf("%s loads %d bytes", at, total)
+		}
+	}
+	tag := r.get(r.client, "/runs").Header.Get("ETag")
+	if res := r.get(r.client, "/runs", func(req *http.Request) { req.Header.Set("If-None-Match", tag) }); res.StatusCode != http.StatusNotModified {
+		t.Errorf("an unchanged page: %s", res.Status)
+	}
+	res := r.do(r.client, http.MethodPost, "/theme?", func(req *http.Request) {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Body = io.NopCloser(strings.NewReader("back=https://attacker.example/x"))
+	})
+	if at := res.Request.URL; at.Path != "/runs" || !strings.Contains(at.Host, "127.0.0.1") {
+		t.Errorf("a theme leads to %s", at)
+	}
+	if !strings.Contains(r.page("/runs"), `data-theme="light"`) {
+		t.Error("the theme is not kept")
+	}
+}
+
+// TestRuns verifies the list of runs, its filters, and that the page of a failed run shows the failed step.
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	want(t, r.page("/runs"), "No runs yet", "workcell run FILE")
+	for i := range 60 {
+		r.addRun(fmt.Sprintf("run_list%02d", i), fmt.Sprintf("wf%d", i%2), "out")
+	}
+	first := r.page("/runs")
+	if n := strings.Count(first, `<tr id="run-`); n != 50 {
+		t.Errorf("%d rows", n)
+	}
+	older := first[strings.Index(first, "/runs?before="):]
+	older = strings.ReplaceAll(older[:strings.IndexByte(older, '"')], "&amp;", "&")
+	if n := strings.Count(r.page(older), `<tr id="run-`); n != 10 {
+		t.Errorf("%d older rows", n)
+	}
+	if n := strings.Count(r.page("/runs?workflow=wf1"), `<tr id="run-`); n != 30 {
+		t.Errorf("%d rows of a workflow", n)
+	}
+	want(t, r.page("/runs?state=succeeded"), "No run matches")
+	want(t, r.page("/runs/run_list07"), "✗ failed", "exit 3 out", "exit code", "stdout", "cost not known", "no trace was kept")
+	want(t, r.page("/runs/run_list07/journal"), "step_finished")
+	if res := r.get(r.client, "/runs/run_none"); res.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown run: %s", res.Status)
+	}
+	if got := text(t, r.get(r.client, "/runs/run_list07/steps/3/stdout")); got != "out" {
+		t.Errorf("download: %q", got)
+	}
+}
+
+// TestTimelineFolds verifies that a long timeline has bounded pages.
+func TestTimelineFolds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	entries := []workflow.Entry{{Kind: workflow.EventRunStarted, Workflow: "loop"}}
+	for i := range 700 {
+		e := workflow.Entry{Path: "s", Step: "s", Type: workflow.TypeExec, Visit: i + 1, Attempt: 1}
+		began, ended := e, e
+		began.Kind, ended.Kind, ended.Status = workflow.EventStepStarted, workflow.EventStepFinished, workflow.StatusSucceeded
+		entries = append(entries, began, ended)
+	}
+	r.add("run_long", entries...)
+	page := r.page("/runs/run_long")
+	want(t, page, "This run has many rows")
+	if len(page) > 1<<20 {
+		t.Errorf("the page has %d bytes", len(page))
+	}
+	if n := strings.Count(r.page("/runs/run_long/journal"), "<details class=\"entry\""); n != 200 {
+		t.Errorf("%d entries", n)
+	}
+}
+
+// TestApply verifies that the preview of the changes is what applying them does, that a changed file is left alone, and
+// that applying twice is no error.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := patch.Tree{"cart.py": file("a\nb\nc\n"), "both.txt": file("old\n"), "logo": file("\x00\x01")}
+	after := patch.Tree{"cart.py": file("a\nB\nc\n"), "both.txt": file("new\n"), "logo": file("\x00\x02"), "added.txt": file("hello\n")}
+	if res, err := before.Write(dir, nil, false); err != nil || len(res.Conflicts) > 0 {
+		t.Fatal(err, res)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "both.txt"), []byte("mine\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.addRun("run_apply", "wf", "out")
+	r.addResults("run_apply", dir, nil, before, after)
+	page := r.page("/runs/run_apply/changes")
+	want(t, page, "4 files", dir, "cart.py", "Apply…")
+	want(t, r.page("/runs/run_apply/changes?file=2"), "b", "B")
+	want(t, r.page("/runs/run_apply/changes?file=3"), "not shown as text")
+	plan := r.page("/runs/run_apply/apply")
+	want(t, plan, "added.txt as in the run", "both.txt left alone", "cart.py as in the run", "Apply 3 files")
+	if _, err := os.Stat(filepath.Join(dir, "added.txt")); err == nil {
+		t.Fatal("the preview has written a file")
+	}
+	done := text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply"))
+	want(t, done, "added.txt written", "both.txt left alone", "cart.py written")
+	for name, content := range map[string]string{"added.txt": "hello\n", "both.txt": "mine\n", "cart.py": "a\nB\nc\n"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != content {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	want(t, text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply")), "added.txt already has the changes")
+	if got := text(t, r.get(r.client, "/runs/run_apply/patch?file=2")); !strings.Contains(got, "-b\n+B\n") || strings.Contains(got, "added.txt") {
+		t.Errorf("patch: %s", got)
+	}
+	want(t, r.page("/runs/run_apply/changes?filter=cart"), "cart.py")
+}
+
+// TestLargeChange verifies that a large change is cut, that the page reports it, and that all lines can be shown.
+func TestLargeChange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.addRun("run_large", "wf", "out")
+	r.addResults("run_large", "/src", nil, patch.Tree{}, patch.Tree{"big.txt": file(strings.Repeat("x\n", 5000))})
+	want(t, r.page("/runs/run_large/changes"), "3000 more lines are not shown")
+	if n := strings.Count(r.page("/runs/run_large/changes?file=0&whole=1"), `<tr class="add">`); n != 5000 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// TestFiles verifies that outputs are shown in parts, and that only images are shown as such.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.addRun("run_files", "wf", "out")
+	png := "\x89PNG\r\n\x1a\n" + strings.Repeat("\x00", 32)
+	r.addResults("run_files", "", patch.Tree{
+		"dist/a b.txt": file(strings.Repeat("0123456789abcde\n", 20_000)), "logo.png": file(png), "data.bin": file("\x00\x01\x02"),
+	}, nil, nil)
+	want(t, r.page("/runs/run_files/files"), "dist/a b.txt", "logo.png", "Select a file")
+	first := r.page("/runs/run_files/files?file=dist/a+b.txt")
+	want(t, first, "Bytes 0 to 262144 of 320000", "next part")
+	want(t, r.page("/runs/run_files/files?file=dist/a+b.txt&offset=262144"), "Bytes 262144 to 320000 of 320000", "previous part")
+	want(t, r.page("/runs/run_files/files?file=data.bin"), "This file is not text", "00 01 02")
+	if !strings.Contains(r.page("/runs/run_files/files?file=logo.png"), `<img src="/runs/run_files/raw/logo.png?inline"`) {
+		t.Error("the image is not shown")
+	}
+	if res := r.get(r.client, "/runs/run_files/raw/logo.png?inline"); res.Header.Get("Content-Type") != "image/png" || text(t, res) != png {
+		t.Errorf("image: %v", res.Header)
+	}
+	if res := r.get(r.client, "/runs/run_files/raw/none"); res.StatusCode != http.StatusNotFound {
+		t.Errorf("missing file: %s", res.Status)
+	}
+}
+
+// TestEvents verifies that the stream of a run rings for each new entry, continues after the last one, and ends with
+// the run.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	step := workflow.Entry{Path: "a", Step: "a", Type: workflow.TypeExec, Visit: 1, Attempt: 1, Kind: workflow.EventStepStarted}
+	r.add("run_live", workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "wf"})
+	if body := r.page("/runs/run_live"); !strings.Contains(body, `data-events="/events?run=run_live&amp;after=1"`) {
+		t.Fatal("the page has no stream")
+	}
+	res := r.get(r.client, "/events?run=run_live&after=0", func(req *http.Request) { req.Header.Set("Last-Event-ID", "1") })
+	r.add("run_live", step)
+	buffer := make([]byte, 4096)
+	var got []byte
+	until := func(part string) {
+		t.Helper()
+		for !bytes.Contains(got, []byte(part)) {
+			n, err := res.Body.Read(buffer)
+			if err != nil {
+				t.Fatalf("%v after %s", err, got)
+			}
+			got = append(got, buffer[:n]...)
+		}
+	}
+	until("id: 2\nevent: change\n")
+	r.add("run_live", workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Succeeded})
+	until("event: end\n")
+	if bytes.Contains(got, []byte("id: 1\n")) {
+		t.Errorf("an entry is sent twice: %s", got)
+	}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") || res.Header.Get("X-Accel-Buffering") != "no" {
+		t.Errorf("headers %v", res.Header)
+	}
+}
+
+// TestStreamsEnd verifies that streams are limited, and end with the server.
+func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var open []*http.Response
+	for range 64 {
+		open = append(open, r.get(r.client, "/events"))
+	}
+	if res := r.get(r.client, "/events"); res.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("one more stream: %s", res.Status)
+	}
+	if err := r.server.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, res := range open {
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Errorf("a stream ends with %v", err)
+		}
+	}
+}
+
+// TestEngineDown verifies that the list of sandboxes reports an engine that does not answer, and is not an empty list.
+func TestEngineDown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	page := r.page("/sandboxes")
+	want(t, page, "default backend:")
+	if strings.Contains(page, "No sandboxes") {
+		t.Error("an engine that does not answer has no sandboxes")
+	}
+	if res := r.get(r.client, "/sandboxes/sbx_none"); res.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown sandbox: %s", res.Status)
+	}
+}
+
+// TestTemplates verifies that each template is a page of the layout, and that JSON for scripts is not in pages.
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	names, err := fs.Glob(os.DirFS("web"), "*.html")
+	if err != nil || !slices.Contains(names, "layout.html") {
+		t.Fatal(err, names)
+	}
+	for _, name := range names {
+		raw, err := os.ReadFile(filepath.Join("web", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name != "layout.html" && (!bytes.Contains(raw, []byte(`{{define "main"}}`)) || bytes.Contains(raw, []byte("<script"))) {
+			t.Errorf("%s is not a page without scripts", name)
+		}
+	}
+}
+
+func decode(t *testing.T, raw string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(raw), v); err != nil {
+		t.Fatal(err)
+	}
+}
