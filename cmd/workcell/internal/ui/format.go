@@ -19,10 +19,16 @@ import (
 
 // formats are the functions of the templates.
 var formats = template.FuncMap{
-	"age": age, "bytes": func(n int64) string { return units.BytesSize(float64(n)) }, "cost": cost, "count": count, "cut": cut,
+	"age": age, "bytes": byteSize, "cost": cost, "count": count, "cut": cut,
 	"json": jsonText, "milli": time.Time.UnixMilli, "seg": url.PathEscape, "sign": sign, "stamp": stamp, "took": took, "usage": usageText,
 	"add": func(a, b int) int { return a + b }, "plural": app.Counted,
-	"base": path.Base, "ms": func(n int64) string { return took(time.Duration(n) * time.Millisecond) },
+	"base": path.Base, "letter": func(kind string) string {
+		return map[string]string{"agent": "A", "model": "M", "tool": "T", "other": "S"}[kind]
+	}, "ms": func(n int64) string { return took(time.Duration(n) * time.Millisecond) },
+}
+
+func byteSize(n int64) string {
+	return units.CustomSize("%.3g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB"})
 }
 
 // took returns a duration with about three digits.

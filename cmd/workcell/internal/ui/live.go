@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
 )
 
 const (
@@ -161,15 +162,15 @@ func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run, from str
 		})
 	})
 	for entry, err := range s.opts.App.FollowRun(e.ctx, s.opts.Journal, run, after) {
+		if err == nil {
+			err = e.send(entry.Seq, "change", map[string]any{"kind": entry.Kind, "path": entry.Path, "status": entry.Status})
+		}
+		if err == nil && entry.Kind == workflow.EventRunFinished {
+			err = e.send(0, "end", nil)
+		}
 		if err != nil {
-			break // the client connects again
+			break // the client has gone, or connects again
 		}
-		if e.send(entry.Seq, "change", map[string]any{"kind": entry.Kind, "path": entry.Path, "status": entry.Status}) != nil {
-			break
-		}
-	}
-	if e.ctx.Err() == nil {
-		_ = e.send(0, "end", nil) // the client has gone
 	}
 	end()
 	return nil

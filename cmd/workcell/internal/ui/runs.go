@@ -25,7 +25,7 @@ type runsPage struct {
 	app.RunPage
 	Query  app.RunQuery
 	States []string
-	Older  string // query of the next page; empty on the last page
+	Older  string // URL of the next page; empty on the last page
 	Now    time.Time
 }
 
@@ -45,7 +45,7 @@ func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 	}
 	if body.Next != "" {
 		q.Set("before", body.Next)
-		body.Older = q.Encode()
+		body.Older = "/runs?" + q.Encode()
 	}
 	return s.render(w, r, http.StatusOK, "runs", page{Title: "Runs", Nav: "runs", Events: "/events?" + r.URL.RawQuery, Body: body})
 }

@@ -127,6 +127,7 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxList, err error)
 // sandboxesPage is the data of sandboxes.html.
 type sandboxesPage struct {
 	sandboxList
+	Run   string // only the sandboxes of this run
 	Total int
 	Next  int // from parameter of the next page, or zero
 }
@@ -136,8 +137,13 @@ func (s *Server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body := sandboxesPage{sandboxList: list, Total: len(list.Rows)}
-	from, _ := strconv.Atoi(r.URL.Query().Get("from")) // anything else means the first page
+	q := r.URL.Query()
+	body := sandboxesPage{sandboxList: list, Run: q.Get("run")}
+	body.Rows = slices.DeleteFunc(body.Rows, func(row sandboxRow) bool { return body.Run != "" && row.Run != body.Run })
+	if body.Total = len(body.Rows); body.Run != "" && body.Total == 1 {
+		return redirect(w, r, "/sandboxes/"+url.PathEscape(body.Rows[0].ID))
+	}
+	from, _ := strconv.Atoi(q.Get("from")) // anything else means the first page
 	from = min(max(from, 0), body.Total)
 	if body.Rows = body.Rows[from:]; len(body.Rows) > sandboxesPerPage {
 		body.Rows, body.Next = body.Rows[:sandboxesPerPage], from+sandboxesPerPage

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -158,7 +159,8 @@ func spanRow(sp runtrace.Row, depth int) row {
 	if !ok {
 		kind = "other"
 	}
-	r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kind, Label: sp.Label, Start: sp.Start, Took: sp.End.Sub(sp.Start), span: &sp}
+	label := strings.TrimPrefix(strings.TrimPrefix(sp.Label, semconv.ExecuteTool+" "), semconv.InvokeAgent+" ")
+	r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kind, Label: label, Start: sp.Start, Took: sp.End.Sub(sp.Start), span: &sp}
 	if sp.Failed {
 		r.State = string(workflow.StatusFailed)
 	}

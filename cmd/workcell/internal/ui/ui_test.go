@@ -3,12 +3,12 @@ package ui_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -356,19 +356,19 @@ const hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\
 func TestHostileText(t *testing.T) {
 	t.Parallel()
 	pages := map[string][]string{} // shapes by page, of the harmless and the hostile run
-	for _, words := range []string{"harmless", hostile} {
+	for name, words := range map[string]string{"name": "harmless\r\nend", "<b>\"'&\u202e": hostile} {
 		r := newRig(t)
-		name := words[:8]
 		r.addRun("run_text", words, strings.Repeat("line\n", 2)+words)
 		tree := patch.Tree{name + "é.txt": file("one\n" + words + "\n"), "b.svg": file("<svg onload=alert(1)>" + words)}
 		r.addResults("run_text", "/src/"+name, tree, patch.Tree{name + "é.txt": file("one\ntwo\n")}, tree)
 		for _, at := range []string{
-			"/runs", "/runs?q=" + name + "&workflow=", "/runs/run_text", "/runs/run_text?at=test@1.1", "/runs/run_text/changes", "/runs/run_text/changes?file=1",
+			"/runs", "/runs?workflow=" + url.QueryEscape(words) + "&q=exit", "/runs/run_text", "/runs/run_text?at=test@1.1", "/runs/run_text/changes", "/runs/run_text/changes?file=1",
 			"/runs/run_text/files?file=b.svg", "/runs/run_text/journal", "/login?t=" + "%3Cscript%3E",
 		} {
 			res := r.get(r.client, at)
 			body := text(t, res)
-			pages[at] = append(pages[at], shape(t, body))
+			key := at[:min(len(at), 14)] + at[max(0, len(at)-6):]
+			pages[key] = append(pages[key], shape(t, body))
 			for _, c := range body {
 				if c < ' ' && c != '\n' && c != '\t' || c == 0x7f || c == '\u202e' || c == '\u2066' || c == '\u200b' {
 					t.Errorf("%s contains %U", at, c)
@@ -599,10 +599,9 @@ func TestEvents(t *testing.T) {
 		t.Helper()
 		for !bytes.Contains(got, []byte(part)) {
 			n, err := res.Body.Read(buffer)
-			if err != nil {
+			if got = append(got, buffer[:n]...); err != nil && !bytes.Contains(got, []byte(part)) {
 				t.Fatalf("%v after %s", err, got)
 			}
-			got = append(got, buffer[:n]...)
 		}
 	}
 	until("id: 2\nevent: change\n")
@@ -666,12 +665,5 @@ func TestTemplates(t *testing.T) {
 		if name != "layout.html" && (!bytes.Contains(raw, []byte(`{{define "main"}}`)) || bytes.Contains(raw, []byte("<script"))) {
 			t.Errorf("%s is not a page without scripts", name)
 		}
-	}
-}
-
-func decode(t *testing.T, raw string, v any) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(raw), v); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,8 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
-	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/internal/httpguard"
 )
 
 func TestMCPTokens(t *testing.T) {
@@ -22,13 +21,12 @@ func TestMCPTokens(t *testing.T) {
 		}
 		return path
 	}
-	none := environ.Of(nil)
-	f := &mcpHTTPFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
-	got, err := f.tokens(none)
+	f := &listenFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
+	got, err := f.tokens("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []mcpserver.Token{
+	want := []httpguard.Token{
 		{Name: "alice", Secret: "s3cret-s3cret-s3cret"},
 		{Name: "bob", Secret: "other-other-other", Expires: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)},
 	}
@@ -39,12 +37,11 @@ func TestMCPTokens(t *testing.T) {
 		"readable by all": write("a bbbbbbbbbbbbbbbbbbbb\n", 0o644), "empty": write("#\n", 0o600), "no token": write("alice\n", 0o600),
 		"bad expiry": write("alice bbbbbbbbbbbbbbbbbbbb tomorrow\n", 0o600), "missing": filepath.Join(t.TempDir(), "none"),
 	} {
-		if _, err := (&mcpHTTPFlags{tokenFile: path}).tokens(none); err == nil || strings.Contains(err.Error(), "bbbb") {
+		if _, err := (&listenFlags{tokenFile: path}).tokens(""); err == nil || strings.Contains(err.Error(), "bbbb") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	fromEnv := environ.Lookup(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
-	if got, err := (&mcpHTTPFlags{}).tokens(fromEnv); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
+	if got, err := (&listenFlags{}).tokens("from-the-environment"); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
 		t.Errorf("from the environment: %v %v", got, err)
 	}
 }

@@ -88,7 +88,7 @@ setInterval(() => {
   for (const node of document.querySelectorAll("[data-since]")) {
     const s = Math.max(0, Math.floor((Date.now() - node.dataset.since) / 1000));
     const two = (n) => String(n).padStart(2, "0");
-    node.textContent = s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+    node.textContent = s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
   }
 }, 1000);
 
