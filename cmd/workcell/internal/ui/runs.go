@@ -35,10 +35,7 @@ func (s *Server) runQuery(q url.Values) app.RunQuery {
 
 func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	body := runsPage{Query: s.runQuery(q), Now: time.Now(), States: []string{
-		app.RunRunning, string(workflow.Succeeded), string(workflow.Failed), app.RunInterrupted, app.RunQueued,
-		string(workflow.Cancelled), string(workflow.TimedOut),
-	}}
+	body := runsPage{Query: s.runQuery(q), Now: time.Now(), States: app.RunStates}
 	var err error
 	if body.RunPage, err = s.opts.App.ListRuns(r.Context(), s.opts.Journal, body.Query); err != nil {
 		return err
@@ -94,7 +91,14 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	body := timelinePage{head: h, All: q.Get("all") != ""}
 	traces, why := s.traces(h)
 	body.NoTrace = why
-	body.timeline = newTimeline(h, traces, body.All, q.Get("at"), q.Get("from"))
+	talks := map[string][]app.TranscriptPart{} // of the running agents
+	for _, st := range h.Steps() {
+		if e := st.Entry; h.Live() && st.State == app.RunRunning && e.Agent != "" {
+			of := app.TranscriptOf{Step: e.Path, Visit: e.Visit, Attempt: e.Attempt}
+			talks[stepID(e)], _ = s.opts.App.Transcript(r.Context(), s.opts.Journal, h.ID, of) // nothing was said yet
+		}
+	}
+	body.timeline = newTimeline(h, traces, talks, body.All, q.Get("at"), q.Get("from"))
 	if len(h.Entries) > 0 {
 		body.Input = h.Entries[0].Input
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/workflow"
@@ -52,11 +53,13 @@ type row struct {
 
 	step *app.StepView
 	span *runtrace.Row
+	part *app.TranscriptPart // of the conversation of a running agent
+	done any                 // result of the tool call in part
 }
 
 // Source returns the source of the row's facts.
 func (r row) Source() string {
-	if r.step != nil {
+	if r.span == nil {
 		return "journal"
 	}
 	return "trace"
@@ -64,7 +67,7 @@ func (r row) Source() string {
 
 // newTimeline returns the timeline. at is the ID of the selected row. If it is empty, the first row to look at is
 // selected: the step that failed, or the step that is running.
-func newTimeline(h head, traces []*runtrace.Trace, all bool, at, from string) timeline {
+func newTimeline(h head, traces []*runtrace.Trace, talks map[string][]app.TranscriptPart, all bool, at, from string) timeline {
 	t := timeline{Follow: at == ""}
 	spans := spansByStep(traces, all)
 	steps := h.Steps()
@@ -82,6 +85,9 @@ func newTimeline(h head, traces []*runtrace.Trace, all bool, at, from string) ti
 		for i, sp := range list {
 			rows[i] = spanRow(sp, step.Depth)
 			inside = inside || rows[i].ID == at
+		}
+		if len(rows) == 0 {
+			rows = talkRows(talks[step.ID], step, h.Now)
 		}
 		if t.Folded {
 			first, _ := strconv.Atoi(from) // anything else means the first row
@@ -131,10 +137,12 @@ func spansByStep(traces []*runtrace.Trace, all bool) map[string][]runtrace.Row {
 	return out
 }
 
+func stepID(e workflow.Entry) string { return fmt.Sprintf("%s@%d.%d", e.Path, e.Visit, e.Attempt) }
+
 func stepRow(st app.StepView, h head) row {
 	e := st.Entry
 	r := row{
-		ID: fmt.Sprintf("%s@%d.%d", e.Path, e.Visit, e.Attempt), Depth: strings.Count(e.Path, "/"), Kind: "step", Label: e.Path,
+		ID: stepID(e), Depth: strings.Count(e.Path, "/"), Kind: "step", Label: e.Path,
 		State: st.State, Start: begin(st), Took: st.Took(h.Now), Live: h.Live() && st.State == app.RunRunning, step: &st,
 	}
 	var notes []string
@@ -165,6 +173,29 @@ func spanRow(sp runtrace.Row, depth int) row {
 		r.State = string(workflow.StatusFailed)
 	}
 	return r
+}
+
+// talkRows returns the answers and tool calls of a running attempt. A trace has them only after they have ended.
+func talkRows(parts []app.TranscriptPart, step row, now time.Time) (rows []row) {
+	calls := map[string]int{} // rows by reference
+	for i, p := range parts {
+		r := row{ID: fmt.Sprintf("%s/%d", step.ID, i), Depth: step.Depth + 1, Start: p.Time, part: &p}
+		at, called := calls[p.Ref]
+		switch {
+		case p.Role == "model" && p.Tool != "":
+			r.Kind, r.Label, r.Took, r.Live = "tool", p.Tool, now.Sub(p.Time), true
+			calls[p.Ref] = len(rows)
+		case p.Role == "model" && p.Text != "" && !p.Reasoning:
+			r.Kind, r.Label = "model", sanitize.OneLine(p.Text, 80)
+		case p.Role == "tool" && called:
+			rows[at].Took, rows[at].Live, rows[at].done = p.Time.Sub(rows[at].Start), false, p.Output
+			continue
+		default:
+			continue
+		}
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // place computes the bars.
@@ -218,10 +249,23 @@ type pane struct {
 	row
 	Step    *app.StepView
 	Streams []stream
-	Output  string // JSON
-	Cut     int    // bytes of Output that are not shown
-	Whole   string // URL of the whole output
+	Values  []value
 	Facts   [][2]string
+}
+
+// value is text or JSON.
+type value struct {
+	Name, Text string
+	Cut        int    // bytes that are not shown
+	Whole      string // URL of the whole value; empty if there is none
+}
+
+func newValue(name, text, whole string) value {
+	v := value{Name: name, Text: text, Whole: whole}
+	if v.Cut = max(len(text)-maxShown, 0); v.Cut > 0 {
+		v.Text = text[:maxShown]
+	}
+	return v
 }
 
 // stream is the end of a command's output.
@@ -234,6 +278,17 @@ type stream struct {
 
 func newPane(r row, h head) *pane {
 	p := &pane{row: r, Step: r.step}
+	if r.part != nil {
+		if r.part.Tool == "" {
+			p.Values = []value{newValue("Answer", r.part.Text, "")}
+			return p
+		}
+		p.Values = []value{newValue("Arguments", jsonText(r.part.Input), "")}
+		if !r.Live {
+			p.Values = append(p.Values, newValue("Result", jsonText(r.done), ""))
+		}
+		return p
+	}
 	if r.span != nil {
 		for _, key := range slices.Sorted(maps.Keys(r.span.Attributes)) {
 			p.Facts = append(p.Facts, [2]string{key, r.span.Attributes[key]})
@@ -256,10 +311,7 @@ func newPane(r row, h head) *pane {
 		p.Facts = append(p.Facts, [2]string{"exit code", fmt.Sprint(code)})
 	}
 	if e.Has && len(p.Streams) == 0 {
-		p.Output, p.Whole = jsonText(e.Output), at+"output"
-		if p.Cut = max(len(p.Output)-maxShown, 0); p.Cut > 0 {
-			p.Output = p.Output[:maxShown]
-		}
+		p.Values = []value{newValue("Output", jsonText(e.Output), at+"output")}
 	}
 	return p
 }
