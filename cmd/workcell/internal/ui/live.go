@@ -115,7 +115,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		e.poll(pollEngine, func(ctx context.Context) any {
 			var execs []app.ExecView
 			h, err := s.look(r.WithContext(ctx), "", func(ctx context.Context, m *app.Manager, box *session.Session) (err error) {
-				execs, err = m.Execs(ctx, box)
+				execs, err = app.Execs(ctx, box)
 				return err
 			})
 			return []any{h, execs, err == nil}

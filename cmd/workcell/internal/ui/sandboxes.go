@@ -198,7 +198,7 @@ func (s *Server) sandbox(w http.ResponseWriter, r *http.Request) error {
 	var stats sandbox.Stats
 	h, err := s.look(r, "commands", func(ctx context.Context, m *app.Manager, box *session.Session) (err error) {
 		if stats, err = box.Stats(ctx); err == nil {
-			body.Execs, err = m.Execs(ctx, box)
+			body.Execs, err = app.Execs(ctx, box)
 		}
 		return err
 	})

@@ -258,7 +258,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown host name; see --allow-host", http.StatusMisdirectedRequest)
 		return
 	case s.origins.Check(r) != nil, at.kind == live && !httpguard.OriginAllowed(s.origins, r),
-		r.Method == http.MethodPost && r.Header.Get("Cookie") != "" && r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == "":
+		(r.Method == http.MethodPost || at.kind == live) && r.Header.Get("Cookie") != "" && r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") == "":
 		http.Error(w, "requests from other pages are not allowed", http.StatusForbidden)
 		return
 	case at.kind != opens || pattern == "": // unknown paths too, so that the answer shows nothing

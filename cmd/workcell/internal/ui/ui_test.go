@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/html"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -360,7 +361,8 @@ func TestHostileText(t *testing.T) {
 	for name, words := range map[string]string{"aa": "harmless\r\nend", "a<b>\"'&\u202e": hostile} {
 		r := newRig(t)
 		r.addRun("run_text", words, strings.Repeat("line\n", 2)+words)
-		tree := patch.Tree{name + "é.txt": file("one\n" + words + "\n"), "b.svg": file("<svg onload=alert(1)>" + words)}
+		plain := strings.NewReplacer("\x00", "", "\xff", "", "\xfe", "").Replace(words) // otherwise it is binary
+		tree := patch.Tree{name + "é.txt": file("one\n" + plain + "\n"), "b.svg": file("<svg onload=alert(1)>" + plain)}
 		r.addResults("run_text", "/src/"+name, tree, patch.Tree{name + "é.txt": file("one\ntwo\n")}, tree)
 		for _, at := range []string{
 			"/runs", "/runs?workflow=" + url.QueryEscape(words) + "&q=exit", "/runs/run_text", "/runs/run_text?at=test@1.1", "/runs/run_text/changes", "/runs/run_text/changes?file=1",
@@ -387,8 +389,8 @@ func TestHostileText(t *testing.T) {
 	for at, shapes := range pages {
 		a := strings.ReplaceAll(shapes[0], "<span class>\n", "")
 		b := strings.ReplaceAll(shapes[1], "<span class>\n", "") // colors
-		if a != b {
-			t.Errorf("%s has other elements with hostile text:\n%s\nwant:\n%s", at, b, a)
+		if diff := cmp.Diff(strings.Fields(a), strings.Fields(b)); diff != "" {
+			t.Errorf("the elements of %s depend on the text:\n%s", at, diff)
 		}
 	}
 }
