@@ -66,7 +66,7 @@ func (s *Server) identify(r *http.Request) (who string, ok bool) {
 		return s.owner(token)
 	}
 	for _, c := range r.CookiesNamed(s.cookieName()) {
-		text, mac, _ := cutLast(c.Value)
+		mac, text, _ := strings.Cut(c.Value, ".")
 		until, who, _ := strings.Cut(text, ".")
 		at, err := strconv.ParseInt(until, 10, 64)
 		if err == nil && subtle.ConstantTimeCompare([]byte(mac), []byte(s.sign(text))) == 1 && time.Now().Before(time.Unix(at, 0)) {
@@ -74,14 +74,6 @@ func (s *Server) identify(r *http.Request) (who string, ok bool) {
 		}
 	}
 	return "", false
-}
-
-func cutLast(s string) (before, after string, found bool) {
-	i := strings.LastIndexByte(s, '.')
-	if i < 0 {
-		return "", "", false
-	}
-	return s[:i], s[i+1:], true
 }
 
 func (s *Server) sign(text string) string {
@@ -104,7 +96,7 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error
 	until := time.Now().Add(cookieTime)
 	text := fmt.Sprintf("%d.%s", until.Unix(), who)
 	http.SetCookie(w, &http.Cookie{
-		Name: s.cookieName(), Value: text + "." + s.sign(text), Path: "/", Expires: until, HttpOnly: true,
+		Name: s.cookieName(), Value: s.sign(text) + "." + text, Path: "/", Expires: until, HttpOnly: true,
 		Secure: strings.HasPrefix(s.cookieName(), "__Host-"), SameSite: http.SameSiteLaxMode,
 	})
 	return redirect(w, r, "/runs") // without the token in the address bar

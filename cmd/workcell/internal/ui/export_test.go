@@ -1,8 +1,10 @@
 package ui
 
 import (
-	"slices"
+	"fmt"
 	"strings"
+
+	"github.com/workcell-dev/workcell/patch"
 )
 
 // Routes returns the kind of each route of the table, by pattern.
@@ -39,7 +41,10 @@ func (l line) string() string {
 	return b.String()
 }
 
-// Split returns the parts of a line around its difference from another line.
-func Split(text, other string) []string { return slices.Collect(parts(split(text, other))) }
-
-func parts(list ...string) func(func(string) bool) { return slices.Values(list) }
+// Marks returns the lines of a hunk with brackets around their differences.
+func Marks(h patch.Hunk) (list []string) {
+	for _, l := range hunkLines(h) {
+		list = append(list, fmt.Sprintf("%d %d %s%s[%s]%s", l.Old, l.New, l.Op, l.Before, l.Mid, l.After))
+	}
+	return list
+}

@@ -103,33 +103,27 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	e, end := s.stream(w, r)
 	defer end()
-	if q.Get("sandboxes") != "" {
+	switch r.SetPathValue("id", q.Get("sandbox")); {
+	case q.Get("sandboxes") != "":
 		e.poll(pollEngine, func(ctx context.Context) any {
 			list, err := s.listSandboxes(ctx)
 			return []any{list, err == nil}
 		})
-		return nil
-	}
-	if id := q.Get("sandbox"); id != "" {
-		r.SetPathValue("id", id)
+	case r.PathValue("id") != "":
 		e.poll(pollEngine, func(ctx context.Context) any {
-			var execs []app.ExecView
-			h, err := s.look(r.WithContext(ctx), "", func(ctx context.Context, m *app.Manager, box *session.Session) (err error) {
-				execs, err = app.Execs(ctx, box)
+			var p sandboxPage
+			err := s.look(r.WithContext(ctx), &p, func(ctx context.Context, box *session.Session) (err error) {
+				p.Execs, err = app.Execs(ctx, box)
 				return err
 			})
-			return []any{h, execs, err == nil}
+			return []any{p, err == nil}
 		})
-		return nil
+	default:
+		e.poll(pollRuns, func(ctx context.Context) any {
+			list, err := s.opts.App.ListRuns(ctx, s.opts.Journal, runQuery(q))
+			return []any{list, err == nil}
+		})
 	}
-	query := s.runQuery(q)
-	e.poll(pollRuns, func(ctx context.Context) any {
-		list, err := s.opts.App.ListRuns(ctx, s.opts.Journal, query)
-		if err != nil {
-			return err.Error()
-		}
-		return list
-	})
 	return nil
 }
 
@@ -150,15 +144,12 @@ func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, run, from str
 	wg.Go(func() {
 		e.poll(pollRuns, func(ctx context.Context) any {
 			known, err := s.opts.Journal.Run(ctx, run)
-			if err != nil {
-				return err.Error()
-			}
 			state, _ := app.RunState(ctx, s.opts.Journal, known) // an unknown state is a state
-			var size int64
+			size := int64(-1)
 			if info, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil {
 				size = info.Size()
 			}
-			return []any{state, size}
+			return []any{state, err == nil, size}
 		})
 	})
 	for entry, err := range s.opts.App.FollowRun(e.ctx, s.opts.Journal, run, after) {

@@ -1,10 +1,13 @@
 package ui
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"mime"
 	"net/http"
 	"net/url"
 	"path"
@@ -17,14 +20,18 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// Bounds of the page of changes.
+// Bounds of pages with files.
 const (
-	maxFiles   = 200
-	maxLines   = 2000
-	maxContent = 512 << 10
+	maxFiles   = 200       // changed files in a list
+	maxLines   = 2000      // lines of a change
+	maxContent = 512 << 10 // of a change; a larger one has a quarter of the lines
+	maxEntries = 1000      // other files in a list
+	piece      = 256 << 10 // bytes of a text on one page
+	maxImage   = 8 << 20
+	hexBytes   = 512
 )
 
-// changesPage is the data of changes.html.
+// changesPage is the data of changes.html and apply.html.
 type changesPage struct {
 	head
 	app.Changes
@@ -33,31 +40,21 @@ type changesPage struct {
 	Files   []changed
 	Filter  string
 	Matches int // files that match the filter
-	File    *diff
-	// Of the preview and the result of applying the changes.
-	Result *patch.Result
-	Done   bool
-	Failed string
+	File    *changed
+	Result  *patch.Result // of applying the changes, or of its preview
+	Done    bool
+	Failed  string
 }
 
-// changed is a file in the list of changes.
+// changed is a changed file. Only the selected file has lines.
 type changed struct {
-	N        int
-	Path     string
-	Stat     patch.Stat
-	Kind     string // created, deleted, or empty
-	Selected bool
-}
-
-// diff is the file that is shown.
-type diff struct {
-	changed
+	N     int
+	Path  string
+	Stat  patch.Stat
 	Notes []string // changes that are not lines
-	Hunks []hunk
+	Hunks [][]diffLine
 	Cut   int // lines that are not shown
 }
-
-type hunk struct{ Lines []diffLine }
 
 // diffLine is a line of a hunk, in three parts of which the middle has changed.
 type diffLine struct {
@@ -82,78 +79,22 @@ func (s *Server) changesOf(r *http.Request) (body changesPage, err error) {
 		body.None = err.Error()
 		return body, nil
 	}
-	body.Stat = body.Patch.Stat()
-	q := r.URL.Query()
-	body.Filter = q.Get("filter")
-	chosen, err := strconv.Atoi(q.Get("file"))
+	body.Stat, body.Filter = body.Patch.Stat(), r.FormValue("filter")
+	chosen, err := strconv.Atoi(r.FormValue("file"))
 	for i := range body.Patch.Changes {
 		c := &body.Patch.Changes[i]
-		if body.Filter != "" && !strings.Contains(c.Path, body.Filter) {
+		if !strings.Contains(c.Path, body.Filter) {
 			continue
 		}
-		body.Matches++
 		f := changed{N: i, Path: c.Path, Stat: c.Stat()}
-		switch {
-		case c.Old == nil:
-			f.Kind = "created"
-		case c.New == nil:
-			f.Kind = "deleted"
+		if i == chosen || err != nil { // the first without a choice
+			err, body.File = nil, f.diff(c, r.FormValue("whole") != "")
 		}
-		if f.Selected = i == chosen || err != nil; f.Selected { // the first without a choice
-			err = nil
-			chosen, body.File = i, newDiff(f, c, q.Get("whole") != "")
-		}
-		if len(body.Files) < maxFiles || f.Selected {
+		if body.Matches++; body.Matches <= maxFiles {
 			body.Files = append(body.Files, f)
 		}
 	}
 	return body, nil
-}
-
-func newDiff(f changed, c *patch.Change, whole bool) *diff {
-	d := &diff{changed: f}
-	if c.Old != nil && c.New != nil && c.Old.Mode != c.New.Mode {
-		d.Notes = append(d.Notes, fmt.Sprintf("mode %s → %s", c.Old.Mode, c.New.Mode))
-	}
-	if c.IsBinary() {
-		d.Notes = append(d.Notes, fmt.Sprintf("not shown as text: %d → %d bytes", size(c.Old), size(c.New)))
-		return d
-	}
-	left := maxLines
-	if size(c.Old)+size(c.New) > maxContent {
-		left = maxLines / 4
-	}
-	for _, h := range c.Hunks() {
-		old, now := h.OldLine, h.NewLine
-		var out hunk
-		for i, l := range h.Lines {
-			if left <= 0 && !whole {
-				d.Cut++
-				continue
-			}
-			left--
-			row := diffLine{Before: strings.TrimSuffix(l.Text, "\n")}
-			switch l.Op {
-			case patch.Deleted:
-				row.Op, row.Old, old = "del", old, old+1
-			case patch.Added:
-				row.Op, row.New, now = "add", now, now+1
-			default:
-				row.Old, row.New, old, now = old, now, old+1, now+1
-			}
-			if other, ok := counterpart(h.Lines, i); ok {
-				row.Before, row.Mid, row.After = split(row.Before, strings.TrimSuffix(other, "\n"))
-			}
-			if !strings.HasSuffix(l.Text, "\n") {
-				row.After += " (no newline at the end of the file)"
-			}
-			out.Lines = append(out.Lines, row)
-		}
-		if out.Lines != nil {
-			d.Hunks = append(d.Hunks, out)
-		}
-	}
-	return d
 }
 
 func size(e *patch.Entry) int {
@@ -163,45 +104,76 @@ func size(e *patch.Entry) int {
 	return len(e.Content)
 }
 
-// counterpart returns the line that replaces line i or that it replaces. Deleted lines must be followed by as many added
-// lines.
-func counterpart(lines []patch.Line, i int) (string, bool) {
-	op := lines[i].Op
-	if op != patch.Deleted && op != patch.Added {
-		return "", false
+// diff returns the file with its lines.
+func (f changed) diff(c *patch.Change, whole bool) *changed {
+	switch {
+	case c.Old == nil:
+		f.Notes = append(f.Notes, "created")
+	case c.New == nil:
+		f.Notes = append(f.Notes, "deleted")
+	case c.Old.Mode != c.New.Mode:
+		f.Notes = append(f.Notes, fmt.Sprintf("mode %s → %s", c.Old.Mode, c.New.Mode))
 	}
-	from, to := i, i
-	for from > 0 && (lines[from-1].Op == patch.Deleted || lines[from-1].Op == patch.Added && op == patch.Added) {
-		from--
+	if c.IsBinary() {
+		f.Notes = append(f.Notes, fmt.Sprintf("not shown as text: %d → %d bytes", size(c.Old), size(c.New)))
+		return &f
 	}
-	for to < len(lines) && (lines[to].Op == patch.Added || lines[to].Op == patch.Deleted && op == patch.Deleted) {
-		to++
+	left := maxLines
+	if size(c.Old)+size(c.New) > maxContent {
+		left = maxLines / 4
 	}
-	half := (to - from) / 2
-	if (to-from)%2 != 0 || lines[from].Op != patch.Deleted || lines[from+half].Op != patch.Added || lines[from+half-1].Op != patch.Deleted {
-		return "", false
+	for _, h := range c.Hunks() {
+		show := len(h.Lines)
+		if !whole {
+			show = min(show, left)
+		}
+		if f.Cut, left = f.Cut+len(h.Lines)-show, left-show; show > 0 {
+			f.Hunks = append(f.Hunks, hunkLines(h)[:show])
+		}
 	}
-	if op == patch.Deleted {
-		return lines[i+half].Text, true
-	}
-	return lines[i-half].Text, true
+	return &f
 }
 
-// split returns the parts of a line before, in, and after its difference from another line.
-func split(text, other string) (before, mid, after string) {
-	a, b := []rune(text), []rune(other)
-	from := 0
-	for from < min(len(a), len(b)) && a[from] == b[from] {
+func hunkLines(h patch.Hunk) (list []diffLine) {
+	old, now, pair := h.OldLine, h.NewLine, 0 // pair is the start of the deleted lines that added lines replace
+	for i, l := range h.Lines {
+		row := diffLine{Old: old, New: now, Before: strings.TrimSuffix(l.Text, "\n")}
+		if !strings.HasSuffix(l.Text, "\n") {
+			row.After = " (no newline at the end of the file)"
+		}
+		switch l.Op {
+		case patch.Deleted:
+			row.Op, row.New, old = "del", 0, old+1
+		case patch.Added:
+			if row.Op, row.Old, now = "add", 0, now+1; pair < i && list[pair].Op == "del" {
+				list[pair].compare(&row)
+				pair++
+			}
+		default:
+			old, now = old+1, now+1
+		}
+		if list = append(list, row); row.Op == "" || row.Op == "del" && i > 0 && list[i-1].Op != "del" {
+			pair = i
+		}
+	}
+	return list
+}
+
+// compare marks the difference between two lines.
+func (l *diffLine) compare(other *diffLine) {
+	a, b := []rune(l.Before), []rune(other.Before)
+	from, end, least := 0, 0, min(len(a), len(b))
+	for from < least && a[from] == b[from] {
 		from++
 	}
-	end := 0
-	for end < min(len(a), len(b))-from && a[len(a)-1-end] == b[len(b)-1-end] {
+	for end < least-from && a[len(a)-1-end] == b[len(b)-1-end] {
 		end++
 	}
-	if from+end == 0 { // nothing in common
-		return text, "", ""
+	if from+end == 0 {
+		return // nothing in common
 	}
-	return string(a[:from]), string(a[from : len(a)-end]), string(a[len(a)-end:])
+	l.Before, l.Mid, l.After = string(a[:from]), string(a[from:len(a)-end]), string(a[len(a)-end:])+l.After
+	other.Before, other.Mid, other.After = string(b[:from]), string(b[from:len(b)-end]), string(b[len(b)-end:])+other.After
 }
 
 // patch downloads the run's patch, or the patch of one file.
@@ -210,7 +182,7 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if n, err := strconv.Atoi(r.URL.Query().Get("file")); err == nil && n >= 0 && n < len(c.Patch.Changes) {
+	if n, err := strconv.Atoi(r.FormValue("file")); err == nil && n >= 0 && n < len(c.Patch.Changes) {
 		c.Patch.Changes = c.Patch.Changes[n : n+1]
 	}
 	download(w, c.Run+".patch")
@@ -220,15 +192,18 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request) error {
 
 // applyPreview shows what applying the changes would do.
 func (s *Server) applyPreview(w http.ResponseWriter, r *http.Request) error {
-	return s.applied(w, r, (*patch.Patch).Check, false)
+	return s.applied(w, r, (*patch.Patch).Check)
 }
 
 // apply applies the changes to the directory that the run's workspace was copied from.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) error {
-	return s.applied(w, r, (*patch.Patch).Apply, true)
+	if err := note(r, r.PathValue("run")); err != nil {
+		return err
+	}
+	return s.applied(w, r, (*patch.Patch).Apply)
 }
 
-func (s *Server) applied(w http.ResponseWriter, r *http.Request, do func(*patch.Patch, string) (patch.Result, error), act bool) error {
+func (s *Server) applied(w http.ResponseWriter, r *http.Request, do func(*patch.Patch, string) (patch.Result, error)) error {
 	body, err := s.changesOf(r)
 	if err != nil {
 		return err
@@ -236,14 +211,8 @@ func (s *Server) applied(w http.ResponseWriter, r *http.Request, do func(*patch.
 	if body.None != "" || body.Dir == "" {
 		return app.Fail(app.ExitConflict, fmt.Errorf("the changes of run %s cannot be applied here", body.ID), "run `workcell runs apply "+body.ID+" DIR`")
 	}
-	if act {
-		if err := note(r, body.ID, ""); err != nil {
-			return err
-		}
-	}
 	res, err := do(body.Patch, body.Dir)
-	body.Result, body.Done = &res, act
-	if err != nil {
+	if body.Result, body.Done = &res, r.Method == http.MethodPost; err != nil {
 		body.Failed = err.Error()
 	}
 	return s.render(w, r, http.StatusOK, "apply", page{Title: "Apply changes", Nav: "runs", Body: body})
@@ -271,14 +240,15 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer made.Close() // opened for reading only
 	body.Files = made.Outputs(".")
-	if name := r.URL.Query().Get("file"); name != "" {
-		body.File, err = viewFile(r, name, outputSize(body.Files, name), func(offset, n int64) ([]byte, error) {
+	if i := slices.IndexFunc(body.Files, func(o runfiles.Output) bool { return o.Path == r.FormValue("file") }); i >= 0 {
+		name, raw := body.Files[i].Path, "/runs/"+url.PathEscape(h.ID)+"/raw/"
+		body.File, err = viewFile(r, raw, name, body.Files[i].Size, func(offset, n int64) ([]byte, error) {
 			f, err := made.OpenOutput(name)
 			if err != nil {
-				return nil, app.Fail(app.ExitNotFound, err, "")
+				return nil, err
 			}
 			defer f.Close() // opened for reading only
-			if _, err := io.CopyN(io.Discard, f, offset); err != nil && !errors.Is(err, io.EOF) {
+			if _, err := io.CopyN(io.Discard, f, offset); err != nil {
 				return nil, err
 			}
 			return io.ReadAll(io.LimitReader(f, n))
@@ -286,19 +256,10 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		body.File.Raw = "/runs/" + url.PathEscape(h.ID) + "/raw/" + escapePath(name)
 	}
 	body.More = max(len(body.Files)-maxEntries, 0)
 	body.Files = body.Files[:len(body.Files)-body.More]
 	return s.render(w, r, http.StatusOK, "files", runPage(h, body))
-}
-
-func outputSize(list []runfiles.Output, name string) int64 {
-	i := slices.IndexFunc(list, func(o runfiles.Output) bool { return o.Path == name })
-	if i < 0 {
-		return 0
-	}
-	return list[i].Size
 }
 
 // rawOutput downloads an output.
@@ -308,14 +269,82 @@ func (s *Server) rawOutput(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer made.Close() // opened for reading only
-	name := r.PathValue("path")
-	f, err := made.OpenOutput(name)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := made.OpenOutput(r.PathValue("path"))
+	if err != nil {
 		return app.Fail(app.ExitNotFound, err, "")
 	}
+	defer f.Close() // opened for reading only
+	return send(w, r, r.PathValue("path"), f)
+}
+
+// fileView is a part of a file.
+type fileView struct {
+	Name      string
+	Size      int64
+	From, To  int64 // the part that is shown
+	Prev      int64 // start of the part before it
+	IsImage   bool
+	Text, Hex string
+	Raw       string // URL of the whole file
+}
+
+// viewFile shows the part of a file that the request asks for. read returns at most n bytes from offset.
+func viewFile(r *http.Request, raw, name string, size int64, read func(offset, n int64) ([]byte, error)) (*fileView, error) {
+	from, _ := strconv.ParseInt(r.FormValue("offset"), 10, 64) // anything else means the start
+	from = min(max(from, 0), size)
+	data, err := read(from, piece)
 	if err != nil {
+		return nil, err
+	}
+	if at := bytes.LastIndexByte(data, '\n'); at >= 0 && from+int64(len(data)) < size {
+		data = data[:at+1] // a part ends with a line
+	}
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	v := &fileView{Name: name, Size: size, From: from, To: from + int64(len(data)), Prev: max(from-piece, 0), Raw: raw + strings.Join(parts, "/")}
+	switch {
+	case from == 0 && size <= maxImage && imageType(data) != "":
+		v.IsImage = true
+	case bytes.IndexByte(data, 0) >= 0:
+		v.Hex = hex.Dump(data[:min(len(data), hexBytes)])
+	default:
+		v.Text = string(data)
+	}
+	return v, nil
+}
+
+// imageType returns the type of an image that browsers show without running anything in it, from its first bytes.
+func imageType(data []byte) string {
+	t := http.DetectContentType(data[:min(len(data), 512)])
+	if slices.Contains([]string{"image/png", "image/jpeg", "image/gif", "image/webp"}, t) {
+		return t
+	}
+	return ""
+}
+
+// download sets the headers of a download. The browser never shows it as a page.
+func download(w http.ResponseWriter, name string) {
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	w.Header().Set("Content-Type", "application/octet-stream")
+	with := mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(path.Base(name), "_")})
+	w.Header().Set("Content-Disposition", cmp.Or(with, "attachment"))
+}
+
+// send downloads a file. With the parameter inline, it sends an image for an <img> element.
+func send(w http.ResponseWriter, r *http.Request, name string, f io.Reader) error {
+	head := make([]byte, 512)
+	n, err := io.ReadFull(f, head)
+	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	defer f.Close() // opened for reading only
-	return send(w, r, path.Base(name), f)
+	download(w, name)
+	if t := imageType(head[:n]); t != "" && r.FormValue("inline") != "" {
+		w.Header().Set("Content-Type", t)
+		w.Header().Set("Content-Disposition", "inline")
+		f = io.LimitReader(f, maxImage)
+	}
+	_, _ = io.Copy(w, io.MultiReader(bytes.NewReader(head[:n]), f)) // a disconnected client needs no file
+	return nil
 }

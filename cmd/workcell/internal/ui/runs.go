@@ -2,7 +2,6 @@ package ui
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -29,13 +29,13 @@ type runsPage struct {
 	Now    time.Time
 }
 
-func (s *Server) runQuery(q url.Values) app.RunQuery {
+func runQuery(q url.Values) app.RunQuery {
 	return app.RunQuery{State: q.Get("state"), Workflow: q.Get("workflow"), Text: q.Get("q"), Before: q.Get("before"), Limit: runsPerPage}
 }
 
 func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	body := runsPage{Query: s.runQuery(q), Now: time.Now(), States: app.RunStates}
+	body := runsPage{Query: runQuery(q), Now: time.Now(), States: app.RunStates}
 	var err error
 	if body.RunPage, err = s.opts.App.ListRuns(r.Context(), s.opts.Journal, body.Query); err != nil {
 		return err
@@ -52,7 +52,6 @@ type head struct {
 	app.RunDetail
 	Tab string
 	Now time.Time
-	Has struct{ Changes, Files bool } // files of the run are on this host
 }
 
 // Live reports whether the run's process is running, so that durations grow.
@@ -111,7 +110,7 @@ const cancelWait = 3 * time.Second
 // cancel asks the process of a run to stop, or ends an interrupted run.
 func (s *Server) cancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("run")
-	if err := note(r, id, ""); err != nil {
+	if err := note(r, id); err != nil {
 		return err
 	}
 	if _, err := s.opts.App.Cancel(r.Context(), s.opts.Journal, id, cancelWait); err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -130,10 +129,8 @@ func (s *Server) traces(h head) (list []*runtrace.Trace, why string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && h.Detached:
 		return nil, "the trace is on the host of the run's worker"
-	case errors.Is(err, fs.ErrNotExist) && h.Finished.IsZero():
-		return nil, "no spans yet"
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, "no trace was kept"
+		return nil, "no spans are stored"
 	case err != nil:
 		return nil, err.Error()
 	}
@@ -181,20 +178,13 @@ func (s *Server) rawStep(w http.ResponseWriter, r *http.Request) error {
 	}
 	field := r.PathValue("field")
 	for _, e := range h.Entries {
-		if strconv.FormatInt(e.Seq, 10) != r.PathValue("seq") {
-			continue
-		}
-		streams, _ := e.Output.(map[string]any)
-		if text, ok := streams[field].(string); ok && (field == "stdout" || field == "stderr") {
-			return attach(w, e.Step+"."+field, []byte(text))
-		}
-		if field == "output" && e.Has {
-			raw, err := json.Marshal(e.Output)
-			if err != nil {
-				return err
+		if strconv.FormatInt(e.Seq, 10) == r.PathValue("seq") && e.Has {
+			text := jsonText(e.Output)
+			if fields, _ := e.Output.(map[string]any); field == "stdout" || field == "stderr" {
+				text, _ = fields[field].(string)
 			}
-			return attach(w, e.Step+".json", raw)
+			return send(w, r, e.Step+"."+field, strings.NewReader(text))
 		}
 	}
-	return app.Fail(app.ExitNotFound, errors.New("the step has no such output"), "")
+	return app.Fail(app.ExitNotFound, errors.New("the step has no output"), "")
 }

@@ -10,25 +10,23 @@ import (
 	"net/url"
 	"path"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
 const (
-	engineTimeout    = 2 * time.Second // for a list
-	sandboxesPerPage = 50
-	maxOutputLines   = 5000
-	followWait       = 10 * time.Second
+	engineTimeout  = 2 * time.Second // for a list
+	maxSandboxes   = 200             // in a list
+	maxOutputLines = 5000
+	followWait     = 10 * time.Second
 )
 
 // manager returns the manager for a backend, and opens it on first use. An empty name means the default backend. The
-// page only looks at sandboxes: it never opens or connects to one with this manager.
+// pages only look at sandboxes: they never open or connect to one.
 func (s *Server) manager(ctx context.Context, name string) (*app.Manager, error) {
 	s.engines.Lock()
 	defer s.engines.Unlock()
@@ -36,64 +34,51 @@ func (s *Server) manager(ctx context.Context, name string) (*app.Manager, error)
 		return m, nil
 	}
 	m, err := s.opts.App.OpenManager(ctx, app.Use{State: app.StateWanted, Backend: name})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		s.managers[name] = m
 	}
-	if own := m.Backend().Name(); own != name && s.managers[own] != nil { // the default is open under its own name
-		err = m.Detach(ctx)
-		m.Done()
-		m = s.managers[own]
-	} else {
-		s.managers[own] = m
-	}
-	s.managers[name] = m
 	return m, err
 }
 
 func (s *Server) closeManagers(ctx context.Context) error {
 	s.engines.Lock()
 	defer s.engines.Unlock()
-	var errs []error
-	for name, m := range s.managers {
-		if name != "" {
-			errs = append(errs, m.Detach(ctx))
-			m.Done()
-		}
+	errs := []error{s.records.Close()}
+	for _, m := range s.managers {
+		errs = append(errs, m.Detach(ctx))
+		m.Done()
 	}
 	clear(s.managers)
-	return errors.Join(append(errs, s.records.Close())...)
+	return errors.Join(errs...)
 }
 
-// sandboxRow is a sandbox in a list.
-type sandboxRow struct {
-	app.SandboxView
-	Stale bool // its engine does not answer; the row comes from the records
-}
-
-// sandboxList contains the sandboxes of all engines.
-type sandboxList struct {
-	Rows     []sandboxRow
+// sandboxesPage is the data of sandboxes.html.
+type sandboxesPage struct {
+	Run      string // only the sandboxes of this run
+	Rows     []app.SandboxView
+	More     int      // sandboxes that are not shown
 	Problems []string // engines that do not answer
 }
 
-// listSandboxes returns the sandboxes of the default engine and of all engines in the records, newest first.
-func (s *Server) listSandboxes(ctx context.Context) (out sandboxList, err error) {
+// stale is the state of a sandbox whose engine does not answer. Its row comes from the records.
+const stale = "last known"
+
+// listSandboxes returns the sandboxes of the default backend and of all backends in the records, newest first.
+func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err error) {
 	known, err := app.Recorded(ctx, s.records)
 	if err != nil {
 		return out, err
 	}
 	names := []string{""}
 	for _, info := range known {
-		if !slices.Contains(names, info.Backend) {
-			names = append(names, info.Backend)
-		}
+		names = append(names, info.Backend)
 	}
+	slices.Sort(names)
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	var mu sync.Mutex // guards out and failed
-	failed := map[string]bool{}
-	for _, name := range names {
+	var mu sync.Mutex // guards out
+	for _, name := range slices.Compact(names) {
 		wg.Go(func() {
 			m, err := s.manager(ctx, name)
 			var list []app.SandboxView
@@ -102,139 +87,117 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxList, err error)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			for _, v := range list {
-				if !slices.ContainsFunc(out.Rows, func(r sandboxRow) bool { return r.ID == v.ID }) {
-					out.Rows = append(out.Rows, sandboxRow{SandboxView: v})
-				}
+			if out.Rows = append(out.Rows, list...); err == nil {
+				return
 			}
-			if err != nil {
-				failed[name] = true
-				out.Problems = append(out.Problems, cmp.Or(name, "default backend")+": "+err.Error())
+			out.Problems = append(out.Problems, cmp.Or(name, "default backend")+": "+err.Error())
+			for _, info := range known {
+				if info.Backend == name {
+					out.Rows = append(out.Rows, app.SandboxView{ID: info.ID, Key: info.Key.String(), Run: info.Run, Backend: name, State: stale})
+				}
 			}
 		})
 	}
 	wg.Wait()
-	for _, info := range known {
-		if failed[info.Backend] {
-			v := app.SandboxView{ID: info.ID, Key: info.Key.String(), Run: info.Run, Backend: info.Backend, State: "last known"}
-			out.Rows = append(out.Rows, sandboxRow{v, true})
-		}
-	}
-	slices.SortStableFunc(out.Rows, func(a, b sandboxRow) int { return b.Created.Compare(a.Created) })
+	slices.SortFunc(out.Rows, func(a, b app.SandboxView) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID)) })
+	out.Rows = slices.CompactFunc(out.Rows, func(a, b app.SandboxView) bool { return a.ID == b.ID }) // the default backend is another one
+	slices.Sort(out.Problems)
 	return out, nil
 }
 
-// sandboxesPage is the data of sandboxes.html.
-type sandboxesPage struct {
-	sandboxList
-	Run   string // only the sandboxes of this run
-	Total int
-	Next  int // from parameter of the next page, or zero
-}
-
 func (s *Server) sandboxes(w http.ResponseWriter, r *http.Request) error {
-	list, err := s.listSandboxes(r.Context())
+	body, err := s.listSandboxes(r.Context())
 	if err != nil {
 		return err
 	}
-	q := r.URL.Query()
-	body := sandboxesPage{sandboxList: list, Run: q.Get("run")}
-	body.Rows = slices.DeleteFunc(body.Rows, func(row sandboxRow) bool { return body.Run != "" && row.Run != body.Run })
-	if body.Total = len(body.Rows); body.Run != "" && body.Total == 1 {
+	body.Run = r.FormValue("run")
+	body.Rows = slices.DeleteFunc(body.Rows, func(v app.SandboxView) bool { return body.Run != "" && v.Run != body.Run })
+	if body.Run != "" && len(body.Rows) == 1 {
 		return redirect(w, r, "/sandboxes/"+url.PathEscape(body.Rows[0].ID))
 	}
-	from, _ := strconv.Atoi(q.Get("from")) // anything else means the first page
-	from = min(max(from, 0), body.Total)
-	if body.Rows = body.Rows[from:]; len(body.Rows) > sandboxesPerPage {
-		body.Rows, body.Next = body.Rows[:sandboxesPerPage], from+sandboxesPerPage
-	}
+	body.More = max(len(body.Rows)-maxSandboxes, 0)
+	body.Rows = body.Rows[:len(body.Rows)-body.More]
 	return s.render(w, r, http.StatusOK, "sandboxes", page{Title: "Sandboxes", Nav: "sandboxes", Events: "/events?sandboxes=1", Body: body})
 }
 
-// sandboxHead is the top of every page of a sandbox.
-type sandboxHead struct {
-	sandboxRow
+// sandboxPage is the data of sandbox.html, exec.html, and sandboxfiles.html.
+type sandboxPage struct {
+	app.SandboxView
 	Tab     string
 	Problem string // why the sandbox cannot be read
 	Stats   *sandbox.Stats
+	Execs   []app.ExecView
+
+	// Of one command.
+	Exec    string
+	Status  sandbox.ExecStatus
+	Lines   []outputLine
+	Cut     int      // lines that are not shown
+	Lost    int64    // chunks that the sandbox has discarded
+	Outputs []output // files with the whole output
+
+	// Of files.
+	Dir, Up string
+	Files   []sandbox.FileInfo
+	More    int64
+	File    *fileView
+}
+
+type output struct {
+	Name string
+	Size int64
+	Path string
 }
 
 // look calls fn with a sandbox, without using it: the sandbox does not start, and its idle time continues. If the
-// sandbox cannot be read, the reason is in the head, and fn is not called.
-func (s *Server) look(r *http.Request, tab string, fn func(context.Context, *app.Manager, *session.Session) error) (h sandboxHead, err error) {
-	ctx := r.Context()
+// sandbox cannot be read, the reason is in the page, and fn is not called.
+func (s *Server) look(r *http.Request, p *sandboxPage, fn func(context.Context, *session.Session) error) error {
+	ctx, id := r.Context(), r.PathValue("id")
 	list, err := s.listSandboxes(ctx)
 	if err != nil {
-		return h, err
+		return err
 	}
-	id := r.PathValue("id")
-	at := slices.IndexFunc(list.Rows, func(row sandboxRow) bool { return row.ID == id })
+	at := slices.IndexFunc(list.Rows, func(v app.SandboxView) bool { return v.ID == id })
 	if at < 0 {
-		return h, app.Fail(app.ExitNotFound, fmt.Errorf("sandbox %s not found", id), "it was removed, or its engine does not answer")
+		return app.Fail(app.ExitNotFound, fmt.Errorf("sandbox %s not found", id), "it was removed, or its engine does not answer")
 	}
-	h = sandboxHead{sandboxRow: list.Rows[at], Tab: tab}
-	m, err := s.manager(ctx, h.Backend)
+	p.SandboxView = list.Rows[at]
+	var box *session.Session
+	m, err := s.manager(ctx, p.Backend)
+	if err == nil {
+		box, err = m.Look(ctx, id)
+	}
 	if err != nil {
-		h.Problem = err.Error()
-		return h, nil
+		p.Problem = err.Error()
+		return nil
 	}
-	box, err := m.Look(ctx, h.ID)
-	if err != nil {
-		h.Problem = err.Error()
-		return h, nil
-	}
-	defer func() { err = errors.Join(err, box.Close(context.WithoutCancel(ctx))) }()
-	return h, fn(ctx, m, box)
+	return errors.Join(fn(ctx, box), box.Close(context.WithoutCancel(ctx)))
 }
 
-// sandboxPage is the data of sandbox.html.
-type sandboxPage struct {
-	sandboxHead
-	Execs []app.ExecView
+// showSandbox renders a page of a sandbox.
+func (s *Server) showSandbox(w http.ResponseWriter, r *http.Request, name string, body *sandboxPage, fn func(context.Context, *session.Session) error) error {
+	if err := s.look(r, body, fn); err != nil {
+		return err
+	}
+	p := page{Title: body.ID, Nav: "sandboxes", Body: body}
+	if name == "sandbox" && body.Problem == "" {
+		p.Events = "/events?sandbox=" + url.QueryEscape(body.ID)
+	}
+	return s.render(w, r, http.StatusOK, name, p)
 }
 
 func (s *Server) sandbox(w http.ResponseWriter, r *http.Request) error {
-	var body sandboxPage
-	var stats sandbox.Stats
-	h, err := s.look(r, "commands", func(ctx context.Context, m *app.Manager, box *session.Session) (err error) {
-		if stats, err = box.Stats(ctx); err == nil {
-			body.Execs, err = app.Execs(ctx, box)
+	body := &sandboxPage{Tab: "commands"}
+	return s.showSandbox(w, r, "sandbox", body, func(ctx context.Context, box *session.Session) error {
+		stats, err := box.Stats(ctx)
+		if err != nil {
+			return err
 		}
+		body.Stats = &stats
+		body.Execs, err = app.Execs(ctx, box)
+		slices.Reverse(body.Execs)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	if body.sandboxHead = h; h.Problem == "" {
-		body.Stats = &stats
-	}
-	slices.Reverse(body.Execs)
-	return s.render(w, r, http.StatusOK, "sandbox", sandboxLayout(h, body))
-}
-
-func sandboxLayout(h sandboxHead, body any) page {
-	p := page{Title: h.ID, Nav: "sandboxes", Body: body}
-	if h.Problem == "" && h.Tab == "commands" {
-		p.Events = "/events?sandbox=" + url.QueryEscape(h.ID)
-	}
-	return p
-}
-
-// execPage is the data of exec.html.
-type execPage struct {
-	sandboxHead
-	Exec   string
-	Status sandbox.ExecStatus
-	Lines  []outputLine
-	Cut    int    // lines that are not shown
-	Lost   int64  // chunks that the sandbox has discarded
-	Files  []file // with the whole output
-}
-
-type file struct {
-	Name string
-	Size int64
-	Raw  string
 }
 
 // outputLine is a line of one stream.
@@ -243,21 +206,16 @@ type outputLine struct {
 	Line   line   `json:"l"`
 }
 
-// output converts the output of a command, which alternates between two streams.
-type output struct {
-	screens map[string]*screen
-}
+// streams contains the unfinished lines of a command's streams, by name.
+type streams map[string]*screen
 
 // add converts chunks. It returns the completed lines.
-func (o *output) add(chunks []sandbox.Chunk) (lines []outputLine) {
+func (o streams) add(chunks []sandbox.Chunk) (lines []outputLine) {
 	for _, c := range chunks {
-		if o.screens == nil {
-			o.screens = map[string]*screen{}
+		if o[c.Stream] == nil {
+			o[c.Stream] = &screen{}
 		}
-		if o.screens[c.Stream] == nil {
-			o.screens[c.Stream] = &screen{}
-		}
-		for _, l := range o.screens[c.Stream].write(c.Data) {
+		for _, l := range o[c.Stream].write(c.Data) {
 			lines = append(lines, outputLine{c.Stream, l})
 		}
 	}
@@ -265,9 +223,9 @@ func (o *output) add(chunks []sandbox.Chunk) (lines []outputLine) {
 }
 
 // last returns the unfinished lines.
-func (o *output) last() (lines []outputLine) {
+func (o streams) last() (lines []outputLine) {
 	for _, name := range []string{"stdout", "stderr"} {
-		if sc := o.screens[name]; sc != nil && len(sc.cells) > 0 {
+		if sc := o[name]; sc != nil && len(sc.cells) > 0 {
 			lines = append(lines, outputLine{name, sc.last()})
 		}
 	}
@@ -275,9 +233,9 @@ func (o *output) last() (lines []outputLine) {
 }
 
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
-	body := execPage{Exec: r.PathValue("exec")}
-	h, err := s.look(r, "commands", func(ctx context.Context, _ *app.Manager, box *session.Session) error {
-		var o output
+	body := &sandboxPage{Tab: "commands", Exec: r.PathValue("exec")}
+	return s.showSandbox(w, r, "exec", body, func(ctx context.Context, box *session.Session) error {
+		o := streams{}
 		for req := (sandbox.ReadRequest{}); ; {
 			res, err := box.Command(body.Exec).Read(ctx, req)
 			if err != nil {
@@ -285,166 +243,88 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 			}
 			body.Status, body.Lost = res.Status, body.Lost+res.Dropped
 			body.Lines = append(body.Lines, o.add(res.Chunks)...)
-			if len(res.Chunks) == 0 {
+			if req.SinceSeq = res.NextSeq; len(res.Chunks) == 0 {
 				break
 			}
-			req.SinceSeq = res.NextSeq
 		}
 		body.Lines = append(body.Lines, o.last()...)
+		body.Cut = max(len(body.Lines)-maxOutputLines, 0)
+		body.Lines = body.Lines[body.Cut:]
 		for _, name := range []string{"stdout", "stderr"} {
 			at := ".workcell/output/" + body.Exec + "." + name
 			if info, err := box.StatFile(ctx, at); err == nil {
-				body.Files = append(body.Files, file{name, info.Size, rawURL(box.ID(), at)})
+				body.Outputs = append(body.Outputs, output{name, info.Size, at})
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	body.sandboxHead = h
-	body.Cut = max(len(body.Lines)-maxOutputLines, 0)
-	body.Lines = body.Lines[body.Cut:]
-	return s.render(w, r, http.StatusOK, "exec", page{Title: body.Exec, Nav: "sandboxes", Body: body})
-}
-
-func rawURL(id, name string) string {
-	return "/sandboxes/" + url.PathEscape(id) + "/raw/" + escapePath(name)
 }
 
 // execEvents streams the output of a command. Each stream begins with the output that the sandbox has kept.
 func (s *Server) execEvents(w http.ResponseWriter, r *http.Request) error {
-	_, err := s.look(r, "", func(_ context.Context, _ *app.Manager, box *session.Session) error {
+	return s.look(r, &sandboxPage{}, func(_ context.Context, box *session.Session) error {
 		e, end := s.stream(w, r)
 		defer end()
-		var o output
+		o := streams{}
 		for req := (sandbox.ReadRequest{}); ; {
 			res, err := box.Command(r.PathValue("exec")).Read(e.ctx, req)
-			if err != nil {
-				break // the client connects again
+			if err == nil {
+				err = e.send(0, "lines", map[string]any{"lines": o.add(res.Chunks), "last": o.last(), "lost": res.Dropped})
 			}
-			lines := o.add(res.Chunks)
-			err = e.send(0, "lines", map[string]any{"lines": lines, "last": o.last(), "lost": res.Dropped})
 			if err == nil && res.Done {
 				err = cmp.Or(e.send(0, "end", nil), io.EOF)
 			}
 			if err != nil {
-				break
+				return nil // the client has gone, or connects again
 			}
-			req.SinceSeq, req.Wait = res.NextSeq, followWait
+			req = sandbox.ReadRequest{SinceSeq: res.NextSeq, Wait: followWait}
 		}
-		return nil
 	})
-	return err
-}
-
-// sandboxFilesPage is the data of sandboxfiles.html.
-type sandboxFilesPage struct {
-	sandboxHead
-	Dir   string
-	Up    string // the directory above; empty at the top
-	Files []sandbox.FileInfo
-	More  int64
-	File  *fileView
 }
 
 func (s *Server) sandboxFiles(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	body := sandboxFilesPage{Dir: path.Clean(cmp.Or(q.Get("dir"), "."))}
-	if name := q.Get("file"); name != "" && q.Get("dir") == "" {
-		body.Dir = path.Dir(name)
-	}
+	name := r.FormValue("file")
+	body := &sandboxPage{Tab: "files", Dir: path.Clean(cmp.Or(r.FormValue("dir"), path.Dir(name)))}
 	if body.Dir != "." && body.Dir != "/tmp" {
 		body.Up = path.Dir(body.Dir)
 	}
-	h, err := s.look(r, "files", func(ctx context.Context, _ *app.Manager, box *session.Session) error {
+	return s.showSandbox(w, r, "sandboxfiles", body, func(ctx context.Context, box *session.Session) error {
 		list, err := box.ListFiles(ctx, body.Dir, sandbox.ListFilesOptions{Limit: maxEntries})
-		if err != nil {
+		if body.Files, body.More = list.Entries, max(list.Total-int64(len(list.Entries)), 0); err != nil || name == "" {
 			return err
-		}
-		body.Files, body.More = list.Entries, max(list.Total-int64(len(list.Entries)), 0)
-		name := q.Get("file")
-		if name == "" {
-			return nil
 		}
 		info, err := box.StatFile(ctx, name)
 		if err != nil {
 			return err
 		}
-		body.File, err = viewFile(r, name, info.Size, func(offset, n int64) ([]byte, error) {
+		raw := "/sandboxes/" + url.PathEscape(box.ID()) + "/raw/"
+		body.File, err = viewFile(r, raw, name, info.Size, func(offset, n int64) ([]byte, error) {
 			data, _, err := box.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Offset: offset, Limit: n})
 			return data, err
 		})
-		if err == nil {
-			body.File.Raw = rawURL(box.ID(), name)
-		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	body.sandboxHead = h
-	return s.render(w, r, http.StatusOK, "sandboxfiles", sandboxLayout(h, body))
 }
 
 // rawFile downloads a file of a sandbox.
 func (s *Server) rawFile(w http.ResponseWriter, r *http.Request) error {
-	name := r.PathValue("path")
-	h, err := s.look(r, "", func(ctx context.Context, _ *app.Manager, box *session.Session) error {
+	var p sandboxPage
+	err := s.look(r, &p, func(ctx context.Context, box *session.Session) error {
+		name := r.PathValue("path")
 		info, err := box.StatFile(ctx, name)
 		if err != nil {
 			return err
-		}
-		if info.Type != sandbox.TypeFile {
-			return app.Fail(app.ExitNotFound, fmt.Errorf("%s is not a file", name), "")
 		}
 		from, to := io.Pipe()
 		go func() {
 			_, err := box.ReadFile(ctx, name, to, sandbox.ReadFileOptions{Limit: max(info.Size, 1)})
 			to.CloseWithError(err)
 		}()
-		defer from.Close() // ends the reader
-		return send(w, r, path.Base(name), from)
+		defer from.Close() // ends the goroutine
+		return send(w, r, name, from)
 	})
-	if err == nil && h.Problem != "" {
-		err = app.Fail(app.ExitConflict, errors.New(h.Problem), "")
+	if err == nil && p.Problem != "" {
+		err = app.Fail(app.ExitConflict, errors.New(p.Problem), "")
 	}
 	return err
-}
-
-// kill stops a command of a sandbox.
-func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := note(r, "", id); err != nil {
-		return err
-	}
-	return s.act(r, id, func(ctx context.Context, m *app.Manager) error {
-		box, err := m.Connect(ctx, id)
-		if err == nil {
-			_, err = box.Command(r.PathValue("exec")).Signal(ctx, "")
-		}
-		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			return err
-		}
-		return redirect(w, r, "/sandboxes/"+url.PathEscape(id))
-	})
-}
-
-// remove removes a sandbox with its files.
-func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := note(r, "", id); err != nil {
-		return err
-	}
-	return s.act(r, id, func(ctx context.Context, m *app.Manager) error {
-		if err := m.Remove(ctx, id, true); err != nil {
-			return err
-		}
-		return redirect(w, r, "/sandboxes")
-	})
-}
-
-// act calls fn with a manager of the sandbox's engine that ends with the call, because acting counts as use.
-func (s *Server) act(r *http.Request, id string, fn func(context.Context, *app.Manager) error) error {
-	return s.opts.App.WithManager(r.Context(), app.Use{State: app.StateWanted, Sandboxes: []string{id}}, fn)
 }

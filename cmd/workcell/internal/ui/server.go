@@ -7,14 +7,17 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -44,10 +47,9 @@ const (
 	requestRate  = 100
 	maxBody      = 1 << 20
 	writeTimeout = 30 * time.Second
-	lookTimeout  = 15 * time.Second // for a page that reads from a sandbox
 )
 
-const streams = httpguard.Requests + 1
+const openStreams = httpguard.Requests + 1
 
 // Options configures New. App, Journal, and URL are required.
 type Options struct {
@@ -67,7 +69,7 @@ type Server struct {
 	mux     *http.ServeMux
 	routes  map[string]route // by pattern
 	pages   map[string]*template.Template
-	assets  map[string]asset // by path
+	assets  map[string][]byte // by path, compressed
 	origins *http.CrossOriginProtection
 	limiter *httpguard.Limiter
 	ctx     context.Context
@@ -81,12 +83,6 @@ type Server struct {
 
 	engines  sync.Mutex              // guards managers
 	managers map[string]*app.Manager // by backend; an empty name means the default
-}
-
-// asset is a file of a page, compressed.
-type asset struct {
-	name string
-	gzip []byte
 }
 
 // handler answers a request, or returns an error, which becomes a page.
@@ -112,19 +108,15 @@ const (
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		opts: o, mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
+		pages: map[string]*template.Template{}, assets: map[string][]byte{},
 		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{},
 		limiter: httpguard.NewLimiter(requestRate, httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},
 			httpguard.Limit{What: "streams", Each: maxStreams, All: maxStreams}),
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
-	if _, err := rand.Read(s.secret[:]); err != nil {
-		return nil, err
-	}
-	if err := s.load(); err != nil {
-		return nil, err
-	}
+	_, _ = rand.Read(s.secret[:]) // never fails
 	place, err := o.App.State()
-	if err == nil {
+	if err = cmp.Or(err, s.load()); err == nil {
 		s.records, err = place.OpenRecords(ctx)
 	}
 	if err != nil {
@@ -176,55 +168,35 @@ func (s *Server) table() []route {
 		{"GET /sandboxes/{id}/raw/{path...}", s.rawFile, reads},
 		{"GET /sandboxes/{id}/execs/{exec}", s.exec, reads},
 		{"GET /sandboxes/{id}/execs/{exec}/events", s.execEvents, live},
-		{"POST /sandboxes/{id}/execs/{exec}/kill", s.kill, acts},
-		{"POST /sandboxes/{id}/remove", s.remove, acts},
 		{"GET /events", s.events, live},
 	}
 }
 
-// load reads the templates and the assets.
+var contentTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+// load reads the templates, and compresses the assets.
 func (s *Server) load() error {
-	s.pages, s.assets = map[string]*template.Template{}, map[string]asset{}
 	urls := map[string]string{}
-	for _, name := range []string{"app.css", "app.js", "icon.svg", "idiomorph.min.js"} {
-		raw, err := web.ReadFile("web/" + name)
-		if err != nil {
-			return err
-		}
-		var b bytes.Buffer
-		z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
-		if _, err := z.Write(raw); err != nil {
-			return err
-		}
-		if err := z.Close(); err != nil {
-			return err
-		}
-		urls[name] = "/assets/" + digest(raw) + "/" + name
-		s.assets[urls[name]] = asset{name, b.Bytes()}
-	}
-	funcs := template.FuncMap{
-		"asset": func(name string) string { return urls[name] },
-		"acts":  func() bool { return !s.opts.ReadOnly },
-	}
-	for name, f := range formats {
-		funcs[name] = f
-	}
+	funcs := template.FuncMap{"acts": func() bool { return !s.opts.ReadOnly }, "asset": func(name string) string { return urls[name] }}
+	maps.Copy(funcs, formats)
 	files, err := web.ReadDir("web")
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	for _, f := range files {
-		name, isPage := strings.CutSuffix(f.Name(), ".html")
-		if !isPage || name == "layout" {
-			continue
+		raw, err := web.ReadFile("web/" + f.Name())
+		errs = append(errs, err)
+		if contentTypes[path.Ext(f.Name())] != "" {
+			var b bytes.Buffer
+			z := gzip.NewWriter(&b)
+			_, err = z.Write(raw)
+			errs = append(errs, err, z.Close())
+			urls[f.Name()] = "/assets/" + digest(raw) + "/" + f.Name()
+			s.assets[urls[f.Name()]] = b.Bytes()
+		} else if name, isPage := strings.CutSuffix(f.Name(), ".html"); isPage {
+			s.pages[name], err = template.New("layout.html").Funcs(funcs).ParseFS(web, "web/layout.html", "web/"+f.Name())
+			errs = append(errs, err)
 		}
-		t, err := template.New("layout.html").Funcs(funcs).ParseFS(web, "web/layout.html", "web/"+f.Name())
-		if err != nil {
-			return err
-		}
-		s.pages[name] = t
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func digest(b []byte) string {
@@ -240,16 +212,14 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &httpguard.PacedWriter{ResponseWriter: rw, Timeout: writeTimeout}
 	defer w.Extend() // the server writes the rest of the answer after this
-	h := w.Header()
-	for name, value := range map[string]string{
-		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
-	} {
-		h.Set(name, value)
-	}
+	maps.Copy(w.Header(), http.Header{
+		"Content-Security-Policy": {policy}, "X-Content-Type-Options": {"nosniff"}, "Referrer-Policy": {"no-referrer"},
+		"Cross-Origin-Opener-Policy": {"same-origin"}, "Cross-Origin-Resource-Policy": {"same-origin"}, "Cache-Control": {"no-store"},
+	})
 	_, pattern := s.mux.Handler(r)
 	at := s.routes[pattern]
-	client := clientOf(r)
+	address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
+	client := "address " + address                   // until it has logged in
 	switch who, ok := s.identify(r); {
 	case !r.ProtoAtLeast(1, 1) || r.URL.Host != "":
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
@@ -268,27 +238,21 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		}
 		client = who
 	}
-	if no := s.limiter.Ask(client); no != nil {
-		no.Write(w)
-		return
-	}
 	kind := httpguard.Requests
 	if at.kind == live {
-		kind = streams
+		kind = openStreams
 	}
-	if no := s.limiter.Take(client, kind, 1); no != nil {
+	no := s.limiter.Ask(client)
+	if no == nil {
+		no = s.limiter.Take(client, kind, 1)
+	}
+	if no != nil {
 		no.Write(w)
 		return
 	}
 	defer s.limiter.Give(client, kind, 1)
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	s.mux.ServeHTTP(w, r)
-}
-
-// clientOf returns the limiter's name for a client that has not logged in.
-func clientOf(r *http.Request) string {
-	address, _, _ := net.SplitHostPort(r.RemoteAddr) // always valid, because net/http set it
-	return "address " + address
 }
 
 // page is the data of layout.html.
@@ -325,35 +289,25 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name
 	return nil
 }
 
-// failure is the data of error.html.
-type failure struct {
-	Status     int
-	Text, Hint string
-}
-
 // fail answers with a page for an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // the client has gone
 	}
 	code, todo := app.Classify(err)
-	status, ok := map[int]int{
+	status := cmp.Or(map[int]int{
 		app.ExitNotFound: http.StatusNotFound, app.ExitConflict: http.StatusConflict, app.ExitUnavailable: http.StatusServiceUnavailable,
 		app.ExitUsage: http.StatusBadRequest, app.ExitInvalid: http.StatusBadRequest,
-	}[code]
-	if !ok {
-		status = http.StatusInternalServerError
-	}
-	f := failure{status, err.Error(), todo}
-	if err := s.render(w, r, status, "error", page{Title: http.StatusText(status), Body: f}); err != nil {
+	}[code], http.StatusInternalServerError)
+	if err := s.render(w, r, status, "error", page{Title: http.StatusText(status), Body: []any{status, err, todo}}); err != nil {
 		http.Error(w, "cannot render the page", http.StatusInternalServerError)
 	}
 }
 
 // note records an action in the audit file, before the action.
-func note(r *http.Request, run, sandbox string) error {
+func note(r *http.Request, run string) error {
 	return audit.Note(r.Context(), func(rec *audit.Record) {
-		rec.Event, rec.Run, rec.Sandbox, rec.Decision = audit.EventUI, run, sandbox, audit.Allowed
+		rec.Event, rec.Run, rec.Decision = audit.EventUI, run, audit.Allowed
 		rec.Request = r.Method + " " + r.URL.Path
 	})
 }
@@ -361,13 +315,12 @@ func note(r *http.Request, run, sandbox string) error {
 func (s *Server) asset(w http.ResponseWriter, r *http.Request) error {
 	a, ok := s.assets[r.URL.Path]
 	if !ok {
-		return app.Fail(app.ExitNotFound, fmt.Errorf("%s not found", path.Base(r.URL.Path)), "")
+		return app.Fail(app.ExitNotFound, fmt.Errorf("%s not found", r.URL.Path), "")
 	}
-	h := w.Header()
-	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	h.Set("Content-Encoding", "gzip")
-	h.Set("Content-Type", map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(a.name)])
-	_, _ = w.Write(a.gzip) // as in render
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	w.Header().Set("Content-Encoding", "gzip")
+	w.Header().Set("Content-Type", contentTypes[path.Ext(r.URL.Path)])
+	_, _ = w.Write(a) // as in render
 	return nil
 }
 
@@ -388,11 +341,11 @@ const themeCookie = "wc_theme"
 func theme(w http.ResponseWriter, r *http.Request) error {
 	next := map[string]string{"": "light", "light": "dark", "dark": ""}[themeOf(r)]
 	http.SetCookie(w, &http.Cookie{Name: themeCookie, Value: next, Path: "/", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode})
-	back, err := url.Parse(r.PostFormValue("back"))
-	if err != nil || back.Host != "" || back.Scheme != "" || !strings.HasPrefix(back.Path, "/") || strings.HasPrefix(back.Path, "//") {
-		back = &url.URL{Path: "/runs"}
+	back := r.PostFormValue("back")
+	if u, err := url.Parse(back); err != nil || u.Host+u.Scheme != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") {
+		back = "/runs"
 	}
-	return redirect(w, r, (&url.URL{Path: back.Path, RawQuery: back.RawQuery}).String())
+	return redirect(w, r, back)
 }
 
 // themeOf returns light, dark, or an empty string, which means the browser's setting.

@@ -79,23 +79,21 @@ func newTimeline(h head, traces []*runtrace.Trace, talks map[string][]app.Transc
 	t.Folded = total > maxRows
 	for _, st := range steps {
 		step := stepRow(st, h)
-		list := spans[step.ID]
-		rows := make([]row, len(list))
-		inside := step.ID == at
-		for i, sp := range list {
-			rows[i] = spanRow(sp, step.Depth)
-			inside = inside || rows[i].ID == at
-		}
-		if len(rows) == 0 {
-			rows = talkRows(talks[step.ID], step, h.Now)
+		rows := talkRows(talks[step.ID], step, h.Now)
+		if list := spans[step.ID]; list != nil {
+			rows = spanRows(list, step.Depth)
 		}
 		if t.Folded {
 			first, _ := strconv.Atoi(from) // anything else means the first row
-			if first = min(max(first, 0), len(rows)); !inside {
-				step.More, rows = len(rows), nil
-			} else if rows = rows[first:]; len(rows) > rowsPerStep {
-				step.More, step.Next, rows = len(rows)-rowsPerStep, strconv.Itoa(first+rowsPerStep), rows[:rowsPerStep]
+			if step.ID != at && !slices.ContainsFunc(rows, func(r row) bool { return r.ID == at }) {
+				first = len(rows)
 			}
+			first = min(max(first, 0), len(rows))
+			last := min(first+rowsPerStep, len(rows))
+			if step.More = len(rows) - (last - first); last < len(rows) {
+				step.Next = strconv.Itoa(last)
+			}
+			rows = rows[first:last]
 		}
 		t.Rows = append(append(t.Rows, step), rows...)
 	}
@@ -143,36 +141,29 @@ func stepRow(st app.StepView, h head) row {
 	e := st.Entry
 	r := row{
 		ID: stepID(e), Depth: strings.Count(e.Path, "/"), Kind: "step", Label: e.Path,
-		State: st.State, Start: begin(st), Took: st.Took(h.Now), Live: h.Live() && st.State == app.RunRunning, step: &st,
+		State: st.State, Start: begin(st), Took: st.Took(h.Now), Live: st.State == app.RunRunning, step: &st,
 	}
-	var notes []string
-	if what := cmp.Or(e.Agent, string(e.Type)); what != e.Step {
-		notes = append(notes, what)
+	r.Note = cmp.Or(e.Agent, string(e.Type))
+	if e.Visit > 1 || e.Attempt > 1 {
+		r.Note += fmt.Sprintf(" · iteration %d, attempt %d", e.Visit, e.Attempt)
 	}
-	if e.Visit > 1 {
-		notes = append(notes, "iteration "+strconv.Itoa(e.Visit))
+	if e.Usage != nil {
+		r.Note += " · " + usageText(e.Usage) + " tokens"
 	}
-	if e.Attempt > 1 {
-		notes = append(notes, "attempt "+strconv.Itoa(e.Attempt))
-	}
-	if text := usageText(e.Usage); text != "–" {
-		notes = append(notes, text+" tokens")
-	}
-	r.Note = strings.Join(notes, " · ")
 	return r
 }
 
-func spanRow(sp runtrace.Row, depth int) row {
-	kind, ok := map[runtrace.Kind]string{runtrace.Agent: "agent", runtrace.LLM: "model", runtrace.Tool: "tool"}[sp.Kind]
-	if !ok {
-		kind = "other"
+func spanRows(list []runtrace.Row, depth int) (rows []row) {
+	kinds := map[runtrace.Kind]string{runtrace.Agent: "agent", runtrace.LLM: "model", runtrace.Tool: "tool", runtrace.Other: "other"}
+	for _, sp := range list {
+		label := strings.TrimPrefix(strings.TrimPrefix(sp.Label, semconv.ExecuteTool+" "), semconv.InvokeAgent+" ")
+		r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kinds[sp.Kind], Label: label, Start: sp.Start, Took: sp.End.Sub(sp.Start), span: &sp}
+		if sp.Failed {
+			r.State = string(workflow.StatusFailed)
+		}
+		rows = append(rows, r)
 	}
-	label := strings.TrimPrefix(strings.TrimPrefix(sp.Label, semconv.ExecuteTool+" "), semconv.InvokeAgent+" ")
-	r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kind, Label: label, Start: sp.Start, Took: sp.End.Sub(sp.Start), span: &sp}
-	if sp.Failed {
-		r.State = string(workflow.StatusFailed)
-	}
-	return r
+	return rows
 }
 
 // talkRows returns the answers and tool calls of a running attempt. A trace has them only after they have ended.
@@ -215,32 +206,21 @@ func (t *timeline) place(h head) {
 	whole := max(end.Sub(start), time.Millisecond)
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		r.X = int(width * r.Start.Sub(start) / whole)
-		r.W = max(int(width*r.Took/whole), 3)
-		r.X = min(r.X, width-3)
+		r.X, r.W = min(int(width*r.Start.Sub(start)/whole), width-3), max(int(width*r.Took/whole), 3)
 	}
-	for i := range 4 {
-		t.Ticks = append(t.Ticks, took(whole*time.Duration(i)/4))
-	}
-	t.Ticks[0] = "0"
+	t.Ticks = []string{"0", took(whole / 4), took(whole / 2), took(whole * 3 / 4)}
 }
 
 // choose selects a row and fills the pane.
 func (t *timeline) choose(h head, at string) {
-	selected := -1
-	for i, r := range t.Rows {
-		switch {
-		case at != "" && r.ID == at:
-			selected = i
-		case at != "" || r.step == nil:
-		case r.State == app.RunRunning,
-			r.State == string(workflow.StatusFailed) && !r.step.Entry.Retry && h.State != app.RunRunning && h.State != string(workflow.Succeeded):
-			selected = i
+	failed := h.State != app.RunRunning && h.State != string(workflow.Succeeded)
+	for i, r := range slices.Backward(t.Rows) {
+		if r.ID == at || at == "" && r.step != nil &&
+			(r.Live || failed && r.State == string(workflow.StatusFailed) && !r.step.Entry.Retry) {
+			t.Rows[i].Selected = true
+			t.Pane = newPane(t.Rows[i])
+			return
 		}
-	}
-	if selected >= 0 {
-		t.Rows[selected].Selected = true
-		t.Pane = newPane(t.Rows[selected], h)
 	}
 }
 
@@ -276,42 +256,40 @@ type stream struct {
 	Whole string
 }
 
-func newPane(r row, h head) *pane {
+func newPane(r row) *pane {
 	p := &pane{row: r, Step: r.step}
-	if r.part != nil {
-		if r.part.Tool == "" {
-			p.Values = []value{newValue("Answer", r.part.Text, "")}
-			return p
-		}
-		p.Values = []value{newValue("Arguments", jsonText(r.part.Input), "")}
-		if !r.Live {
-			p.Values = append(p.Values, newValue("Result", jsonText(r.done), ""))
-		}
-		return p
-	}
-	if r.span != nil {
+	switch {
+	case r.span != nil:
 		for _, key := range slices.Sorted(maps.Keys(r.span.Attributes)) {
 			p.Facts = append(p.Facts, [2]string{key, r.span.Attributes[key]})
 		}
-		for _, e := range r.span.Events {
-			p.Facts = append(p.Facts, [2]string{"event", e})
+		p.Facts = append(p.Facts, [2]string{"events", strings.Join(r.span.Events, ", ")})
+	case r.part != nil && r.part.Tool == "":
+		p.Values = []value{newValue("Answer", r.part.Text, "")}
+	case r.part != nil:
+		if p.Values = []value{newValue("Arguments", jsonText(r.part.Input), "")}; !r.Live {
+			p.Values = append(p.Values, newValue("Result", jsonText(r.done), ""))
 		}
-		return p
+	case r.step.Entry.Has:
+		p.addOutput(r.step.Entry)
 	}
-	e := r.step.Entry
+	return p
+}
+
+func (p *pane) addOutput(e workflow.Entry) {
 	at := fmt.Sprintf("/steps/%d/", e.Seq)
 	fields, _ := e.Output.(map[string]any)
+	if e.Type != workflow.TypeExec || fields == nil {
+		p.Values = []value{newValue("Output", jsonText(e.Output), at+"output")}
+		return
+	}
+	if code := fields["exit_code"]; code != nil {
+		p.Facts = append(p.Facts, [2]string{"exit code", fmt.Sprint(code)})
+	}
 	for _, name := range []string{"stderr", "stdout"} {
-		if text, _ := fields[name].(string); text != "" && e.Type == workflow.TypeExec {
+		if text, _ := fields[name].(string); text != "" {
 			from := max(len(text)-maxShown, 0)
 			p.Streams = append(p.Streams, stream{name, outputLines(text[from:]), from, at + name})
 		}
 	}
-	if code, ok := fields["exit_code"]; ok && code != nil && e.Type == workflow.TypeExec {
-		p.Facts = append(p.Facts, [2]string{"exit code", fmt.Sprint(code)})
-	}
-	if e.Has && len(p.Streams) == 0 {
-		p.Values = []value{newValue("Output", jsonText(e.Output), at+"output")}
-	}
-	return p
 }

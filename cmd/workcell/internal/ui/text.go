@@ -1,0 +1,274 @@
+package ui
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/docker/go-units"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// formats are the functions of the templates.
+var formats = template.FuncMap{
+	"add": func(a, b int) int { return a + b }, "age": age, "base": path.Base, "bytes": byteSize, "cost": cost, "count": count,
+	"cut":  func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
+	"json": jsonText, "letter": func(kind string) string {
+		return map[string]string{"agent": "A", "model": "M", "tool": "T", "other": "S"}[kind]
+	},
+	"milli": time.Time.UnixMilli, "ms": func(n int64) string { return took(time.Duration(n) * time.Millisecond) }, "plural": app.Counted,
+	"seg": url.PathEscape, "sign": sign, "stamp": func(t time.Time) string { return t.Local().Format(time.DateTime) }, "took": took, "usage": usageText,
+}
+
+// took returns a duration with about three digits.
+func took(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "–"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", max(d.Milliseconds(), 1))
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d:%02d", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return fmt.Sprintf("%d:%02d:%02d", d/time.Hour, d%time.Hour/time.Minute, d%time.Minute/time.Second)
+}
+
+// age returns how long ago a time was, without seconds, so that pages do not change all the time.
+func age(t time.Time) string {
+	switch d := time.Since(t); {
+	case t.IsZero():
+		return "–"
+	case d < time.Minute:
+		return "now"
+	default:
+		return app.Age(d) + " ago"
+	}
+}
+
+func byteSize(n int64) string {
+	return units.CustomSize("%.3g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB"})
+}
+
+// count returns a number with at most about four characters.
+func count(n int64) string {
+	return units.CustomSize("%.3g%s", float64(n), 1000, []string{"", "k", "M", "G"})
+}
+
+func cost(usd *float64) string {
+	if usd == nil {
+		return "–"
+	}
+	return fmt.Sprintf("$%.4f", *usd)
+}
+
+func usageText(u *workflow.Usage) string {
+	if u == nil || u.In+u.Out == 0 {
+		return "–"
+	}
+	text := count(u.In) + "→" + count(u.Out)
+	if u.Estimated {
+		text = "≈" + text
+	}
+	return text
+}
+
+func jsonText(v any) string {
+	var b bytes.Buffer
+	raw, err := sanitize.JSON(v)
+	if err = cmp.Or(err, json.Indent(&b, raw, "", "  ")); err != nil {
+		return "cannot show the value: " + err.Error()
+	}
+	return b.String()
+}
+
+// sign returns the character for a state, so that states differ not only by color.
+func sign(state string) string {
+	return cmp.Or(map[string]string{
+		app.RunRunning: "●", app.RunQueued: "◌", app.RunInterrupted: "‖", string(workflow.Succeeded): "✓", string(workflow.Failed): "✗",
+		string(workflow.Cancelled): "⊘", string(workflow.TimedOut): "◷", string(workflow.StatusSkipped): "–",
+		"stopped": "‖", "kept": "▪", "created": "◌", "removing": "◌", "lost": "✗", "completed": "✓", "killed": "⊘",
+	}[state], "?")
+}
+
+// span is text with one style. Class is a list of CSS classes, and Text is safe to show.
+type span struct {
+	Class string `json:"c,omitempty"`
+	Text  string `json:"t"`
+}
+
+// line is a line of a command's output.
+type line []span
+
+// style is the style of a character: colors from 1 to 8, or 0 for the default.
+type style struct {
+	fore, back uint8
+	bold       bool
+}
+
+func (s style) class() (class string) {
+	if s.fore > 0 {
+		class += fmt.Sprintf(" f%d", s.fore-1)
+	}
+	if s.back > 0 {
+		class += fmt.Sprintf(" b%d", s.back-1)
+	}
+	if s.bold {
+		class += " bo"
+	}
+	return strings.TrimSpace(class)
+}
+
+// apply applies the codes of an escape sequence.
+func (s *style) apply(codes []int) {
+	for len(codes) > 0 {
+		c := codes[0]
+		codes = codes[1:]
+		color := uint8(c%10+1) % 10 // 9 means the default
+		if c == 38 || c == 48 {
+			color, codes = extended(codes)
+		}
+		switch {
+		case c == 0:
+			*s = style{}
+		case c == 1, c == 22:
+			s.bold = c == 1
+		case c/10 == 3, c/10 == 9:
+			s.fore = color
+		case c/10 == 4, c/10 == 10:
+			s.back = color
+		}
+	}
+}
+
+// extended returns the nearest color for a color of 256, or for red, green, and blue, and the remaining codes.
+func extended(codes []int) (color uint8, rest []int) {
+	switch {
+	case len(codes) >= 4 && codes[0] == 2:
+		return nearest(codes[1], codes[2], codes[3]), codes[4:]
+	case len(codes) < 2 || codes[0] != 5:
+		return 0, nil
+	case codes[1] < 16:
+		return uint8(codes[1]%8 + 1), codes[2:]
+	}
+	n := codes[1] - 16
+	return nearest(n/36, n/6%6, n%6), codes[2:]
+}
+
+func nearest(r, g, b int) (color uint8) {
+	for bit, v := range []int{r, g, b} {
+		if v > 0 && v*2 > max(r, g, b) {
+			color |= 1 << bit
+		}
+	}
+	return color + 1
+}
+
+// cell is a character on a line. An invalid byte is a rune above utf8.MaxRune.
+type cell struct {
+	r rune
+	style
+}
+
+// screen converts output of a program to lines. It applies colors, carriage returns, and backspaces. Every other control
+// character is text. The zero value is an empty screen.
+type screen struct {
+	style
+	rest  []byte // may be the start of a character or of a color
+	cells []cell // the unfinished line
+	at    int
+}
+
+var (
+	colors = regexp.MustCompile(`^\x1b\[([0-9;]{0,64})m`)
+	begun  = regexp.MustCompile(`^\x1b(\[[0-9;]{0,64})?$`) // more bytes may make it a color
+)
+
+// write adds output and returns the lines that it completed.
+func (s *screen) write(p []byte) (lines []line) {
+	p = append(s.rest, p...)
+	s.rest = nil
+	for len(p) > 0 {
+		escape := p[0] == 0x1b
+		var found [][]byte
+		if escape {
+			found = colors.FindSubmatch(p)
+		}
+		if found != nil {
+			var codes []int
+			for field := range strings.SplitSeq(string(found[1]), ";") {
+				code, _ := strconv.Atoi(field) // an empty field means 0
+				codes = append(codes, code)
+			}
+			s.apply(codes)
+			p = p[len(found[0]):]
+			continue
+		}
+		if escape && begun.Match(p) || !utf8.FullRune(p) {
+			s.rest = slices.Clone(p)
+			return lines
+		}
+		r, n := utf8.DecodeRune(p)
+		switch {
+		case r == '\n':
+			lines = append(lines, s.last())
+			s.cells, s.at = nil, 0
+		case r == '\r':
+			s.at = 0
+		case r == '\b':
+			s.at = max(s.at-1, 0)
+		default:
+			if r == utf8.RuneError && n == 1 {
+				r = utf8.MaxRune + 1 + rune(p[0])
+			}
+			if s.at == len(s.cells) {
+				s.cells = append(s.cells, cell{})
+			}
+			s.cells[s.at] = cell{r, s.style}
+			s.at++
+		}
+		p = p[n:]
+	}
+	return lines
+}
+
+// last returns the unfinished line.
+func (s *screen) last() (l line) {
+	for i := 0; i < len(s.cells); {
+		at := s.cells[i].style
+		var b strings.Builder
+		for ; i < len(s.cells) && s.cells[i].style == at; i++ {
+			if r := s.cells[i].r; r > utf8.MaxRune {
+				b.WriteByte(byte(r - utf8.MaxRune - 1))
+			} else {
+				b.WriteRune(r)
+			}
+		}
+		l = append(l, span{at.class(), sanitize.Text(b.String())})
+	}
+	return l
+}
+
+// outputLines returns the lines of a whole output.
+func outputLines(text string) []line {
+	var s screen
+	lines := s.write([]byte(text))
+	if last := s.last(); last != nil {
+		lines = append(lines, last)
+	}
+	return lines
+}
