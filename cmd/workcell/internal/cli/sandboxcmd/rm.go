@@ -260,7 +260,7 @@ func (o *sandboxGCOptions) run(ctx context.Context, a *command, m *app.Manager) 
 	for _, rec := range forsaken {
 		collect(garbageOf(rec, "program ended"), func() error {
 			if wait := rec.Expires.Sub(now); wait > 0 { // its manager may still request the reason for its end
-				text := fmt.Sprintf("its program may still be running; run this command again in %s", cli.Age(wait))
+				text := fmt.Sprintf("its program may still be running; run this command again in %s", app.Age(wait))
 				return &sanitize.Error{Text: text, Err: backend.ErrExists}
 			}
 			err := m.Backend().Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: true})
