@@ -24,7 +24,8 @@ const closeTogether = 16
 
 // CloseSession closes the session of key. If the key is not open, it does nothing. If the sandbox is being created,
 // CloseSession cancels the creation, and the waiting callers get backend.ErrClosed. If a sandbox of this manager is
-// being opened again, because it was lost or has to be rebuilt, CloseSession also removes the sandbox.
+// being opened again, because it was lost or is being rebuilt, CloseSession also removes the sandbox, except with
+// opts.KeepWorkspace.
 func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) error {
 	m.mu.Lock()
 	e := m.entries[key]
