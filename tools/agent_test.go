@@ -61,7 +61,7 @@ func TestAgentRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := tools.AgentResult{
-		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6,
+		Text: res.Text, Output: obj{"code": 3.0}, Model: model, FinishReason: "stop", Turns: 2, ToolCalls: 2, InputTokens: 20, OutputTokens: 6, CachedTokens: 8,
 		Evidence: res.Evidence,
 	}
 	if diff := cmp.Diff(want, res); diff != "" || len(res.Evidence) != 1 || res.Evidence[0].Isolation != "container" {

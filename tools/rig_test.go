@@ -224,7 +224,7 @@ func (r *rig) model(turns ...turn) (string, *requests) {
 			}
 			return &ai.ModelResponse{
 				Request: req, Message: &ai.Message{Role: ai.RoleModel, Content: parts}, FinishReason: ai.FinishReasonStop,
-				Usage: &ai.GenerationUsage{InputTokens: 10, OutputTokens: 3},
+				Usage: &ai.GenerationUsage{InputTokens: 10, OutputTokens: 3, CachedContentTokens: 4},
 			}, nil
 		})
 	return name, seen
