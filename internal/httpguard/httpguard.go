@@ -42,7 +42,10 @@ func HostAllowed(hostport string, names ...string) bool {
 	if host == "localhost" || net.ParseIP(host) != nil {
 		return true
 	}
-	return slices.ContainsFunc(names, func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, hostport) })
+	return slices.ContainsFunc(names, func(h string) bool {
+		return strings.EqualFold(h, host) ||
+			strings.EqualFold(h, hostport)
+	})
 }
 
 // OriginAllowed reports whether the request has an allowed origin: no web page, a page of the server's host, or a page
@@ -122,7 +125,8 @@ func NewTokens(list []Token) (Tokens, error) {
 		case len(t.Secret) < minSecretBytes:
 			return nil, fmt.Errorf("token %d (%s): a token must have at least %d characters", i+1, t.Name, minSecretBytes)
 		case taken:
-			return nil, fmt.Errorf("token %d (%s): already used by %s; use a different token for each owner", i+1, t.Name, other.Name)
+			return nil, fmt.Errorf("token %d (%s): already used by %s; use a different token for each owner", i+1,
+				t.Name, other.Name)
 		}
 		known[digest] = Token{Name: t.Name, Expires: t.Expires}
 	}

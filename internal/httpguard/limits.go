@@ -47,7 +47,8 @@ type usage struct {
 // NewLimiter returns a Limiter. Each client can send perSecond requests per second, and twice as many in a burst.
 func NewLimiter(perSecond int, limits ...Limit) *Limiter {
 	return &Limiter{
-		rate: perSecond, limits: limits, clients: map[string]*usage{}, held: make([]int64, len(limits)), Drained: make(chan struct{}),
+		rate: perSecond, limits: limits, clients: map[string]*usage{}, held: make([]int64,
+			len(limits)), Drained: make(chan struct{}),
 	}
 }
 
@@ -99,9 +100,11 @@ func (l *Limiter) Take(client string, k Kind, n int64) *Refusal {
 	case l.ended:
 		return &Refusal{http.StatusServiceUnavailable, "the server is shutting down"}
 	case u.held[k]+n > limit.Each:
-		return &Refusal{http.StatusTooManyRequests, fmt.Sprintf("too many %s: the limit per client is %d", limit.What, limit.Each)}
+		return &Refusal{http.StatusTooManyRequests,
+			fmt.Sprintf("too many %s: the limit per client is %d", limit.What, limit.Each)}
 	case l.held[k]+n > limit.All:
-		return &Refusal{http.StatusServiceUnavailable, fmt.Sprintf("too many %s: the limit for all clients is %d", limit.What, limit.All)}
+		return &Refusal{http.StatusServiceUnavailable,
+			fmt.Sprintf("too many %s: the limit for all clients is %d", limit.What, limit.All)}
 	}
 	u.held[k] += n
 	l.held[k] += n

@@ -23,7 +23,7 @@ const (
 	maxLinks   = 64
 )
 
-// LoginURL returns a link that logs in one browser.
+// LoginURL returns a login link for one browser.
 func (s *Server) LoginURL() string { return s.opts.URL + "/login?t=" + s.link() }
 
 // link returns a new one-time token.
@@ -69,12 +69,15 @@ func (s *Server) identify(r *http.Request) (who string, ok bool) {
 		mac, text, _ := strings.Cut(c.Value, ".")
 		until, who, _ := strings.Cut(text, ".")
 		at, err := strconv.ParseInt(until, 10, 64)
-		if err == nil && subtle.ConstantTimeCompare([]byte(mac), []byte(s.sign(text))) == 1 && time.Now().Before(time.Unix(at, 0)) {
+		if err == nil && time.Now().Before(time.Unix(at, 0)) && equal(mac, s.sign(text)) {
 			return who, true
 		}
 	}
 	return "", false
 }
+
+// equal takes the same time for all texts of a length.
+func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 func (s *Server) sign(text string) string {
 	mac := hmac.New(sha256.New, s.secret[:])
@@ -91,7 +94,7 @@ func (s *Server) cookieName() string {
 	return "wc_" + u.Port()
 }
 
-// enter sets the cookie of a client that has logged in.
+// enter sets the cookie of a client after its login.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error {
 	until := time.Now().Add(cookieTime)
 	text := fmt.Sprintf("%d.%s", until.Unix(), who)
@@ -102,10 +105,10 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, who string) error
 	return redirect(w, r, "/runs") // without the token in the address bar
 }
 
-// login logs in the browser that opened a login link.
+// login logs in a browser with a login link.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
 	token := r.URL.Query().Get("t")
-	if who, ok := "", false; r.Method == http.MethodGet && token != "" { // programs that check links send HEAD
+	if who, ok := "", false; r.Method == http.MethodGet && token != "" { // link checkers send HEAD
 		if who, ok = s.use(token); ok {
 			return s.enter(w, r, who)
 		}
@@ -114,7 +117,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// loginForm logs in a browser with a token that its user entered.
+// loginForm logs in a browser with a token from its user.
 func (s *Server) loginForm(w http.ResponseWriter, r *http.Request) error {
 	if who, ok := s.use(strings.TrimSpace(r.PostFormValue("t"))); ok {
 		return s.enter(w, r, who)
@@ -123,7 +126,7 @@ func (s *Server) loginForm(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// askLogin answers a client that has not logged in. The answer does not depend on the path.
+// askLogin answers a client without a login. The answer does not depend on the path.
 func (s *Server) askLogin(w http.ResponseWriter, r *http.Request) {
 	tried := r.URL.Path == "/login" && (r.Method == http.MethodPost || r.URL.Query().Get("t") != "")
 	r.URL = &url.URL{Path: "/login"}
@@ -135,10 +138,10 @@ func (s *Server) askLogin(w http.ResponseWriter, r *http.Request) {
 // Key authorizes another process of the same user to request a login link.
 func (s *Server) Key() string { return s.sign("link") }
 
-// newLink returns a login link to a process that has the key.
+// newLink returns a login link to a process with the key.
 func (s *Server) newLink(w http.ResponseWriter, r *http.Request) error {
 	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if subtle.ConstantTimeCompare([]byte(key), []byte(s.Key())) != 1 {
+	if !equal(key, s.Key()) {
 		return app.Fail(app.ExitNotFound, fmt.Errorf("%s not found", r.URL.Path), "")
 	}
 	_, _ = fmt.Fprint(w, s.LoginURL()) // a disconnected client needs no link

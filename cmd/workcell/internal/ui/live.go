@@ -78,7 +78,7 @@ func (e *events) send(id int64, name string, data any) error {
 	return e.write(text)
 }
 
-// poll sends a change each time that mark returns something else, until the stream ends.
+// poll sends a change if mark returns a new value, until the stream ends.
 func (e *events) poll(every time.Duration, mark func(context.Context) any) {
 	last := ""
 	for first := true; e.ctx.Err() == nil; first = false {

@@ -39,7 +39,7 @@ type changesPage struct {
 	Stat    patch.Stat
 	Files   []changed
 	Filter  string
-	Matches int // files that match the filter
+	Matches int // number of matching files
 	File    *changed
 	Result  *patch.Result // of applying the changes, or of its preview
 	Done    bool
@@ -51,9 +51,9 @@ type changed struct {
 	N     int
 	Path  string
 	Stat  patch.Stat
-	Notes []string // changes that are not lines
+	Notes []string // other changes, for example of the mode
 	Hunks [][]diffLine
-	Cut   int // lines that are not shown
+	Cut   int // number of hidden lines
 }
 
 // diffLine is a line of a hunk, in three parts of which the middle has changed.
@@ -135,7 +135,7 @@ func (f changed) diff(c *patch.Change, whole bool) *changed {
 }
 
 func hunkLines(h patch.Hunk) (list []diffLine) {
-	old, now, pair := h.OldLine, h.NewLine, 0 // pair is the start of the deleted lines that added lines replace
+	old, now, pair := h.OldLine, h.NewLine, 0 // pair is the next line to compare
 	for i, l := range h.Lines {
 		row := diffLine{Old: old, New: now, Before: strings.TrimSuffix(l.Text, "\n")}
 		if !strings.HasSuffix(l.Text, "\n") {
@@ -195,7 +195,7 @@ func (s *Server) applyPreview(w http.ResponseWriter, r *http.Request) error {
 	return s.applied(w, r, (*patch.Patch).Check)
 }
 
-// apply applies the changes to the directory that the run's workspace was copied from.
+// apply applies the changes to the run's source directory.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) error {
 	if err := note(r, r.PathValue("run")); err != nil {
 		return err
@@ -203,13 +203,16 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) error {
 	return s.applied(w, r, (*patch.Patch).Apply)
 }
 
-func (s *Server) applied(w http.ResponseWriter, r *http.Request, do func(*patch.Patch, string) (patch.Result, error)) error {
+func (s *Server) applied(
+	w http.ResponseWriter, r *http.Request, do func(*patch.Patch, string) (patch.Result, error),
+) error {
 	body, err := s.changesOf(r)
 	if err != nil {
 		return err
 	}
 	if body.None != "" || body.Dir == "" {
-		return app.Fail(app.ExitConflict, fmt.Errorf("the changes of run %s cannot be applied here", body.ID), "run `workcell runs apply "+body.ID+" DIR`")
+		err := fmt.Errorf("the changes of run %s cannot be applied here", body.ID)
+		return app.Fail(app.ExitConflict, err, "run `workcell runs apply "+body.ID+" DIR`")
 	}
 	res, err := do(body.Patch, body.Dir)
 	if body.Result, body.Done = &res, r.Method == http.MethodPost; err != nil {
@@ -281,15 +284,17 @@ func (s *Server) rawOutput(w http.ResponseWriter, r *http.Request) error {
 type fileView struct {
 	Name      string
 	Size      int64
-	From, To  int64 // the part that is shown
+	From, To  int64 // the shown part
 	Prev      int64 // start of the part before it
 	IsImage   bool
 	Text, Hex string
 	Raw       string // URL of the whole file
 }
 
-// viewFile shows the part of a file that the request asks for. read returns at most n bytes from offset.
-func viewFile(r *http.Request, raw, name string, size int64, read func(offset, n int64) ([]byte, error)) (*fileView, error) {
+// viewFile shows the requested part of a file. read returns at most n bytes from offset.
+func viewFile(
+	r *http.Request, raw, name string, size int64, read func(offset, n int64) ([]byte, error),
+) (*fileView, error) {
 	from, _ := strconv.ParseInt(r.FormValue("offset"), 10, 64) // anything else means the start
 	from = min(max(from, 0), size)
 	data, err := read(from, piece)
@@ -303,7 +308,8 @@ func viewFile(r *http.Request, raw, name string, size int64, read func(offset, n
 	for i, p := range parts {
 		parts[i] = url.PathEscape(p)
 	}
-	v := &fileView{Name: name, Size: size, From: from, To: from + int64(len(data)), Prev: max(from-piece, 0), Raw: raw + strings.Join(parts, "/")}
+	v := &fileView{Name: name, Size: size, From: from, To: from + int64(len(data)), Prev: max(from-piece, 0)}
+	v.Raw = raw + strings.Join(parts, "/")
 	switch {
 	case from == 0 && size <= maxImage && imageType(data) != "":
 		v.IsImage = true
@@ -315,7 +321,7 @@ func viewFile(r *http.Request, raw, name string, size int64, read func(offset, n
 	return v, nil
 }
 
-// imageType returns the type of an image that browsers show without running anything in it, from its first bytes.
+// imageType returns the type of an image without active content, from its first bytes.
 func imageType(data []byte) string {
 	t := http.DetectContentType(data[:min(len(data), 512)])
 	if slices.Contains([]string{"image/png", "image/jpeg", "image/gif", "image/webp"}, t) {

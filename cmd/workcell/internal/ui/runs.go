@@ -30,7 +30,9 @@ type runsPage struct {
 }
 
 func runQuery(q url.Values) app.RunQuery {
-	return app.RunQuery{State: q.Get("state"), Workflow: q.Get("workflow"), Text: q.Get("q"), Before: q.Get("before"), Limit: runsPerPage}
+	return app.RunQuery{
+		State: q.Get("state"), Workflow: q.Get("workflow"), Text: q.Get("q"), Before: q.Get("before"), Limit: runsPerPage,
+	}
 }
 
 func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
@@ -44,7 +46,8 @@ func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 		q.Set("before", body.Next)
 		body.Older = "/runs?" + q.Encode()
 	}
-	return s.render(w, r, http.StatusOK, "runs", page{Title: "Runs", Nav: "runs", Events: "/events?" + r.URL.RawQuery, Body: body})
+	p := page{Title: "Runs", Nav: "runs", Events: "/events?" + r.URL.RawQuery, Body: body}
+	return s.render(w, r, http.StatusOK, "runs", p)
 }
 
 // head is the top of every page of a run.
@@ -54,7 +57,7 @@ type head struct {
 	Now time.Time
 }
 
-// Live reports whether the run's process is running, so that durations grow.
+// Live reports whether the run's process is running.
 func (h head) Live() bool { return h.State == app.RunRunning }
 
 // runHead returns the top of a run's page.
@@ -94,7 +97,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	for _, st := range h.Steps() {
 		if e := st.Entry; h.Live() && st.State == app.RunRunning && e.Agent != "" {
 			of := app.TranscriptOf{Step: e.Path, Visit: e.Visit, Attempt: e.Attempt}
-			talks[stepID(e)], _ = s.opts.App.Transcript(r.Context(), s.opts.Journal, h.ID, of) // nothing was said yet
+			talks[stepID(e)], _ = s.opts.App.Transcript(r.Context(), s.opts.Journal, h.ID, of) // it may be empty
 		}
 	}
 	body.timeline = newTimeline(h, traces, talks, body.All, q.Get("at"), q.Get("from"))
@@ -113,7 +116,8 @@ func (s *Server) cancel(w http.ResponseWriter, r *http.Request) error {
 	if err := note(r, id); err != nil {
 		return err
 	}
-	if _, err := s.opts.App.Cancel(r.Context(), s.opts.Journal, id, cancelWait); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	_, err := s.opts.App.Cancel(r.Context(), s.opts.Journal, id, cancelWait)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return redirect(w, r, "/runs/"+url.PathEscape(id))

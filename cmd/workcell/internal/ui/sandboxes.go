@@ -56,8 +56,8 @@ func (s *Server) closeManagers(ctx context.Context) error {
 type sandboxesPage struct {
 	Run      string // only the sandboxes of this run
 	Rows     []app.SandboxView
-	More     int      // sandboxes that are not shown
-	Problems []string // engines that do not answer
+	More     int      // number of hidden sandboxes
+	Problems []string // unavailable engines
 }
 
 // stale is the state of a sandbox whose engine does not answer. Its row comes from the records.
@@ -93,14 +93,18 @@ func (s *Server) listSandboxes(ctx context.Context) (out sandboxesPage, err erro
 			out.Problems = append(out.Problems, cmp.Or(name, "default backend")+": "+err.Error())
 			for _, info := range known {
 				if info.Backend == name {
-					out.Rows = append(out.Rows, app.SandboxView{ID: info.ID, Key: info.Key.String(), Run: info.Run, Backend: name, State: stale})
+					v := app.SandboxView{ID: info.ID, Key: info.Key.String(), Run: info.Run, Backend: name, State: stale}
+					out.Rows = append(out.Rows, v)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(out.Rows, func(a, b app.SandboxView) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID)) })
-	out.Rows = slices.CompactFunc(out.Rows, func(a, b app.SandboxView) bool { return a.ID == b.ID }) // the default backend is another one
+	slices.SortFunc(out.Rows, func(a, b app.SandboxView) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+	})
+	// The default backend also has its name.
+	out.Rows = slices.CompactFunc(out.Rows, func(a, b app.SandboxView) bool { return a.ID == b.ID })
 	slices.Sort(out.Problems)
 	return out, nil
 }
@@ -117,7 +121,8 @@ func (s *Server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	}
 	body.More = max(len(body.Rows)-maxSandboxes, 0)
 	body.Rows = body.Rows[:len(body.Rows)-body.More]
-	return s.render(w, r, http.StatusOK, "sandboxes", page{Title: "Sandboxes", Nav: "sandboxes", Events: "/events?sandboxes=1", Body: body})
+	p := page{Title: "Sandboxes", Nav: "sandboxes", Events: "/events?sandboxes=1", Body: body}
+	return s.render(w, r, http.StatusOK, "sandboxes", p)
 }
 
 // sandboxPage is the data of sandbox.html, exec.html, and sandboxfiles.html.
@@ -132,8 +137,8 @@ type sandboxPage struct {
 	Exec    string
 	Status  sandbox.ExecStatus
 	Lines   []outputLine
-	Cut     int      // lines that are not shown
-	Lost    int64    // chunks that the sandbox has discarded
+	Cut     int      // number of hidden lines
+	Lost    int64    // number of discarded chunks
 	Outputs []output // files with the whole output
 
 	// Of files.
@@ -149,9 +154,12 @@ type output struct {
 	Path string
 }
 
+// looker reads from a sandbox.
+type looker func(context.Context, *session.Session) error
+
 // look calls fn with a sandbox, without using it: the sandbox does not start, and its idle time continues. If the
 // sandbox cannot be read, the reason is in the page, and fn is not called.
-func (s *Server) look(r *http.Request, p *sandboxPage, fn func(context.Context, *session.Session) error) error {
+func (s *Server) look(r *http.Request, p *sandboxPage, fn looker) error {
 	ctx, id := r.Context(), r.PathValue("id")
 	list, err := s.listSandboxes(ctx)
 	if err != nil {
@@ -159,7 +167,8 @@ func (s *Server) look(r *http.Request, p *sandboxPage, fn func(context.Context, 
 	}
 	at := slices.IndexFunc(list.Rows, func(v app.SandboxView) bool { return v.ID == id })
 	if at < 0 {
-		return app.Fail(app.ExitNotFound, fmt.Errorf("sandbox %s not found", id), "it was removed, or its engine does not answer")
+		err := fmt.Errorf("sandbox %s not found", id)
+		return app.Fail(app.ExitNotFound, err, "check that its engine is running; it may have been removed")
 	}
 	p.SandboxView = list.Rows[at]
 	var box *session.Session
@@ -175,7 +184,7 @@ func (s *Server) look(r *http.Request, p *sandboxPage, fn func(context.Context, 
 }
 
 // showSandbox renders a page of a sandbox.
-func (s *Server) showSandbox(w http.ResponseWriter, r *http.Request, name string, body *sandboxPage, fn func(context.Context, *session.Session) error) error {
+func (s *Server) showSandbox(w http.ResponseWriter, r *http.Request, name string, body *sandboxPage, fn looker) error {
 	if err := s.look(r, body, fn); err != nil {
 		return err
 	}
@@ -260,7 +269,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// execEvents streams the output of a command. Each stream begins with the output that the sandbox has kept.
+// execEvents streams the output of a command. Each stream begins with the kept output.
 func (s *Server) execEvents(w http.ResponseWriter, r *http.Request) error {
 	return s.look(r, &sandboxPage{}, func(_ context.Context, box *session.Session) error {
 		e, end := s.stream(w, r)

@@ -1,8 +1,8 @@
 // Package ui serves the pages of `workcell ui`, which show runs and sandboxes in a browser. Pages are rendered on the
-// server and can be read without scripts. A script only replaces the parts that have changed.
+// server and can be read without scripts. A script only replaces changed parts.
 //
-// Everything that a journal, a trace, a sandbox, a model, or a tool contains is untrusted text. Templates escape it, and
-// render escapes control characters in the whole page.
+// The contents of journals, traces, sandboxes, models, and tools are untrusted text. Templates escape it, and render
+// escapes control characters in the whole page.
 package ui
 
 import (
@@ -55,10 +55,10 @@ const openStreams = httpguard.Requests + 1
 type Options struct {
 	App      *app.App
 	Journal  runstore.Store
-	URL      string           // scheme, host, and port of the links that the command prints
+	URL      string           // scheme, host, and port of login links
 	Hosts    []string         // further names of the server
-	Tokens   httpguard.Tokens // of clients that do not use a login link
-	ReadOnly bool             // leave out everything that changes something
+	Tokens   httpguard.Tokens // instead of login links
+	ReadOnly bool             // leave out all actions
 	State    string           // name of the state, for the footer
 	Version  string
 }
@@ -101,7 +101,7 @@ const (
 	reads routeKind = iota
 	acts            // changes something; not registered with ReadOnly
 	opens           // needs no login
-	live            // a stream that only a page of this server may open
+	live            // a stream for pages of this server only
 )
 
 // New returns a Server. The caller must close it.
@@ -110,7 +110,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		opts: o, mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
 		pages: map[string]*template.Template{}, assets: map[string][]byte{},
 		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{},
-		limiter: httpguard.NewLimiter(requestRate, httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},
+		limiter: httpguard.NewLimiter(requestRate,
+			httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},
 			httpguard.Limit{What: "streams", Each: maxStreams, All: maxStreams}),
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
@@ -172,13 +173,16 @@ func (s *Server) table() []route {
 	}
 }
 
-var contentTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var contentTypes = map[string]string{
+	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
 
 // load reads the templates, and compresses the assets.
 func (s *Server) load() error {
 	urls := map[string]string{}
-	funcs := template.FuncMap{"acts": func() bool { return !s.opts.ReadOnly }, "asset": func(name string) string { return urls[name] }}
-	maps.Copy(funcs, formats)
+	funcs := maps.Clone(formats)
+	funcs["acts"] = func() bool { return !s.opts.ReadOnly }
+	funcs["asset"] = func(name string) string { return urls[name] }
 	files, err := web.ReadDir("web")
 	errs := []error{err}
 	for _, f := range files {
@@ -204,8 +208,9 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
-	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types workcell"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; " +
+	"trusted-types workcell"
 
 // ServeHTTP handles one request. It does the cheap checks first, and checks the client's login before anything
 // expensive.
@@ -214,7 +219,8 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer w.Extend() // the server writes the rest of the answer after this
 	maps.Copy(w.Header(), http.Header{
 		"Content-Security-Policy": {policy}, "X-Content-Type-Options": {"nosniff"}, "Referrer-Policy": {"no-referrer"},
-		"Cross-Origin-Opener-Policy": {"same-origin"}, "Cross-Origin-Resource-Policy": {"same-origin"}, "Cache-Control": {"no-store"},
+		"Cross-Origin-Opener-Policy": {"same-origin"}, "Cross-Origin-Resource-Policy": {"same-origin"},
+		"Cache-Control": {"no-store"},
 	})
 	_, pattern := s.mux.Handler(r)
 	at := s.routes[pattern]
@@ -227,11 +233,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case !httpguard.HostAllowed(r.Host, s.opts.Hosts...):
 		http.Error(w, "unknown host name; see --allow-host", http.StatusMisdirectedRequest)
 		return
-	case s.origins.Check(r) != nil, at.kind == live && !httpguard.OriginAllowed(s.origins, r),
-		(r.Method == http.MethodPost || at.kind == live) && r.Header.Get("Cookie") != "" && r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") == "":
+	case (r.Method == http.MethodPost || at.kind == live) && !s.originAllowed(r):
 		http.Error(w, "requests from other pages are not allowed", http.StatusForbidden)
 		return
-	case at.kind != opens || pattern == "": // unknown paths too, so that the answer shows nothing
+	case at.kind != opens || pattern == "": // includes unknown paths, to reveal nothing
 		if !ok {
 			s.askLogin(w, r)
 			return
@@ -255,27 +260,31 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
+// originAllowed reports whether a request is from a page of this server, or from a program without cookies.
+func (s *Server) originAllowed(r *http.Request) bool {
+	unknown := r.Header.Get("Sec-Fetch-Site")+r.Header.Get("Origin") == ""
+	return httpguard.OriginAllowed(s.origins, r) && (r.Header.Get("Cookie") == "" || !unknown)
+}
+
 // page is the data of layout.html.
 type page struct {
 	Title, Nav string
 	Theme      string
 	Path       string
-	Events     string // URL of the stream that rings when the page has changed
-	ReadOnly   bool
-	State      string
-	Version    string
+	Events     string // URL of the stream of its changes
 	Body       any
+	Options
 }
 
-// render writes a page. If the client already has it, render answers 304.
+// render writes a page. If the client has this page, render answers 304.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) error {
-	p.Theme, p.Path, p.ReadOnly, p.State, p.Version = themeOf(r), r.URL.RequestURI(), s.opts.ReadOnly, s.opts.State, s.opts.Version
+	p.Theme, p.Path, p.Options = themeOf(r), r.URL.RequestURI(), s.opts
 	var b bytes.Buffer
 	if err := s.pages[name].Execute(&b, p); err != nil {
 		return err
 	}
-	// Templates escape HTML. This escapes control characters, invisible characters, and characters that change the
-	// direction of text.
+	// Templates escape HTML. This escapes control characters, invisible characters, and changes of the text
+	// direction.
 	text := sanitize.Text(b.String())
 	tag := `"` + digest([]byte(text)) + `"`
 	w.Header().Set("ETag", tag)
@@ -296,10 +305,11 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	code, todo := app.Classify(err)
 	status := cmp.Or(map[int]int{
-		app.ExitNotFound: http.StatusNotFound, app.ExitConflict: http.StatusConflict, app.ExitUnavailable: http.StatusServiceUnavailable,
-		app.ExitUsage: http.StatusBadRequest, app.ExitInvalid: http.StatusBadRequest,
+		app.ExitNotFound: http.StatusNotFound, app.ExitConflict: http.StatusConflict, app.ExitUsage: http.StatusBadRequest,
+		app.ExitInvalid: http.StatusBadRequest, app.ExitUnavailable: http.StatusServiceUnavailable,
 	}[code], http.StatusInternalServerError)
-	if err := s.render(w, r, status, "error", page{Title: http.StatusText(status), Body: []any{status, err, todo}}); err != nil {
+	p := page{Title: http.StatusText(status), Body: []any{status, err, todo}}
+	if err := s.render(w, r, status, "error", p); err != nil {
 		http.Error(w, "cannot render the page", http.StatusInternalServerError)
 	}
 }
@@ -340,9 +350,12 @@ const themeCookie = "wc_theme"
 // theme changes the colors of the client's pages. It changes nothing on the server.
 func theme(w http.ResponseWriter, r *http.Request) error {
 	next := map[string]string{"": "light", "light": "dark", "dark": ""}[themeOf(r)]
-	http.SetCookie(w, &http.Cookie{Name: themeCookie, Value: next, Path: "/", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{
+		Name: themeCookie, Value: next, Path: "/", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	})
 	back := r.PostFormValue("back")
-	if u, err := url.Parse(back); err != nil || u.Host+u.Scheme != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") {
+	u, err := url.Parse(back)
+	if err != nil || u.Host+u.Scheme != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") {
 		back = "/runs"
 	}
 	return redirect(w, r, back)

@@ -24,13 +24,15 @@ import (
 
 // formats are the functions of the templates.
 var formats = template.FuncMap{
-	"add": func(a, b int) int { return a + b }, "age": age, "base": path.Base, "bytes": byteSize, "cost": cost, "count": count,
-	"cut":  func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
-	"json": jsonText, "letter": func(kind string) string {
+	"add": func(a, b int) int { return a + b }, "age": age, "base": path.Base, "bytes": byteSize, "cost": cost,
+	"count": count, "json": jsonText, "milli": time.Time.UnixMilli, "plural": app.Counted, "seg": url.PathEscape,
+	"sign": sign, "took": took, "usage": usageText,
+	"cut": func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
+	"letter": func(kind string) string {
 		return map[string]string{"agent": "A", "model": "M", "tool": "T", "other": "S"}[kind]
 	},
-	"milli": time.Time.UnixMilli, "ms": func(n int64) string { return took(time.Duration(n) * time.Millisecond) }, "plural": app.Counted,
-	"seg": url.PathEscape, "sign": sign, "stamp": func(t time.Time) string { return t.Local().Format(time.DateTime) }, "took": took, "usage": usageText,
+	"ms":    func(n int64) string { return took(time.Duration(n) * time.Millisecond) },
+	"stamp": func(t time.Time) string { return t.Local().Format(time.DateTime) },
 }
 
 // took returns a duration with about three digits.
@@ -48,7 +50,7 @@ func took(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d:%02d", d/time.Hour, d%time.Hour/time.Minute, d%time.Minute/time.Second)
 }
 
-// age returns how long ago a time was, without seconds, so that pages do not change all the time.
+// age returns how long ago a time was, without seconds, to change the page less often.
 func age(t time.Time) string {
 	switch d := time.Since(t); {
 	case t.IsZero():
@@ -96,11 +98,11 @@ func jsonText(v any) string {
 	return b.String()
 }
 
-// sign returns the character for a state, so that states differ not only by color.
+// sign returns the character for a state, to distinguish states without colors.
 func sign(state string) string {
 	return cmp.Or(map[string]string{
-		app.RunRunning: "●", app.RunQueued: "◌", app.RunInterrupted: "‖", string(workflow.Succeeded): "✓", string(workflow.Failed): "✗",
-		string(workflow.Cancelled): "⊘", string(workflow.TimedOut): "◷", string(workflow.StatusSkipped): "–",
+		app.RunRunning: "●", app.RunQueued: "◌", app.RunInterrupted: "‖", string(workflow.Succeeded): "✓",
+		string(workflow.Failed): "✗", string(workflow.Cancelled): "⊘", string(workflow.TimedOut): "◷", "skipped": "–",
 		"stopped": "‖", "kept": "▪", "created": "◌", "removing": "◌", "lost": "✗", "completed": "✓", "killed": "⊘",
 	}[state], "?")
 }
@@ -184,8 +186,8 @@ type cell struct {
 	style
 }
 
-// screen converts output of a program to lines. It applies colors, carriage returns, and backspaces. Every other control
-// character is text. The zero value is an empty screen.
+// screen converts output of a program to lines. It applies colors, carriage returns, and backspaces. Every other
+// control character is text. The zero value is an empty screen.
 type screen struct {
 	style
 	rest  []byte // may be the start of a character or of a color
@@ -198,7 +200,7 @@ var (
 	begun  = regexp.MustCompile(`^\x1b(\[[0-9;]{0,64})?$`) // more bytes may make it a color
 )
 
-// write adds output and returns the lines that it completed.
+// write adds output and returns the completed lines.
 func (s *screen) write(p []byte) (lines []line) {
 	p = append(s.rest, p...)
 	s.rest = nil

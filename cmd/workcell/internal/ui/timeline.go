@@ -48,7 +48,7 @@ type row struct {
 	X, W        int // of its bar
 	Live        bool
 	Selected    bool
-	More        int    // number of its rows that are not shown
+	More        int    // number of its hidden rows
 	Next        string // from parameter for the next of these rows
 
 	step *app.StepView
@@ -66,8 +66,10 @@ func (r row) Source() string {
 }
 
 // newTimeline returns the timeline. at is the ID of the selected row. If it is empty, the first row to look at is
-// selected: the step that failed, or the step that is running.
-func newTimeline(h head, traces []*runtrace.Trace, talks map[string][]app.TranscriptPart, all bool, at, from string) timeline {
+// selected: the failed step, or the running step.
+func newTimeline(
+	h head, traces []*runtrace.Trace, talks map[string][]app.TranscriptPart, all bool, at, from string,
+) timeline {
 	t := timeline{Follow: at == ""}
 	spans := spansByStep(traces, all)
 	steps := h.Steps()
@@ -154,10 +156,13 @@ func stepRow(st app.StepView, h head) row {
 }
 
 func spanRows(list []runtrace.Row, depth int) (rows []row) {
-	kinds := map[runtrace.Kind]string{runtrace.Agent: "agent", runtrace.LLM: "model", runtrace.Tool: "tool", runtrace.Other: "other"}
+	kinds := map[runtrace.Kind]string{
+		runtrace.Agent: "agent", runtrace.LLM: "model", runtrace.Tool: "tool", runtrace.Other: "other",
+	}
 	for _, sp := range list {
 		label := strings.TrimPrefix(strings.TrimPrefix(sp.Label, semconv.ExecuteTool+" "), semconv.InvokeAgent+" ")
-		r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kinds[sp.Kind], Label: label, Start: sp.Start, Took: sp.End.Sub(sp.Start), span: &sp}
+		r := row{ID: sp.ID, Depth: depth + sp.Depth, Kind: kinds[sp.Kind], Label: label, Start: sp.Start, span: &sp}
+		r.Took = sp.End.Sub(sp.Start)
 		if sp.Failed {
 			r.State = string(workflow.StatusFailed)
 		}
@@ -236,7 +241,7 @@ type pane struct {
 // value is text or JSON.
 type value struct {
 	Name, Text string
-	Cut        int    // bytes that are not shown
+	Cut        int    // number of hidden bytes
 	Whole      string // URL of the whole value; empty if there is none
 }
 
@@ -252,7 +257,7 @@ func newValue(name, text, whole string) value {
 type stream struct {
 	Name  string
 	Lines []line
-	Cut   int // bytes that are not shown
+	Cut   int // number of hidden bytes
 	Whole string
 }
 
@@ -263,7 +268,9 @@ func newPane(r row) *pane {
 		for _, key := range slices.Sorted(maps.Keys(r.span.Attributes)) {
 			p.Facts = append(p.Facts, [2]string{key, r.span.Attributes[key]})
 		}
-		p.Facts = append(p.Facts, [2]string{"events", strings.Join(r.span.Events, ", ")})
+		for _, e := range r.span.Events {
+			p.Facts = append(p.Facts, [2]string{"event", e})
+		}
 	case r.part != nil && r.part.Tool == "":
 		p.Values = []value{newValue("Answer", r.part.Text, "")}
 	case r.part != nil:

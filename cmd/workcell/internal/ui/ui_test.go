@@ -38,6 +38,7 @@ type rig struct {
 	client  *http.Client // logged in
 	app     *app.App
 	journal runstore.Store
+	owner   string // of runs; not alive unless the test joins
 }
 
 func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
@@ -48,7 +49,8 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 		t.Fatal(err)
 	}
 	// No engine answers.
-	env := map[string]string{"HOME": dir, "DOCKER_HOST": "unix://" + dir + "/docker.sock", "CONTAINERD_ADDRESS": dir + "/containerd.sock"}
+	env := map[string]string{"HOME": dir, "DOCKER_HOST": "unix://" + dir + "/docker.sock",
+		"CONTAINERD_ADDRESS": dir + "/containerd.sock"}
 	a := app.New(app.Options{
 		Env:    func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		Stderr: io.Discard, StateDir: filepath.Join(dir, "state"), Config: none, Command: "workcell ui",
@@ -59,15 +61,17 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 	}
 	t.Cleanup(func() { _ = j.Close() })
 	web := httptest.NewUnstartedServer(nil)
-	tokens, err := httpguard.NewTokens([]httpguard.Token{{Name: "ana", Secret: secret}, {Name: "old", Secret: "old" + secret, Expires: time.Now().Add(-time.Hour)}})
+	tokens, err := httpguard.NewTokens([]httpguard.Token{{Name: "ana", Secret: secret},
+		{Name: "old", Secret: "old" + secret, Expires: time.Now().Add(-time.Hour)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := ui.Options{App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(), Hosts: []string{"workcell.localhost"}, Tokens: tokens, State: "state.db", Version: "test"}
+	o := ui.Options{App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(),
+		Hosts: []string{"workcell.localhost"}, Tokens: tokens, State: "state.db", Version: "test"}
 	for _, f := range set {
 		f(&o)
 	}
-	r := &rig{t: t, web: web, app: a, journal: j}
+	r := &rig{t: t, web: web, app: a, journal: j, owner: "owner"}
 	if r.server, err = ui.New(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -86,10 +90,10 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 	return r
 }
 
-// jar is a cookie jar that sends all cookies to every port of a host, as browsers do.
+// jar is a cookie jar. It sends all cookies to every port of a host, as browsers do.
 type jar map[string]*http.Cookie
 
-// browser returns a client with cookies that has not logged in.
+// browser returns a client with cookies, without a login.
 func (r *rig) browser() *http.Client {
 	cookies := jar{}
 	return &http.Client{Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -138,7 +142,7 @@ func (r *rig) get(c *http.Client, url string, set ...func(*http.Request)) *http.
 	return r.do(c, http.MethodGet, url, set...)
 }
 
-// page returns a page that must exist.
+// page returns an existing page.
 func (r *rig) page(url string) string {
 	r.t.Helper()
 	res := r.get(r.client, url)
@@ -212,7 +216,7 @@ func (r *rig) add(id string, entries ...workflow.Entry) {
 	if err != nil {
 		known = nil
 	}
-	j := r.journal.For("owner", `{"workflow":"/src/wf.yaml","backend":"local"}`)
+	j := r.journal.For(r.owner, `{"workflow":"/src/wf.yaml","backend":"local"}`)
 	for i, e := range entries {
 		e.RunID, e.Seq, e.Time = id, int64(len(known)+i+1), time.Now()
 		if err := j.Append(r.t.Context(), e); err != nil {
@@ -221,18 +225,21 @@ func (r *rig) add(id string, entries ...workflow.Entry) {
 	}
 }
 
-// addRun adds a run with one command that printed output and failed.
+// addRun adds a run with one failed command and its output.
 func (r *rig) addRun(id, name, output string) {
 	r.t.Helper()
 	r.add(id,
 		workflow.Entry{Kind: workflow.EventRunStarted, Workflow: name, Input: map[string]any{"in": output}},
-		workflow.Entry{Kind: workflow.EventStepStarted, Path: "test", Step: "test", Type: workflow.TypeExec, Visit: 1, Attempt: 1},
+		workflow.Entry{Kind: workflow.EventStepStarted, Path: "test", Step: "test", Type: workflow.TypeExec, Visit: 1,
+			Attempt: 1},
 		workflow.Entry{
-			Kind: workflow.EventStepFinished, Path: "test", Step: "test", Type: workflow.TypeExec, Visit: 1, Attempt: 1, Status: workflow.StatusFailed,
-			Error: &workflow.Error{Code: "exit_code", Message: "exit 3 " + output}, Has: true,
+			Kind: workflow.EventStepFinished, Path: "test", Step: "test", Type: workflow.TypeExec, Visit: 1, Attempt: 1,
+			Status: workflow.StatusFailed,
+			Error:  &workflow.Error{Code: "exit_code", Message: "exit 3 " + output}, Has: true,
 			Output: map[string]any{"stdout": output, "stderr": "", "exit_code": int64(3)},
 		},
-		workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: &workflow.Error{Code: "exit_code", Message: "exit 3 " + output}})
+		workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Failed,
+			Error: &workflow.Error{Code: "exit_code", Message: "exit 3 " + output}})
 }
 
 // addResults adds outputs, and a patch from before to after.
@@ -265,7 +272,8 @@ func TestLogin(t *testing.T) {
 		t.Fatalf("login: %s to %q", res.Status, res.Header.Get("Location"))
 	}
 	c := res.Cookies()[0]
-	if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Domain != "" || c.Secure || !strings.HasPrefix(c.Name, "wc_") {
+	if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Domain != "" || c.Secure ||
+		!strings.HasPrefix(c.Name, "wc_") {
 		t.Errorf("cookie %v", c)
 	}
 	if res := r.get(first, "/runs"); res.StatusCode != http.StatusOK {
@@ -274,18 +282,25 @@ func TestLogin(t *testing.T) {
 	if res := r.get(r.browser(), link); res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("second use of the link: %s", res.Status)
 	}
-	for name, value := range map[string]string{"changed": c.Value + "x", "later": strings.Replace(c.Value, ".", ".9", 1), "empty": "", "dots": "..."} {
-		if res := r.get(http.DefaultClient, "/runs", func(req *http.Request) { req.AddCookie(&http.Cookie{Name: c.Name, Value: value}) }); res.StatusCode != http.StatusUnauthorized {
+	for name, value := range map[string]string{"changed": c.Value + "x",
+		"later": strings.Replace(c.Value, ".", ".9", 1), "empty": "", "dots": "..."} {
+		if res := r.get(http.DefaultClient, "/runs",
+			func(req *http.Request) {
+				req.AddCookie(&http.Cookie{Name: c.Name,
+					Value: value})
+			}); res.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s cookie: %s", name, res.Status)
 		}
 	}
 	for token, status := range map[string]int{secret: 200, "old" + secret: 401, "": 401, "x": 401} {
-		if res := r.get(http.DefaultClient, "/runs", func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+token) }); res.StatusCode != status {
+		if res := r.get(http.DefaultClient, "/runs",
+			func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+token) }); res.StatusCode != status {
 			t.Errorf("token %q: %s", token, res.Status)
 		}
 	}
 	for key, status := range map[string]int{r.server.Key(): 200, secret: 404, "": 404} {
-		res := r.do(http.DefaultClient, http.MethodPost, "/link", func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+key) })
+		res := r.do(http.DefaultClient, http.MethodPost, "/link",
+			func(req *http.Request) { req.Header.Set("Authorization", "Bearer "+key) })
 		if res.StatusCode != status {
 			t.Errorf("link with key %q: %s", key, res.Status)
 		}
@@ -320,14 +335,16 @@ func TestStrangers(t *testing.T) {
 	}
 	for pattern, kind := range routes {
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{$}", "", "{run}", "run_strangers", "{path...}", "a/b", "{seq}", "3", "{field}", "stdout", "{id}", "sbx_1", "{exec}", "exec_1", "{hash}", "x", "{name}", "y").Replace(path)
+		path = strings.NewReplacer("{$}", "", "{run}", "run_strangers", "{path...}", "a/b", "{seq}", "3", "{field}",
+			"stdout", "{id}", "sbx_1", "{exec}", "exec_1", "{hash}", "x", "{name}", "y").Replace(path)
 		check := func(name string, c *http.Client, status int, set ...func(*http.Request)) {
 			t.Helper()
 			if res := full.do(c, method, path, set...); res.StatusCode != status {
 				t.Errorf("%s, %s: %s, want %d", pattern, name, res.Status, status)
 			}
 		}
-		check("foreign host", full.client, http.StatusMisdirectedRequest, func(req *http.Request) { req.Host = "attacker.example" })
+		check("foreign host", full.client, http.StatusMisdirectedRequest,
+			func(req *http.Request) { req.Host = "attacker.example" })
 		if kind != "opens" {
 			check("no login", full.browser(), http.StatusUnauthorized)
 		}
@@ -335,11 +352,13 @@ func TestStrangers(t *testing.T) {
 			check("other site", full.client, http.StatusForbidden, site("cross-site"))
 			check("other port", full.client, http.StatusForbidden, site("same-site"))
 			check("other origin", full.client, http.StatusForbidden, origin("http://attacker.example"))
-			check("no origin", full.client, http.StatusForbidden, func(req *http.Request) { req.Header["Sec-Fetch-Site"] = nil })
+			check("no origin", full.client, http.StatusForbidden,
+				func(req *http.Request) { req.Header["Sec-Fetch-Site"] = nil })
 			check("null origin", full.client, http.StatusForbidden, origin("null"))
 		}
 		if kind == "acts" {
-			if res := reader.do(reader.client, method, path); res.StatusCode != http.StatusNotFound && res.StatusCode != http.StatusMethodNotAllowed {
+			if res := reader.do(reader.client, method, path); res.StatusCode != http.StatusNotFound &&
+				res.StatusCode != http.StatusMethodNotAllowed {
 				t.Errorf("%s, read-only: %s", pattern, res.Status)
 			}
 		}
@@ -365,7 +384,8 @@ func TestHostileText(t *testing.T) {
 		tree := patch.Tree{name + "é.txt": file("one\n" + plain + "\n"), "b.svg": file("<svg onload=alert(1)>" + plain)}
 		r.addResults("run_text", "/src/"+name, tree, patch.Tree{name + "é.txt": file("one\ntwo\n")}, tree)
 		for _, at := range []string{
-			"/runs", "/runs?workflow=" + url.QueryEscape(words) + "&q=exit", "/runs/run_text", "/runs/run_text?at=test@1.1", "/runs/run_text/changes", "/runs/run_text/changes?file=1",
+			"/runs", "/runs?workflow=" + url.QueryEscape(words) + "&q=exit", "/runs/run_text", "/runs/run_text?at=test@1.1",
+			"/runs/run_text/changes", "/runs/run_text/changes?file=1",
 			"/runs/run_text/files?file=b.svg", "/runs/run_text/journal", "/login?t=" + "%3Cscript%3E",
 		} {
 			res := r.get(r.client, at)
@@ -381,8 +401,10 @@ func TestHostileText(t *testing.T) {
 				want(t, body, "alert(1)", "{{.Secret}}", `\x1b]0;title\x07`, `\u202etxet`, `\xff\xfe`)
 			}
 		}
-		if res := r.get(r.client, "/runs/run_text/raw/b.svg?inline=1"); res.Header.Get("Content-Type") != "application/octet-stream" ||
-			!strings.HasPrefix(res.Header.Get("Content-Disposition"), "attachment") || !strings.Contains(res.Header.Get("Content-Security-Policy"), "sandbox") {
+		res := r.get(r.client, "/runs/run_text/raw/b.svg?inline=1")
+		if res.Header.Get("Content-Type") != "application/octet-stream" ||
+			!strings.HasPrefix(res.Header.Get("Content-Disposition"), "attachment") ||
+			!strings.Contains(res.Header.Get("Content-Security-Policy"), "sandbox") {
 			t.Errorf("an SVG image has the headers %v", res.Header)
 		}
 	}
@@ -395,7 +417,7 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-// TestHeaders verifies the headers that keep pages apart, that no page has code or styles of its own, and that the
+// TestHeaders verifies the headers that keep pages apart, that no page has inline code or styles, and that the
 // assets are small.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
@@ -405,8 +427,10 @@ func TestHeaders(t *testing.T) {
 		res := r.get(r.client, at)
 		h := res.Header
 		csp := h.Get("Content-Security-Policy")
-		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self'; style-src 'self'") || strings.Contains(csp, "unsafe") || h.Get("Cache-Control") != "no-store" ||
-			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cross-Origin-Opener-Policy") != "same-origin" {
+		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self'; style-src 'self'") ||
+			strings.Contains(csp, "unsafe") || h.Get("Cache-Control") != "no-store" ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" ||
+			h.Get("Cross-Origin-Opener-Policy") != "same-origin" {
 			t.Errorf("%s has the headers %v", at, h)
 		}
 		total := 0
@@ -426,7 +450,8 @@ func TestHeaders(t *testing.T) {
 						t.Fatal(err)
 					}
 					total += len(text(t, res))
-					if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
+					if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusOK ||
+						!strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
 						t.Errorf("%s: %s, %v", a.Val, res.Status, err)
 					}
 				}
@@ -437,7 +462,10 @@ func TestHeaders(t *testing.T) {
 		}
 	}
 	tag := r.get(r.client, "/runs").Header.Get("ETag")
-	if res := r.get(r.client, "/runs", func(req *http.Request) { req.Header.Set("If-None-Match", tag) }); res.StatusCode != http.StatusNotModified {
+	if res := r.get(r.client, "/runs", func(req *http.Request) {
+		req.Header.Set("If-None-Match",
+			tag)
+	}); res.StatusCode != http.StatusNotModified {
 		t.Errorf("an unchanged page: %s", res.Status)
 	}
 	res := r.do(r.client, http.MethodPost, "/theme?", func(req *http.Request) {
@@ -473,13 +501,57 @@ func TestRuns(t *testing.T) {
 		t.Errorf("%d rows of a workflow", n)
 	}
 	want(t, r.page("/runs?state=succeeded"), "No run matches")
-	want(t, r.page("/runs/run_list07"), "✗ failed", "exit 3 out", "exit code", "stdout", "cost not known", "no spans are stored")
+	want(t, r.page("/runs/run_list07"), "✗ failed", "exit 3 out", "exit code", "stdout", "cost not known",
+		"no spans are stored")
 	want(t, r.page("/runs/run_list07/journal"), "step_finished")
 	if res := r.get(r.client, "/runs/run_none"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("unknown run: %s", res.Status)
 	}
 	if got := text(t, r.get(r.client, "/runs/run_list07/steps/3/stdout")); got != "out" {
 		t.Errorf("download: %q", got)
+	}
+}
+
+// TestRunningAgent verifies that the page of a running agent shows its answers and tool calls, and that durations grow
+// only while the run's process is alive.
+func TestRunningAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	place, err := r.app.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := place.OpenRecords(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, leave, err := records.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	r.owner = owner
+	e := workflow.Entry{Path: "fix", Step: "fix", Type: workflow.TypeAgent, Agent: "fixer", Visit: 1, Attempt: 1}
+	began, turn, call := e, e, e
+	began.Kind, turn.Kind, call.Kind = workflow.EventStepStarted, workflow.EventStepProgress, workflow.EventStepProgress
+	turn.Conversation = []byte(`{"turn":{"number":1,"messages":[{"content":[{"text":"go"}],"role":"user"}],` +
+		`"answer":{"content":[{"text":"I look <b>first</b>."},{"toolRequest":{"name":"read","ref":"1","input":{"path":"a.py"}}},` +
+		`{"toolRequest":{"name":"list","ref":"2"}}],"role":"model"}}}`)
+	call.Conversation = []byte(`{"call":{"turn":1,"ref":"1","result":{"output":{"text":"print"}}}}`)
+	r.add("run_agent", workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "wf"}, began, turn, call)
+	page := r.page("/runs/run_agent")
+	want(t, page, "● running", "fixer", "I look <b>first</b>.", "read", "list")
+	if n := strings.Count(page, "k-live"); n != 2 { // the step and the call without a result
+		t.Errorf("%d running rows", n)
+	}
+	want(t, r.page("/runs/run_agent?at=fix@1.1/2"), "Arguments", `"path": "a.py"`, "Result", `"text": "print"`)
+	if err := leave(); err != nil {
+		t.Fatal(err)
+	}
+	page = r.page("/runs/run_agent")
+	want(t, page, "‖ interrupted", "workcell runs resume run_agent")
+	if strings.Contains(page, "data-since") {
+		t.Error("a duration grows after the process has exited")
 	}
 }
 
@@ -505,8 +577,8 @@ func TestTimelineFolds(t *testing.T) {
 	}
 }
 
-// TestApply verifies that the preview of the changes is what applying them does, that a changed file is left alone, and
-// that applying twice is no error.
+// TestApply verifies that the preview of the changes shows the effect of applying them, that a changed file is left
+// alone, and that applying twice has no effect.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -515,7 +587,8 @@ func TestApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := patch.Tree{"cart.py": file("a\nb\nc\n"), "both.txt": file("old\n"), "logo": file("\x00\x01")}
-	after := patch.Tree{"cart.py": file("a\nB\nc\n"), "both.txt": file("new\n"), "logo": file("\x00\x02"), "added.txt": file("hello\n")}
+	after := patch.Tree{"cart.py": file("a\nB\nc\n"), "both.txt": file("new\n"), "logo": file("\x00\x02"),
+		"added.txt": file("hello\n")}
 	if res, err := before.Write(dir, nil, false); err != nil || len(res.Conflicts) > 0 {
 		t.Fatal(err, res)
 	}
@@ -541,7 +614,8 @@ func TestApply(t *testing.T) {
 		}
 	}
 	want(t, text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply")), "added.txt already has the changes")
-	if got := text(t, r.get(r.client, "/runs/run_apply/patch?file=2")); !strings.Contains(got, "-b\n+B\n") || strings.Contains(got, "added.txt") {
+	if got := text(t, r.get(r.client, "/runs/run_apply/patch?file=2")); !strings.Contains(got, "-b\n+B\n") ||
+		strings.Contains(got, "added.txt") {
 		t.Errorf("patch: %s", got)
 	}
 	want(t, r.page("/runs/run_apply/changes?filter=cart"), "cart.py")
@@ -566,17 +640,21 @@ func TestFiles(t *testing.T) {
 	r.addRun("run_files", "wf", "out")
 	png := "\x89PNG\r\n\x1a\n" + strings.Repeat("\x00", 32)
 	r.addResults("run_files", "", patch.Tree{
-		"dist/a b.txt": file(strings.Repeat("0123456789abcde\n", 20_000)), "logo.png": file(png), "data.bin": file("\x00\x01\x02"),
+		"dist/a b.txt": file(strings.Repeat("0123456789abcde\n",
+			20_000)), "logo.png": file(png), "data.bin": file("\x00\x01\x02"),
 	}, nil, nil)
 	want(t, r.page("/runs/run_files/files"), "dist/a b.txt", "logo.png", "Select a file")
 	first := r.page("/runs/run_files/files?file=dist/a+b.txt")
 	want(t, first, "Bytes 0 to 262144 of 320000", "next part")
-	want(t, r.page("/runs/run_files/files?file=dist/a+b.txt&offset=262144"), "Bytes 262144 to 320000 of 320000", "previous part")
+	want(t, r.page("/runs/run_files/files?file=dist/a+b.txt&offset=262144"), "Bytes 262144 to 320000 of 320000",
+		"previous part")
 	want(t, r.page("/runs/run_files/files?file=data.bin"), "This file is not text", "00 01 02")
-	if !strings.Contains(r.page("/runs/run_files/files?file=logo.png"), `<img src="/runs/run_files/raw/logo.png?inline=1"`) {
+	if !strings.Contains(r.page("/runs/run_files/files?file=logo.png"),
+		`<img src="/runs/run_files/raw/logo.png?inline=1"`) {
 		t.Error("the image is not shown")
 	}
-	if res := r.get(r.client, "/runs/run_files/raw/logo.png?inline=1"); res.Header.Get("Content-Type") != "image/png" || text(t, res) != png {
+	res := r.get(r.client, "/runs/run_files/raw/logo.png?inline=1")
+	if res.Header.Get("Content-Type") != "image/png" || text(t, res) != png {
 		t.Errorf("image: %v", res.Header)
 	}
 	if res := r.get(r.client, "/runs/run_files/raw/none"); res.StatusCode != http.StatusNotFound {
@@ -589,12 +667,14 @@ func TestFiles(t *testing.T) {
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	step := workflow.Entry{Path: "a", Step: "a", Type: workflow.TypeExec, Visit: 1, Attempt: 1, Kind: workflow.EventStepStarted}
+	step := workflow.Entry{Path: "a", Step: "a", Type: workflow.TypeExec, Visit: 1, Attempt: 1,
+		Kind: workflow.EventStepStarted}
 	r.add("run_live", workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "wf"})
 	if body := r.page("/runs/run_live"); !strings.Contains(body, `data-events="/events?run=run_live&amp;after=1"`) {
 		t.Fatal("the page has no stream")
 	}
-	res := r.get(r.client, "/events?run=run_live&after=0", func(req *http.Request) { req.Header.Set("Last-Event-ID", "1") })
+	res := r.get(r.client, "/events?run=run_live&after=0",
+		func(req *http.Request) { req.Header.Set("Last-Event-ID", "1") })
 	r.add("run_live", step)
 	buffer := make([]byte, 4096)
 	var got []byte
@@ -613,7 +693,8 @@ func TestEvents(t *testing.T) {
 	if bytes.Contains(got, []byte("id: 1\n")) {
 		t.Errorf("an entry is sent twice: %s", got)
 	}
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") || res.Header.Get("X-Accel-Buffering") != "no" {
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") ||
+		res.Header.Get("X-Accel-Buffering") != "no" {
 		t.Errorf("headers %v", res.Header)
 	}
 }
@@ -665,7 +746,8 @@ func TestTemplates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name != "layout.html" && (!bytes.Contains(raw, []byte(`{{define "main"}}`)) || bytes.Contains(raw, []byte("<script"))) {
+		if name != "layout.html" && (!bytes.Contains(raw, []byte(`{{define "main"}}`)) ||
+			bytes.Contains(raw, []byte("<script"))) {
 			t.Errorf("%s is not a page without scripts", name)
 		}
 	}

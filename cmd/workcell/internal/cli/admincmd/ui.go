@@ -112,7 +112,8 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	defer j.Close() // every change was written before it was acknowledged
 	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
 		s, err := ui.New(ctx, ui.Options{
-			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens, ReadOnly: o.readOnly,
+			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts,
+				uiName), Tokens: tokens, ReadOnly: o.readOnly,
 			State: name, Version: a.Options.Version,
 		})
 		if err != nil {
@@ -175,7 +176,7 @@ func (o *uiOptions) url(at net.Addr, cert *tls.Config) string {
 	return scheme(cert) + "://" + net.JoinHostPort(host, port)
 }
 
-// show prints a login link and opens a browser, if the user has one.
+// show prints a login link. If the host has a screen, it also opens a browser.
 func (o *uiOptions) show(a *command, link string) error {
 	if _, err := fmt.Fprintln(a.Stdout, link); err != nil {
 		return err
@@ -191,7 +192,7 @@ func (o *uiOptions) show(a *command, link string) error {
 	return nil
 }
 
-// linkOf returns a login link of the running server that a file describes, or an empty string if it is not running.
+// linkOf returns a login link of the running server from its file. Without such a server, it returns an empty string.
 func linkOf(ctx context.Context, file string) string {
 	raw, err := os.ReadFile(file)
 	var at running

@@ -11,7 +11,11 @@ import (
 )
 
 func newUICmd(*command) *cobra.Command {
-	return &cobra.Command{Use: "ui", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
-		return app.Fail(app.ExitUnavailable, errors.New("this build does not include the pages (tag no_ui)"), "use a build without the tag no_ui")
-	}}
+	run := func(*cobra.Command, []string) error {
+		return app.Fail(app.ExitUnavailable, errors.New("this build does not include the pages (tag no_ui)"),
+			"use a build without the tag no_ui")
+	}
+	cmd := &cobra.Command{Use: "ui", Short: "Not available in this build", Hidden: true, RunE: run}
+	cmd.DisableFlagParsing = true
+	return cmd
 }

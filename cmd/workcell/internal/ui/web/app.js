@@ -59,7 +59,12 @@ function listen() {
   if (!url) return say("");
   stream = new EventSource(url);
   stream.onopen = () => { say("live"); refresh(); };
-  stream.onerror = () => say("not connected");
+  stream.onerror = () => {
+    say("not connected");
+    if (stream?.readyState !== EventSource.CLOSED) return; // it connects again
+    stream = null;
+    setTimeout(() => { refresh(); listen(); }, 3000);
+  };
   stream.addEventListener("change", refresh);
   stream.addEventListener("end", () => { stream.close(); say(""); refresh(); });
 }

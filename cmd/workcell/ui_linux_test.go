@@ -1,0 +1,112 @@
+//go:build !no_ui
+
+package main
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/workcell-dev/workcell/sandbox"
+)
+
+// serveUI starts `workcell ui` and returns a client after its login. at is the server's URL.
+func (u user) serveUI(args ...string) (c *http.Client, at string, stop func()) {
+	cmd := u.command(append([]string{"ui", "--no-open", "--listen", "127.0.0.1:0"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	jar, _ := cookiejar.New(nil) // never fails
+	c = &http.Client{Jar: jar}
+	link, err := url.Parse(strings.TrimSpace(line))
+	if err != nil || link.Hostname() != "workcell.localhost" {
+		u.t.Fatalf("link %q: %v", line, err)
+	}
+	link.Host = "127.0.0.1:" + link.Port()
+	if page := u.fetch(c, link.String()); !strings.Contains(page, "<h1>Runs</h1>") {
+		u.t.Errorf("after the login: %s", page)
+	}
+	return c, "http://" + link.Host, func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Wait()                          // ended by the signal
+	}
+}
+
+func (u user) fetch(c *http.Client, at string) string {
+	u.t.Helper()
+	req, err := http.NewRequestWithContext(u.t.Context(), http.MethodGet, at, nil)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	res, err := c.Do(req)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		u.t.Errorf("%s: %s, %v: %s", at, res.Status, err, body)
+	}
+	return string(body)
+}
+
+// TestUISandboxes verifies that the pages show a sandbox of another process, its commands with their output, and its
+// files, and that a second command finds the running server.
+func TestUISandboxes(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	_, s := ownedSandbox(t, u.environ)
+	exec := func(command string) string {
+		res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.ExecID
+	}
+	exec("mkdir dir; printf 'text\\n' >'dir/a b.txt'; printf '<svg onload=x>' >i.svg")
+	id := exec("printf '\\033[32mgreen\\033[0m <b>\\n'; printf '\\033]0;title\\007last' >&2")
+	c, at, stop := u.serveUI()
+	defer stop()
+	for path, parts := range map[string][]string{
+		"/sandboxes":           {s.ID(), "running", "local"},
+		"/sandboxes/" + s.ID(): {id, "completed", "memory"},
+		"/sandboxes/" + s.ID() + "/execs/" + id: {`<span class="f2">green</span>`, "&lt;b&gt;",
+			`\x1b]0;title\x07last`, "exit 0"},
+		"/sandboxes/" + s.ID() + "/execs/" + id + "/events": {`{"c":"f2","t":"green"}`, `"t":" \u003cb\u003e"`,
+			"event: end"},
+		"/sandboxes/" + s.ID() + "/files":                  {"dir/", "i.svg"},
+		"/sandboxes/" + s.ID() + "/files?file=dir/a+b.txt": {"<pre>text\n</pre>"},
+		"/sandboxes/" + s.ID() + "/files?file=i.svg":       {"&lt;svg onload=x&gt;"},
+		"/sandboxes/" + s.ID() + "/raw/dir/a%20b.txt":      {"text\n"},
+		"/sandboxes?run=none":                              {"This run has no sandboxes."},
+	} {
+		page := u.fetch(c, at+path)
+		for _, p := range parts {
+			if !strings.Contains(page, p) {
+				t.Errorf("%s does not contain %q: %s", path, p, page)
+			}
+		}
+	}
+	again, _ := u.run(0, "ui", "--no-open") // finds the running server
+	again = strings.Replace(strings.TrimSpace(again), "workcell.localhost", "127.0.0.1", 1)
+	if !strings.HasPrefix(again, at) {
+		t.Errorf("second link %q", again)
+	}
+	if page := u.fetch(&http.Client{Jar: c.Jar}, again); !strings.Contains(page, "<h1>Runs</h1>") {
+		t.Errorf("second login: %s", page)
+	}
+}
