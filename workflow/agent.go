@@ -30,6 +30,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	} else {
 		input, _ = expr.Clone(input).(map[string]any)
 	}
+	ctx = context.WithValue(ctx, stepKey{}, ex.path)
 	ctx, recorded := ex.record(session.WithSessionName(ctx, ex.session))
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
 		out, err := ex.run.agents.RunAgent(ctx, b.agent, input)

@@ -164,7 +164,14 @@ type (
 	pendingKey struct{} // *run that a flow executes
 	chainKey   struct{} // ids of the running workflows, outermost first
 	runIDKey   struct{} // id of the innermost run
+	stepKey    struct{} // path of the innermost step that runs an agent
 )
+
+// StepFromContext returns the path of the step for which an agent with ctx works. Without a step, it returns "".
+func StepFromContext(ctx context.Context) string {
+	path, _ := ctx.Value(stepKey{}).(string)
+	return path
+}
 
 // RunIDFromContext returns the id of the workflow run for which an agent with ctx works. Without a run, it returns "".
 // If Options.Within is set, the id differs from the run of session.RunFromContext.

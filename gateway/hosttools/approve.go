@@ -17,9 +17,13 @@ import (
 
 // Approver decides whether a call is allowed.
 type Approver interface {
-	// Approve blocks until it has a decision or ctx is done. It must be safe for concurrent use.
+	// Approve blocks until it has a decision or ctx is done. If no approver is available, the error wraps
+	// ErrNoApprover. It must be safe for concurrent use.
 	Approve(ctx context.Context, r ApprovalRequest) (Decision, error)
 }
+
+// ErrNoApprover means that no approver is available.
+var ErrNoApprover = errors.New("no approver is available")
 
 // ApprovalRequest is a call that waits for a decision.
 type ApprovalRequest struct {
@@ -80,11 +84,13 @@ func (p *pass) approved(ctx context.Context) *Error {
 		fail.Rule = why
 		return fail
 	}
-	if p.approver() == nil {
-		return rejected("%s requires approval with these arguments, but no approver is available", tool.FullName())
+	d, err := Decision{}, ErrNoApprover
+	if p.approver() != nil {
+		d, err = p.ask(ctx, why)
 	}
-	d, err := p.ask(ctx, why)
 	switch {
+	case errors.Is(err, ErrNoApprover):
+		return rejected("%s requires approval with these arguments, but %v", tool.FullName(), ErrNoApprover)
 	case err == nil && d.Allow:
 		p.decision = Approved
 		p.set.remember(p, d.For)
