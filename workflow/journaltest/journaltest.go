@@ -51,6 +51,7 @@ func Run(t *testing.T, place func(t *testing.T) Place) {
 		{"EntriesAfter", entriesAfter},
 		{"Transcripts", transcripts},
 		{"LargeTranscripts", largeTranscripts},
+		{"Approvals", approvals},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -535,4 +536,81 @@ func largeTranscripts(t *testing.T, p Place) {
 	if err != nil || len(list) != runstore.MaxTranscripts/len(large) || list[len(list)-1].Seq != seq-1 {
 		t.Errorf("%d parts of 15 MiB, %v", len(list), err)
 	}
+}
+
+// approvals verifies that exactly one of several processes answers a call, that the answer deletes the arguments, and
+// that calls are deleted with their run or by their age.
+func approvals(t *testing.T, p Place) {
+	j, other := p.Open(t), p.Open(t)
+	mustAppend(t, j, entries("run_1")[:2]...)
+	at := entries("")[0].Time
+	ask := func(id, run string, asked time.Time) runstore.Approval {
+		a := runstore.Approval{
+			ID: id, Run: run, Workflow: "w", Step: "each[3]/test", Agent: "desk", Sandbox: "sbx_1", Exec: "exe_1",
+			Server: "orders", Tool: "refund", Args: []byte(`{"id":"\u0000 \u2028"}`), Digest: "abc", Why: "ask",
+			Asked: asked, Until: asked.Add(time.Minute), Owner: "me",
+		}
+		if err := j.Ask(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	check := func(id string, want ...runstore.Approval) {
+		t.Helper()
+		got, err := other.Approvals(t.Context(), id)
+		if diff := cmp.Diff(want, append([]runstore.Approval(nil), got...)); diff != "" || err != nil {
+			t.Errorf("Approvals of %q (-want +got): %v\n%s", id, err, diff)
+		}
+	}
+	second := ask("second", "mcp_1", at.Add(time.Second))
+	first := ask("first", "run_1", at)
+	check("", first, second)
+	check("second", second)
+	errs := make([]error, 8)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() {
+			a := first
+			a.Reply = runstore.Reply{Answer: runstore.Allowed, Note: "\u2028", By: fmt.Sprint(i)}
+			errs[i] = []runstore.Store{j, other}[i%2].Answer(t.Context(), a)
+		})
+	}
+	wg.Wait()
+	list, err := j.Approvals(t.Context(), "first")
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	by := list[0].By
+	first.Args, first.Reply = nil, runstore.Reply{Answer: runstore.Allowed, Note: "\u2028", By: by}
+	check("first", first)
+	check("", second)
+	for i, err := range errs {
+		if won := fmt.Sprint(i) == by; won != (err == nil) ||
+			!won && (!errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "already allowed by "+by)) {
+			t.Errorf("answer %d: %v, and %s was first", i, err, by)
+		}
+	}
+	third := runstore.Approval{ID: "third", Reply: runstore.Reply{Answer: runstore.Denied}}
+	if err := j.Answer(t.Context(), third); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("an unknown call: %v", err)
+	}
+	mustAppend(t, j, entries("run_1")[2:]...)
+	if err := j.Delete(t.Context(), "run_1"); err != nil {
+		t.Fatal(err)
+	}
+	check("first")
+	prune := func() {
+		if _, err := j.Prune(t.Context(), at.Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prune()
+	check("", second) // it still waits
+	second.Args, second.Answer = nil, runstore.Withdrawn
+	if err := j.Answer(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+	check("second", second)
+	prune()
+	check("second")
 }

@@ -67,6 +67,11 @@ CREATE TABLE workcell.transcript (
 );
 CREATE INDEX transcript_path ON workcell.transcript (run, path);
 CREATE INDEX transcript_ended ON workcell.transcript (ended);
+`, `
+CREATE TABLE workcell.approval (
+	id text PRIMARY KEY, run text REFERENCES workcell.run (id) ON DELETE CASCADE,
+	asked timestamptz NOT NULL, answer text, data text NOT NULL
+);
 `}}
 }
 
@@ -404,13 +409,14 @@ SELECT pg_notify('`+channel+`', id) FROM asked`, runID)
 	return err
 }
 
-// channel is notified with the run's id when a run is asked to cancel, is taken, or has ended.
+// channel is notified with the run's id when a run is asked to cancel, is taken, or has ended, and with the id of an
+// approval request when it is answered.
 const channel = "workcell_run"
 
 // Watch implements [runstore.Watcher].
-func (j *Journal) Watch(ctx context.Context, runID string, changed func()) error {
-	return j.db.Listen(ctx, channel, func(id string) {
-		if id == "" || id == runID {
+func (j *Journal) Watch(ctx context.Context, id string, changed func()) error {
+	return j.db.Listen(ctx, channel, func(news string) {
+		if news == "" || news == id {
 			changed()
 		}
 	})
@@ -456,13 +462,49 @@ func (j *Journal) runs(ctx context.Context, which string, args ...any) ([]runsto
 	step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost FROM workcell.run`+which, args...)
 }
 
-// Prune deletes the runs that finished before a time, and their entries. It returns the number of deleted runs.
+// Prune deletes the runs that finished before a time, their entries, and older approval requests. It returns the number
+// of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
-	return j.db.Exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)
+	if _, err = j.db.Exec(ctx, `DELETE FROM workcell.approval WHERE asked < $1 AND answer > ''`, before); err == nil {
+		n, err = j.db.Exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)
+	}
+	return n, err
 }
 
 // Delete deletes a finished run and its entries. If the run has not finished, Delete does nothing.
 func (j *Journal) Delete(ctx context.Context, runID string) error {
 	_, err := j.db.Exec(ctx, `DELETE FROM workcell.run WHERE id = $1 AND finished IS NOT NULL`, runID)
 	return err
+}
+
+// Ask stores a call that waits for approval.
+func (j *Journal) Ask(ctx context.Context, a runstore.Approval) error {
+	_, err := j.db.Exec(ctx, `INSERT INTO workcell.approval (id, run, asked, data)
+SELECT $1, (SELECT id FROM workcell.run WHERE id = $2), $3, $4 ON CONFLICT DO NOTHING`, a.ID, a.Run, a.Asked, a)
+	return err
+}
+
+// Answer stores the answer to a call and deletes the call's arguments. If the call already has an answer, the error
+// wraps backend.ErrExists. If the call is unknown, the error wraps backend.ErrNotFound.
+func (j *Journal) Answer(ctx context.Context, a runstore.Approval) error {
+	var n int64
+	retried := false
+	err := j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
+		retried = again
+		tag, err := q.Exec(ctx, `WITH answered AS (
+	UPDATE workcell.approval SET answer = $2, data = $3 WHERE id = $1 AND answer IS NULL RETURNING id)
+SELECT pg_notify('`+channel+`', id) FROM answered`, a.ID, a.Answer, a)
+		n = tag.RowsAffected()
+		return err
+	})
+	if err != nil || n > 0 {
+		return err
+	}
+	return runstore.NotAnswered(ctx, j, a, retried)
+}
+
+// Approvals returns the call with an id. If id is empty, it returns the calls without an answer, oldest first.
+func (j *Journal) Approvals(ctx context.Context, id string) ([]runstore.Approval, error) {
+	return collect(ctx, j, pgx.RowTo[runstore.Approval],
+		`SELECT data FROM workcell.approval WHERE id = $1 OR $1::text = '' AND answer IS NULL ORDER BY asked, id`, id)
 }

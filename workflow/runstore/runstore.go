@@ -5,6 +5,7 @@ package runstore
 
 import (
 	"context"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -150,15 +151,23 @@ type Store interface {
 	Prune(ctx context.Context, before time.Time) (int64, error)
 	// Delete must delete a finished run and its entries. If the run has not finished, Delete must do nothing.
 	Delete(ctx context.Context, runID string) error
+	// Ask must store a call that waits for approval. If its run is in the store, the call must be deleted with the run.
+	Ask(ctx context.Context, a Approval) error
+	// Answer must store the answer to a call and delete the arguments. If the call already has an answer, Answer must
+	// change nothing and return an error wrapping backend.ErrExists. If the call is unknown, the error must wrap
+	// backend.ErrNotFound.
+	Answer(ctx context.Context, a Approval) error
+	// Approvals must return the call with an id. If id is empty, it must return the calls without an answer, oldest first.
+	Approvals(ctx context.Context, id string) ([]Approval, error)
 	// Close must close the store.
 	Close() error
 }
 
-// Watcher is a Store that is notified by the database about changes of a run. Watch must call changed when it starts to
-// listen, and soon after a process cancels, takes, or ends the run. Extra calls of changed do no harm. Watch must
-// return if ctx ends, or with an error if it cannot listen.
+// Watcher is a Store that is notified by the database about changes of a run or an approval request. Watch must call
+// changed when it starts to listen, and soon after a process cancels, takes, or ends the run, or answers the request.
+// Extra calls of changed do no harm. Watch must return if ctx ends, or with an error if it cannot listen.
 type Watcher interface {
-	Watch(ctx context.Context, runID string, changed func()) error
+	Watch(ctx context.Context, id string, changed func()) error
 }
 
 // News returns a channel that receives an element when a watch calls changed, and at intervals of about every. The
@@ -200,17 +209,22 @@ func News(ctx context.Context, every time.Duration,
 // lookWhenTold is the factor for the polling interval with a Watcher. Polling detects dead owners.
 const lookWhenTold = 10
 
+// Changes returns a channel that receives an element after each change of a run or an approval request, and at
+// intervals.
+func Changes(ctx context.Context, s Store, id string, every time.Duration) <-chan struct{} {
+	w, tells := s.(Watcher)
+	if !tells {
+		return News(ctx, every)
+	}
+	return News(ctx, lookWhenTold*every, func(ctx context.Context, changed func()) error {
+		return w.Watch(ctx, id, changed)
+	})
+}
+
 // Await calls done with a run after each change and at intervals, until done returns true. If ctx ends first, Await
 // returns false.
 func Await(ctx context.Context, s Store, runID string, every time.Duration, done func(Run, error) bool) bool {
-	var news <-chan struct{}
-	if w, tells := s.(Watcher); tells {
-		news = News(ctx, lookWhenTold*every, func(ctx context.Context, changed func()) error {
-			return w.Watch(ctx, runID, changed)
-		})
-	} else {
-		news = News(ctx, every)
-	}
+	news := Changes(ctx, s, runID, every)
 	for {
 		select {
 		case <-ctx.Done():
@@ -296,4 +310,73 @@ func NotTaken(r Run) error {
 		return fmt.Errorf("run %s has finished: %w", r.ID, backend.ErrNotFound)
 	}
 	return fmt.Errorf("run %s has another owner: %w", r.ID, backend.ErrExists)
+}
+
+// Approval is a call of a host tool that waits for an answer, or the answer. Without a tool, it is an approver who is
+// present.
+type Approval struct {
+	ID       string          `json:"id"`
+	Run      string          `json:"run,omitempty"` // or the session of an MCP client, which is not a run in the store
+	Workflow string          `json:"workflow,omitempty"`
+	Step     string          `json:"step,omitempty"` // path
+	Agent    string          `json:"agent,omitempty"`
+	Sandbox  string          `json:"sandbox,omitempty"`
+	Exec     string          `json:"exec,omitempty"`
+	Server   string          `json:"server"`
+	Tool     string          `json:"tool"`
+	Args     json.RawMessage `json:"arguments,omitempty"` // nil after the answer
+	Digest   string          `json:"digest"`              // hash of the tool and the arguments
+	Why      string          `json:"why"`                 // rule that requires the approval
+	Asked    time.Time       `json:"asked"`
+	Until    time.Time       `json:"until"`
+	Owner    string          `json:"owner"` // process that waits; see Store.Lives
+	Reply
+}
+
+// Reply is the answer to an approval request.
+type Reply struct {
+	Answer string `json:"answer,omitempty"` // empty while the call waits
+	Note   string `json:"note,omitempty"`   // message for the caller
+	By     string `json:"by,omitempty"`     // name of the person or process that answered
+}
+
+// Values of Reply.Answer.
+const (
+	Allowed     = "allowed"
+	AllowedTool = "always_allowed" // also all later calls of this tool in this run
+	Denied      = "denied"
+	Withdrawn   = "withdrawn" // the command ended, the time was over, or the process exited
+)
+
+// Value implements [driver.Valuer]. After the answer, the call is stored without its arguments.
+func (a Approval) Value() (driver.Value, error) {
+	if a.Answer != "" {
+		a.Args = nil
+	}
+	data, err := json.Marshal(a)
+	return string(data), err
+}
+
+// Scan implements [database/sql.Scanner].
+func (a *Approval) Scan(data any) error { return json.Unmarshal(fmt.Append(nil, data), a) }
+
+// answered is the error of Answer for a call with an answer.
+type answered string
+
+func (e answered) Error() string { return string(e) }
+func (e answered) Unwrap() error { return backend.ErrExists }
+
+// NotAnswered returns the error of Answer for a call that it did not change. If an earlier attempt may have succeeded,
+// retried is true.
+func NotAnswered(ctx context.Context, s Store, a Approval, retried bool) error {
+	list, err := s.Approvals(ctx, a.ID)
+	switch {
+	case err != nil || retried && len(list) > 0 && list[0].Reply == a.Reply:
+		return err
+	case len(list) == 0:
+		return fmt.Errorf("approval request %s: %w", a.ID, backend.ErrNotFound)
+	case list[0].Answer == "":
+		return answered("approval request " + a.ID + " has timed out")
+	}
+	return answered(fmt.Sprintf("approval request %s was already %s by %s", a.ID, list[0].Answer, list[0].By))
 }

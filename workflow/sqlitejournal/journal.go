@@ -65,6 +65,11 @@ CREATE TABLE transcript (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX transcript_path ON transcript (run, path);
 CREATE INDEX transcript_ended ON transcript (ended);
+`, `
+CREATE TABLE approval (
+	id TEXT PRIMARY KEY, run TEXT REFERENCES run (id) ON DELETE CASCADE,
+	asked INTEGER NOT NULL, answer TEXT, data TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 `}}
 }
 
@@ -318,13 +323,43 @@ step, error, tokens_in, tokens_out, tokens_cached, turns, calls, estimated, cost
 	return list, err
 }
 
-// Prune deletes the runs that finished before a time, and their entries. It returns the number of deleted runs.
+// Prune deletes the runs that finished before a time, their entries, and older approval requests. It returns the number
+// of deleted runs.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
-	return j.f.Exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
+	if _, err = j.f.Exec(ctx, `DELETE FROM approval WHERE asked < ? AND answer > ''`, before.UnixMicro()); err == nil {
+		n, err = j.f.Exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
+	}
+	return n, err
 }
 
 // Delete deletes a finished run and its entries. If the run has not finished, Delete does nothing.
 func (j *Journal) Delete(ctx context.Context, runID string) error {
 	_, err := j.f.Exec(ctx, `DELETE FROM run WHERE id = ? AND finished > 0`, runID)
 	return err
+}
+
+// Ask stores a call that waits for approval.
+func (j *Journal) Ask(ctx context.Context, a runstore.Approval) error {
+	_, err := j.f.Exec(ctx, `INSERT INTO approval (id, run, asked, data) VALUES (?, (SELECT id FROM run WHERE id = ?), ?, ?)`,
+		a.ID, a.Run, a.Asked.UnixMicro(), a)
+	return err
+}
+
+// Answer stores the answer to a call and deletes the call's arguments. If the call already has an answer, the error
+// wraps backend.ErrExists. If the call is unknown, the error wraps backend.ErrNotFound.
+func (j *Journal) Answer(ctx context.Context, a runstore.Approval) error {
+	n, err := j.f.Exec(ctx, `UPDATE approval SET answer = ?, data = ? WHERE id = ? AND answer IS NULL`, a.Answer, a, a.ID)
+	if err != nil || n > 0 {
+		return err
+	}
+	return runstore.NotAnswered(ctx, j, a, false)
+}
+
+// Approvals returns the call with an id. If id is empty, it returns the calls without an answer, oldest first.
+func (j *Journal) Approvals(ctx context.Context, id string) (list []runstore.Approval, err error) {
+	err = j.f.Each(ctx, func(row sqlitefile.Row) error {
+		list = append(list, runstore.Approval{})
+		return row.Scan(&list[len(list)-1])
+	}, `SELECT data FROM approval WHERE id = ?1 OR ?1 = '' AND answer IS NULL ORDER BY asked, id`, id)
+	return list, err
 }
