@@ -70,7 +70,7 @@ type Front interface {
 	Event(ev workflow.Event)
 	Tool(agent string, e tools.ToolEvent)
 	Pull(ev backend.PullProgress)
-	Approver() hosttools.ApproverFunc // nil without a terminal
+	Approver() hosttools.Approver // nil without a terminal
 	Close()
 }
 

@@ -63,7 +63,7 @@ type Host struct {
 	modelOf func(agent string) string             // overrides the agent's model; empty keeps it
 	onTool  func(agent string, e tools.ToolEvent) // called for tool calls; may be nil
 	onReply func(tools.AgentResult, error)        // called with an agent's answer; may be nil
-	approve hosttools.ApproverFunc                // decides on calls of host tools; nil for no approver
+	approve hosttools.Approver                    // decides on calls of host tools; nil for the approver of the context
 	script  *scripted.Plugin                      // plays recorded answers; nil if real models are used
 	tel     *otelsetup.Tracing
 	traced  string // run whose spans are stored; empty for none
@@ -158,10 +158,11 @@ func (h *Host) run(ctx context.Context, name string, input map[string]any) (tool
 	if agent == nil {
 		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
 	}
-	opts := &tools.RunOptions{Model: h.modelOf(name), OnApproval: h.approve}
+	opts := &tools.RunOptions{Model: h.modelOf(name)}
 	if h.onTool != nil {
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
+	ctx = hosttools.WithApprover(ctx, cmp.Or(h.approve, hosttools.ApproverFromContext(ctx)))
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
 	if err != nil {
 		err = keyless{err, models.Secrets(h.opts.Env).Replace(err.Error())}

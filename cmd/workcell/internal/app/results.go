@@ -69,8 +69,9 @@ func (a *App) pruneRuns(ctx context.Context, j runstore.Store) {
 	old := time.Now().Add(-conf.KeepRuns)
 	_, err = j.Prune(ctx, old)
 	_, textErr := j.PruneTranscripts(ctx, time.Now().Add(-conf.KeepTranscripts))
+	_, askErr := a.Approvals(ctx, j)
 	kept, dirErr := a.RunFiles()
-	if err = errors.Join(err, textErr, dirErr); err == nil {
+	if err = errors.Join(err, textErr, askErr, dirErr); err == nil {
 		err = errors.Join(a.dropSnapshots(ctx, j), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
 			_, err := j.Run(ctx, run)
 			return !errors.Is(err, backend.ErrNotFound)

@@ -28,6 +28,7 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // Kinds of tasks.
@@ -42,7 +43,8 @@ type taskRunner struct {
 	manager *Manager
 	tools   *hosttools.Registry
 	tasks   map[string]mcpTask
-	prompts string // directory of the coding agents' files; empty without coding agents
+	prompts string         // directory of the coding agents' files; empty without coding agents
+	journal runstore.Store // for approvals; nil without host tools
 
 	making singleflight.Group // creation of hosts, by task, because the servers of a task's host tools may be slow
 	mu     sync.Mutex         // guards hosts
@@ -64,8 +66,8 @@ type mcpTask struct {
 }
 
 // TaskRunner loads the tasks in the directories. Invalid files are skipped with a warning. It does not check models:
-// running a task without a model key returns the error.
-func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
+// running a task without a model key returns the error. The caller must close the runner.
+func (a *App) TaskRunner(ctx context.Context, m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
 	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
 	r.began.with = map[session.Run][]*transfer.Snapshot{}
 	var errs []error
@@ -91,6 +93,11 @@ func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflow
 	if err := errors.Join(errs...); err != nil {
 		err = errors.Join(err, os.RemoveAll(r.prompts))
 		return nil, Fail(ExitInvalid, err, "task names (file names of agents, ids of workflows) must be unique; to see other problems, run `workcell validate`")
+	}
+	if hosts != nil {
+		if r.journal, err = a.OpenJournal(ctx); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(r.prompts))
+		}
 	}
 	return r, nil
 }
@@ -218,6 +225,9 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 		}
 	}
 	answered := own.answers(t.wf)
+	if r.journal != nil {
+		own.approve = r.approver(r.journal, own.m.Owner(), hosttools.ApproverFromContext(ctx), "the MCP client", r.Notice)
+	}
 	run, _ := session.RunFromContext(ctx)
 	kept, err := r.snapshots(own.m.Owner())
 	if err != nil {
@@ -304,6 +314,9 @@ func (r *taskRunner) forget(run session.Run) {
 
 // Close removes the remaining snapshots.
 func (r *taskRunner) Close() {
+	if r.journal != nil {
+		defer r.journal.Close() // every answer was written to disk before it was used
+	}
 	own, err := r.snapshots(r.manager.Owner())
 	if err == nil {
 		err = own.Clear()

@@ -35,7 +35,7 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		}
 	}
 	var stderr strings.Builder
-	r, err := New(Options{Stderr: &stderr}).TaskRunner(nil, nil, dir, dir, CodingTasks{})
+	r, err := New(Options{Stderr: &stderr}).TaskRunner(t.Context(), nil, nil, dir, dir, CodingTasks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 	}
 	var stderr strings.Builder
 	a := New(Options{Env: os.LookupEnv, Stderr: &stderr})
-	r, err := a.TaskRunner(nil, nil, agents, flows, CodingTasks{})
+	r, err := a.TaskRunner(t.Context(), nil, nil, agents, flows, CodingTasks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestTasksOfSeveralDirectories(t *testing.T) {
 	if own := r.tasks["second"].agents["two"]; own != filepath.Join(flows, "two.prompt") {
 		t.Errorf("its agent is %q", own)
 	}
-	if _, err := a.TaskRunner(nil, nil, agents, flows, CodingTasks{Agents: []string{"claude"}}); err == nil {
+	if _, err := a.TaskRunner(t.Context(), nil, nil, agents, flows, CodingTasks{Agents: []string{"claude"}}); err == nil {
 		t.Error("two tasks have one name")
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
@@ -111,7 +111,7 @@ func TestUnusedInput(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r, err := New(Options{Stderr: io.Discard}).TaskRunner(nil, nil, dir, dir, CodingTasks{})
+	r, err := New(Options{Stderr: io.Discard}).TaskRunner(t.Context(), nil, nil, dir, dir, CodingTasks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestExecutorModel(t *testing.T) {
 	if err := coding.Check("anthropic/claude-sonnet-4-5"); err != nil {
 		t.Fatal(err)
 	}
-	r, err := a.TaskRunner(m, nil, "", "", coding)
+	r, err := a.TaskRunner(t.Context(), m, nil, "", "", coding)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,10 +238,11 @@ func TestSlowServer(t *testing.T) {
 		}
 	}
 	var stderr strings.Builder
-	r, err := New(Options{Stderr: &stderr, Env: environ.Of(nil)}).TaskRunner(memoryManager(t), hosts, dir, "", CodingTasks{})
+	r, err := New(Options{Stderr: &stderr, Env: environ.Of(nil), StateDir: t.TempDir()}).TaskRunner(t.Context(), memoryManager(t), hosts, dir, "", CodingTasks{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer r.Close()
 	if _, ok := r.tasks["user"]; ok || !strings.Contains(stderr.String(), "session: user requires a user") {
 		t.Errorf("a task that requires a user is listed: %s", &stderr)
 	}

@@ -19,13 +19,13 @@ import (
 
 // Approver returns an approver that asks the user at the terminal about calls of host tools. It returns nil without a
 // terminal.
-func (p *progress) Approver() hosttools.ApproverFunc {
+func (p *progress) Approver() hosttools.Approver {
 	for _, stream := range []any{p.in, p.w} {
 		if f, ok := stream.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 			return nil
 		}
 	}
-	return newAsker(p.in, p.w, p.Hold).approve
+	return hosttools.ApproverFunc(newAsker(p.in, p.w, p.Hold).approve)
 }
 
 // asker asks a person questions, one at a time.

@@ -43,8 +43,10 @@ func (a *Command) completeWords(cmd *cobra.Command) {
 		}
 	case strings.Contains(cmd.Use, "SANDBOX"):
 		cmd.ValidArgsFunction = firstArgument(strings.Contains(cmd.Use, "SANDBOX…"), a.sandboxNames)
+	case strings.Contains(cmd.Use, "APPROVAL"):
+		cmd.ValidArgsFunction = firstArgument(false, a.inJournal(a.approvalIDs))
 	case strings.Contains(cmd.Use, "RUN"):
-		cmd.ValidArgsFunction = firstArgument(strings.Contains(cmd.Use, "RUN…"), a.runIDs)
+		cmd.ValidArgsFunction = firstArgument(strings.Contains(cmd.Use, "RUN…"), a.inJournal(runIDs))
 	case strings.Contains(cmd.Use, "WORKFLOW.yaml"):
 		words := []cobra.Completion{"yaml", "yml", strings.TrimPrefix(app.AgentExt, ".")}
 		cmd.ValidArgsFunction = cobra.FixedCompletions(words, cobra.ShellCompDirectiveFilterFileExt)
@@ -105,17 +107,35 @@ func (a *Command) sandboxNames(ctx context.Context) []cobra.Completion {
 	return names
 }
 
+// inJournal returns completions from the journals of runs.
+func (a *Command) inJournal(
+	list func(context.Context, runstore.Store) []cobra.Completion,
+) func(context.Context) []cobra.Completion {
+	return func(ctx context.Context) []cobra.Completion {
+		place, ok := a.stateThere()
+		if !ok {
+			return nil
+		}
+		j, err := place.OpenJournal(ctx, false)
+		if err != nil {
+			return nil
+		}
+		defer j.Close() // opened for reading only
+		return list(ctx, j)
+	}
+}
+
+// approvalIDs returns the ids of the calls that wait for approval.
+func (a *Command) approvalIDs(ctx context.Context, j runstore.Store) (ids []cobra.Completion) {
+	list, _ := app.New(a.Options).Approvals(ctx, j) // on error, some calls are missing
+	for _, q := range list {
+		ids = append(ids, cobra.CompletionWithDesc(q.ID, q.Server+"."+q.Tool+", "+q.Run))
+	}
+	return ids
+}
+
 // runIDs returns the ids of the latest runs.
-func (a *Command) runIDs(ctx context.Context) []cobra.Completion {
-	place, ok := a.stateThere()
-	if !ok {
-		return nil
-	}
-	j, err := place.OpenJournal(ctx, false)
-	if err != nil {
-		return nil
-	}
-	defer j.Close() // opened for reading only
+func runIDs(ctx context.Context, j runstore.Store) []cobra.Completion {
 	page, err := j.Runs(ctx, runstore.Query{Limit: maxCompletions})
 	if err != nil {
 		return nil

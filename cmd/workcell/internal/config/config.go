@@ -30,6 +30,9 @@ const Variable = "WORKCELL_CONFIG"
 // Default is the Origin of a value that is not set.
 const Default = "default"
 
+// ApprovalsWait is a value of Config.Approvals. Calls wait for the approvals command or the page.
+const ApprovalsWait = "wait"
+
 // Options are the sources of a configuration.
 type Options struct {
 	Env      environ.Lookup
@@ -66,6 +69,7 @@ type Config struct {
 	KeepSandboxes time.Duration // retention period of sandboxes with --keep
 
 	KeepTranscripts time.Duration // retention period of agents' conversations after their steps; 0 for none
+	Approvals       string        // for calls without an available approver: refuse, or ApprovalsWait
 
 	allowImages []string
 	allowed     *backend.ImagePolicy // nil allows all images
@@ -108,8 +112,8 @@ func Load(o Options) (*Config, error) {
 	}
 	c := &Config{
 		Backend: "auto", KeepRuns: 30 * 24 * time.Hour, KeepSandboxes: 7 * 24 * time.Hour,
-		KeepTranscripts: 7 * 24 * time.Hour, Images: map[string]string{}, Pool: map[string]int{},
-		Caches: map[string]string{}, Variables: map[string]string{},
+		KeepTranscripts: 7 * 24 * time.Hour, Approvals: "refuse",
+		Images: map[string]string{}, Pool: map[string]int{}, Caches: map[string]string{}, Variables: map[string]string{},
 	}
 	table := c.settings(o.Env, o.Backends)
 	if err := c.readFile(o, table); err != nil {

@@ -72,6 +72,7 @@ limits:
   exec_timeout: 30s
 telemetry: {endpoint: "http://localhost:4318", protocol: grpc, service_name: agents, content: true}
 retention: {runs: 240h, kept: 24h, transcripts: 0}
+approvals: wait
 oci_runtime: runsc
 isolation: kernel
 kubernetes:
@@ -93,7 +94,7 @@ func TestEverySetting(t *testing.T) {
 	}
 	for _, key := range []string{
 		"backend", "images.python", "allow_images", "map_images", "limits.memory_mb", "limits.file_bytes", "limits.idle_timeout", "limits.exec_timeout",
-		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "oci_runtime", "isolation",
+		"telemetry.endpoint", "telemetry.protocol", "telemetry.service_name", "telemetry.content", "retention.runs", "retention.kept", "approvals", "oci_runtime", "isolation",
 		"kubernetes.image_pull_secrets", "kubernetes.node_selector", "kubernetes.tolerations", "kubernetes.priority_class",
 		"kubernetes.labels", "kubernetes.annotations", "retention.transcripts",
 	} {
@@ -103,14 +104,14 @@ func TestEverySetting(t *testing.T) {
 	}
 	got := []any{
 		c.Backend, c.OCIRuntime, c.Isolation, c.Image("python"), c.Image("node"), c.Images, c.MapImages, c.Limits, c.IdleTimeout, c.ExecTimeout,
-		c.Variables, c.TraceContent, c.KeepRuns, c.KeepSandboxes, c.KeepTranscripts, c.File, len(origins(c)),
+		c.Variables, c.TraceContent, c.KeepRuns, c.KeepSandboxes, c.KeepTranscripts, c.Approvals, c.File, len(origins(c)),
 		c.Kubernetes, fmt.Sprint(c.Kubernetes.Tolerations),
 	}
 	if diff := cmp.Diff([]any{
 		"containerd", "runsc", backend.IsolationKernel, "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		[]string{"node:20-slim=registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
-		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), m.users(), 23,
+		true, 240 * time.Hour, 24 * time.Hour, time.Duration(0), ApprovalsWait, m.users(), 24,
 		Kubernetes{
 			ImagePullSecrets: []string{"registry"}, NodeSelector: []string{"disk=ssd", "pool=agents"}, PriorityClass: "low",
 			Labels: []string{"example.com/team=ml"}, Annotations: []string{"example.com/note=a, b"},

@@ -148,6 +148,12 @@ func (c *Config) settings(env environ.Lookup, backends []string) []*setting {
 		retention(keyRetentionRuns, &c.KeepRuns),
 		retention(keyRetentionKept, &c.KeepSandboxes),
 		retention(keyRetentionText, &c.KeepTranscripts),
+		&setting{key: "approvals", to: &c.Approvals, check: func() (string, string) {
+			if c.Approvals != "refuse" && c.Approvals != ApprovalsWait {
+				return fmt.Sprintf("unknown value %q", c.Approvals), "available: refuse, wait"
+			}
+			return "", ""
+		}},
 	)
 	for _, s := range list {
 		s.origin = Default

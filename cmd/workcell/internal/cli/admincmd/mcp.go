@@ -194,7 +194,7 @@ func (o *mcpOptions) serve(
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	go state.AwaitLost(ctx, m.Records, m.Owner(), lost) // without the lease, the manager cannot open sandboxes
-	runner, err := a.TaskRunner(m, hosts, o.agents, o.workflows, o.coding)
+	runner, err := a.TaskRunner(ctx, m, hosts, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
 	}

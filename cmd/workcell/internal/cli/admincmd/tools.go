@@ -204,11 +204,7 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 	}
 	p := o.Progress()
 	defer p.Close()
-	var approver hosttools.Approver
-	if ask := p.Approver(); ask != nil {
-		approver = ask
-	}
-	return o.use(ctx, name, approver, func(set *hosttools.Set) error {
+	return o.use(ctx, name, p.Approver(), func(set *hosttools.Set) error {
 		if _, err := named(set, name); err != nil {
 			return err
 		}
