@@ -8,7 +8,7 @@ import (
 )
 
 // TestApproveAtATerminal verifies that the command shows a call with its arguments at a terminal and reads the decision
-// there. It ignores keys typed before the question.
+// there. It ignores keys typed before the question. Another process can answer instead.
 func TestApproveAtATerminal(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -36,7 +36,7 @@ Go on.
     - - tool: sandbox_run
         input:
           code: |
-            for id in 'one \u001b[2J' two two three; do
+            for id in zero 'one \u001b[2J' two two three; do
               tools call orders.refund "{\"id\":\"$id\"}" >/dev/null && echo yes || echo no
             done
       - text: "answers: ${ last.stdout }"
@@ -46,13 +46,23 @@ Go on.
 			t.Fatal(err)
 		}
 	}
-	w := openWindow(newUser(t, "local"), "agent", "run", filepath.Join(dir, "desk.prompt"),
+	u := newUser(t, "local")
+	w := openWindow(u, "agent", "run", filepath.Join(dir, "desk.prompt"),
 		"--model", "scripted/"+filepath.Join(dir, "script.yaml"), "--host-tools", filepath.Join(dir, "hosts.yaml"))
 	keys := func(text string) {
 		_, err := w.master.WriteString(text)
 		w.check(err)
 	}
 	keys("y\ny\ny\ny\n")
+	w.await(`asks to call orders.refund with`)
+	w.await("in this run > ")
+	for id := ""; id == ""; { // another process answers the first question
+		if list, _ := u.run(0, "approvals", "ls"); strings.Contains(list, "zero") {
+			id, _, _ = strings.Cut(list[strings.Index(list, "\n")+1:], " ")
+			u.run(0, "approvals", "deny", id)
+		}
+	}
+	w.await("orders.refund: denied by ")
 	w.await(`asks to call orders.refund with`)
 	w.await(`{"id":"one \u001b[2J`)
 	for _, answer := range []string{"", "y", "n", "a"} {
@@ -63,7 +73,7 @@ Go on.
 	for !strings.Contains(w.shown, commandIsOver) {
 		w.shown += <-w.more
 	}
-	if got := strings.Join(strings.Fields(w.shown), " "); !strings.HasPrefix(got, "no yes no yes") {
+	if got := strings.Join(strings.Fields(w.shown), " "); !strings.HasPrefix(got, "no no yes no yes") {
 		t.Errorf("answers: %s", got)
 	}
 	w.ends(0)
