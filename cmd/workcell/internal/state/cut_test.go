@@ -136,6 +136,9 @@ func useAll(t *testing.T, records Records, journal runstore.Store, name string) 
 	ready.State = record.Ready
 	run := "run_" + name
 	mine := journal.For(owner, "")
+	question := runstore.Approval{ID: "apr_" + name, Run: run, Tool: "refund", Owner: owner}
+	answered := question
+	answered.Reply = runstore.Reply{Answer: runstore.Allowed, By: "ana"}
 	add := func(seq int64, kind workflow.EventKind, part string) func() error {
 		return func() error {
 			return mine.Append(ctx, workflow.Entry{RunID: run, Seq: seq, Time: time.Now(), Kind: kind, Path: "a", Conversation: json.RawMessage(part)})
@@ -159,6 +162,12 @@ func useAll(t *testing.T, records Records, journal runstore.Store, name string) 
 		},
 		add(1, workflow.EventRunStarted, ""), add(2, workflow.EventStepStarted, ""),
 		add(3, workflow.EventStepProgress, `{}`), add(4, workflow.EventStepFinished, ""),
+		func() error { return journal.Ask(ctx, question) },
+		func() error { return journal.Answer(ctx, answered) },
+		func() error {
+			list, err := journal.Approvals(ctx, question.ID)
+			return want(len(list) == 1 && list[0].Reply == answered.Reply, err)
+		},
 		func() error { return journal.AskCancel(ctx, run) },
 		func() error { r, err := journal.Run(ctx, run); return want(r.Cancel && r.Owner == owner, err) },
 		func() error { return journal.Take(ctx, run, owner, "other") },
