@@ -109,7 +109,7 @@ type walker struct {
 	dir   string
 	env   []string
 	model *gemini
-	run   string // latest run
+	ids   map[string]string // latest ID by prefix: run_…, sbx_…, exe_…
 
 	stdin  io.Writer      // of the shell
 	codes  *bufio.Scanner // exit codes of the shell's commands
@@ -120,7 +120,7 @@ func newWalker(t *testing.T) *walker {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // for commands that hang
 	t.Cleanup(cancel)
 	home := t.TempDir()
-	w := &walker{dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"), model: &gemini{t: t}}
+	w := &walker{dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"), model: &gemini{t: t}, ids: map[string]string{}}
 	server := httptest.NewServer(w.model)
 	t.Cleanup(server.Close)
 	w.env = slices.DeleteFunc(os.Environ(), func(v string) bool {
@@ -146,7 +146,7 @@ func newWalker(t *testing.T) *walker {
 	}
 	w.stdin, w.codes = stdin, bufio.NewScanner(codes)
 	t.Cleanup(func() {
-		w.say(t, `workcell sandbox rm --force "$id"`) // cleanup after a failed command
+		w.say(t, "kill $(jobs -p); workcell sandbox rm --all") // after a failed command
 		stdin.Close()
 		_ = shell.Wait() // only the exit codes of its commands matter
 	})
@@ -162,14 +162,26 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// say runs a command in the shell and returns its output and exit code.
+var ids = regexp.MustCompile(`\b(run|sbx|exe)_([0-9a-z]+|…)`)
+
+// say runs a command in the shell and returns its output and exit code. It replaces run_… by the latest run, and so on.
 func (w *walker) say(t *testing.T, command string) (out, code string) {
 	t.Helper()
+	command = ids.ReplaceAllStringFunc(command, func(id string) string {
+		if latest := w.ids[id[:3]]; strings.HasSuffix(id, "…") && latest != "" {
+			return latest
+		}
+		return id
+	})
 	fmt.Fprintf(w.stdin, "{ %s\n} >%q 2>&1 </dev/null\necho $?\n", command, w.output)
 	if !w.codes.Scan() {
 		t.Fatalf("the shell ended in: %s", command)
 	}
-	return output(t, "cat", w.output), w.codes.Text()
+	out = output(t, "cat", w.output)
+	for _, id := range ids.FindAllString(out, -1) {
+		w.ids[id[:3]] = id
+	}
+	return out, w.codes.Text()
 }
 
 // take tests one command.
@@ -188,20 +200,15 @@ func (w *walker) take(t *testing.T, command string, s step) {
 		}
 	}
 	began := time.Now()
-	out, code := w.say(t, strings.ReplaceAll(command, "run_…", w.run))
+	out, code := w.say(t, command)
 	t.Logf("%5.1f s  %s", time.Since(began).Seconds(), command)
 	if code != "0" || !regexp.MustCompile(s.says).MatchString(out) {
 		t.Errorf("%s\nexit code %s, and it should say %q:\n%s", command, code, s.says, out)
-	}
-	if id := runID(out); id != "" {
-		w.run = id
 	}
 	if s.then != "" {
 		w.take(t, s.then, step{})
 	}
 }
-
-func runID(text string) string { return regexp.MustCompile(`\brun_[0-9a-z]+`).FindString(text) }
 
 // kill starts a run and kills its process while the second agent sends a request to its model.
 func (w *walker) kill(t *testing.T) {
@@ -218,8 +225,7 @@ func (w *walker) kill(t *testing.T) {
 		t.Error("the second agent asks nothing")
 	}
 	_, _ = cmd.Process.Kill(), cmd.Wait() // reports that it was killed
-	out, _ := w.say(t, "workcell runs ls | grep interrupted")
-	w.run = runID(out)
+	w.take(t, "workcell runs ls | grep interrupted", step{})
 }
 
 // program runs the first Go program on a page as part of the module.

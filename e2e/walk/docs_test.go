@@ -1,0 +1,241 @@
+package walk
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/commandtest"
+)
+
+// excuses is the number of blocks that no test machine can run. Each is preceded by <!-- not run: REASON -->.
+const excuses = 40
+
+// block is a fenced block of a page, or a command that readers do not see: <!-- test: COMMAND -->.
+type block struct {
+	kind, text string // language of the fence, or "test"
+	file       string // name that the page gives to the file with the text; empty for none
+	line       int    // line of the text
+	excuse     string // reason why it cannot run; empty if it can
+}
+
+// blocks returns the blocks of a page in order.
+func blocks(t *testing.T, page string) []block {
+	t.Helper()
+	text := output(t, "cat", page)
+	var out []block
+	excuse, end := "", 0
+	find := regexp.MustCompile("(?ms)^ *<!-- (test|not run): (.*?) -->$|^( *)```(\\w*)\n(.*?)^ *```$")
+	for _, m := range find.FindAllStringSubmatchIndex(text, -1) {
+		group := func(i int) string {
+			if m[2*i] < 0 {
+				return ""
+			}
+			return text[m[2*i]:m[2*i+1]]
+		}
+		between := text[end:m[0]]
+		end = m[1]
+		if excuse != "" && (strings.TrimSpace(between) != "" || group(1) != "") {
+			t.Errorf("%s: no block follows the excuse %q", page, excuse)
+		}
+		b := block{kind: group(1) + group(4), text: group(2), excuse: excuse}
+		if excuse = ""; b.kind == "not run" {
+			excuse = b.text
+			continue
+		}
+		if b.kind != "test" {
+			b.text = regexp.MustCompile("(?m)^"+group(3)).ReplaceAllString(group(5), "")
+			b.line = strings.Count(text[:m[10]], "\n") + 1
+		}
+		paragraph := between[strings.LastIndex(strings.TrimSpace(between), "\n\n")+1:]
+		if name := regexp.MustCompile("(?s)[Ss]ave .*\\sas `(\\S+)`").FindStringSubmatch(paragraph); name != nil {
+			b.file = name[1]
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// TestPages runs the blocks of the documentation with a fake vendor and, unless a page selects another backend, on the
+// local backend. Each page gets a new shell.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	binary, err := commandtest.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	excused := 0
+	err = filepath.WalkDir("../../docs", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		page := strings.TrimPrefix(path, "../../")
+		all := blocks(t, path)
+		for _, b := range all {
+			if b.excuse != "" {
+				excused++
+				t.Logf("%s:%d: not run: %s", page, b.line, b.excuse)
+			}
+		}
+		all = slices.DeleteFunc(all, func(b block) bool { return b.excuse != "" || b.kind == "text" || b.kind == "mermaid" })
+		if len(all) > 0 {
+			t.Run(page, func(t *testing.T) {
+				w := newWalker(t)
+				w.take(t, "mkdir bin && cp "+binary+" bin/workcell && export WORKCELL_BACKEND=local", step{})
+				for _, b := range all {
+					w.try(t, page, b)
+				}
+			})
+		}
+		return nil
+	})
+	if err != nil || excused > excuses {
+		t.Errorf("%d blocks are excused, %v", excused, err)
+	}
+}
+
+// try tests a block.
+func (w *walker) try(t *testing.T, page string, b block) {
+	t.Helper()
+	write := func(name, text string) {
+		name = filepath.Join(w.dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch b.kind {
+	case "test":
+		w.take(t, b.text, step{})
+	case "sh":
+		for _, command := range split(b.text) {
+			w.take(t, written(command), step{})
+		}
+	case "console":
+		for _, part := range regexp.MustCompile(`(?m)^\$ `).Split(b.text, -1)[1:] {
+			command := split(part)[0]
+			want := strings.TrimSpace(part[len(command)+1:])
+			out, code := w.say(t, written(command))
+			if !matches(want, out) {
+				t.Errorf("%s:%d: $ %s\nexit code %s; documented:\n%s\nactual:\n%s", page, b.line, command, code, want, out)
+			}
+		}
+	case "json":
+		if !json.Valid([]byte(b.text)) {
+			t.Errorf("%s:%d: invalid JSON", page, b.line)
+		}
+	case "yaml":
+		if page == "docs/reference/workflow-file.md" {
+			return // workflow.TestDocumentation runs it
+		}
+		name, text, command := reader(b.text)
+		if b.file != "" {
+			name = b.file
+		}
+		write(name, text)
+		w.take(t, command+" "+name, step{})
+	case "go", "golang":
+		if b.kind == "golang" {
+			b.text = w.fragment(t, fmt.Sprintf("//line %s:%d\n%s", page, b.line, b.text))
+		}
+		write(fmt.Sprintf("page/block%d/main.go", b.line), b.text)
+		out, _ := w.say(t, fmt.Sprintf("go build -gcflags=-e -o /dev/null ./page/block%d", b.line))
+		// A fragment uses variables of the reader's program.
+		if faults := regexp.MustCompile(`(?m)^(#.*|.*: (undefined: \w+|declared and not used: \w+))\n`).ReplaceAllString(out, ""); faults != "" {
+			t.Errorf("%s:%d:\n%s", page, b.line, faults)
+		}
+	default:
+		t.Errorf("%s:%d: block of kind %q is neither run nor excused", page, b.line, b.kind)
+	}
+}
+
+// split returns the commands of a text. A line that ends with \ or | continues.
+func split(text string) []string {
+	return regexp.MustCompile(`(?m)^.*[^\n\\|](?:[\\|]\n.*[^\n\\|])*$`).FindAllString(text, -1)
+}
+
+// written returns the command that the test runs for a command on a page.
+func written(command string) string {
+	for _, r := range [][2]string{
+		{`^go install github.com/workcell-dev/workcell/cmd/workcell@latest`, `make build`}, // a release, and not this tree
+		{`^git clone https://github.com/workcell-dev/workcell && cd workcell`, `true`},
+		{`^workcell sandbox attach .*`, `script -qec "$0" /dev/null <<<exit`},       // requires a terminal
+		{`^workcell (mcp|dev|worker) (.*)`, `timeout -s INT 3 $0 || [ $$? = 124 ]`}, // serves until it is stopped
+	} {
+		command = regexp.MustCompile(`(?s)`+r[0]).ReplaceAllString(command, strings.ReplaceAll(r[1], "$0", "${0}"))
+	}
+	return command
+}
+
+// matches reports whether the output is the documented one, in which … stands for any text.
+func matches(documented, out string) bool {
+	lines := regexp.MustCompile(`[ \t]+\n`)
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(documented), "…", ".*")
+	return regexp.MustCompile(`(?s)^` + pattern + `$`).MatchString(strings.TrimSpace(lines.ReplaceAllString(out, "\n")))
+}
+
+// reader returns a complete file with the text, its name, and the command that reads it.
+func reader(text string) (name, complete, command string) {
+	key := regexp.MustCompile(`(?m)^(---|\w+)`).FindString(text)
+	prompt := func(text string) string { return "---\nmodel: googleai/gemini-2.5-flash\n" + text + "---\nx\n" }
+	switch {
+	case key == "---":
+		return "page.prompt", text, "workcell validate"
+	case key == "sandbox":
+		return "page.prompt", prompt(text), "workcell validate"
+	case key == "host_tools", key == "outputs":
+		inner := regexp.MustCompile(`(?m)^`).ReplaceAllString(strings.TrimSpace(text), "  ")
+		return "page.prompt", prompt("sandbox:\n  mode: code\n" + inner + "\n"), "workcell validate"
+	case key == "agents", strings.Contains(text, "\nsteps:"):
+		return "page.yaml", text, "workcell validate"
+	case key == "servers", key == "policy":
+		return "tools.yaml", text, "workcell validate examples/agents/python-developer.prompt --host-tools"
+	case key == "commands":
+		return "guard.yaml", text, "workcell mcp --policy"
+	default:
+		return "workcell.yaml", text, "workcell config show --config"
+	}
+}
+
+// fragment returns a Go file with statements of a page, and the usual variables of programs.
+func (w *walker) fragment(t *testing.T, text string) string {
+	known := map[string]string{
+		"ai": "github.com/firebase/genkit/go/ai", "sdktrace": "go.opentelemetry.io/otel/sdk/trace",
+		"fmt": "fmt", "http": "net/http", "url": "net/url",
+	}
+	list, _ := w.say(t, `go list -f '{{.Name}} {{.ImportPath}}' ./... | grep -v -e internal -e '^main '`)
+	for _, p := range regexp.MustCompile(`(?m)^(\w+) (\S+)$`).FindAllStringSubmatch(list, -1) {
+		known[p[1]] = p[2]
+	}
+	imports := map[string]bool{
+		`"context"`: true, `"github.com/firebase/genkit/go/genkit"`: true,
+		`"github.com/workcell-dev/workcell/backend"`: true, `"github.com/workcell-dev/workcell/session"`: true,
+	}
+	for _, m := range regexp.MustCompile(`\b([a-z]\w*)\.[A-Z]`).FindAllStringSubmatch(text, -1) {
+		if path, ok := known[m[1]]; ok {
+			imports[fmt.Sprintf("%s %q", m[1], path)] = !imports[fmt.Sprintf("%q", path)]
+		}
+	}
+	out := "package main\n"
+	for path, use := range imports {
+		if use {
+			out += "import " + path + "\n"
+		}
+	}
+	return out + `
+		var (
+			ctx context.Context
+			g *genkit.Genkit
+			engine backend.SandboxBackend
+			manager *session.Manager
+			s *session.Session
+		)
+		func main() {
+			` + text + "\n}\n"
+}
