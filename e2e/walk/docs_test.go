@@ -165,8 +165,8 @@ func written(command string) string {
 	for _, r := range [][2]string{
 		{`^go install github.com/workcell-dev/workcell/cmd/workcell@latest`, `make build`}, // a release, and not this tree
 		{`^git clone https://github.com/workcell-dev/workcell && cd workcell`, `true`},
-		{`^workcell sandbox attach .*`, `script -qec "$0" /dev/null <<<exit`},       // requires a terminal
-		{`^workcell (mcp|dev|worker) (.*)`, `timeout -s INT 3 $0 || [ $$? = 124 ]`}, // serves until it is stopped
+		{`^workcell sandbox attach .*`, "timeout 5 script -qec '$0' /dev/null <<<exit; (( $$? % 124 == 0 ))"}, // in a terminal
+		{`^workcell (mcp --|dev|worker|sandbox forward) .*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},     // until it is stopped
 	} {
 		command = regexp.MustCompile(`(?s)`+r[0]).ReplaceAllString(command, strings.ReplaceAll(r[1], "$0", "${0}"))
 	}
