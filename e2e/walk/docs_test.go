@@ -71,7 +71,7 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	excused := 0
+	excused, programs := 0, map[string]string{}
 	err = filepath.WalkDir("../../docs", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {
 			return err
@@ -84,7 +84,12 @@ func TestPages(t *testing.T) {
 				t.Logf("%s:%d: not run: %s", page, b.line, b.excuse)
 			}
 		}
-		all = slices.DeleteFunc(all, func(b block) bool { return b.excuse != "" || b.kind == "text" || b.kind == "mermaid" })
+		all = slices.DeleteFunc(all, func(b block) bool {
+			if b.kind == "go" || b.kind == "golang" {
+				programs[fmt.Sprintf("%s:%d", page, b.line)] = b.text
+			}
+			return b.excuse != "" || slices.Contains([]string{"text", "mermaid", "go", "golang"}, b.kind)
+		})
 		if len(all) > 0 {
 			t.Run(page, func(t *testing.T) {
 				w := newWalker(t)
@@ -99,17 +104,12 @@ func TestPages(t *testing.T) {
 	if err != nil || excused > excuses {
 		t.Errorf("%d blocks are excused, %v", excused, err)
 	}
+	t.Run("go", func(t *testing.T) { compile(t, programs) })
 }
 
 // try tests a block.
 func (w *walker) try(t *testing.T, page string, b block) {
 	t.Helper()
-	write := func(name, text string) {
-		name = filepath.Join(w.dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	switch b.kind {
 	case "test":
 		w.take(t, b.text, step{})
@@ -138,18 +138,8 @@ func (w *walker) try(t *testing.T, page string, b block) {
 		if b.file != "" {
 			name = b.file
 		}
-		write(name, text)
+		w.write(t, name, text)
 		w.take(t, command+" "+name, step{})
-	case "go", "golang":
-		if b.kind == "golang" {
-			b.text = w.fragment(t, fmt.Sprintf("//line %s:%d\n%s", page, b.line, b.text))
-		}
-		write(fmt.Sprintf("page/block%d/main.go", b.line), b.text)
-		out, _ := w.say(t, fmt.Sprintf("go build -gcflags=-e -o /dev/null ./page/block%d", b.line))
-		// A fragment uses variables of the reader's program.
-		if faults := regexp.MustCompile(`(?m)^(#.*|.*: (undefined: \w+|declared and not used: \w+))\n`).ReplaceAllString(out, ""); faults != "" {
-			t.Errorf("%s:%d:\n%s", page, b.line, faults)
-		}
 	default:
 		t.Errorf("%s:%d: block of kind %q is neither run nor excused", page, b.line, b.kind)
 	}
@@ -203,39 +193,46 @@ func reader(text string) (name, complete, command string) {
 	}
 }
 
-// fragment returns a Go file with statements of a page, and the usual variables of programs.
-func (w *walker) fragment(t *testing.T, text string) string {
+// compile compiles programs and statements by position. Statements get the usual variables of programs, and can use
+// others of the reader's program.
+func compile(t *testing.T, programs map[string]string) {
+	w := newWalker(t)
 	known := map[string]string{
-		"ai": "github.com/firebase/genkit/go/ai", "sdktrace": "go.opentelemetry.io/otel/sdk/trace",
-		"fmt": "fmt", "http": "net/http", "url": "net/url",
+		"ai": "github.com/firebase/genkit/go/ai", "genkit": "github.com/firebase/genkit/go/genkit",
+		"sdktrace": "go.opentelemetry.io/otel/sdk/trace", "context": "context", "fmt": "fmt", "http": "net/http", "url": "net/url",
 	}
 	list, _ := w.say(t, `go list -f '{{.Name}} {{.ImportPath}}' ./... | grep -v -e internal -e '^main '`)
 	for _, p := range regexp.MustCompile(`(?m)^(\w+) (\S+)$`).FindAllStringSubmatch(list, -1) {
 		known[p[1]] = p[2]
 	}
-	imports := map[string]bool{
-		`"context"`: true, `"github.com/firebase/genkit/go/genkit"`: true,
-		`"github.com/workcell-dev/workcell/backend"`: true, `"github.com/workcell-dev/workcell/session"`: true,
+	for at, text := range programs {
+		text = "//line " + at + "\n" + text
+		if !strings.Contains(text, "\npackage ") {
+			text = "var (\nctx context.Context\ng *genkit.Genkit\nengine backend.SandboxBackend\n" +
+				"manager *session.Manager\ns *session.Session\n)\nfunc main() {\n" + text + "\n}\n"
+			head := "package main\n"
+			for name, path := range known {
+				if regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(text) {
+					head += fmt.Sprintf("import %s %q\n", name, path)
+				}
+			}
+			text = head + text
+		}
+		w.write(t, "page/"+strings.NewReplacer("/", "_", ":", "_", ".", "_").Replace(at)+"/main.go", text)
 	}
-	for _, m := range regexp.MustCompile(`\b([a-z]\w*)\.[A-Z]`).FindAllStringSubmatch(text, -1) {
-		if path, ok := known[m[1]]; ok {
-			imports[fmt.Sprintf("%s %q", m[1], path)] = !imports[fmt.Sprintf("%q", path)]
+	out, _ := w.say(t, "go build -gcflags=-e ./page/...")
+	for fault := range strings.Lines(out) {
+		if !regexp.MustCompile(`^#|: (undefined: \w+|declared and not used: \w+)$`).MatchString(strings.TrimSpace(fault)) {
+			t.Error(fault)
 		}
 	}
-	out := "package main\n"
-	for path, use := range imports {
-		if use {
-			out += "import " + path + "\n"
-		}
+}
+
+// write writes a file in the copy of the repository.
+func (w *walker) write(t *testing.T, name, text string) {
+	t.Helper()
+	name = filepath.Join(w.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
 	}
-	return out + `
-		var (
-			ctx context.Context
-			g *genkit.Genkit
-			engine backend.SandboxBackend
-			manager *session.Manager
-			s *session.Session
-		)
-		func main() {
-			` + text + "\n}\n"
 }

@@ -236,9 +236,6 @@ func program(t *testing.T, w *walker, page, says string) {
 		t.Fatalf("%s has no Go program", page)
 	}
 	source := strings.ReplaceAll(block[1], "python:3.11-slim", "workcell/python:3.11") // programs cannot map images
-	dir := w.dir + "/newcomer"
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/main.go", []byte(source), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	w.write(t, "newcomer/main.go", source)
 	w.take(t, "go run ./newcomer", step{says: says})
 }
