@@ -340,8 +340,8 @@ func (j *Journal) Delete(ctx context.Context, runID string) error {
 
 // Ask stores a call that waits for approval.
 func (j *Journal) Ask(ctx context.Context, a runstore.Approval) error {
-	_, err := j.f.Exec(ctx, `INSERT INTO approval (id, run, asked, data) VALUES (?, (SELECT id FROM run WHERE id = ?), ?, ?)`,
-		a.ID, a.Run, a.Asked.UnixMicro(), a)
+	_, err := j.f.Exec(ctx, `INSERT INTO approval (id, run, asked, data)
+SELECT ?, (SELECT id FROM run WHERE id = ?), ?, ?`, a.ID, a.Run, a.Asked.UnixMicro(), a)
 	return err
 }
 

@@ -196,12 +196,13 @@ func TestUnansweredCalls(t *testing.T) {
 	}
 	stored := func(id string, left time.Duration) {
 		t.Helper()
-		until := time.Now().Add(left)
-		o.must(o.journal.Ask(t.Context(), runstore.Approval{ID: id, Tool: "refund", Args: []byte("{}"), Owner: o.owner, Until: until}))
+		q := runstore.Approval{ID: id, Tool: "refund", Args: []byte("{}"), Owner: o.owner, Until: time.Now().Add(left)}
+		o.must(o.journal.Ask(t.Context(), q))
 	}
 
 	// The time is over.
-	if got := <-o.ask(o.at(nil, true), "{}", 50*time.Millisecond); got.Allow || !errors.Is(got.err, context.DeadlineExceeded) {
+	got = <-o.ask(o.at(nil, true), "{}", 50*time.Millisecond)
+	if got.Allow || !errors.Is(got.err, context.DeadlineExceeded) {
 		t.Errorf("after the time limit: %+v", got)
 	}
 	o.await(0)

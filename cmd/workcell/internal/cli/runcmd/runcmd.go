@@ -16,7 +16,9 @@ type command struct{ *cli.Command }
 // Commands returns the commands that run agents and workflows.
 func Commands(c *cli.Command) []*cobra.Command {
 	a := &command{c}
-	return []*cobra.Command{newRunCmd(a), newRunsCmd(a), newApprovalsCmd(a), newWorkerCmd(a), newAgentCmd(a), newValidateCmd(a)}
+	return []*cobra.Command{
+		newRunCmd(a), newRunsCmd(a), newApprovalsCmd(a), newWorkerCmd(a), newAgentCmd(a), newValidateCmd(a),
+	}
 }
 
 func newRunsCmd(a *command) *cobra.Command {
