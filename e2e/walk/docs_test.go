@@ -16,7 +16,7 @@ import (
 )
 
 // excuses is the number of blocks that no test machine can run. Each is preceded by <!-- not run: REASON -->.
-const excuses = 40
+const excuses = 32
 
 // block is a fenced block of a page, or a command that readers do not see: <!-- test: COMMAND -->.
 type block struct {
@@ -138,7 +138,7 @@ func (w *walker) try(t *testing.T, page string, b block) {
 		if b.file != "" {
 			name = b.file
 		}
-		w.write(t, name, text)
+		w.write(t, strings.Replace(name, "~", "..", 1), text)
 		w.take(t, command+" "+name, step{})
 	default:
 		t.Errorf("%s:%d: block of kind %q is neither run nor excused", page, b.line, b.kind)
@@ -153,10 +153,12 @@ func split(text string) []string {
 // written returns the command that the test runs for a command on a page.
 func written(command string) string {
 	for _, r := range [][2]string{
-		{`^go install github.com/workcell-dev/workcell/cmd/workcell@latest`, `make build`}, // a release, and not this tree
+		// Releases are not this tree.
+		{`^go install github.com/workcell-dev/workcell/cmd/workcell@latest`, `make build`},
 		{`^git clone https://github.com/workcell-dev/workcell && cd workcell`, `true`},
-		{`^workcell sandbox attach .*`, "timeout 5 script -qec '$0' /dev/null <<<exit; (( $$? % 124 == 0 ))"}, // in a terminal
-		{`^workcell (mcp --|dev|worker|sandbox forward) .*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},     // until it is stopped
+		// A terminal ends with its input, and a server when it is stopped.
+		{`^workcell sandbox attach .*`, "timeout 5 script -qec '$0' /dev/null <<<exit; (( $$? % 124 == 0 ))"},
+		{`^workcell (mcp|dev|worker|sandbox forward) .*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},
 	} {
 		command = regexp.MustCompile(`(?s)`+r[0]).ReplaceAllString(command, strings.ReplaceAll(r[1], "$0", "${0}"))
 	}
@@ -199,7 +201,8 @@ func compile(t *testing.T, programs map[string]string) {
 	w := newWalker(t)
 	known := map[string]string{
 		"ai": "github.com/firebase/genkit/go/ai", "genkit": "github.com/firebase/genkit/go/genkit",
-		"sdktrace": "go.opentelemetry.io/otel/sdk/trace", "context": "context", "fmt": "fmt", "http": "net/http", "url": "net/url",
+		"sdktrace": "go.opentelemetry.io/otel/sdk/trace", "context": "context", "fmt": "fmt",
+		"http": "net/http", "url": "net/url",
 	}
 	list, _ := w.say(t, `go list -f '{{.Name}} {{.ImportPath}}' ./... | grep -v -e internal -e '^main '`)
 	for _, p := range regexp.MustCompile(`(?m)^(\w+) (\S+)$`).FindAllStringSubmatch(list, -1) {
@@ -222,7 +225,7 @@ func compile(t *testing.T, programs map[string]string) {
 	}
 	out, _ := w.say(t, "go build -gcflags=-e ./page/...")
 	for fault := range strings.Lines(out) {
-		if !regexp.MustCompile(`^#|: (undefined: \w+|declared and not used: \w+)$`).MatchString(strings.TrimSpace(fault)) {
+		if !regexp.MustCompile(`^#|: (undefined|declared and not used): \w+\n`).MatchString(fault) {
 			t.Error(fault)
 		}
 	}
