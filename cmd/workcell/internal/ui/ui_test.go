@@ -535,7 +535,8 @@ func TestRunningAgent(t *testing.T) {
 	began, turn, call := e, e, e
 	began.Kind, turn.Kind, call.Kind = workflow.EventStepStarted, workflow.EventStepProgress, workflow.EventStepProgress
 	turn.Conversation = []byte(`{"turn":{"number":1,"messages":[{"content":[{"text":"go"}],"role":"user"}],` +
-		`"answer":{"content":[{"text":"I look <b>first</b>."},{"toolRequest":{"name":"read","ref":"1","input":{"path":"a.py"}}},` +
+		`"answer":{"content":[{"text":"I look <b>first</b>."},` +
+		`{"toolRequest":{"name":"read","ref":"1","input":{"path":"a.py"}}},` +
 		`{"toolRequest":{"name":"list","ref":"2"}}],"role":"model"}}}`)
 	call.Conversation = []byte(`{"call":{"turn":1,"ref":"1","result":{"output":{"text":"print"}}}}`)
 	r.add("run_agent", workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "wf"}, began, turn, call)
