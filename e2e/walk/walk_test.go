@@ -27,63 +27,44 @@ type step struct {
 	killed       bool   // run_… is a run whose process was killed
 }
 
-// pages returns the pages in order, with all of their commands.
-func pages() (names []string, steps map[string]map[string]step) {
+// readme returns all commands of the README.
+func readme() map[string]step {
 	const fix = "workcell run examples/workflows/debug-and-fix.yaml"
-	return []string{"README.md", "examples/README.md"}, map[string]map[string]step{
-		"README.md": {
-			`go install github.com/workcell-dev/workcell/cmd/workcell@latest`: {why: "it is a release, and not this tree", instead: "make build", says: `^bin/workcell`},
-			`workcell doctor`:                 {says: `(?m)^sandboxes can run on: docker`},
-			fix + ` --workspace ./my-project`: {first: "cp -r examples/workflows/projects/buggy-calculator my-project", says: `(?s)all_passed: true.*1 file changed.*, run: workcell runs apply run_`},
-			`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
-			`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
-			`workcell agent run examples/agents/python-developer.prompt "how many primes are below 100?"`: {says: `(?m)^there are 25$`},
-			`workcell validate examples`:                                                      {says: `valid`},
-			`id=$(workcell sandbox open --image python:3.11-slim)`:                            {},
-			`workcell sandbox exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
-			`workcell sandbox cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
-			`workcell sandbox attach "$id"`: {
-				why: "the test has no terminal", instead: `script -qec "workcell sandbox attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
-			},
-			`workcell sandbox rm "$id"`: {says: `^sbx_`},
-			`workcell sandbox gc`:       {says: `nothing (to remove|removed)`},
+	return map[string]step{
+		`go install github.com/workcell-dev/workcell/cmd/workcell@latest`: {why: "it is a release, and not this tree", instead: "make build", says: `^bin/workcell`},
+		`workcell doctor`:                 {says: `(?m)^sandboxes can run on: docker`},
+		fix + ` --workspace ./my-project`: {first: "cp -r examples/workflows/projects/buggy-calculator my-project", says: `(?s)all_passed: true.*1 file changed.*, run: workcell runs apply run_`},
+		`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
+		`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
+		`workcell agent run examples/agents/python-developer.prompt "how many primes are below 100?"`: {says: `(?m)^there are 25$`},
+		`workcell validate examples`:                                                      {says: `valid`},
+		`id=$(workcell sandbox open --image python:3.11-slim)`:                            {},
+		`workcell sandbox exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
+		`workcell sandbox cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
+		`workcell sandbox attach "$id"`: {
+			why: "the test has no terminal", instead: `script -qec "workcell sandbox attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
 		},
-		"examples/README.md": {
-			fix: {says: `all_passed: true`},
-			fix + ` --model anthropic/claude-sonnet-4-5`:                                             {why: "it asks another vendor's model with another key"},
-			fix + ` --model scripted/examples/workflows/scripts/debug-and-fix.yaml`:                  {says: `all_passed: true`},
-			`workcell runs apply run_…`:                                                              {says: `1 file changed in .*/buggy-calculator`},
-			`workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'`: {says: `there are 25`},
-			`workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@examples/workflows/projects/sales/sales.csv`: {says: `answer: "?42`},
-			`workcell agent run examples/agents/code-analyzer.prompt --workspace examples/workflows/projects/buggy-calculator`:                           {says: `passed: true`},
-			`workcell agent run examples/agents/order-desk.prompt --host-tools examples/host-tools.yaml 'What do the orders 1 to 20 come to?'`:           {says: `they come to 530`},
-			`workcell run examples/workflows/cli-debug-and-fix.yaml`:                                                                                     {why: "its agent asks a vendor's model"},
-			`go run ./examples/mockmodel --listen 127.0.0.1:8899 --script examples/workflows/scripts/cli-debug-and-fix.json &`:                           {why: "it serves until it is stopped, and the test of the examples does so"},
-			`GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8899 GEMINI_API_KEY=none workcell run examples/workflows/cli-debug-and-fix.yaml`:                    {why: "the test of the examples runs it"},
-			`go run ./examples/chat`: {why: "it serves until it is stopped, and its own test talks to it"},
-		},
+		`workcell sandbox rm "$id"`: {says: `^sbx_`},
+		`workcell sandbox gc`:       {says: `nothing (to remove|removed)`},
 	}
 }
 
-// TestNewcomer tests the pages, and the first Go program of two of them.
+// TestNewcomer tests the README, and the first Go program of two pages.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	w := newWalker(t)
-	names, steps := pages()
-	for _, name := range names {
-		left := steps[name]
-		for _, command := range commands(output(t, "cat", w.dir+"/"+name)) {
-			s, ok := left[command]
-			if !ok {
-				t.Errorf("%s: a command that the walk does not know, or knew once: %s", name, command)
-				continue
-			}
-			w.take(t, command, s)
-			delete(left, command)
+	left := readme()
+	for _, command := range commands(output(t, "cat", w.dir+"/README.md")) {
+		s, ok := left[command]
+		if !ok {
+			t.Errorf("a command that the walk does not know, or knew once: %s", command)
+			continue
 		}
-		for command := range left {
-			t.Errorf("%s does not have the command %s", name, command)
-		}
+		w.take(t, command, s)
+		delete(left, command)
+	}
+	for command := range left {
+		t.Errorf("the README does not have the command %s", command)
 	}
 	const quickstart = "DOCKER_HOST=unix:///none go run ./examples/quickstart" // Docker does not have the official image
 	w.take(t, quickstart, step{says: `(?m)^1229$`, then: "env -u GEMINI_API_KEY " + quickstart + " | grep -qx '1229 primes are below 10,000'"})
@@ -120,7 +101,10 @@ func newWalker(t *testing.T) *walker {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // for commands that hang
 	t.Cleanup(cancel)
 	home := t.TempDir()
-	w := &walker{dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"), model: &gemini{t: t}, ids: map[string]string{}}
+	w := &walker{
+		dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"),
+		model: &gemini{t: t}, ids: map[string]string{},
+	}
 	server := httptest.NewServer(w.model)
 	t.Cleanup(server.Close)
 	w.env = slices.DeleteFunc(os.Environ(), func(v string) bool {
