@@ -37,7 +37,7 @@ func readme() map[string]step {
 		`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
 		`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
 		`workcell agent run examples/agents/python-developer.prompt "how many primes are below 100?"`: {says: `(?m)^there are 25$`},
-		`workcell validate examples`:                                                      {says: `valid`},
+		`workcell validate examples`:                                                      {says: `^workcell: 0 problems in`},
 		`id=$(workcell sandbox open --image python:3.11-slim)`:                            {},
 		`workcell sandbox exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
 		`workcell sandbox cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
