@@ -88,8 +88,9 @@ The sandbox section of the workflow or agent sets the image, limits, environment
 default, a sandbox has a Python image, 1 CPU, 2 GiB of memory, and no network. To allow single hosts, list them in
 network.allow. Code in a sandbox does not see your environment or API keys.
 
-A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. --workspace copies a directory to
-/workspace in the sandboxes. The original changes only if you pass --apply or later run ` + "`workcell runs apply`" + `.
+A workflow fails after one hour or 50 steps unless it sets timeout or max_steps. A single agent fails after 7 days.
+--workspace copies a directory to /workspace in the sandboxes. The original changes only if you pass --apply or later
+run ` + "`workcell runs apply`" + `.
 
 --detach requires a PostgreSQL database (--state). It queues the run and its files there and prints the run ID. A
 ` + "`workcell worker`" + ` on any host then runs it.`,

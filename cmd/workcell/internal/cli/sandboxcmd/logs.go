@@ -31,7 +31,7 @@ and error unchanged. Runs that use the sandbox are not affected.
 Output is recorded for commands of agents, workflows, MCP clients, and ` + "`sandbox attach`" + `, but not for
 ` + "`workcell sandbox exec`" + `, which prints it directly. The list omits program names because they can contain
 secrets. Only the latest part of long output is kept; a line on standard error reports if the beginning is missing.`,
-		Example: "  workcell sandbox logs mybox\n  workcell sandbox logs mybox exec_… --follow",
+		Example: "  workcell sandbox logs mybox\n  workcell sandbox logs mybox exe_… --follow",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed("output") {
@@ -140,7 +140,7 @@ func newSandboxKillCmd(a *command) *cobra.Command {
 SIGKILL. The sandbox keeps running. The client that started the command gets the status killed.
 
 With --signal, only this signal is sent. The IDs of the commands are printed; commands that have exited are ignored.`,
-		Example: "  workcell sandbox kill mybox exec_…\n  workcell sandbox kill --signal INT mybox exec_…\n  workcell sandbox kill --all mybox",
+		Example: "  workcell sandbox kill mybox exe_…\n  workcell sandbox kill --signal INT mybox exe_…\n  workcell sandbox kill --all mybox",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || all == (len(args) > 1) {
 				return app.UsageError(errors.New("specify a sandbox and EXEC_IDs, or use --all"), listsCommands)
