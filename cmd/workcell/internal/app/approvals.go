@@ -176,15 +176,17 @@ func (a *App) Answer(
 }
 
 // Attend registers this process as a present approver, so that calls wait for an answer instead of being refused. It
-// ends with leave, or with the process.
-func (a *App) Attend(ctx context.Context, j runstore.Store, records state.Records) (leave func() error, err error) {
+// ends with leave, with the process, or if the owner in the records is lost.
+func (a *App) Attend(
+	ctx context.Context, j runstore.Store, records state.Records,
+) (owner string, leave func() error, err error) {
 	owner, end, err := records.Join(ctx)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	seat := runstore.Approval{ID: owner, Owner: owner, Asked: time.Now().UTC()}
 	if err := j.Ask(ctx, seat); err != nil {
-		return nil, errors.Join(err, end())
+		return "", nil, errors.Join(err, end())
 	}
-	return func() error { withdraw(ctx, j, seat); return end() }, nil
+	return owner, func() error { withdraw(ctx, j, seat); return end() }, nil
 }

@@ -243,7 +243,7 @@ func TestUnansweredCalls(t *testing.T) {
 func TestPresentApprover(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
-	leave, err := o.Attend(t.Context(), o.open(), o.records)
+	_, leave, err := o.Attend(t.Context(), o.open(), o.records)
 	o.must(err)
 	out := o.ask(o.at(nil, false), "{}", time.Hour)
 	_, err = o.Answer(t.Context(), o.journal, o.await(1)[0].ID, hosttools.Decision{Allow: true}, "the page")

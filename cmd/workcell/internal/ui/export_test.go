@@ -3,9 +3,13 @@ package ui
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/patch"
 )
+
+// SetAway replaces awayTime.
+func (o *Options) SetAway(d time.Duration) { o.away = d }
 
 // Routes returns the kind of each route of the table, by pattern.
 func (s *Server) Routes() map[string]string {

@@ -29,6 +29,8 @@ type events struct {
 	ctx context.Context // ends with the client, and with the server
 	mu  sync.Mutex      // guards w
 	w   http.ResponseWriter
+
+	questions func(context.Context) any // part of every page
 }
 
 // stream opens a stream. The caller must call end.
@@ -38,7 +40,11 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) (e *events, end 
 	h := w.Header()
 	h.Set("Content-Type", streamEvents)
 	h.Set("X-Accel-Buffering", "no") // of proxies
-	e = &events{ctx: ctx, w: w}
+	e = &events{ctx: ctx, w: w, questions: func(ctx context.Context) any {
+		list, err := s.questions(ctx, "")
+		return []any{list, err == nil}
+	}}
+	s.see(r, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for e.write(": \n\n") == nil {
@@ -50,7 +56,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) (e *events, end 
 		}
 		cancel()
 	})
-	return e, func() { cancel(); stop(); wg.Wait() }
+	return e, sync.OnceFunc(func() { cancel(); stop(); wg.Wait(); s.see(r, -1) })
 }
 
 func (e *events) write(text string) error {
@@ -82,7 +88,7 @@ func (e *events) send(id int64, name string, data any) error {
 func (e *events) poll(every time.Duration, mark func(context.Context) any) {
 	last := ""
 	for first := true; e.ctx.Err() == nil; first = false {
-		raw, err := json.Marshal(mark(e.ctx))
+		raw, err := json.Marshal([]any{mark(e.ctx), e.questions(e.ctx)})
 		if err == nil && string(raw) != last {
 			if last = string(raw); !first && e.send(0, "change", nil) != nil {
 				return
@@ -104,6 +110,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	e, end := s.stream(w, r)
 	defer end()
 	switch r.SetPathValue("id", q.Get("sandbox")); {
+	case q.Get("inbox") != "": // the questions are enough
+		e.poll(pollRuns, func(context.Context) any { return nil })
 	case q.Get("sandboxes") != "":
 		e.poll(pollEngine, func(ctx context.Context) any {
 			list, err := s.listSandboxes(ctx)

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 const runsPerPage = 50
@@ -25,7 +27,8 @@ type runsPage struct {
 	app.RunPage
 	Query  app.RunQuery
 	States []string
-	Older  string // URL of the next page; empty on the last page
+	Waits  map[string]runstore.Approval // the oldest question of each run that waits
+	Older  string                       // URL of the next page; empty on the last page
 	Now    time.Time
 }
 
@@ -42,6 +45,14 @@ func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 	if body.RunPage, err = s.opts.App.ListRuns(r.Context(), s.opts.Journal, body.Query); err != nil {
 		return err
 	}
+	waiting, err := s.questions(r.Context(), "")
+	if err != nil {
+		return err
+	}
+	body.Waits = map[string]runstore.Approval{}
+	for _, q := range slices.Backward(waiting) {
+		body.Waits[q.Run] = q
+	}
 	if body.Next != "" {
 		q.Set("before", body.Next)
 		body.Older = "/runs?" + q.Encode()
@@ -53,8 +64,17 @@ func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 // head is the top of every page of a run.
 type head struct {
 	app.RunDetail
+	questions
 	Tab string
 	Now time.Time
+}
+
+// Shown returns the run's state. A run with an open question waits.
+func (h head) Shown() string {
+	if len(h.Open) > 0 {
+		return waits
+	}
+	return h.State
 }
 
 // Live reports whether the run's process is running.
@@ -63,12 +83,16 @@ func (h head) Live() bool { return h.State == app.RunRunning }
 // runHead returns the top of a run's page.
 func (s *Server) runHead(r *http.Request, tab string) (head, error) {
 	detail, err := s.opts.App.ShowRun(r.Context(), s.opts.Journal, r.PathValue("run"))
-	return head{RunDetail: detail, Tab: tab, Now: time.Now()}, err
+	h := head{RunDetail: detail, Tab: tab, Now: time.Now(), questions: questions{Done: s.done(r), Back: true}}
+	if err == nil && h.Finished.IsZero() {
+		h.Open, err = s.questions(r.Context(), h.ID)
+	}
+	return h, err
 }
 
 // runPage returns the layout's data for a page of a run.
 func runPage(h head, body any) page {
-	p := page{Title: h.Workflow + " " + sign(h.State) + " " + h.ID, Nav: "runs", Body: body}
+	p := page{Title: h.Workflow + " " + sign(h.Shown()) + " " + h.ID, Nav: "runs", Body: body}
 	if h.Finished.IsZero() && len(h.Entries) > 0 {
 		p.Events = fmt.Sprintf("/events?run=%s&after=%d", url.QueryEscape(h.ID), h.Entries[len(h.Entries)-1].Seq)
 	}

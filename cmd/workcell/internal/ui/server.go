@@ -23,8 +23,10 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
@@ -59,8 +61,11 @@ type Options struct {
 	Hosts    []string         // further names of the server
 	Tokens   httpguard.Tokens // instead of login links
 	ReadOnly bool             // leave out all actions
+	User     string           // who answers questions with a login link
 	State    string           // name of the state, for the footer
 	Version  string
+
+	away time.Duration // instead of awayTime
 }
 
 // Server serves the pages. It is safe for concurrent use.
@@ -78,8 +83,13 @@ type Server struct {
 
 	records state.Records
 
-	mu    sync.Mutex // guards links
+	mu    sync.Mutex // guards links and asked
 	links map[[sha256.Size]byte]time.Time
+	asked []string // ids of the latest questions, oldest first
+
+	attending sync.WaitGroup
+	seen      chan struct{} // receives an element when a browser requests a page
+	browsers  atomic.Int64  // open streams of browsers
 
 	engines  sync.Mutex              // guards managers
 	managers map[string]*app.Manager // by backend; an empty name means the default
@@ -109,7 +119,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		opts: o, mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
 		pages: map[string]*template.Template{}, assets: map[string][]byte{},
-		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{},
+		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{}, seen: make(chan struct{}, 1),
 		limiter: httpguard.NewLimiter(requestRate,
 			httpguard.Limit{What: "concurrent requests", Each: maxRequests, All: math.MaxInt64},
 			httpguard.Limit{What: "streams", Each: maxStreams, All: maxStreams}),
@@ -134,12 +144,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 			}
 		})
 	}
+	s.attending.Go(s.attend)
 	return s, nil
 }
 
 // Close ends all streams and closes the engines. The sandboxes stay.
 func (s *Server) Close(ctx context.Context) error {
 	s.end()
+	s.attending.Wait()
 	return s.closeManagers(ctx)
 }
 
@@ -163,6 +175,9 @@ func (s *Server) table() []route {
 		{"GET /runs/{run}/apply", s.applyPreview, acts},
 		{"POST /runs/{run}/apply", s.apply, acts},
 		{"POST /runs/{run}/cancel", s.cancel, acts},
+		{"GET /runs/{run}/transcript", s.transcript, reads},
+		{"GET /inbox", s.inbox, reads},
+		{"POST /inbox/{id}/{answer}", s.answer, acts},
 		{"GET /sandboxes", s.sandboxes, reads},
 		{"GET /sandboxes/{id}", s.sandbox, reads},
 		{"GET /sandboxes/{id}/files", s.sandboxFiles, reads},
@@ -242,6 +257,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			return
 		}
 		client = who
+		s.see(r, 0)
 	}
 	kind := httpguard.Requests
 	if at.kind == live {
@@ -272,6 +288,7 @@ type page struct {
 	Theme      string
 	Path       string
 	Events     string // URL of the stream of its changes
+	Waiting    string // number of open questions; empty for none
 	Body       any
 	Options
 }
@@ -279,6 +296,15 @@ type page struct {
 // render writes a page. If the client has this page, render answers 304.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) error {
 	p.Theme, p.Path, p.Options = themeOf(r), r.URL.RequestURI(), s.opts
+	if p.Nav != "login" {
+		p.Events = cmp.Or(p.Events, "/events?inbox=1")
+		switch list, err := s.questions(r.Context(), ""); {
+		case err != nil:
+			p.Waiting = "?"
+		case len(list) > 0:
+			p.Waiting = strconv.Itoa(len(list))
+		}
+	}
 	var b bytes.Buffer
 	if err := s.pages[name].Execute(&b, p); err != nil {
 		return err

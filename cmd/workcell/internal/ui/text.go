@@ -26,11 +26,13 @@ import (
 var formats = template.FuncMap{
 	"add": func(a, b int) int { return a + b }, "age": age, "base": path.Base, "bytes": byteSize, "cost": cost,
 	"count": count, "json": jsonText, "milli": time.Time.UnixMilli, "plural": app.Counted, "seg": url.PathEscape,
-	"sign": sign, "took": took, "usage": usageText,
-	"cut": func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
+	"sign": sign, "step": stepID, "took": took, "usage": usageText,
+	"verdict": verdict,
+	"cut":     func(most int, s string) string { return sanitize.Cut(sanitize.Line(s), most) },
 	"letter": func(kind string) string {
 		return map[string]string{"agent": "A", "model": "M", "tool": "T", "other": "S"}[kind]
 	},
+	"left":  func(t time.Time) string { return took(time.Until(t)) },
 	"ms":    func(n int64) string { return took(time.Duration(n) * time.Millisecond) },
 	"stamp": func(t time.Time) string { return t.Local().Format(time.DateTime) },
 }
@@ -101,7 +103,7 @@ func jsonText(v any) string {
 // sign returns the character for a state, to distinguish states without colors.
 func sign(state string) string {
 	return cmp.Or(map[string]string{
-		app.RunRunning: "●", app.RunQueued: "◌", app.RunInterrupted: "‖", string(workflow.Succeeded): "✓",
+		app.RunRunning: "●", app.RunQueued: "◌", app.RunInterrupted: "‖", waits: "◆", string(workflow.Succeeded): "✓",
 		string(workflow.Failed): "✗", string(workflow.Cancelled): "⊘", string(workflow.TimedOut): "◷", "skipped": "–",
 		"stopped": "‖", "kept": "▪", "created": "◌", "removing": "◌", "lost": "✗", "completed": "✓", "killed": "⊘",
 	}[state], "?")

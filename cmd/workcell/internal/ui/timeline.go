@@ -240,15 +240,15 @@ type pane struct {
 
 // value is text or JSON.
 type value struct {
-	Name, Text string
-	Cut        int    // number of hidden bytes
-	Whole      string // URL of the whole value; empty if there is none
+	Name, Shown string
+	Cut         int    // number of hidden bytes
+	Whole       string // URL of the whole value; empty if there is none
 }
 
 func newValue(name, text, whole string) value {
-	v := value{Name: name, Text: text, Whole: whole}
+	v := value{Name: name, Shown: text, Whole: whole}
 	if v.Cut = max(len(text)-maxShown, 0); v.Cut > 0 {
-		v.Text = text[:maxShown]
+		v.Shown = text[:maxShown]
 	}
 	return v
 }

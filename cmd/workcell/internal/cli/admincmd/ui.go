@@ -112,9 +112,8 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	defer j.Close() // every change was written before it was acknowledged
 	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
 		s, err := ui.New(ctx, ui.Options{
-			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts,
-				uiName), Tokens: tokens, ReadOnly: o.readOnly,
-			State: name, Version: a.Options.Version,
+			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens,
+			ReadOnly: o.readOnly, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
 		})
 		if err != nil {
 			return err

@@ -36,11 +36,13 @@ async function refresh() {
 
 function show(next) {
   document.title = next.title;
+  const waiting = next.getElementById("waiting");
+  if (waiting) document.getElementById("waiting").textContent = waiting.textContent;
   Idiomorph.morph(main(), next.getElementById("main"), {
     morphStyle: "outerHTML", ignoreActiveValue: true,
     callbacks: {
       beforeAttributeUpdated: (name, node) => !(name === "open" && node.localName === "details"),
-      beforeNodeMorphed: (node) => node.localName !== "wc-output",
+      beforeNodeMorphed: (node) => node.localName !== "wc-output" && node.name !== "note",
     },
   });
   mark();
@@ -72,6 +74,7 @@ function listen() {
 function say(text) { document.getElementById("link").textContent = text; }
 
 document.addEventListener("visibilitychange", listen);
+setInterval(() => { if (document.hidden) refresh(); }, 20000); // for the number in the title
 
 // Links with the class soft change the current page without loading it.
 document.addEventListener("click", (e) => {
@@ -88,10 +91,11 @@ document.addEventListener("click", (e) => {
 });
 addEventListener("popstate", refresh);
 
-// Durations of running things grow.
+// Durations of running things grow, and the time that is left decreases.
 setInterval(() => {
-  for (const node of document.querySelectorAll("[data-since]")) {
-    const s = Math.max(0, Math.floor((Date.now() - node.dataset.since) / 1000));
+  for (const node of document.querySelectorAll("[data-since], [data-until]")) {
+    const { since, until } = node.dataset;
+    const s = Math.max(0, Math.floor((since ? Date.now() - since : until - Date.now()) / 1000));
     const two = (n) => String(n).padStart(2, "0");
     node.textContent = s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
   }
@@ -123,9 +127,14 @@ addEventListener("keydown", (e) => {
   const key = prefix + e.key;
   prefix = e.key === "g" && !prefix ? "g " : "";
   if (e.key === "v") viewed();
-  const control = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+  const name = `[data-key="${CSS.escape(key)}"]`;
+  const here = e.target.closest(".question");
+  const control = here?.querySelector(name) ?? document.querySelector(name);
   if (!control) return;
   e.preventDefault();
+  const question = control.closest(".question");
+  if (question !== here && question) return question.querySelector("a.row").focus(); // the next press answers it
+  if (question && e.repeat) return;
   if (control.matches("input")) control.focus();
   else control.click();
 });
@@ -134,7 +143,7 @@ document.getElementById("showkeys").addEventListener("click", () => {
   const list = document.querySelector("#keys dl");
   const keys = [["j k", "next or previous row"], ["Enter", "open the row"]];
   if (document.querySelector(".diffs")) keys.push(["v", "mark the file as viewed"]);
-  for (const c of document.querySelectorAll("[data-key]")) keys.push([c.dataset.key, c.getAttribute("aria-label") || c.textContent.trim()]);
+  for (const c of document.querySelectorAll("[data-key]")) if (!keys.some(([key]) => key === c.dataset.key)) keys.push([c.dataset.key, c.getAttribute("aria-label") || c.textContent.trim()]);
   list.replaceChildren(...keys.flatMap(([key, text]) => [["dt", key], ["dd", text]]).map(([name, text]) => {
     const node = document.createElement(name);
     node.textContent = text;
