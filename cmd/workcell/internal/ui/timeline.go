@@ -245,10 +245,12 @@ type value struct {
 	Whole       string // URL of the whole value; empty if there is none
 }
 
-func newValue(name, text, whole string) value {
+func newValue(name, text, whole string) value { return cutValue(name, text, whole, maxShown) }
+
+func cutValue(name, text, whole string, most int) value {
 	v := value{Name: name, Shown: text, Whole: whole}
-	if v.Cut = max(len(text)-maxShown, 0); v.Cut > 0 {
-		v.Shown = text[:maxShown]
+	if v.Cut = max(len(text)-most, 0); v.Cut > 0 {
+		v.Shown = text[:most]
 	}
 	return v
 }

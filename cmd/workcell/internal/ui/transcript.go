@@ -13,7 +13,10 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-const partsPerPage = 200
+const (
+	partsPerPage = 200
+	maxSaid      = 8 << 10 // bytes of a part
+)
 
 // transcriptPage is the data of transcript.html.
 type transcriptPage struct {
@@ -71,7 +74,7 @@ func (s *Server) transcript(w http.ResponseWriter, r *http.Request) error {
 	last := -1
 	for n, p := range list[body.From:min(body.From+partsPerPage, len(list))] {
 		whole := fmt.Sprintf("?at=%s&part=%d", url.QueryEscape(body.At), body.From+n)
-		part := said{Part: p.Part, value: newValue("", partText(p.Part), whole), Kind: "step"}
+		part := said{Part: p.Part, value: cutValue("", partText(p.Part), whole, maxSaid), Kind: "step"}
 		switch {
 		case p.Tool != "":
 			part.Kind = "tool"

@@ -336,7 +336,7 @@ func TestStrangers(t *testing.T) {
 	for pattern, kind := range routes {
 		method, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{$}", "", "{run}", "run_strangers", "{path...}", "a/b", "{seq}", "3", "{field}",
-			"stdout", "{id}", "sbx_1", "{exec}", "exec_1", "{hash}", "x", "{name}", "y").Replace(path)
+			"stdout", "{id}", "sbx_1", "{answer}", "allow", "{exec}", "exec_1", "{hash}", "x", "{name}", "y").Replace(path)
 		check := func(name string, c *http.Client, status int, set ...func(*http.Request)) {
 			t.Helper()
 			if res := full.do(c, method, path, set...); res.StatusCode != status {
