@@ -29,10 +29,11 @@ test-gvisor: ## the suites with every sandbox on gVisor, on a separate engine
 test-kubernetes: ## the driver, sessions, the chart and the manifests on a cluster that is built from Go modules
 test-postgres: ## stores, journals, the queue, workers, failover
 test-agents: ## coding agents, MCP clients and servers from npm, a browser
+test-page: ## workcell ui in a browser, on SQLite and PostgreSQL
 test-network: ## pip, npm, git and apt through the egress proxy; environments and caches
 test-systems: ## floods and bounds of unit tests, other systems, lint, fuzzing, release
 test-newcomer: ## the README from top to bottom, the demo, Jaeger
-test-engines test-containerd2 test-gvisor test-kubernetes test-postgres test-agents test-network test-systems test-newcomer:
+test-engines test-containerd2 test-gvisor test-kubernetes test-postgres test-agents test-page test-network test-systems test-newcomer:
 	@hack/test.sh $(@:test-%=%)
 
 engine: ## install and start Docker and, if available, containerd

@@ -2,7 +2,7 @@
 # Runs the tests. hack/tests.txt says which test runs where.
 #
 #   test.sh            make test: the fast tier, on Docker, containerd and local
-#   test.sh AREA...    areas: engines containerd2 gvisor kubernetes postgres agents network systems newcomer
+#   test.sh AREA...    areas: engines containerd2 gvisor kubernetes postgres agents page network systems newcomer
 #   test.sh all        make test, then every area
 #
 # It installs and starts what it needs, and stops what it started.
@@ -19,7 +19,7 @@ if [ "${1:-}" = slot ]; then
   exit
 fi
 
-areas="engines containerd2 gvisor kubernetes postgres agents network systems newcomer"
+areas="engines containerd2 gvisor kubernetes postgres agents page network systems newcomer"
 tags=no_kubernetes # in make test: client-go is a third of what the command compiles
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" # other checkouts share what was compiled
 began=$SECONDS
@@ -157,6 +157,12 @@ need_agents() {
   hack/tool.sh npm
   ENGINES=docker,containerd hack/images.sh -agents
   hack/tool.sh chromium
+}
+
+need_page() {
+  hack/tool.sh npm
+  hack/tool.sh chromium
+  need_postgres
 }
 
 also_systems() {

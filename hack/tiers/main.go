@@ -30,7 +30,7 @@ const (
 
 // places are `make test` and the areas, in the order in which the documentation lists them. "none" is for tests that a
 // backend adds nothing to, and for tests that cannot pass on a backend.
-var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "network", "systems", "newcomer", "none"}
+var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "page", "network", "systems", "newcomer", "none"}
 
 func main() {
 	if len(os.Args) != 2 {

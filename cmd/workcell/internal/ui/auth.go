@@ -80,7 +80,7 @@ func (s *Server) identify(r *http.Request) (who string, ok bool) {
 func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 func (s *Server) sign(text string) string {
-	mac := hmac.New(sha256.New, s.secret[:])
+	mac := hmac.New(sha256.New, s.opts.Secret)
 	mac.Write([]byte(text)) // never fails
 	return hex.EncodeToString(mac.Sum(nil))
 }
@@ -136,7 +136,7 @@ func (s *Server) askLogin(w http.ResponseWriter, r *http.Request) {
 }
 
 // Key authorizes another process of the same user to request a login link.
-func (s *Server) Key() string { return s.sign("link") }
+func (s *Server) Key() string { return s.key }
 
 // newLink returns a login link to a process with the key.
 func (s *Server) newLink(w http.ResponseWriter, r *http.Request) error {

@@ -64,6 +64,7 @@ type Options struct {
 	User     string           // who answers questions with a login link
 	State    string           // name of the state, for the footer
 	Version  string
+	Secret   []byte // signs cookies; a server with the same secret accepts them
 
 	away time.Duration // instead of awayTime
 }
@@ -79,7 +80,7 @@ type Server struct {
 	limiter *httpguard.Limiter
 	ctx     context.Context
 	end     context.CancelFunc
-	secret  [32]byte // signs cookies
+	key     string // see Key
 
 	records state.Records
 
@@ -117,7 +118,7 @@ const (
 // New returns a Server. The caller must close it.
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
-		opts: o, mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
+		opts: o, key: rand.Text(), mux: http.NewServeMux(), routes: map[string]route{}, origins: http.NewCrossOriginProtection(),
 		pages: map[string]*template.Template{}, assets: map[string][]byte{},
 		links: map[[sha256.Size]byte]time.Time{}, managers: map[string]*app.Manager{}, seen: make(chan struct{}, 1),
 		limiter: httpguard.NewLimiter(requestRate,
@@ -125,7 +126,6 @@ func New(ctx context.Context, o Options) (*Server, error) {
 			httpguard.Limit{What: "streams", Each: maxStreams, All: maxStreams}),
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
-	_, _ = rand.Read(s.secret[:]) // never fails
 	place, err := o.App.State()
 	if err = cmp.Or(err, s.load()); err == nil {
 		s.records, err = place.OpenRecords(ctx)

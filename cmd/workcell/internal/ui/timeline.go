@@ -24,8 +24,11 @@ const (
 	maxShown    = 32 << 10 // bytes of one stream or value in the pane
 )
 
-// width is the width of the bars' area, in the units of the pictures.
-const width = 1000
+// width is the width of the bars' area, and minBar of the shortest bar, in the units of the pictures.
+const (
+	width  = 1000
+	minBar = 6
+)
 
 // timeline contains the rows of a run: attempts of steps from the journal, and below them the spans of the trace.
 type timeline struct {
@@ -211,7 +214,7 @@ func (t *timeline) place(h head) {
 	whole := max(end.Sub(start), time.Millisecond)
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		r.X, r.W = min(int(width*r.Start.Sub(start)/whole), width-3), max(int(width*r.Took/whole), 3)
+		r.X, r.W = min(int(width*r.Start.Sub(start)/whole), width-minBar), max(int(width*r.Took/whole), minBar)
 	}
 	t.Ticks = []string{"0", took(whole / 4), took(whole / 2), took(whole * 3 / 4)}
 }

@@ -4,11 +4,13 @@ package admincmd
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -33,6 +35,7 @@ const (
 	defaultUIAddress = "127.0.0.1:7373"
 	uiName           = "workcell.localhost" // browsers resolve it to this host
 	uiFile           = "ui.json"            // in the state directory: how to get a link from the running server
+	uiSecret         = "ui.secret"          // in the state directory: signs cookies
 )
 
 type uiOptions struct {
@@ -105,6 +108,10 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	} else {
 		name = "PostgreSQL"
 	}
+	secret, err := secretIn(filepath.Join(string(place.Dir), uiSecret))
+	if err != nil {
+		return err
+	}
 	j, err := a.OpenJournal(ctx)
 	if err != nil {
 		return err
@@ -113,7 +120,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	return a.Observe(ctx, false, func(ctx context.Context, _ *otelsetup.Tracing) error {
 		s, err := ui.New(ctx, ui.Options{
 			App: a.App, Journal: j, URL: o.url(l.Addr(), cert), Hosts: append(o.hosts, uiName), Tokens: tokens,
-			ReadOnly: o.readOnly, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
+			ReadOnly: o.readOnly, Secret: secret, User: a.Options.Env.Get("USER"), State: name, Version: a.Options.Version,
 		})
 		if err != nil {
 			return err
@@ -132,6 +139,16 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 		a.Notice("serving pages on %s; press Ctrl-C to stop", o.url(l.Addr(), cert))
 		return serveUI(ctx, a, s, l, cert)
 	})
+}
+
+// secretIn returns the secret in a file, which it creates if necessary. Cookies stay valid when the server is restarted.
+func secretIn(file string) ([]byte, error) {
+	raw, err := os.ReadFile(file)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return raw, err
+	}
+	raw = []byte(rand.Text())
+	return raw, runfiles.WriteWhole(file, func(w io.Writer) error { _, err := w.Write(raw); return err })
 }
 
 func serveUI(ctx context.Context, a *command, s *ui.Server, l net.Listener, cert *tls.Config) error {

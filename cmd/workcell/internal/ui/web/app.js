@@ -61,9 +61,9 @@ function listen() {
   if (!url) return say("");
   stream = new EventSource(url);
   stream.onopen = () => { say("live"); refresh(); };
-  stream.onerror = () => {
+  stream.onerror = (e) => {
     say("not connected");
-    if (stream?.readyState !== EventSource.CLOSED) return; // it connects again
+    if (e.target.readyState !== EventSource.CLOSED || e.target !== stream) return; // it connects again
     stream = null;
     setTimeout(() => { refresh(); listen(); }, 3000);
   };

@@ -1,0 +1,216 @@
+//go:build linux
+
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+const scripted = "scripted/flows/script.yaml"
+
+// seedRuns adds n ended runs of several workflows to the journal.
+func (s *stage) seedRuns(n int) {
+	s.Helper()
+	j := s.journal().For("seed", `{"backend":"local"}`)
+	start := time.Now().Add(-time.Duration(n) * time.Minute)
+	for i := range n {
+		at := start.Add(time.Duration(i) * time.Minute)
+		id := fmt.Sprintf("run_%026d", i)
+		end := workflow.Entry{RunID: id, Seq: 2, Time: at.Add(40 * time.Second), Kind: workflow.EventRunFinished, Outcome: workflow.Succeeded}
+		if i%7 == 0 {
+			end.Outcome, end.Error = workflow.Failed, &workflow.Error{Code: "exit_code", Message: fmt.Sprintf("exit %d", i)}
+		}
+		rig.Must(s, j.Append(s.Context(), workflow.Entry{RunID: id, Seq: 1, Time: at, Kind: workflow.EventRunStarted, Workflow: fmt.Sprintf("workflow-%d", i%5)}))
+		rig.Must(s, j.Append(s.Context(), end))
+	}
+}
+
+// TestOpen verifies that a login link works once, that a second command returns a link of the running server, that
+// 10,000 runs are pages of a list, and that reading needs no script.
+func TestOpen(t *testing.T) {
+	onEachState(t, func(s *stage) {
+		s.serve()
+		s.seedRuns(10_000)
+		example, err := filepath.Abs("../../examples/workflows/debug-and-fix.yaml")
+		rig.Must(s, err)
+		s.run(0, example, "--model", "scripted/"+filepath.Dir(example)+"/scripts/debug-and-fix.yaml")
+		s.workcell(0, "sandbox", "open", "--name", "mybox")
+		first := s.link
+		s.browse("open.mjs", nil, answers{"link": func() any { defer func() { first = s.newLink().(string) }(); return first }})
+	})
+}
+
+// TestWhy verifies that a failed run opens at the step that failed, with the error and the end of the output.
+func TestWhy(t *testing.T) {
+	onEachState(t, func(s *stage) {
+		id := s.run(1, "flows/fail.yaml", "--model", scripted)
+		s.serve()
+		var shown struct{ Error string }
+		s.decode(s.workcell(0, "runs", "show", id, "-o", "json"), &shown)
+		s.browse("why.mjs", map[string]any{"run": id, "error": shown.Error}, nil)
+	})
+}
+
+// TestWatch verifies that a page follows the list of runs, a run, and the output of a command without being loaded again,
+// also when the server is killed and starts again, and that a hidden page has no connection.
+func TestWatch(t *testing.T) {
+	onEachState(t, func(s *stage) {
+		s.serve()
+		var run *rig.Process
+		var id string
+		started := func() any {
+			run = rig.Start(s, s.command("run", "flows/watch.yaml"))
+			rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "wait ") })
+			id = strings.Fields(run.Text())[1]
+			return id
+		}
+		s.browse("watch.mjs", nil, answers{
+			"start": started,
+			"let go": func() any {
+				s.workcell(0, "sandbox", "exec", id, "--", "touch", "go")
+				return run.Wait()
+			},
+			"kill":  func() any { s.server.Kill(); return nil },
+			"serve": func() any { s.serve(); return nil },
+			"entries": func() any {
+				list, err := s.journal().Entries(s.Context(), id)
+				rig.Must(s, err)
+				return len(list)
+			},
+		})
+	})
+}
+
+// nasty is text that must stay text wherever it comes from.
+const nasty = `</script><script>pwned=1</script><img id=hostile src=x onerror="pwned=1">{{.}}{{printf "%s" .}}${7*7}` +
+	"<style>*{display:none}</style><a href=javascript:pwned=1>x</a>' onload=pwned=1 \" \x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil.example/\x1b\\link" +
+	"\u202egnirts\u2066 zero\u200bwidth \ufeff\u0085"
+
+// TestHostileText verifies that no text of a workflow, model, tool, file, or command becomes anything but text.
+func TestHostileText(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "")
+	dir := filepath.Join(s.dir, "project")
+	rig.Must(s, os.Mkdir(dir, 0o700))
+	rig.Must(s, os.WriteFile(filepath.Join(dir, "payload"), []byte(nasty+"\x00\xff\xc3\n"), 0o600))
+	plain := strings.Map(func(r rune) rune { return max(r, ' ') }, nasty)
+	real := s.run(1, "flows/hostile.yaml", "--model", scripted, "--workspace", dir, "--input", "text="+plain)
+	box := s.workcell(0, "sandbox", "open", "--name", "hostile")
+	s.workcell(0, "sandbox", "cp", filepath.Join(dir, "payload"), "hostile:payload")
+	s.workcell(0, "sandbox", "exec", "hostile", "--", "cp", "payload", "<img id=hostile onerror=pwned=1>.html")
+	s.serve()
+	seeded := "run_" + strings.Repeat("h", 26)
+	failed := &workflow.Error{Code: "exit_code", Step: nasty, Message: nasty}
+	step := workflow.Entry{Kind: workflow.EventStepStarted, Path: nasty, Step: nasty, Type: workflow.TypeExec, Agent: nasty, Visit: 1, Attempt: 1}
+	end := step
+	end.Kind, end.Status, end.Error, end.Next, end.Has = workflow.EventStepFinished, workflow.StatusFailed, failed, nasty, true
+	end.Output = map[string]any{"stdout": nasty + strings.Repeat("z", 1<<20) + nasty, "stderr": nasty, "exit_code": nasty, nasty: nasty}
+	for i, e := range []workflow.Entry{{Kind: workflow.EventRunStarted, Workflow: nasty, Input: map[string]any{nasty: nasty}}, step, end, {Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: failed}} {
+		e.RunID, e.Seq, e.Time = seeded, int64(i+1), time.Now()
+		rig.Must(s, s.journal().For("owner", `{"workflow":"`+strings.ReplaceAll(plain, `"`, "'")+`","backend":"<b>"}`).Append(s.Context(), e))
+	}
+	s.browse("hostile.mjs", map[string]any{
+		"runs": []string{seeded, real}, "boxes": []string{box}, "text": plain,
+		"raw": []string{"/runs/" + real + "/raw/out/x.svg", "/runs/" + real + "/raw/out/%3Cimg%20id=hostile%20onerror=pwned=1%3E.html", "/runs/" + seeded + "/steps/3/stdout", "/sandboxes/" + box + "/raw/payload"},
+	}, nil)
+}
+
+// tree describes the files of a directory: modes, targets of links, and contents.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	out, err := rig.Output(exec.Command("sh", "-c", `cd "$1" && find . -printf '%M %P %l\n' | sort && find . -type f | sort | xargs sha256sum`, "sh", dir))
+	rig.Must(t, err)
+	return out
+}
+
+// TestApply verifies that the page shows every kind of change, that its preview is what the command would do, and that
+// it makes the same directory as the command.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "")
+	dir, twin := filepath.Join(s.dir, "project"), filepath.Join(s.dir, "twin")
+	rig.Must(s, os.Mkdir(dir, 0o700))
+	var lines []string
+	for i := range 30 {
+		lines = append(lines, fmt.Sprintf("line %d\n", i+1))
+	}
+	write := func(files map[string]string) {
+		for name, content := range files {
+			rig.Must(s, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+		}
+	}
+	write(map[string]string{
+		"edit.py": "return 1\n", "both.txt": "return 1\n", "old.txt": "moved\n", "run.sh": "#!/bin/sh\n", "logo.bin": "\x00\x01\x02",
+		"crlf.txt": "one\r\ntwo\r\n", "gone.txt": "gone\n", "merged.txt": strings.Join(lines, ""),
+	})
+	id := s.run(0, "flows/review.yaml", "--workspace", dir)
+	lines[14] = "mine\n"
+	write(map[string]string{"both.txt": "return 3\n", "merged.txt": strings.Join(lines, "")})
+	_, err := rig.Output(exec.Command("cp", "-a", dir, twin))
+	rig.Must(s, err)
+	plan := map[string]string{}
+	for line := range strings.Lines(s.workcell(7, "runs", "apply", id, "--dry-run")) {
+		if f := strings.Fields(line); len(f) > 1 {
+			plan[f[0]] = f[1]
+		}
+	}
+	delete(plan, "PATH") // the header
+	s.workcell(7, "runs", "apply", id, twin)
+	s.serve()
+	s.browse("apply.mjs", map[string]any{"run": id, "plan": plan}, answers{"difference": func() any {
+		if got, want := tree(s.T, dir), tree(s.T, twin); got != want {
+			return got + "\nwant\n" + want
+		}
+		return ""
+	}})
+}
+
+// TestStrangers verifies that pages of other origins, foreign host names, and old cookies reach nothing, and that a
+// read-only server has no actions.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "")
+	dir := filepath.Join(s.dir, "project")
+	rig.Must(s, os.Mkdir(dir, 0o700))
+	rig.Must(s, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("as it was"), 0o600))
+	done := s.run(0, "flows/small.yaml", "--workspace", dir)
+	run := rig.Start(s, s.command("run", "flows/watch.yaml"))
+	rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "wait ") })
+	id := strings.Fields(run.Text())[1]
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprint(w, "<!doctype html><link rel=icon href=data:,><title>stranger</title>")
+	}))
+	defer web.Close()
+	s.serve()
+	port := func(url string) string { return url[strings.LastIndex(url, ":"):] }
+	strangers := []string{"http://workcell.localhost" + port(web.URL), "http://stranger.localhost" + port(web.URL)}
+	rebound := "http://rebound.localhost" + port(s.address)
+	s.browse("strangers.mjs", map[string]any{
+		"run": id, "done": done, "strangers": strangers, "rebound": rebound + "/runs",
+		"others": slices.Concat(strangers, []string{rebound}),
+	}, answers{
+		"read only": func() any { s.server.Kill(); s.serve("--read-only"); return nil },
+		"state": func() any {
+			var shown struct{ State string }
+			s.decode(s.workcell(0, "runs", "show", id, "-o", "json"), &shown)
+			raw, err := os.ReadFile(filepath.Join(dir, "a.txt"))
+			rig.Must(s, err)
+			return []string{shown.State, string(raw)}
+		},
+	})
+	s.workcell(0, "sandbox", "exec", id, "--", "touch", "go")
+	run.Wait()
+}
