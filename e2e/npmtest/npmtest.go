@@ -15,7 +15,7 @@ import (
 
 // Tools returns a Node.js program and the directory with the packages of hack/mcp. It installs them if necessary. It is
 // for tests of packages directly below e2e, whose directory is the current directory.
-func Tools(t *testing.T) (node, modules string) {
+func Tools(t testing.TB) (node, modules string) {
 	t.Helper()
 	script := filepath.Join("..", "..", "hack", "tool.sh")
 	run := func(what string) string {

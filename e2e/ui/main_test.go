@@ -55,7 +55,7 @@ func onEachState(t *testing.T, test func(*stage)) {
 
 // stage is a state and the server that shows it.
 type stage struct {
-	*testing.T
+	testing.TB
 	dir     string // working directory of the commands, which is also the home directory
 	state   string // URL of a database; empty means a file
 	address string
@@ -63,11 +63,11 @@ type stage struct {
 	link    string // first login link of the server
 }
 
-func newStage(t *testing.T, state string) *stage {
+func newStage(t testing.TB, state string) *stage {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // the server gets this address each time
 	rig.Must(t, err)
-	s := &stage{T: t, dir: t.TempDir(), state: state, address: l.Addr().String()}
+	s := &stage{TB: t, dir: t.TempDir(), state: state, address: l.Addr().String()}
 	rig.Must(t, l.Close())
 	t.Cleanup(s.removeSandboxes)
 	rig.Must(t, os.CopyFS(filepath.Join(s.dir, "flows"), os.DirFS("testdata")))
@@ -161,10 +161,10 @@ func (s *stage) journal() runstore.Store {
 // answers has a function for each question of a script.
 type answers map[string]func() any
 
-// browse runs a script, which must find no fault. also is another origin that the script may open.
+// browse runs a script, which must find no fault. "others" of the data are origins that the script may open.
 func (s *stage) browse(script string, data map[string]any, ask answers) {
 	s.Helper()
-	node, modules := npmtest.Tools(s.T)
+	node, modules := npmtest.Tools(s.TB)
 	browser, err := rig.Output(exec.Command(filepath.Join("..", "..", "hack", "tool.sh"), "chromium"))
 	rig.Must(s, err)
 	if data == nil {
@@ -180,7 +180,8 @@ func (s *stage) browse(script string, data map[string]any, ask answers) {
 	p := rig.Start(s, cmd)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var question struct {
-			Name string
+			Name   string
+			Figure float64 // of a benchmark
 		}
 		s.decode(lines.Text(), &question)
 		var answer any = true
@@ -189,6 +190,8 @@ func (s *stage) browse(script string, data map[string]any, ask answers) {
 			answer = data
 		case question.Name == "link":
 			answer = s.newLink()
+		case strings.HasPrefix(question.Name, "figure "):
+			s.TB.(*testing.B).ReportMetric(question.Figure, strings.TrimPrefix(question.Name, "figure "))
 		case f == nil:
 			s.Fatalf("%s asks %q", script, question.Name)
 		default:

@@ -10,8 +10,8 @@ const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
 // go asks the test.
-export async function go(name, ...args) {
-  process.stdout.write(JSON.stringify({ name, args }) + "\n");
+export async function go(name, figure) {
+  process.stdout.write(JSON.stringify({ name, figure }) + "\n");
   const { value } = await lines.next();
   return JSON.parse(value);
 }

@@ -106,7 +106,7 @@ func TestHostileText(t *testing.T) {
 	rig.Must(s, os.Mkdir(dir, 0o700))
 	rig.Must(s, os.WriteFile(filepath.Join(dir, "payload"), []byte(nasty+"\x00\xff\xc3\n"), 0o600))
 	plain := strings.Map(func(r rune) rune { return max(r, ' ') }, nasty)
-	real := s.run(1, "flows/hostile.yaml", "--model", scripted, "--workspace", dir, "--input", "text="+plain)
+	real := s.run(1, "flows/hostile.yaml", "--keep", "--model", scripted, "--workspace", dir, "--input", "text="+plain)
 	box := s.workcell(0, "sandbox", "open", "--name", "hostile")
 	s.workcell(0, "sandbox", "cp", filepath.Join(dir, "payload"), "hostile:payload")
 	s.workcell(0, "sandbox", "exec", "hostile", "--", "cp", "payload", "<img id=hostile onerror=pwned=1>.html")
@@ -128,7 +128,7 @@ func TestHostileText(t *testing.T) {
 }
 
 // tree describes the files of a directory: modes, targets of links, and contents.
-func tree(t *testing.T, dir string) string {
+func tree(t testing.TB, dir string) string {
 	t.Helper()
 	out, err := rig.Output(exec.Command("sh", "-c", `cd "$1" && find . -printf '%M %P %l\n' | sort && find . -type f | sort | xargs sha256sum`, "sh", dir))
 	rig.Must(t, err)
@@ -170,7 +170,7 @@ func TestApply(t *testing.T) {
 	s.workcell(7, "runs", "apply", id, twin)
 	s.serve()
 	s.browse("apply.mjs", map[string]any{"run": id, "plan": plan}, answers{"difference": func() any {
-		if got, want := tree(s.T, dir), tree(s.T, twin); got != want {
+		if got, want := tree(s.TB, dir), tree(s.TB, twin); got != want {
 			return got + "\nwant\n" + want
 		}
 		return ""

@@ -1,0 +1,74 @@
+//go:build linux
+
+package ui
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// BenchmarkPage measures the page with 10,000 runs, a run with 500 rows, and a run that is being written.
+func BenchmarkPage(b *testing.B) {
+	s := newStage(b, "")
+	s.serve()
+	s.seedRuns(10_000)
+	long, live := "run_"+strings.Repeat("l", 26), "run_"+strings.Repeat("w", 26)
+	j := s.journal().For("bench", `{"backend":"local"}`)
+	seq := map[string]int64{}
+	add := func(id string, e workflow.Entry) {
+		seq[id]++
+		e.RunID, e.Seq, e.Time = id, seq[id], time.Now()
+		rig.Must(b, j.Append(b.Context(), e))
+	}
+	step := func(id string, n int) {
+		e := workflow.Entry{Kind: workflow.EventStepStarted, Path: fmt.Sprintf("step-%d", n), Step: fmt.Sprintf("step-%d", n), Type: workflow.TypeExec, Visit: 1, Attempt: 1}
+		add(id, e)
+		e.Kind, e.Status = workflow.EventStepFinished, workflow.StatusSucceeded
+		add(id, e)
+	}
+	for _, id := range []string{long, live} {
+		add(id, workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "bench"})
+	}
+	for n := range 500 {
+		step(long, n)
+	}
+	add(long, workflow.Entry{Kind: workflow.EventRunFinished, Outcome: workflow.Succeeded})
+	n := 0
+	rate := func() any { // of entries
+		id, start := fmt.Sprintf("run_%026d", time.Now().UnixNano()), time.Now()
+		add(id, workflow.Entry{Kind: workflow.EventRunStarted, Workflow: "bench"})
+		for i := range 500 {
+			step(id, i)
+		}
+		return 1001 / time.Since(start).Seconds()
+	}
+	s.browse("bench.mjs", map[string]any{"long": long, "live": live}, answers{
+		"append": func() any {
+			n++
+			add(live, workflow.Entry{Kind: workflow.EventStepStarted, Path: fmt.Sprintf("step-%d", n), Step: "s", Type: workflow.TypeExec, Visit: 1, Attempt: 1})
+			return float64(time.Now().UnixMicro()) / 1000
+		},
+		"rate": rate,
+		"cpu":  func() any { return cpu(b, s.server.Cmd.Process.Pid).Seconds() },
+	})
+}
+
+// cpu returns the time that a process has used.
+func cpu(b *testing.B, pid int) (used time.Duration) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	rig.Must(b, err)
+	fields := strings.Fields(string(raw[strings.LastIndex(string(raw), ")")+1:]))
+	for _, f := range fields[11:13] {
+		ticks, err := strconv.Atoi(f)
+		rig.Must(b, err)
+		used += time.Duration(ticks) * 10 * time.Millisecond
+	}
+	return used
+}
