@@ -58,9 +58,10 @@ await scenario(async ({ data, login, fresh }) => {
   // The same entries with a page that watches them and without.
   const watching = [], alone = [];
   for (let i = 0; i < 5; i++) {
-    await page.goto(`${data.url}/runs/${data.live}`);
+    await page.goto(`${data.url}/runs/${await go("begin")}`);
     watching.push(await go("rate"));
     await page.goto("about:blank");
+    await go("begin");
     alone.push(await go("rate"));
   }
   await go("figure entries/s-watched", median(watching));

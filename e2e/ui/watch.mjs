@@ -9,7 +9,7 @@ await scenario(async ({ data, login, screen, expect }) => {
     for (let i = 0; i < 1200; i++, await new Promise((done) => setTimeout(done, 100))) if (await ok()) return;
     throw new Error(`not seen: ${what}: ${await text(page)}`);
   };
-  const state = (name) => page.locator(`main .s-${name}`).first().waitFor();
+  const state = (name) => page.locator(`.head .s-${name}`).waitFor();
   check((await text(page)).includes("No runs yet"), "an empty list says what begins one");
   await screen(page);
   await page.evaluate(() => { globalThis.mark = "first"; });

@@ -80,7 +80,7 @@ setInterval(() => { if (document.hidden) refresh(); }, 20000); // for the number
 document.addEventListener("click", (e) => {
   const copy = e.target.closest("[data-copy]");
   if (copy) {
-    navigator.clipboard.writeText(copy.dataset.copy).then(() => { copy.textContent = "✓"; });
+    navigator.clipboard.writeText(copy.dataset.copy).then(() => { copy.textContent = "copied"; });
     return;
   }
   const link = e.target.closest("a.soft");
