@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 lib = set -euo pipefail; . hack/lib.sh;
 
-.PHONY: help demo demo-code demo-cli test test-all engine images agents contract jaeger cluster cluster-down build guest manifests trace-picture bench soak lint fuzz image release clean
+.PHONY: help demo demo-code demo-cli test test-all engine images agents contract jaeger cluster cluster-down build guest manifests trace-picture page-pictures bench soak lint fuzz image release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ trace-picture: ## draw docs/trace.svg from a run of the example on the local bac
 	  "$$WORKCELL_STATE_DIR/workcell" runs trace "$$run" -o svg >"$$WORKCELL_STATE_DIR/trace.svg"; cat "$$WORKCELL_STATE_DIR/trace.svg" >docs/trace.svg; \
 	  say "docs/trace.svg is the trace of $$run"; \
 	}; supervise draw
+
+page-pictures: ## make docs/ui-*.png from runs of the examples on the local backend with recorded answers
+	@hack/page-pictures.sh
 
 bench: images ## run the benchmarks, print a table, and write e2e/bench/out/latest.json
 	@hack/bench.sh

@@ -15,6 +15,8 @@ main() {
   fi
   say "=== engines"
   go run ./e2e/bench
+  say "=== the page"
+  go test -run '^$' -bench BenchmarkPage -benchtime 1x ./e2e/ui
   say "=== Kubernetes"
   hack/cluster.sh status >/dev/null 2>&1 || at_exit 'hack/cluster.sh down'
   hack/cluster.sh up

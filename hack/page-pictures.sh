@@ -23,7 +23,8 @@ main() {
   go_run release debug-and-fix
   "$demo/workcell" run watch.yaml >/dev/null 2>&1 &
   sleep 1
-  kill -9 $! && wait $! 2>/dev/null || true
+  kill -9 $!
+  wait $! 2>/dev/null || true
   go_run polyglot-checks polyglot-checks
   "$demo/workcell" run watch.yaml >/dev/null 2>&1 &
   "$demo/workcell" ui --no-open --listen 127.0.0.1:0 >"$demo/link" 2>/dev/null &

@@ -74,7 +74,7 @@ func newStage(t testing.TB, state string) *stage {
 	return s
 }
 
-// url is what the page is called in the browser.
+// url returns the address of the page for the browser.
 func (s *stage) url() string {
 	return "http://workcell.localhost:" + s.address[strings.LastIndex(s.address, ":")+1:]
 }
@@ -82,8 +82,8 @@ func (s *stage) url() string {
 func (s *stage) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = s.dir
-	cmd.Env = append(rig.Environ(), "HOME="+s.dir, "WORKCELL_STATE_DIR="+filepath.Join(s.dir, "state"), "WORKCELL_STATE="+s.state,
-		"WORKCELL_BACKEND=local", "WORKCELL_REAPER=off", "TZ=UTC")
+	cmd.Env = append(rig.Environ(), "HOME="+s.dir, "WORKCELL_STATE_DIR="+filepath.Join(s.dir, "state"),
+		"WORKCELL_STATE="+s.state, "WORKCELL_BACKEND=local", "WORKCELL_REAPER=off", "TZ=UTC")
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func (s *stage) workcell(code int, args ...string) string {
 	return strings.TrimSpace(res.Stdout)
 }
 
-// removeSandboxes removes what the test has opened, and what a killed run has left.
+// removeSandboxes removes the sandboxes of the state. Killed runs leave theirs.
 func (s *stage) removeSandboxes() {
 	var list []struct{ ID string }
 	s.decode(s.workcell(0, "sandbox", "ls", "-o", "json"), &list)
@@ -172,7 +172,8 @@ func (s *stage) browse(script string, data map[string]any, ask answers) {
 	}
 	data["url"] = s.url()
 	cmd := exec.CommandContext(s.Context(), node, script)
-	cmd.Env = append(os.Environ(), "HOME="+s.TempDir(), "PAGE_MODULES="+modules, "PAGE_BROWSER="+strings.TrimSpace(browser))
+	browser = strings.TrimSpace(browser)
+	cmd.Env = append(os.Environ(), "HOME="+s.TempDir(), "PAGE_MODULES="+modules, "PAGE_BROWSER="+browser)
 	in, err := cmd.StdinPipe()
 	rig.Must(s, err)
 	out, err := cmd.StdoutPipe()

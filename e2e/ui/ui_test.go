@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,16 +24,19 @@ const scripted = "scripted/flows/script.yaml"
 // seedRuns adds n ended runs of several workflows to the journal.
 func (s *stage) seedRuns(n int) {
 	s.Helper()
-	j := s.journal().For("seed", `{"backend":"local"}`)
+	j := s.journal().For("", `{"backend":"local"}`)
 	start := time.Now().Add(-time.Duration(n) * time.Minute)
 	for i := range n {
 		at := start.Add(time.Duration(i) * time.Minute)
 		id := fmt.Sprintf("run_%026d", i)
-		end := workflow.Entry{RunID: id, Seq: 2, Time: at.Add(40 * time.Second), Kind: workflow.EventRunFinished, Outcome: workflow.Succeeded}
+		begin := workflow.Entry{RunID: id, Seq: 1, Time: at, Kind: workflow.EventRunStarted}
+		begin.Workflow = fmt.Sprintf("workflow-%d", i%5)
+		end := workflow.Entry{RunID: id, Seq: 2, Time: at.Add(40 * time.Second), Kind: workflow.EventRunFinished}
+		end.Outcome = workflow.Succeeded
 		if i%7 == 0 {
 			end.Outcome, end.Error = workflow.Failed, &workflow.Error{Code: "exit_code", Message: fmt.Sprintf("exit %d", i)}
 		}
-		rig.Must(s, j.Append(s.Context(), workflow.Entry{RunID: id, Seq: 1, Time: at, Kind: workflow.EventRunStarted, Workflow: fmt.Sprintf("workflow-%d", i%5)}))
+		rig.Must(s, j.Append(s.Context(), begin))
 		rig.Must(s, j.Append(s.Context(), end))
 	}
 }
@@ -47,8 +51,11 @@ func TestOpen(t *testing.T) {
 		rig.Must(s, err)
 		s.run(0, example, "--model", "scripted/"+filepath.Dir(example)+"/scripts/debug-and-fix.yaml")
 		s.workcell(0, "sandbox", "open", "--name", "mybox")
-		first := s.link
-		s.browse("open.mjs", nil, answers{"link": func() any { defer func() { first = s.newLink().(string) }(); return first }})
+		link := s.link
+		s.browse("open.mjs", nil, answers{"link": func() any {
+			defer func() { link = s.newLink().(string) }()
+			return link
+		}})
 	})
 }
 
@@ -63,8 +70,8 @@ func TestWhy(t *testing.T) {
 	})
 }
 
-// TestWatch verifies that a page follows the list of runs, a run, and the output of a command without being loaded again,
-// also when the server is killed and starts again, and that a hidden page has no connection.
+// TestWatch verifies that a page follows the list of runs, a run, and the output of a command without a reload, even if
+// the server is killed and starts again, and that a hidden page has no connection.
 func TestWatch(t *testing.T) {
 	onEachState(t, func(s *stage) {
 		s.serve()
@@ -72,7 +79,7 @@ func TestWatch(t *testing.T) {
 		var id string
 		started := func() any {
 			run = rig.Start(s, s.command("run", "flows/watch.yaml"))
-			rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "wait ") })
+			rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "collect ") })
 			id = strings.Fields(run.Text())[1]
 			return id
 		}
@@ -95,7 +102,8 @@ func TestWatch(t *testing.T) {
 
 // nasty is text that must stay text wherever it comes from.
 const nasty = `</script><script>pwned=1</script><img id=hostile src=x onerror="pwned=1">{{.}}{{printf "%s" .}}${7*7}` +
-	"<style>*{display:none}</style><a href=javascript:pwned=1>x</a>' onload=pwned=1 \" \x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil.example/\x1b\\link" +
+	"<style>*{display:none}</style><a href=javascript:pwned=1>x</a>' onload=pwned=1 \" " +
+	"\x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil.example/\x1b\\link" +
 	"\u202egnirts\u2066 zero\u200bwidth \ufeff\u0085"
 
 // TestHostileText verifies that no text of a workflow, model, tool, file, or command becomes anything but text.
@@ -113,30 +121,42 @@ func TestHostileText(t *testing.T) {
 	s.serve()
 	seeded := "run_" + strings.Repeat("h", 26)
 	failed := &workflow.Error{Code: "exit_code", Step: nasty, Message: nasty}
-	step := workflow.Entry{Kind: workflow.EventStepStarted, Path: nasty, Step: nasty, Type: workflow.TypeExec, Agent: nasty, Visit: 1, Attempt: 1}
+	step := workflow.Entry{Kind: workflow.EventStepStarted, Path: nasty, Step: nasty, Type: workflow.TypeExec}
+	step.Agent, step.Visit, step.Attempt = nasty, 1, 1
 	end := step
-	end.Kind, end.Status, end.Error, end.Next, end.Has = workflow.EventStepFinished, workflow.StatusFailed, failed, nasty, true
-	end.Output = map[string]any{"stdout": nasty + strings.Repeat("z", 1<<20) + nasty, "stderr": nasty, "exit_code": nasty, nasty: nasty}
-	for i, e := range []workflow.Entry{{Kind: workflow.EventRunStarted, Workflow: nasty, Input: map[string]any{nasty: nasty}}, step, end, {Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: failed}} {
+	end.Kind, end.Status, end.Error = workflow.EventStepFinished, workflow.StatusFailed, failed
+	end.Next, end.Has = nasty, true
+	flood := nasty + strings.Repeat("z", 1<<20) + nasty
+	end.Output = map[string]any{"stdout": flood, "stderr": nasty, "exit_code": nasty, nasty: nasty}
+	j := s.journal().For("", `{"workflow":"`+strings.ReplaceAll(plain, `"`, "'")+`","backend":"<b>"}`)
+	for i, e := range []workflow.Entry{
+		{Kind: workflow.EventRunStarted, Workflow: nasty, Input: map[string]any{nasty: nasty}}, step, end,
+		{Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: failed},
+	} {
 		e.RunID, e.Seq, e.Time = seeded, int64(i+1), time.Now()
-		rig.Must(s, s.journal().For("owner", `{"workflow":"`+strings.ReplaceAll(plain, `"`, "'")+`","backend":"<b>"}`).Append(s.Context(), e))
+		rig.Must(s, j.Append(s.Context(), e))
 	}
+	outputs := "/runs/" + real + "/raw/out/"
 	s.browse("hostile.mjs", map[string]any{
 		"runs": []string{seeded, real}, "boxes": []string{box}, "text": plain,
-		"raw": []string{"/runs/" + real + "/raw/out/x.svg", "/runs/" + real + "/raw/out/%3Cimg%20id=hostile%20onerror=pwned=1%3E.html", "/runs/" + seeded + "/steps/3/stdout", "/sandboxes/" + box + "/raw/payload"},
+		"raw": []string{
+			outputs + "x.svg", outputs + url.PathEscape("<img id=hostile onerror=pwned=1>.html"),
+			"/runs/" + seeded + "/steps/3/stdout", "/sandboxes/" + box + "/raw/payload",
+		},
 	}, nil)
 }
 
 // tree describes the files of a directory: modes, targets of links, and contents.
 func tree(t testing.TB, dir string) string {
 	t.Helper()
-	out, err := rig.Output(exec.Command("sh", "-c", `cd "$1" && find . -printf '%M %P %l\n' | sort && find . -type f | sort | xargs sha256sum`, "sh", dir))
+	const list = `cd "$1" && find . -printf '%M %P %l\n' | sort && find . -type f | sort | xargs sha256sum`
+	out, err := rig.Output(exec.Command("sh", "-c", list, "sh", dir))
 	rig.Must(t, err)
 	return out
 }
 
-// TestApply verifies that the page shows every kind of change, that its preview is what the command would do, and that
-// it makes the same directory as the command.
+// TestApply verifies that the page shows every kind of change, and that its preview and its result equal those
+// of the command.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
@@ -152,7 +172,8 @@ func TestApply(t *testing.T) {
 		}
 	}
 	write(map[string]string{
-		"edit.py": "return 1\n", "both.txt": "return 1\n", "old.txt": "moved\n", "run.sh": "#!/bin/sh\n", "logo.bin": "\x00\x01\x02",
+		"edit.py": "return 1\n", "both.txt": "return 1\n", "old.txt": "moved\n", "run.sh": "#!/bin/sh\n",
+		"logo.bin": "\x00\x01\x02",
 		"crlf.txt": "one\r\ntwo\r\n", "gone.txt": "gone\n", "merged.txt": strings.Join(lines, ""),
 	})
 	id := s.run(0, "flows/review.yaml", "--workspace", dir)
@@ -187,7 +208,7 @@ func TestStrangers(t *testing.T) {
 	rig.Must(s, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("as it was"), 0o600))
 	done := s.run(0, "flows/small.yaml", "--workspace", dir)
 	run := rig.Start(s, s.command("run", "flows/watch.yaml"))
-	rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "wait ") })
+	rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "collect ") })
 	id := strings.Fields(run.Text())[1]
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
@@ -195,7 +216,7 @@ func TestStrangers(t *testing.T) {
 	}))
 	defer web.Close()
 	s.serve()
-	port := func(url string) string { return url[strings.LastIndex(url, ":"):] }
+	port := func(of string) string { return of[strings.LastIndex(of, ":"):] }
 	strangers := []string{"http://workcell.localhost" + port(web.URL), "http://stranger.localhost" + port(web.URL)}
 	rebound := "http://rebound.localhost" + port(s.address)
 	s.browse("strangers.mjs", map[string]any{

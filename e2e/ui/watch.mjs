@@ -16,12 +16,12 @@ await scenario(async ({ data, login, screen, expect }) => {
 
   const run = await go("start"); // its second step waits
   await page.locator(`#run-${run} .s-running`).first().waitFor();
-  await eventually("the running step in the list", async () => (await text(page)).includes("wait"));
+  await eventually("the running step in the list", async () => (await text(page)).includes("collect"));
   await screen(page);
   same(await page.evaluate(() => globalThis.mark), "first", "the list was loaded again");
   await page.locator(`#run-${run} a.row`).click();
   await page.evaluate(() => { globalThis.mark = "run"; });
-  await page.locator("tr.k-live[aria-selected]", { hasText: "wait" }).waitFor();
+  await page.locator("tr.k-live[aria-selected]", { hasText: "collect" }).waitFor();
   await screen(page);
 
   // The server dies and starts, twice: the second time the run goes on meanwhile.
@@ -63,7 +63,7 @@ await scenario(async ({ data, login, screen, expect }) => {
   await page.locator("tbody tr", { hasText: third.slice(0, 10) }).waitFor();
   await screen(page);
   await page.goto(`${data.url}/runs/${third}`);
-  await page.locator("tr.k-live[aria-selected]", { hasText: "wait" }).waitFor();
+  await page.locator("tr.k-live[aria-selected]", { hasText: "collect" }).waitFor();
   await page.keyboard.press("s");
   await page.waitForURL(/sandboxes\/sbx_/);
   await page.locator("tbody .s-running").first().waitFor();

@@ -99,7 +99,11 @@ func Progress(e workflow.Entry) []any {
 		step = e.Path
 	}
 	if e.Error != nil {
-		why = sanitize.Cut(sanitize.Line(e.Error.Message), 1000)
+		why = e.Error.Message
+		if e.Kind == workflow.EventRunFinished {
+			why = e.Error.Error() // with the step
+		}
+		why = sanitize.Cut(sanitize.Line(why), 1000)
 	}
 	if e.Usage != nil {
 		u = *e.Usage

@@ -28,7 +28,7 @@ type RunView struct {
 	State    string          `json:"state"` // queued, running, interrupted, or the outcome
 	Started  time.Time       `json:"started"`
 	Finished time.Time       `json:"finished,omitzero"`
-	Step     string          `json:"step,omitempty"`     // path of the step that started last; empty if the run succeeded
+	Step     string          `json:"step,omitempty"`     // path of the step that started last, before the run has finished
 	Error    string          `json:"error,omitempty"`    // why the latest attempt or the run failed
 	Usage    *workflow.Usage `json:"usage,omitempty"`    // total of the finished attempts
 	CostUSD  *float64        `json:"cost_usd,omitempty"` // known cost of the finished attempts
@@ -53,7 +53,7 @@ func ViewRun(ctx context.Context, j runstore.Store, r runstore.Run) (RunView, er
 	}
 	v := RunView{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}
 	v.Error, v.CostUSD = r.Error, r.CostUSD
-	if r.Outcome != workflow.Succeeded {
+	if r.Finished.IsZero() {
 		v.Step = r.Step
 	}
 	if r.Usage != (workflow.Usage{}) {

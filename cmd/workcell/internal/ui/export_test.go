@@ -20,6 +20,14 @@ func (s *Server) Routes() map[string]string {
 	return out
 }
 
+// AssetBytes returns the size of all assets as they are sent.
+func (s *Server) AssetBytes() (n int) {
+	for _, a := range s.assets {
+		n += len(a)
+	}
+	return n
+}
+
 // Screen converts parts of output. Each line has the classes and the text of its spans.
 func Screen(parts ...string) (lines []string) {
 	var s screen

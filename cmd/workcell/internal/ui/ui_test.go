@@ -754,3 +754,14 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 }
+
+// TestAssets verifies that scripts and styles stay small.
+func TestAssets(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if n := r.server.AssetBytes(); n > 30<<10 {
+		t.Errorf("the assets have %d bytes", n)
+	} else {
+		t.Logf("%d bytes", n)
+	}
+}

@@ -141,7 +141,7 @@ func (o *uiOptions) run(ctx context.Context, a *command) error {
 	})
 }
 
-// secretIn returns the secret in a file, which it creates if necessary. Cookies stay valid when the server is restarted.
+// secretIn returns the secret in a file, which it creates if necessary. Cookies stay valid after a restart.
 func secretIn(file string) ([]byte, error) {
 	raw, err := os.ReadFile(file)
 	if !errors.Is(err, fs.ErrNotExist) {
