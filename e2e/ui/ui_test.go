@@ -155,8 +155,8 @@ func tree(t testing.TB, dir string) string {
 	return out
 }
 
-// TestApply verifies that the page shows every kind of change, and that its preview and its result equal those
-// of the command.
+// TestApply verifies that the page shows every kind of change, and that its preview and its result match the
+// command.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
