@@ -67,8 +67,8 @@ func newRig(t *testing.T, set ...func(*ui.Options)) *rig {
 		t.Fatal(err)
 	}
 	o := ui.Options{
-		App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(), Hosts: []string{"workcell.localhost"}, Tokens: tokens,
-		State: "state.db", Version: "test", Secret: []byte(secret),
+		App: a, Journal: j, URL: "http://" + web.Listener.Addr().String(), Hosts: []string{"workcell.localhost"},
+		Tokens: tokens, State: "state.db", Version: "test", Secret: []byte(secret),
 	}
 	for _, f := range set {
 		f(&o)
