@@ -7,10 +7,8 @@ import (
 	"testing"
 )
 
-// TestApproveAtATerminal verifies that the command shows a call with its arguments at a terminal and reads the decision
-// there. It ignores keys typed before the question. Another process can answer instead.
-func TestApproveAtATerminal(t *testing.T) {
-	t.Parallel()
+// asking returns the arguments of a run whose code makes five calls that require approval.
+func asking(t *testing.T) []string {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -46,9 +44,16 @@ Go on.
 			t.Fatal(err)
 		}
 	}
+	return []string{"agent", "run", filepath.Join(dir, "desk.prompt"), "--model",
+		"scripted/" + filepath.Join(dir, "script.yaml"), "--host-tools", filepath.Join(dir, "hosts.yaml")}
+}
+
+// TestApproveAtATerminal verifies that the command shows a call with its arguments at a terminal and reads the decision
+// there. It ignores keys typed before the question. Another process can answer instead.
+func TestApproveAtATerminal(t *testing.T) {
+	t.Parallel()
 	u := newUser(t, "local")
-	w := openWindow(u, "agent", "run", filepath.Join(dir, "desk.prompt"),
-		"--model", "scripted/"+filepath.Join(dir, "script.yaml"), "--host-tools", filepath.Join(dir, "hosts.yaml"))
+	w := openWindow(u, asking(t)...)
 	keys := func(text string) {
 		_, err := w.master.WriteString(text)
 		w.check(err)

@@ -4,10 +4,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -108,5 +110,51 @@ func TestUISandboxes(t *testing.T) {
 	}
 	if page := u.fetch(&http.Client{Jar: c.Jar}, again); !strings.Contains(page, "<h1>Runs</h1>") {
 		t.Errorf("second login: %s", page)
+	}
+}
+
+// TestUIApproves verifies that calls of a run without a terminal wait while a page is open, and that the page's answers
+// reach the code.
+func TestUIApproves(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	c, at, stop := u.serveUI()
+	defer stop()
+	run := u.command(asking(t)...)
+	var out bytes.Buffer
+	run.Stdout = &out
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	question := regexp.MustCompile(`action="(/inbox/[^/]+/)allow"`)
+	for _, answer := range []string{"allow", "deny", "tool"} {
+		var found []string
+		for found == nil {
+			found = question.FindStringSubmatch(u.fetch(c, at+"/inbox"))
+		}
+		res, err := c.PostForm(at+found[1]+answer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close() // nothing is left to read
+		if res.StatusCode != http.StatusForbidden {
+			t.Errorf("an answer without an origin: %s", res.Status)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+found[1]+answer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Sec-Fetch-Site", "same-origin")
+		if res, err = c.Do(req); err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(res.Body)
+		_ = res.Body.Close() // it was read
+		if err != nil || !strings.Contains(string(page), "orders.refund</b>: ") {
+			t.Errorf("after %s: %s, %v: %s", answer, res.Status, err, page)
+		}
+	}
+	if err := run.Wait(); err != nil || !strings.Contains(out.String(), "answers: yes\nno\nyes\nyes\nyes") {
+		t.Errorf("the run: %v\n%s", err, out.String())
 	}
 }

@@ -261,7 +261,7 @@ func TestQuestionsRing(t *testing.T) {
 			}
 		}
 		id := fmt.Sprintf("question_%d", i)
-		time.Sleep(1200 * time.Millisecond) // the stream has its first mark
+		ring() // the stream has begun
 		r.ask(id, "run_live", "", "{}", time.Hour)
 		ring()
 		if err := errorOf(r.app.Answer(t.Context(), r.journal, id, hosttools.Decision{Allow: true}, "x")); err != nil {

@@ -84,13 +84,13 @@ func (e *events) send(id int64, name string, data any) error {
 	return e.write(text)
 }
 
-// poll sends a change if mark returns a new value, until the stream ends.
+// poll sends a change at first, because the page may be older, and if mark returns a new value, until the stream ends.
 func (e *events) poll(every time.Duration, mark func(context.Context) any) {
 	last := ""
-	for first := true; e.ctx.Err() == nil; first = false {
+	for e.ctx.Err() == nil {
 		raw, err := json.Marshal([]any{mark(e.ctx), e.questions(e.ctx)})
 		if err == nil && string(raw) != last {
-			if last = string(raw); !first && e.send(0, "change", nil) != nil {
+			if last = string(raw); e.send(0, "change", nil) != nil {
 				return
 			}
 		}

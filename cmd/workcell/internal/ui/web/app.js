@@ -60,7 +60,7 @@ function listen() {
   source = url;
   if (!url) return say("");
   stream = new EventSource(url);
-  stream.onopen = () => { say("live"); refresh(); };
+  stream.onopen = () => say("live"); // the server rings at first
   stream.onerror = (e) => {
     say("not connected");
     if (e.target.readyState !== EventSource.CLOSED || e.target !== stream) return; // it connects again
