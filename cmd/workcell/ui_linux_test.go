@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/sandbox"
 )
@@ -130,6 +131,7 @@ func TestUIApproves(t *testing.T) {
 	for _, answer := range []string{"allow", "deny", "tool"} {
 		var found []string
 		for found == nil {
+			time.Sleep(50 * time.Millisecond) // the server limits the rate of requests
 			found = question.FindStringSubmatch(u.fetch(c, at+"/inbox"))
 		}
 		res, err := c.PostForm(at+found[1]+answer, nil)
