@@ -33,14 +33,14 @@ type questions struct {
 	Back bool               // return to the page of the run
 }
 
-// questions returns the open questions, oldest first. An empty run selects those of all runs.
+// questions returns the open questions, oldest first. An empty run selects all.
 func (s *Server) questions(ctx context.Context, run string) ([]runstore.Approval, error) {
 	list, err := s.opts.App.Approvals(ctx, s.opts.Journal)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range list {
 		if !slices.Contains(s.asked, q.ID) {
-			s.asked = append(s.asked, q.ID)
+			s.asked = append(s.asked[max(len(s.asked)+1-maxQuestions-maxAnswered, 0):], q.ID)
 		}
 	}
 	return slices.DeleteFunc(list, func(q runstore.Approval) bool { return run != "" && q.Run != run }), err
@@ -49,16 +49,12 @@ func (s *Server) questions(ctx context.Context, run string) ([]runstore.Approval
 // answered returns the latest questions of this server's pages that are no longer open, newest first.
 func (s *Server) answered(ctx context.Context, open []runstore.Approval) (list []runstore.Approval, err error) {
 	s.mu.Lock()
-	s.asked = slices.DeleteFunc(s.asked, func(id string) bool {
-		return slices.ContainsFunc(open, func(q runstore.Approval) bool { return q.ID == id })
-	})
-	s.asked = s.asked[max(len(s.asked)-maxAnswered, 0):]
 	ids := slices.Clone(s.asked)
-	for _, q := range open {
-		s.asked = append(s.asked, q.ID)
-	}
 	s.mu.Unlock()
 	for _, id := range slices.Backward(ids) {
+		if len(list) == maxAnswered || slices.ContainsFunc(open, func(q runstore.Approval) bool { return q.ID == id }) {
+			continue
+		}
 		found, err := s.opts.Journal.Approvals(ctx, id)
 		if list = append(list, found...); err != nil {
 			return list, err

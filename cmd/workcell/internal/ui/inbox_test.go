@@ -68,8 +68,8 @@ type readCloser struct{ *strings.Reader }
 
 func (readCloser) Close() error { return nil }
 
-// TestInbox verifies that a question is on the inbox, in the list of runs, on its run's page, and counted on every page,
-// and that each answer is recorded with the name of the person.
+// TestInbox verifies that a question is in the inbox, in the list of runs, and on its run's page, that every page has
+// the number, and that each answer is recorded with the name of the person.
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *ui.Options) { o.User = "ben" })
@@ -179,7 +179,7 @@ func TestPagesAnswerOnce(t *testing.T) {
 
 func errorOf(_ runstore.Approval, err error) error { return err }
 
-// TestReadOnlyInbox verifies that a read-only server shows questions without forms and is no approver.
+// TestReadOnlyInbox verifies that a read-only server shows questions without forms, and does not count as an approver.
 func TestReadOnlyInbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *ui.Options) { o.ReadOnly = true })
@@ -283,11 +283,12 @@ func talk(attempt, turns int, words string) (list []workflow.Entry) {
 	for n := range turns {
 		messages, keep := "", 2
 		if n == 0 {
-			messages, keep = fmt.Sprintf(`{"role":"system","content":[{"text":%[1]s}]},{"role":"user","content":[{"text":%[1]s}]}`,
-				quoted), 0
+			messages, keep = fmt.Sprintf(`{"role":"system","content":[{"text":%[1]s}]},`+
+				`{"role":"user","content":[{"text":%[1]s}]}`, quoted), 0
 		}
 		part(`{"turn":{"number":%d,"keep":%d,"messages":[%s],"answer":{"role":"model","content":[{"reasoning":%s},`+
-			`{"text":"I run it."},{"toolRequest":{"name":%[4]s,"ref":"r","input":{"cmd":%[4]s}}}]}}}`, n+1, keep, messages, quoted)
+			`{"text":"I run it."},{"toolRequest":{"name":%[4]s,"ref":"r","input":{"cmd":%[4]s}}}]}}}`,
+			n+1, keep, messages, quoted)
 		part(`{"call":{"turn":%d,"ref":"r","result":{"output":{"stdout":%s}}}}`, n+1, quoted)
 	}
 	return list
@@ -298,8 +299,8 @@ func attempt(kind workflow.EventKind, n int, status workflow.Status) workflow.En
 		Attempt: n, Status: status}
 }
 
-// TestTranscriptPage verifies that the conversation of each attempt is shown in parts, that the page of a failed attempt
-// has the last turn, and that a missing conversation has a reason.
+// TestTranscriptPage verifies that the conversation of each attempt is shown in parts, that the page of a failed
+// attempt has the last turn, and that a missing conversation has a reason.
 func TestTranscriptPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
