@@ -52,7 +52,7 @@ func openKubernetes(dir string) (engine, error) {
 	return e, err
 }
 
-// cannot returns the tests that cannot run on Kubernetes. docs/kubernetes.md has the reasons.
+// cannot returns the tests that cannot run on Kubernetes. docs/operations/kubernetes.md has the reasons.
 func (e *kubernetesEngine) cannot() []string {
 	return []string{
 		"TestH3Root",                                                         // require root
@@ -62,15 +62,15 @@ func (e *kubernetesEngine) cannot() []string {
 	}
 }
 
-// TestNotOnKubernetes verifies that docs/kubernetes.md lists the excluded tests.
+// TestNotOnKubernetes verifies that docs/operations/kubernetes.md lists the excluded tests.
 func TestNotOnKubernetes(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/kubernetes.md")
+	text, err := os.ReadFile("../../docs/operations/kubernetes.md")
 	must(t, err)
 	_, section, _ := strings.Cut(string(text), "## What is not promised here")
 	for _, name := range (*kubernetesEngine)(nil).cannot() {
 		if !strings.Contains(section, "`"+name+"`") {
-			t.Errorf("docs/kubernetes.md does not name %s", name)
+			t.Errorf("docs/operations/kubernetes.md does not name %s", name)
 		}
 	}
 }
