@@ -40,7 +40,19 @@ func (a *atTerminal) enter(keys, text string) {
 	a.t.Helper()
 	_, err := io.WriteString(a.keys, keys)
 	must(a.t, err)
-	eventually(a.t, "the terminal shows "+text, func() bool { return strings.Contains(a.shown.String(), text) })
+	eventually(a.t, "the terminal shows "+text, func() bool {
+		over := false
+		select {
+		case <-a.over:
+			over = true
+		default:
+		}
+		shown := a.shown.String()
+		if over && !strings.Contains(shown, text) {
+			a.t.Fatalf("the terminal has ended with %v; it shows %q", a.err, shown)
+		}
+		return strings.Contains(shown, text)
+	})
 }
 
 func (a *atTerminal) ends() (sandbox.ExecResult, error) {
