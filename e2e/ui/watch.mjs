@@ -46,7 +46,8 @@ await scenario(async ({ data, login, screen, expect }) => {
 
   // A hidden page holds no connection.
   await page.keyboard.press("u");
-  await eventually("the stream of the list", () => streams.size === 1);
+  await page.waitForURL(/\/runs$/);
+  await eventually("the stream of the list", () => [...streams].some((r) => !r.url().includes("inbox")));
   const hide = (hidden) => page.evaluate((hidden) => {
     Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));

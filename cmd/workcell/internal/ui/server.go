@@ -297,7 +297,9 @@ type page struct {
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) error {
 	p.Theme, p.Path, p.Options = themeOf(r), r.URL.RequestURI(), s.opts
 	if p.Nav != "login" {
-		p.Events = cmp.Or(p.Events, "/events?inbox=1")
+		if r.Method == http.MethodGet { // a refresh would replace the result of an action
+			p.Events = cmp.Or(p.Events, "/events?inbox=1")
+		}
 		switch list, err := s.questions(r.Context(), ""); {
 		case err != nil:
 			p.Waiting = "?"

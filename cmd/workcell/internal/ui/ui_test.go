@@ -616,7 +616,11 @@ func TestApply(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
-	want(t, text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply")), "added.txt already has the changes")
+	again := text(t, r.do(r.client, http.MethodPost, "/runs/run_apply/apply"))
+	want(t, again, "added.txt already has the changes")
+	if strings.Contains(again, "data-events") {
+		t.Error("a refresh would replace the result")
+	}
 	if got := text(t, r.get(r.client, "/runs/run_apply/patch?file=2")); !strings.Contains(got, "-b\n+B\n") ||
 		strings.Contains(got, "added.txt") {
 		t.Errorf("patch: %s", got)

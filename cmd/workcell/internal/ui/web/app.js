@@ -74,7 +74,7 @@ function listen() {
 function say(text) { document.getElementById("link").textContent = text; }
 
 document.addEventListener("visibilitychange", listen);
-setInterval(() => { if (document.hidden) refresh(); }, 20000); // for the number in the title
+setInterval(() => { if (document.hidden && main().dataset.events) refresh(); }, 20000); // for the number in the title
 
 // Links with the class soft change the current page without loading it.
 document.addEventListener("click", (e) => {
