@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// TestConflictNamesFields verifies that a request is compared field by field with the record of another process's
-// sandbox.
+// TestConflictNamesFields verifies that Open compares a request field by field with the recorded sandbox of
+// another process.
 func TestConflictNamesFields(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

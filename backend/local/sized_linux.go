@@ -52,9 +52,9 @@ func (r *record) sizedSpec() sizedfs.Spec {
 	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
-// mountSized mounts a workspace's file system on its directory, in the mount namespace of the sandbox's
-// launcher. The launcher moves the mount to the final place. The mount is not visible on the host, because mounts do
-// not propagate from another user's namespace.
+// mountSized enters the launcher's mount namespace and mounts a workspace's file system on its directory. The launcher
+// moves the mount to the final place. The mount is not visible on the host, because mounts do not propagate from
+// namespaces of other users.
 func (b *driver) mountSized(x *sandbox, launcher int) error {
 	d, err := sizedfs.Attach(b.dirs.image(x.session()))
 	if errors.Is(err, os.ErrNotExist) {

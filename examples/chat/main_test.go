@@ -184,8 +184,8 @@ func TestChat(t *testing.T) {
 	finds("after the program was killed")
 }
 
-// TestUsers verifies that requests without a user's token are refused. A user who sends the id of another user's
-// conversation gets neither the conversation nor its files, whether Genkit or the other user chose the id.
+// TestUsers verifies that requests without a user's token are refused. If a user sends an id that belongs to another
+// user, the answer contains neither the conversation nor its files, whether Genkit or the other user chose the id.
 func TestUsers(t *testing.T) {
 	dir := t.TempDir()
 	state, model, tokens := filepath.Join(dir, "state"), provider(t, nil), filepath.Join(dir, "tokens")

@@ -14,7 +14,7 @@ import (
 func TestCheckNote(t *testing.T) {
 	t.Parallel()
 	// The database is never contacted.
-	a := New(Options{Env: os.LookupEnv, StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"})
+	a := New(Options{Env: os.LookupEnv, StateDir: t.TempDir(), State: "postgres://reader@192.0.2.1/x"})
 	kept, err := a.RunFiles()
 	if err != nil {
 		t.Fatal(err)
