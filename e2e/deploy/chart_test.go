@@ -86,6 +86,41 @@ func TestChartHasTheDriversRole(t *testing.T) {
 	}
 }
 
+// TestRuntimeClasses verifies that the server may read the RuntimeClasses of the configuration, and no others. Without
+// them, it has no rights outside the namespace of the sandboxes.
+func TestRuntimeClasses(t *testing.T) {
+	t.Parallel()
+	if out := output(t, helm(t), "template", "workcell", chart); strings.Contains(out, "kind: ClusterRole") {
+		t.Error("the chart has a ClusterRole without RuntimeClasses")
+	}
+	out := output(t, helm(t), "template", "workcell", "--namespace", "agents", chart, "--set", "config.kubernetes.runtime_classes={gvisor,kata}")
+	want := []rbacv1.PolicyRule{{
+		APIGroups: []string{"node.k8s.io"}, Resources: []string{"runtimeclasses"},
+		Verbs: []string{"get"}, ResourceNames: []string{"gvisor", "kata"},
+	}}
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	for _, doc := range strings.Split(out, "\n---\n") {
+		var err error
+		switch {
+		case strings.Contains(doc, "kind: ClusterRole\n"):
+			err = yaml.Unmarshal([]byte(doc), &role)
+		case strings.Contains(doc, "kind: ClusterRoleBinding\n"):
+			err = yaml.Unmarshal([]byte(doc), &binding)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, role.Rules); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	subject := rbacv1.Subject{Kind: "ServiceAccount", Name: "workcell", Namespace: "agents"}
+	if diff := cmp.Diff([]rbacv1.Subject{subject}, binding.Subjects); diff != "" || binding.RoleRef.Name != role.Name {
+		t.Errorf("binding to %s of %s (-want +got):\n%s", binding.RoleRef.Name, role.Name, diff)
+	}
+}
+
 // TestReplicasNeedADatabase verifies that several servers and workers require a database. Without it, servers would not
 // know each other's sandboxes, and workers would have no runs.
 func TestReplicasNeedADatabase(t *testing.T) {

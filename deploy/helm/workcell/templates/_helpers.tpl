@@ -23,6 +23,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "workcell.commonLabels" . }}
 {{- end }}
 {{- define "workcell.account" -}}{{ .Values.serviceAccount.name | default (include "workcell.name" .) }}{{- end }}
+{{- define "workcell.cluster" -}}{{ printf "%s-%s" .Release.Namespace (include "workcell.name" .) | trunc 63 | trimSuffix "-" }}{{- end }}
 {{- define "workcell.sandboxes" -}}{{ .Values.sandboxes.namespace | default .Release.Namespace }}{{- end }}
 {{- define "workcell.config" -}}
 {{- $kubernetes := dict "namespace" (include "workcell.sandboxes" .) -}}
