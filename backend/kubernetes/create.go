@@ -265,6 +265,9 @@ func (d *driver) rollback(ctx context.Context, p *plan) error {
 	if d.opts.StorageClass == "" {
 		return err
 	}
+	if _, wrong := d.getPod(ctx, p.name); !errors.Is(wrong, backend.ErrNotFound) {
+		return errors.Join(err, wrong) // a concurrent Create made a pod, which uses the claim
+	}
 	claim, _, wrong := d.getClaim(ctx, p.name)
 	if wrong == nil && claim.Labels[labelNonce] == p.nonce {
 		wrong = d.removeClaim(ctx, claim)

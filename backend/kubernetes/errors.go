@@ -56,7 +56,8 @@ func trouble(pod *corev1.Pod, image string) error {
 				return fmt.Errorf("kubernetes: the node cannot pull image %s: %s: %w",
 					named(&s, image), unpulled(w), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %.200s: %w", w.Reason, w.Message, backend.ErrInvalid)
+				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %s: %w",
+					w.Reason, kit.Scrub(w.Message), backend.ErrInvalid)
 			}
 		}
 		if t := s.State.Terminated; t != nil && (s.Name == containerName || t.ExitCode != 0) {

@@ -37,6 +37,22 @@ func TestPullReasons(t *testing.T) {
 	}
 }
 
+// TestStartReasons verifies that the error for a container that the node cannot start has no paths of the node.
+func TestStartReasons(t *testing.T) {
+	t.Parallel()
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+		Reason: "CreateContainerError", Message: "mount callback failed on /var/lib/containerd/tmpmounts/1: invalid argument",
+	}}
+	err := trouble(&corev1.Pod{Status: corev1.PodStatus{
+		ContainerStatuses: []corev1.ContainerStatus{{Name: containerName, State: waiting}},
+	}}, "a:1")
+	want := "kubernetes: the node cannot start the sandbox: CreateContainerError: mount callback failed on <path>: invalid argument: " +
+		backend.ErrInvalid.Error()
+	if !errors.Is(err, backend.ErrInvalid) || err.Error() != want {
+		t.Errorf("\n got %v\nwant %s", err, want)
+	}
+}
+
 // TestKeysOfPods verifies which labels and annotations of pods New rejects, and that one error lists all of them.
 func TestKeysOfPods(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func TestPodSettings(t *testing.T) {
 func TestUnpullable(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()
-	spec.Image = "127.0.0.1:1/acme/none:1"
+	spec.Image, spec.Pull = "127.0.0.1:1/acme/none:1", backend.PullMissing
 	_, err := newBackend(t, nil).Create(t.Context(), spec)
 	if !errors.Is(err, backend.ErrImage) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v, want ErrImage with the reason", err)
