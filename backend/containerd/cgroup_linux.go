@@ -101,12 +101,16 @@ func (b *driver) makeCgroup(r *record) error {
 	return nil
 }
 
-// removeCgroup removes a sandbox's control groups after the runtime, and the parent if it is empty. It ignores busy and
-// missing groups.
+// removeCgroup removes a sandbox's control groups after the runtime, and the parent if it is empty. It kills remaining
+// processes: if the creation of a container was canceled, runsc leaves a kernel that it no longer knows. It ignores
+// busy and missing groups.
 func (b *driver) removeCgroup(cgroup string) {
 	begin := time.Now()
 	for _, path := range b.engine.cgroups.dirs(cgroup) {
 		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a killed kernel exits slowly
+			for _, pid := range host.Members(path) {
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have exited
+			}
 			time.Sleep(10 * time.Millisecond)
 		}
 		// A runtime that outlives its killed shim may create the group of an earlier container of the sandbox after the

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +197,33 @@ func TestApply(t *testing.T) {
 		}
 		return ""
 	}})
+}
+
+// TestApprove verifies that the calls of a run appear on open pages, that a user answers them from the keyboard, that one
+// of several concurrent answers counts, and that the questions of a killed run are no longer open.
+func TestApprove(t *testing.T) {
+	onEachState(t, func(s *stage) {
+		s.serve()
+		var run *rig.Process
+		var out strings.Builder
+		start := func() any {
+			cmd := s.command("run", "flows/desk.yaml", "--model", scripted, "--host-tools", "flows/hosts.yaml")
+			cmd.Stdout = &out
+			run = rig.Start(s, cmd)
+			rig.Eventually(s, "the run", func() bool { return strings.Contains(run.Text(), " started: ") })
+			return regexp.MustCompile(`run_[a-z0-9]{26}`).FindString(run.Text())
+		}
+		s.browse("approve.mjs", nil, answers{
+			"start": start,
+			"allow": func() any {
+				var open []struct{ ID string }
+				s.decode(s.workcell(0, "approvals", "ls", "-o", "json"), &open)
+				return rig.Run(s, s.command("approvals", "allow", open[0].ID)).Code
+			},
+			"result": func() any { run.Wait(); return out.String() },
+			"kill":   func() any { run.Kill(); return nil },
+		})
+	})
 }
 
 // TestStrangers verifies that pages of other origins, foreign host names, and old cookies reach nothing, and that a
