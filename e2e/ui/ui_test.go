@@ -206,6 +206,7 @@ func TestApprove(t *testing.T) {
 		s.serve()
 		var run *rig.Process
 		var out strings.Builder
+		var open []struct{ ID string }
 		start := func() any {
 			cmd := s.command("run", "flows/desk.yaml", "--model", scripted, "--host-tools", "flows/hosts.yaml")
 			cmd.Stdout = &out
@@ -215,11 +216,11 @@ func TestApprove(t *testing.T) {
 		}
 		s.browse("approve.mjs", nil, answers{
 			"start": start,
-			"allow": func() any {
-				var open []struct{ ID string }
+			"waiting": func() any {
 				s.decode(s.workcell(0, "approvals", "ls", "-o", "json"), &open)
-				return rig.Run(s, s.command("approvals", "allow", open[0].ID)).Code
+				return len(open)
 			},
+			"allow":  func() any { return rig.Run(s, s.command("approvals", "allow", open[0].ID)).Code },
 			"result": func() any { run.Wait(); return out.String() },
 			"kill":   func() any { run.Kill(); return nil },
 		})

@@ -548,7 +548,7 @@ func approvals(t *testing.T, p Place) {
 	ask := func(id, run string, asked time.Time) runstore.Approval {
 		a := runstore.Approval{
 			ID: id, Run: run, Workflow: "w", Step: "each[3]/test", Agent: "desk", Sandbox: "sbx_1", Exec: "exe_1",
-			Server: "orders", Tool: "refund", Args: []byte(`{"id":"\u0000 \u2028"}`), Digest: "abc", Why: "ask",
+			Server: "orders", Tool: "refund", Args: []byte(`{"id":"\u0000 \u2028 <b>"}`), Digest: "abc", Why: "ask",
 			Asked: asked, Until: asked.Add(time.Minute), Owner: "me",
 		}
 		if err := j.Ask(t.Context(), a); err != nil {

@@ -357,7 +357,7 @@ func (a Approval) Value() (driver.Value, error) {
 	if a.Answer != "" {
 		a.Args = nil
 	}
-	data, err := json.Marshal(a)
+	data, err := sanitize.JSON(a)
 	return string(data), err
 }
 
