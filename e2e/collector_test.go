@@ -30,9 +30,7 @@ type collector struct {
 func newCollector(t *testing.T) *collector {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := &collector{address: l.Addr().String(), spans: map[string][]*jaegerapi.Span{}}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))
 	coltracepb.RegisterTraceServiceServer(server, c)

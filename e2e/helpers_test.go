@@ -7,16 +7,17 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
+
+var must = checktest.Must
 
 // root returns the root directory of the repository.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dir
 }
 
@@ -24,9 +25,7 @@ func root(t *testing.T) string {
 func buildCLI(t *testing.T) string {
 	t.Helper()
 	path, err := commandtest.Build(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 

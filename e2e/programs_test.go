@@ -30,17 +30,11 @@ const programEnv = "WORKCELL_TEST_PROGRAM"
 func library(t *testing.T, url string, join bool) *session.Manager {
 	t.Helper()
 	store, err := postgres.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := session.NewManager(b, &session.Options{Instance: "programs" + url[strings.Index(url, "_test_")+6:strings.Index(url, "?")], Store: store, Join: join})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(m.Close(context.Background()), store.Close(), b.Close()); err != nil {
 			t.Error(err)
@@ -52,9 +46,7 @@ func library(t *testing.T, url string, join bool) *session.Manager {
 func say(t *testing.T, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(res.Stdout.Bytes())
 }
 
@@ -62,14 +54,10 @@ func say(t *testing.T, s *session.Session, command string) string {
 func ownerOf(t *testing.T, url, id string) string {
 	t.Helper()
 	store, err := postgres.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer store.Close() //nolint:errcheck // only read from
 	rec, err := store.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return rec.Owner
 }
 
@@ -81,15 +69,11 @@ func TestTwoPrograms(t *testing.T) {
 	key, req := session.UserKey("lab"), session.Request{Image: "workcell/python:3.11"}
 	if url, join := strings.CutPrefix(os.Getenv(programEnv), "join "); url != "" { // run as the other program
 		s, _, err := library(t, url, join).Open(t.Context(), key, req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		say(t, s, "echo first > file")
 		fmt.Println("opened", s.ID())
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed or its input is closed
-		if err := s.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close(t.Context()))
 		return
 	}
 	for name, join := range map[string]bool{"join": true, "alone": false} {
@@ -100,16 +84,10 @@ func TestTwoPrograms(t *testing.T) {
 			other := exec.Command(os.Args[0], "-test.run=^TestTwoPrograms$", "-test.v")
 			other.Env = append(os.Environ(), programEnv+"="+map[bool]string{true: "join "}[join]+url)
 			in, err := other.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			out, err := other.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := other.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, other.Start())
 			ended := make(chan error, 1)
 			id, lines := "", bufio.NewScanner(out)
 			for id == "" && lines.Scan() {
@@ -144,9 +122,7 @@ func TestTwoPrograms(t *testing.T) {
 				if _, _, err := library(t, url, true).Open(t.Context(), key, session.Request{Image: "workcell/debian:12"}); !errors.As(err, &conflict) || !slices.Contains(conflict.Fields, "image") {
 					t.Errorf("Open of something else = %v", err)
 				}
-				if err := other.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, other.Process.Kill())
 				<-ended
 				if got := say(t, s, "cat file"); got != "first\n" {
 					t.Errorf("after the other was killed the file says %q", got)
@@ -165,17 +141,13 @@ func TestTwoPrograms(t *testing.T) {
 					if len(list) == 0 && ownerOf(t, url, id) == third.Owner() {
 						break
 					}
-					if err := third.Detach(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					must(t, third.Detach(t.Context()))
 				}
 				if got := say(t, s, "cat file"); got != "first\n" {
 					t.Errorf("after its adoption the file says %q", got)
 				}
 			}
-			if err := s.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Close(t.Context()))
 			if list, err := m.Backend().List(t.Context(), backend.Filter{Instance: m.Instance()}); err != nil || len(list) != 0 {
 				t.Errorf("sandboxes are left: %v, %v", list, err)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
@@ -23,17 +24,17 @@ type jaeger struct{ otlpGRPC, otlpHTTP, api string }
 func startJaeger(t *testing.T) jaeger {
 	t.Helper()
 	binary, err := rig.Output(exec.Command(filepath.Join(root(t), "hack", "tool.sh"), "jaeger"))
-	rig.Must(t, err)
+	checktest.Must(t, err)
 	names := []string{"JAEGER_OTLP_GRPC_PORT", "JAEGER_OTLP_HTTP_PORT", "JAEGER_QUERY_PORT", "JAEGER_QUERY_GRPC_PORT", "JAEGER_HEALTH_PORT"}
 	ports, err := porttest.Loopback(len(names))
-	rig.Must(t, err)
+	checktest.Must(t, err)
 	cmd := exec.Command(strings.TrimSpace(binary), "--config", filepath.Join(root(t), "e2e", "jaeger", "config.yaml"))
 	cmd.Env = os.Environ()
 	for i, name := range names {
 		cmd.Env = append(cmd.Env, name+"="+ports[i])
 	}
 	p := rig.Start(t, cmd)
-	rig.Eventually(t, "Jaeger is ready", func() bool {
+	checktest.Eventually(t, "Jaeger is ready", func() bool {
 		if p.Exited() {
 			t.Fatalf("Jaeger exited:\n%s", p.Text())
 		}
@@ -63,9 +64,7 @@ func TestJaeger(t *testing.T) {
 		run, id := debugAndFix(t, bin, state)
 		doc := runCLI(t, bin, state, "runs", "trace", run, "-o", "json").Stdout
 		resp, err := http.Post("http://"+jaeger.otlpHTTP+"/v1/traces", "application/json", strings.NewReader(doc))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp.Body.Close() // only the status matters
 		if resp.StatusCode != http.StatusOK {
 			t.Fatalf("Jaeger answers %s", resp.Status)
@@ -98,12 +97,12 @@ func debugAndFix(t *testing.T, bin string, state []string) (run, trace string) {
 func checkInJaeger(t *testing.T, j jaeger, run, trace string) {
 	t.Helper()
 	var tree *jaegerapi.Trace
-	rig.Eventually(t, "the whole trace "+trace, func() bool { // spans arrive in batches
+	checktest.Eventually(t, "the whole trace "+trace, func() bool { // spans arrive in batches
 		var err error
 		if tree, err = (&jaegerapi.Client{URL: j.api}).Trace(t.Context(), trace); errors.Is(err, jaegerapi.ErrNotFound) {
 			return false
 		}
-		rig.Must(t, err)
+		checktest.Must(t, err)
 		return complete(tree)
 	})
 	checkTree(t, tree, run, "local")

@@ -53,13 +53,9 @@ func main() {
 func TestLibraryWeight(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp(root(t), ".readme-") // inside the module, so that it is built from this tree
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(sandboxProgram), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(sandboxProgram), 0o644))
 	run := func(name string, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
@@ -87,9 +83,7 @@ func TestLibraryWeight(t *testing.T) {
 	program := filepath.Join(dir, "program")
 	run("go", "build", "-o", program, ".")
 	info, err := os.Stat(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("%d packages, %.1f MiB", len(deps), float64(info.Size())/(1<<20))
 	if info.Size() > maxLibraryBytes {
 		t.Errorf("the program has %d bytes, want at most %d", info.Size(), maxLibraryBytes)

@@ -19,8 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
+
+var must = checktest.Must
 
 const chart = "deploy/helm/workcell"
 
@@ -52,9 +55,7 @@ func TestChartLints(t *testing.T) {
 func TestManifestsAreOfTheChart(t *testing.T) {
 	t.Parallel()
 	have, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", "workcell.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, body, _ := strings.Cut(string(have), "\n") // the first line is a comment on the source
 	want := output(t, helm(t), "template", "workcell", "--namespace", "workcell", chart)
 	want = regexp.MustCompile(`(?m)^.*(managed-by: Helm|helm\.sh/chart).*\n`).ReplaceAllString(want, "")
@@ -67,18 +68,12 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 func TestChartHasTheDriversRole(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want, have rbacv1.Role
-	if err := yaml.Unmarshal(file, &want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(file, &want))
 	for _, doc := range strings.Split(output(t, helm(t), "template", "workcell", chart), "\n---\n") {
 		if strings.Contains(doc, "kind: Role\n") {
-			if err := yaml.Unmarshal([]byte(doc), &have); err != nil {
-				t.Fatal(err)
-			}
+			must(t, yaml.Unmarshal([]byte(doc), &have))
 		}
 	}
 	if diff := cmp.Diff(want.Rules, have.Rules); diff != "" || len(want.Rules) == 0 {
@@ -160,9 +155,7 @@ func TestWorkers(t *testing.T) {
 			continue
 		}
 		var d appsv1.Deployment
-		if err := yaml.UnmarshalStrict([]byte(doc), &d); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.UnmarshalStrict([]byte(doc), &d))
 		all[d.Name] = d
 	}
 	server, worker := all["a"].Spec.Template.Spec, all["a-worker"].Spec.Template.Spec
@@ -194,20 +187,14 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	var m corev1.ConfigMap
 	for _, doc := range strings.Split(got, "\n---\n") {
 		if strings.Contains(doc, "kind: ConfigMap\n") {
-			if err := yaml.UnmarshalStrict([]byte(doc), &m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, yaml.UnmarshalStrict([]byte(doc), &m))
 		}
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "workcell.yaml")
-	if err := os.WriteFile(file, []byte(m.Data["workcell.yaml"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(m.Data["workcell.yaml"]), 0o600))
 	command, err := commandtest.Build(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := exec.Command(command, "config", "show", "-o", "json", "--config", file)
 	c.Env = []string{"HOME=" + dir}
 	text, err := c.Output()
@@ -218,9 +205,7 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 		Key   string
 		Value any
 	}
-	if err := json.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &values))
 	want := map[string]any{
 		"kubernetes.namespace": "boxes", "kubernetes.network_policy": "enforced", "kubernetes.guest_image": "example.com/guest:1",
 		"telemetry.endpoint": "http://collector:4318", "pool": []any{"python:3.11-slim=4"},
@@ -248,9 +233,7 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &schema)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(keys)), slices.Sorted(maps.Keys(schema.Properties.Config.Properties))); diff != "" {
 		t.Errorf("keys of config in the schema (-command +schema):\n%s", diff)
 	}
@@ -276,9 +259,7 @@ func TestValuesSchema(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(filepath.Join("..", "..", chart, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, line := range strings.Split(output(t, helm(t), "show", "values", chart), "\n") {
 		name, _, ok := strings.Cut(strings.TrimSpace(line), ":")
 		free := name == "requests" || name == "limits" || strings.ContainsAny(name, "#{")
@@ -305,9 +286,7 @@ func TestLabelsAndBudgets(t *testing.T) {
 					Selector       json.RawMessage
 				}
 			}
-			if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
-				t.Fatal(err)
-			}
+			must(t, yaml.Unmarshal([]byte(doc), &object))
 			for key, want := range map[string]string{
 				"app.kubernetes.io/instance": "a", "app.kubernetes.io/managed-by": "Helm",
 				"app.kubernetes.io/version": "dev", "helm.sh/chart": "workcell-0.1.0",

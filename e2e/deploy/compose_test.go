@@ -66,9 +66,7 @@ func TestCompose(t *testing.T) {
 	for name, text := range map[string]string{
 		"env": fmt.Sprintf("WORKCELL_VERSION=%s\nWORKCELL_MCP_TOKEN=%s\nDOCKER_GROUP=%s\n", tag, token, group), "registry.yaml": registry, "engine.yaml": engine,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 
 	compose := up(t, dir, "compose.yaml", "registry.yaml", "engine.yaml")
@@ -117,9 +115,7 @@ func serves(t *testing.T, token string) {
 	call := func(tool string, in map[string]any) map[string]any {
 		t.Helper()
 		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: in})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out, _ := res.StructuredContent.(map[string]any)
 		if res.IsError || out == nil {
 			t.Fatalf("%s: %+v, %+v", tool, res.StructuredContent, res.Content)

@@ -20,15 +20,15 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
-	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 // Images built by `make images`.
 const (

@@ -17,11 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 // Tests are the tests of a package.
 type Tests struct{ M *testing.M }

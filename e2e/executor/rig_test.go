@@ -24,17 +24,17 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
-	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-var must = shared.Must
+var must = checktest.Must
 
 // recording writes the output of the CLIs to the testdata of the parsers' tests.
 var recording = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")

@@ -141,9 +141,7 @@ func (x *private) leaveSandbox(t *testing.T) string {
 	if err == nil {
 		_, err = s.Exec(t.Context(), sandbox.ExecRequest{Command: "echo left > file"})
 	}
-	if err = errors.Join(err, l.Detach(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, l.Detach(t.Context())))
 	return s.ID()
 }
 

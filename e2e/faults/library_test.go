@@ -25,13 +25,13 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
-var must, eventually = rig.Must, rig.Eventually
+var must, eventually = checktest.Must, checktest.Eventually
 
 // image is the image of sandboxes in the library's tests.
 const image = "workcell/debian:12"

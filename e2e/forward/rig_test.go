@@ -11,14 +11,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 const pythonImage = "workcell/python:3.11" // built by `make images`
 

@@ -529,11 +529,11 @@ show(first=first)`, nil)
 			t.Fatal(got)
 		}
 		ended := book.of("lookup")[exec]
-		d.until("calls are made behind the end", func() bool { return book.of("lookup")[exec] > ended+5 })
+		eventually(t, "calls are made behind the end", func() bool { return book.of("lookup")[exec] > ended+5 })
 		must(t, d.set.Close(t.Context()))
 		closed := book.of("lookup")[exec]
 		var left string
-		d.until("the connection ends with the run", func() bool {
+		eventually(t, "the connection ends with the run", func() bool {
 			data, _, err := d.s.ReadFileBytes(t.Context(), "/workspace/ended", sandbox.ReadFileOptions{})
 			left = string(data)
 			return err == nil && left != ""
@@ -542,14 +542,4 @@ show(first=first)`, nil)
 			t.Errorf("behind the run's end %s connections were answered; calls by command: %v", left, book.of("lookup"))
 		}
 	})
-}
-
-// until waits for a condition.
-func (d *desk) until(what string, is func() bool) {
-	d.t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			d.t.Fatalf("it did not happen that %s", what)
-		}
-	}
 }

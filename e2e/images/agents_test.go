@@ -9,9 +9,7 @@ import (
 // that the image that must not be redistributed is marked.
 func TestAgents(t *testing.T) {
 	list, err := Agents("amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	private := map[string]bool{"claude": true, "codex": false, "opencode": false, "gemini": false}
 	for _, im := range list {
 		name, version, _ := strings.Cut(strings.TrimPrefix(im.Ref, "workcell/"), ":")

@@ -21,11 +21,10 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	dockerclient "github.com/docker/docker/client"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 // onEngines runs a test on Docker and in a containerd namespace.
 func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)) {

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 // image is the command's image, as named in hack/images, the chart, and the manifests.
 const image = "ghcr.io/workcell-dev/workcell:dev"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 // Images built by `make images`.
 const (

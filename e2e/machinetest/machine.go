@@ -23,11 +23,11 @@ import (
 	dockerclient "github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 // patience is the maximum time until an engine answers. Hosts that run tests may be very busy.
 const patience = 3 * time.Minute

@@ -48,9 +48,7 @@ func TestConformance(t *testing.T) {
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(revision, func(t *testing.T) {
 			expected, err := filepath.Abs(filepath.Join("testdata", "expected-"+revision+".yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			out, stderr, err := runClient(t, t.TempDir(), nil, node, filepath.Join(modules, "@modelcontextprotocol", "conformance", "dist", "index.js"),
 				"server", "--url", s.url(), "--requirements", revision, "--expected-failures", expected, "--timeout", "120000", "-o", t.TempDir())
 			if err != nil {
@@ -96,9 +94,7 @@ func TestInspector(t *testing.T) {
 					Annotations  *struct{ ReadOnlyHint, DestructiveHint *bool }
 				}
 			}
-			if err := json.Unmarshal([]byte(inspect("--method", "tools/list", "--strict")), &list); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(inspect("--method", "tools/list", "--strict")), &list))
 			if len(list.Tools) != 19 { // execute_task is missing, because there are no tasks
 				t.Errorf("%d tools", len(list.Tools))
 			}
@@ -153,12 +149,8 @@ func TestCodingAgent(t *testing.T) {
 			"type": "local", "enabled": true, "command": []string{os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
 		}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(project, "opencode.json"), config, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(project, "opencode.json"), config, 0o600))
 	env := []string{"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1"}
 	out, stderr, err := runClient(t, project, env, agent, "mcp", "list")
 	if err != nil || !strings.Contains(out+stderr, "workcell") || !strings.Contains(out+stderr, "connected") {

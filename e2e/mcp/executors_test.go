@@ -74,8 +74,6 @@ func tasksOfACodingAgent(t *testing.T, engine string) {
 func body(t *testing.T, r llmtest.Request) string {
 	t.Helper()
 	raw, err := json.Marshal(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(raw)
 }

@@ -22,9 +22,7 @@ func TestGenkitClient(t *testing.T) {
 	client, err := genkitmcp.NewGenkitMCPClient(genkitmcp.MCPClientOptions{
 		Name: "workcell", Version: "1", Stdio: &genkitmcp.StdioConfig{Command: cmd.Path, Args: cmd.Args[1:], Env: cmd.Env[len(os.Environ()):]},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := client.Disconnect(); err != nil {
 			t.Error(err)
@@ -35,9 +33,7 @@ func TestGenkitClient(t *testing.T) {
 	})
 	g := genkit.Init(t.Context())
 	tools, err := client.GetActiveTools(t.Context(), g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	var refs []ai.ToolRef
 	for _, tool := range tools {

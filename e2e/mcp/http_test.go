@@ -37,9 +37,7 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 	cmd, state := command(t, append([]string{"--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)
 	s := &httpServer{t: t, state: state, stderr: &buffertest.Buffer{}}
 	cmd.Stderr = s.stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	s.process = cmd.Process
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
@@ -98,9 +96,7 @@ func doTo(t *testing.T, method, url, body string, header map[string]string) (sta
 	}
 	defer res.Body.Close()
 	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return res.StatusCode, string(raw), res.Header
 }
 
@@ -108,9 +104,7 @@ func doTo(t *testing.T, method, url, body string, header map[string]string) (sta
 func newRequest(t *testing.T, ctx context.Context, method, url, body string, header map[string]string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	for k, v := range header {
@@ -175,9 +169,7 @@ func (s *httpServer) connect(token string) *mcp.ClientSession {
 	})}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	cs, err := client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url(), HTTPClient: httpClient}, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	s.t.Cleanup(func() { _ = cs.Close() }) // the server ends too
 	return cs
 }
@@ -191,13 +183,9 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func (s *httpServer) raw(request string) string {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, conn.SetDeadline(time.Now().Add(patience)))
 	if _, err := io.WriteString(conn, request); err != nil {
 		return ""
 	}
@@ -211,9 +199,7 @@ func (s *httpServer) raw(request string) string {
 func tokenFile(t *testing.T, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	return path
 }
 

@@ -9,8 +9,11 @@ import (
 	"os"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
+
+var must, eventually = checktest.Must, checktest.Eventually
 
 // binaryEnv is the environment variable with the path of the command under test.
 const binaryEnv = "WORKCELL_TEST_MCP_BINARY"

@@ -52,9 +52,7 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	t.Helper()
 	state = t.TempDir()
 	policy := filepath.Join(t.TempDir(), "guard.yaml")
-	if err := os.WriteFile(policy, []byte("limits: {workspace_mb: 128}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(policy, []byte("limits: {workspace_mb: 128}\n"), 0o600))
 	args = append([]string{"mcp", "--state-dir", state, "--policy", policy, pythonMap}, args...)
 	cmd = exec.Command(os.Getenv(binaryEnv), args...)
 	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true", "WORKCELL_BACKEND=docker")
@@ -79,13 +77,9 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = &p.stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	go func() {
 		r := bufio.NewReader(out)
 		for err := error(nil); err == nil; {
@@ -177,9 +171,7 @@ func (p *peer) notify(method string, params any) {
 func (p *peer) send(message map[string]any) {
 	p.t.Helper()
 	raw, err := json.Marshal(message)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	p.sendRaw(string(raw))
 }
 
@@ -259,9 +251,7 @@ func decodeResult(t *testing.T, m message) toolResult {
 		t.Fatalf("the call failed: %d %s", m.Error.Code, m.Error.Message)
 	}
 	var r toolResult
-	if err := json.Unmarshal(m.Result, &r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(m.Result, &r))
 	return r
 }
 
@@ -288,9 +278,7 @@ func (r toolResult) taskID(t *testing.T) string {
 		TaskID string `json:"task_id"`
 	}
 	if raw, ok := r.Structured["pending"]; ok {
-		if err := json.Unmarshal(raw, &pending); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(raw, &pending))
 	}
 	return pending.TaskID
 }

@@ -72,10 +72,10 @@ func TestR8HangUp(t *testing.T) {
 	has := func(name string) bool {
 		return !callTool(t, client, "sandbox_fs_read", map[string]any{"sandbox_id": sandbox, "path": name}).IsError
 	}
-	until(t, "the command runs", func() bool { return has("on") })
+	eventually(t, "the command runs", func() bool { return has("on") })
 	call.hangUp()
 	call.wait(t)
-	until(t, "the command ends", func() bool {
+	eventually(t, "the command ends", func() bool {
 		return strings.Contains(text(t, callTool(t, client, "session_status", map[string]any{"session_id": sandbox})), `"running_commands":0`)
 	})
 	if has("well") {
@@ -102,20 +102,20 @@ func TestR8CancelInASession(t *testing.T) {
 	has := func(name string) bool { return !tool("sandbox_fs_read", map[string]any{"path": name}).IsError }
 	tool("sandbox_open", nil)
 	call := s.start(toolCall(1, "", "sandbox_exec", map[string]any{"command": waitsForGo, "yield_ms": 3_000_000}), session)
-	until(t, "the command runs", func() bool { return has("on") })
+	eventually(t, "the command runs", func() bool { return has("on") })
 	call.hangUp()
 	call.wait(t)
 	tool("sandbox_fs_write", map[string]any{"path": "go", "contents": ""})
-	until(t, "the command ends well", func() bool { return has("well") })
+	eventually(t, "the command ends well", func() bool { return has("well") })
 
 	tool("sandbox_exec", map[string]any{"command": "rm on go well"})
 	call = s.start(toolCall(2, "", "sandbox_exec", map[string]any{"command": waitsForGo, "yield_ms": 3_000_000}), session)
-	until(t, "the command runs again", func() bool { return has("on") })
+	eventually(t, "the command runs again", func() bool { return has("on") })
 	status, answer, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`, session)
 	if status != http.StatusAccepted {
 		t.Errorf("cancelling: %d %s", status, answer)
 	}
-	until(t, "the cancelled command ends", func() bool {
+	eventually(t, "the cancelled command ends", func() bool {
 		return strings.Contains(string(tool("session_status", nil).Structured["sessions"]), `"running_commands":0`)
 	})
 	call.hangUp()
@@ -139,7 +139,7 @@ func TestR8LongCalls(t *testing.T) {
 			TaskID string `json:"task_id"`
 		}
 	}
-	until(t, "both are listed", func() bool {
+	eventually(t, "both are listed", func() bool {
 		raw := p.must("task_status", nil).Structured["tasks"]
 		return json.Unmarshal(raw, &list.Tasks) == nil && len(list.Tasks) == 2
 	})

@@ -259,9 +259,7 @@ func TestR12OddRequests(t *testing.T) {
 	if _, err := z.Write(make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, z.Close())
 	if status, _, _ := s.do(http.MethodPost, bomb.String(), map[string]string{"Content-Encoding": "gzip"}); status != http.StatusUnsupportedMediaType {
 		t.Errorf("gzip: %d", status)
 	}
@@ -337,9 +335,7 @@ func TestKeptOverHTTP(t *testing.T) {
 	if status != http.StatusOK || id == "" {
 		t.Fatalf("sandbox_open: %d %s", status, answer)
 	}
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.process.Signal(syscall.SIGTERM))
 	for deadline := time.Now().Add(patience); s.process.Signal(syscall.Signal(0)) == nil; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server does not end")

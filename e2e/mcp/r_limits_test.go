@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/workcell-dev/workcell/mcpserver"
 )
@@ -72,20 +71,10 @@ func TestR6SessionsOfOneOwner(t *testing.T) {
 	if status, _, _ := doTo(t, http.MethodDelete, "http://"+addr+"/mcp", "", with(alice, "Mcp-Session-Id", <-ids)); status != http.StatusNoContent {
 		t.Errorf("delete: %d", status)
 	}
-	until(t, "the place of an ended session is free", func() bool {
+	eventually(t, "the place of an ended session is free", func() bool {
 		status, _, _ := handshake(t, addr, alice)
 		return status == http.StatusOK
 	})
-}
-
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not come to pass: %s", what)
-		}
-	}
 }
 
 // TestR6Streams verifies R6: a session has one event stream, which does not count as a request, so that its client can
@@ -109,7 +98,7 @@ func TestR6Streams(t *testing.T) {
 		t.Errorf("a call during the stream: %d", status)
 	}
 	end()
-	until(t, "the place of a stream that ended is free", func() bool {
+	eventually(t, "the place of a stream that ended is free", func() bool {
 		status, _, end := get()
 		end()
 		return status == http.StatusOK
@@ -123,9 +112,7 @@ func openStream(t *testing.T, addr string, header map[string]string) (status int
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	res, err := oneConnection(nil).Do(newRequest(t, ctx, http.MethodGet, "http://"+addr+"/mcp", "", header))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { res.Body.Close() })
 	line, err := bufio.NewReader(res.Body).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -157,9 +144,7 @@ func TestR6FilesReturn(t *testing.T) {
 	handshake(t, s.addr, nil)
 	files := func() int {
 		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(entries)
 	}
 	const slack = 8 // for connections to the engine in the meantime
@@ -172,13 +157,11 @@ func TestR6FilesReturn(t *testing.T) {
 			request = "GET /mcp HTTP/1.1\r\nHost: " + s.addr + "\r\nAccept: text/event-stream\r\nMcp-Session-Id: " + id + "\r\n\r\n"
 		}
 		conn, err := net.Dial("tcp", s.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held = append(held, conn)
 		_, _ = io.WriteString(conn, request) // it may exceed the limit
 	}
-	until(t, "the server has as many as it takes", func() bool { return files() >= before+most-slack })
+	eventually(t, "the server has as many as it takes", func() bool { return files() >= before+most-slack })
 	if n := files(); n > before+most+slack {
 		t.Errorf("%d files more than before, where %d connections are allowed", n-before, most)
 	}
@@ -188,5 +171,5 @@ func TestR6FilesReturn(t *testing.T) {
 		}
 		conn.Close()
 	}
-	until(t, "the server has let them go", func() bool { return files() <= before+slack })
+	eventually(t, "the server has let them go", func() bool { return files() <= before+slack })
 }

@@ -24,21 +24,13 @@ import (
 func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := session.NewManager(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := mcpserver.New(m, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.ServeHTTP(ctx, l, opts) }()
@@ -161,9 +153,7 @@ func TestR6RequestsAtOnce(t *testing.T) {
 	answers := make(chan string, sent)
 	for range sent {
 		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		if _, err := io.WriteString(conn, "POST /mcp HTTP/1.1\r\nHost: "+addr+"\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"); err != nil {
 			t.Fatal(err)

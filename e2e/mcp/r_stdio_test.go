@@ -73,15 +73,11 @@ func manyKeys(n int) string {
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(raw)) {
 		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return kb << 10
 		}
 	}
@@ -110,10 +106,10 @@ func TestR8Cancel(t *testing.T) {
 	if m.Method != "notifications/progress" || json.Unmarshal(m.Params, &note) != nil || note.ProgressToken != "tok" || note.Progress <= 0 {
 		t.Fatalf("no progress: %+v", m)
 	}
-	until(t, "the command runs", func() bool { return !p.tool("sandbox_fs_read", map[string]any{"path": "on"}).IsError })
+	eventually(t, "the command runs", func() bool { return !p.tool("sandbox_fs_read", map[string]any{"path": "on"}).IsError })
 	cancelled := map[string]any{"requestId": json.RawMessage(id), "reason": "enough"}
 	p.notify("notifications/cancelled", cancelled)
-	until(t, "the command ends", func() bool {
+	eventually(t, "the command ends", func() bool {
 		return strings.Contains(string(p.must("session_status", nil).Structured["sessions"]), `"running_commands":0`)
 	})
 	p.notify("notifications/cancelled", cancelled)
@@ -170,9 +166,7 @@ func TestR10ClientDies(t *testing.T) {
 		if signal.Ignored(sig) {
 			sig, want = syscall.SIGTERM, 143 // under nohup, the server correctly ignores it too
 		}
-		if err := p.cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.cmd.Process.Signal(sig))
 		if code := p.wait(); code != want {
 			t.Errorf("exit code %d: %s", code, p.stderr.String())
 		}

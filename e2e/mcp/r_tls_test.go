@@ -22,9 +22,7 @@ func TestR3OriginOverTLS(t *testing.T) {
 	} {
 		req := newRequest(t, t.Context(), http.MethodPost, "https://"+s.addr+"/mcp", initializeBody, map[string]string{"Origin": origin})
 		res, err := oneConnection(cfg).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		res.Body.Close()
 		if res.StatusCode != want {
 			t.Errorf("origin %q: %d, want %d", origin, res.StatusCode, want)
@@ -43,15 +41,11 @@ func certificate(t *testing.T) (certFile, keyFile string, trusting *tls.Config) 
 	defer owner.Close()
 	pair := owner.TLS.Certificates[0]
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	write := func(name, kind string, data []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600))
 		return path
 	}
 	pool := x509.NewCertPool()

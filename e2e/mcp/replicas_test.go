@@ -85,9 +85,7 @@ func (r *replicas) start(listen string) *httpServer {
 	cmd.Env = append(cmd.Env, "WORKCELL_STATE="+r.database)
 	s := &httpServer{t: r.t, state: state, stderr: &buffertest.Buffer{}}
 	cmd.Stderr = s.stderr
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, cmd.Start())
 	s.process = cmd.Process
 	s.exited = make(chan struct{})
 	go func() { _ = cmd.Wait(); close(s.exited) }()
@@ -142,9 +140,7 @@ func (r *replicas) containers() (left string) {
 func (r *replicas) instance() string {
 	r.t.Helper()
 	store, err := postgres.Open(context.Background(), r.database)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	defer store.Close() //nolint:errcheck // only read from
 	id, err := store.Instance(context.Background())
 	if err != nil || id == "" {
@@ -164,9 +160,7 @@ func (r *replicas) connect(token string) *mcp.ClientSession {
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	cs, err := client.Connect(r.t.Context(), &mcp.StreamableClientTransport{Endpoint: r.proxy.URL + "/mcp", HTTPClient: httpClient},
 		&mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return cs
 }
 
@@ -200,7 +194,7 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	start["stream"] = true
 	exec := field(t, callTool(t, alice, "sandbox_exec", start), "exec_id")
 	callTool(t, alice, "sandbox_exec_write", args(box, "exec_id", exec, "text", "word\n"))
-	until(t, "one server reads what another wrote", func() bool {
+	eventually(t, "one server reads what another wrote", func() bool {
 		res := callTool(t, alice, "sandbox_exec_read", args(box, "exec_id", exec))
 		return strings.Contains(text(t, res), "got word")
 	})
@@ -212,7 +206,7 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	}
 	for _, id := range []string{second, box} {
 		callTool(t, alice, "sandbox_close", map[string]any{"sandbox_id": id, "delete_workspace": true})
-		until(t, "the sandbox is gone everywhere", func() bool {
+		eventually(t, "the sandbox is gone everywhere", func() bool {
 			return !strings.Contains(text(t, callTool(t, alice, "session_status", nil)), id)
 		})
 	}
@@ -253,7 +247,7 @@ func TestReplicasKilled(t *testing.T) {
 	for range 2 {
 		for i := range r.servers {
 			done := progress.Load()
-			until(t, "the client works", func() bool { return progress.Load() > done+5 })
+			eventually(t, "the client works", func() bool { return progress.Load() > done+5 })
 			r.restart(i)
 			kills++
 		}

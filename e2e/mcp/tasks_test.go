@@ -13,9 +13,7 @@ import (
 func taskFolders(t *testing.T) []string {
 	t.Helper()
 	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return []string{
 		"--agents", filepath.Join(examples, "agents"), "--workflows", filepath.Join(examples, "workflows"),
 		"--map-image", "node:20-slim=workcell/node:22", "--map-image", "debian:bookworm-slim=workcell/debian:12",
@@ -26,9 +24,7 @@ func taskFolders(t *testing.T) []string {
 func TestTaskWorkflow(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "workflows", "scripts", "debug-and-fix.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := startPeer(t, append(taskFolders(t), "--model", "scripted/"+script)...)
 	p.initialize()
 	id := p.request("tools/call", map[string]any{
@@ -102,9 +98,7 @@ func TestTaskInputs(t *testing.T) {
 		"count.prompt": "---\nmodel: googleai/gemini-2.5-flash\ninput: {schema: {n: integer}}\n---\n{{n}}",
 		"script.yaml":  "agents:\n  count:\n    - - {text: 'n is ${ string(input.n) }'}\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	p := startPeer(t, "--agents", dir, "--model", "scripted/"+filepath.Join(dir, "script.yaml"))
 	p.initialize()
@@ -133,13 +127,9 @@ func TestTaskInputs(t *testing.T) {
 func TestOperatorsTasks(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "operators-own")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	workflow := "id: copy\nsandbox: {workspace: ./not-there}\nsteps:\n  - {id: run, type: exec, command: 'true'}\n"
-	if err := os.WriteFile(filepath.Join(dir, "copy.yaml"), []byte(workflow), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "copy.yaml"), []byte(workflow), 0o600))
 	p := startPeer(t, "--workflows", dir)
 	p.initialize()
 	r := p.tool("execute_task", map[string]any{"task": "copy"})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
 
 // Tools returns a Node.js program and the directory with the packages of hack/mcp. It installs them if necessary. It is
@@ -20,7 +21,7 @@ func Tools(t testing.TB) (node, modules string) {
 	script := filepath.Join("..", "..", "hack", "tool.sh")
 	run := func(what string) string {
 		out, err := rig.Output(exec.Command(script, what))
-		rig.Must(t, err)
+		checktest.Must(t, err)
 		return strings.TrimSpace(out)
 	}
 	return run("node"), filepath.Join(run("npm"), "node_modules")

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -27,7 +28,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-var must, eventually = rig.Must, rig.Eventually
+var must, eventually = checktest.Must, checktest.Eventually
 
 type obj = map[string]any
 

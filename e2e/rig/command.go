@@ -1,3 +1,4 @@
+// Package rig runs the command for the tests below e2e.
 package rig
 
 import (
@@ -12,7 +13,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+// patience is longer than any test step takes on a busy host.
+const patience = 4 * time.Minute
 
 // Environ returns the variables that are needed to find programs and engines.
 func Environ() []string {
@@ -72,7 +78,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	if err == nil {
 		err = cmd.Start()
 	}
-	Must(t, err)
+	checktest.Must(t, err)
 	go func() {
 		defer close(p.Ended)
 		for s := bufio.NewScanner(stderr); s.Scan(); {

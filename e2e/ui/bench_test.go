@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -25,7 +25,7 @@ func BenchmarkPage(b *testing.B) {
 	add := func(id string, e workflow.Entry) {
 		seq[id]++
 		e.RunID, e.Seq, e.Time = id, seq[id], time.Now()
-		rig.Must(b, j.Append(b.Context(), e))
+		checktest.Must(b, j.Append(b.Context(), e))
 	}
 	step := func(id string, n int) {
 		e := workflow.Entry{Kind: workflow.EventStepStarted, Path: fmt.Sprintf("step-%d", n), Type: workflow.TypeExec}
@@ -70,11 +70,11 @@ func BenchmarkPage(b *testing.B) {
 // cpu returns the time that a process has used.
 func cpu(b *testing.B, pid int) (used time.Duration) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	rig.Must(b, err)
+	checktest.Must(b, err)
 	fields := strings.Fields(string(raw[strings.LastIndex(string(raw), ")")+1:]))
 	for _, f := range fields[11:13] {
 		ticks, err := strconv.Atoi(f)
-		rig.Must(b, err)
+		checktest.Must(b, err)
 		used += time.Duration(ticks) * 10 * time.Millisecond
 	}
 	return used

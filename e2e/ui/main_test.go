@@ -18,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
@@ -66,11 +67,11 @@ type stage struct {
 func newStage(t testing.TB, state string) *stage {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // the server gets this address each time
-	rig.Must(t, err)
+	checktest.Must(t, err)
 	s := &stage{TB: t, dir: t.TempDir(), state: state, address: l.Addr().String()}
-	rig.Must(t, l.Close())
+	checktest.Must(t, l.Close())
 	t.Cleanup(s.removeSandboxes)
-	rig.Must(t, os.CopyFS(filepath.Join(s.dir, "flows"), os.DirFS("testdata")))
+	checktest.Must(t, os.CopyFS(filepath.Join(s.dir, "flows"), os.DirFS("testdata")))
 	return s
 }
 
@@ -128,7 +129,7 @@ func (s *stage) serve(args ...string) {
 	s.Helper()
 	cmd := s.command(append([]string{"ui", "--no-open", "--listen", s.address}, args...)...)
 	out, err := cmd.StdoutPipe()
-	rig.Must(s, err)
+	checktest.Must(s, err)
 	s.server = rig.Start(s, cmd)
 	if s.link, err = bufio.NewReader(out).ReadString('\n'); err != nil {
 		s.server.Wait()
@@ -153,7 +154,7 @@ func (s *stage) journal() runstore.Store {
 	} else {
 		j, err = pgjournal.Open(s.Context(), s.state)
 	}
-	rig.Must(s, err)
+	checktest.Must(s, err)
 	s.Cleanup(func() { _ = j.Close() }) // every entry was written
 	return j
 }
@@ -166,7 +167,7 @@ func (s *stage) browse(script string, data map[string]any, ask answers) {
 	s.Helper()
 	node, modules := npmtest.Tools(s.TB)
 	browser, err := rig.Output(exec.Command(filepath.Join("..", "..", "hack", "tool.sh"), "chromium"))
-	rig.Must(s, err)
+	checktest.Must(s, err)
 	if data == nil {
 		data = map[string]any{}
 	}
@@ -175,9 +176,9 @@ func (s *stage) browse(script string, data map[string]any, ask answers) {
 	browser = strings.TrimSpace(browser)
 	cmd.Env = append(os.Environ(), "HOME="+s.TempDir(), "PAGE_MODULES="+modules, "PAGE_BROWSER="+browser)
 	in, err := cmd.StdinPipe()
-	rig.Must(s, err)
+	checktest.Must(s, err)
 	out, err := cmd.StdoutPipe()
-	rig.Must(s, err)
+	checktest.Must(s, err)
 	p := rig.Start(s, cmd)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var question struct {
@@ -199,9 +200,9 @@ func (s *stage) browse(script string, data map[string]any, ask answers) {
 			answer = f()
 		}
 		raw, err := json.Marshal(answer)
-		rig.Must(s, err)
+		checktest.Must(s, err)
 		_, err = in.Write(append(raw, '\n'))
-		rig.Must(s, err)
+		checktest.Must(s, err)
 	}
 	if code := p.Wait(); code != 0 {
 		s.Fatalf("%s: exit code %d\n%s\nserver:\n%s", script, code, p.Text(), s.server.Text())

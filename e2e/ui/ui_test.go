@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -37,8 +38,8 @@ func (s *stage) seedRuns(n int) {
 		if i%7 == 0 {
 			end.Outcome, end.Error = workflow.Failed, &workflow.Error{Code: "exit_code", Message: fmt.Sprintf("exit %d", i)}
 		}
-		rig.Must(s, j.Append(s.Context(), begin))
-		rig.Must(s, j.Append(s.Context(), end))
+		checktest.Must(s, j.Append(s.Context(), begin))
+		checktest.Must(s, j.Append(s.Context(), end))
 	}
 }
 
@@ -49,7 +50,7 @@ func TestOpen(t *testing.T) {
 		s.serve()
 		s.seedRuns(10_000)
 		example, err := filepath.Abs("../../examples/workflows/debug-and-fix.yaml")
-		rig.Must(s, err)
+		checktest.Must(s, err)
 		s.run(0, example, "--model", "scripted/"+filepath.Dir(example)+"/scripts/debug-and-fix.yaml")
 		s.workcell(0, "sandbox", "open", "--name", "mybox")
 		link := s.link
@@ -80,7 +81,7 @@ func TestWatch(t *testing.T) {
 		var id string
 		started := func() any {
 			run = rig.Start(s, s.command("run", "flows/watch.yaml"))
-			rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "collect ") })
+			checktest.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "collect ") })
 			id = strings.Fields(run.Text())[1]
 			return id
 		}
@@ -94,7 +95,7 @@ func TestWatch(t *testing.T) {
 			"serve": func() any { s.serve(); return nil },
 			"entries": func() any {
 				list, err := s.journal().Entries(s.Context(), id)
-				rig.Must(s, err)
+				checktest.Must(s, err)
 				return len(list)
 			},
 		})
@@ -112,8 +113,8 @@ func TestHostileText(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
 	dir := filepath.Join(s.dir, "project")
-	rig.Must(s, os.Mkdir(dir, 0o700))
-	rig.Must(s, os.WriteFile(filepath.Join(dir, "payload"), []byte(nasty+"\x00\xff\xc3\n"), 0o600))
+	checktest.Must(s, os.Mkdir(dir, 0o700))
+	checktest.Must(s, os.WriteFile(filepath.Join(dir, "payload"), []byte(nasty+"\x00\xff\xc3\n"), 0o600))
 	plain := strings.Map(func(r rune) rune { return max(r, ' ') }, nasty)
 	real := s.run(1, "flows/hostile.yaml", "--keep", "--model", scripted, "--workspace", dir, "--input", "text="+plain)
 	box := s.workcell(0, "sandbox", "open", "--name", "hostile")
@@ -135,7 +136,7 @@ func TestHostileText(t *testing.T) {
 		{Kind: workflow.EventRunFinished, Outcome: workflow.Failed, Error: failed},
 	} {
 		e.RunID, e.Seq, e.Time = seeded, int64(i+1), time.Now()
-		rig.Must(s, j.Append(s.Context(), e))
+		checktest.Must(s, j.Append(s.Context(), e))
 	}
 	outputs := "/runs/" + real + "/raw/out/"
 	s.browse("hostile.mjs", map[string]any{
@@ -152,7 +153,7 @@ func tree(t testing.TB, dir string) string {
 	t.Helper()
 	const list = `cd "$1" && find . -printf '%M %P %l\n' | sort && find . -type f | sort | xargs sha256sum`
 	out, err := rig.Output(exec.Command("sh", "-c", list, "sh", dir))
-	rig.Must(t, err)
+	checktest.Must(t, err)
 	return out
 }
 
@@ -162,14 +163,14 @@ func TestApply(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
 	dir, twin := filepath.Join(s.dir, "project"), filepath.Join(s.dir, "twin")
-	rig.Must(s, os.Mkdir(dir, 0o700))
+	checktest.Must(s, os.Mkdir(dir, 0o700))
 	var lines []string
 	for i := range 30 {
 		lines = append(lines, fmt.Sprintf("line %d\n", i+1))
 	}
 	write := func(files map[string]string) {
 		for name, content := range files {
-			rig.Must(s, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+			checktest.Must(s, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 		}
 	}
 	write(map[string]string{
@@ -181,7 +182,7 @@ func TestApply(t *testing.T) {
 	lines[14] = "mine\n"
 	write(map[string]string{"both.txt": "return 3\n", "merged.txt": strings.Join(lines, "")})
 	_, err := rig.Output(exec.Command("cp", "-a", dir, twin))
-	rig.Must(s, err)
+	checktest.Must(s, err)
 	plan := map[string]string{}
 	for line := range strings.Lines(s.workcell(7, "runs", "apply", id, "--dry-run")) {
 		if f := strings.Fields(line); len(f) > 1 {
@@ -233,11 +234,11 @@ func TestStrangers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
 	dir := filepath.Join(s.dir, "project")
-	rig.Must(s, os.Mkdir(dir, 0o700))
-	rig.Must(s, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("as it was"), 0o600))
+	checktest.Must(s, os.Mkdir(dir, 0o700))
+	checktest.Must(s, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("as it was"), 0o600))
 	done := s.run(0, "flows/small.yaml", "--workspace", dir)
 	run := rig.Start(s, s.command("run", "flows/watch.yaml"))
-	rig.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "collect ") })
+	checktest.Eventually(s, "the second step", func() bool { return strings.Contains(run.Text(), "collect ") })
 	id := strings.Fields(run.Text())[1]
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
@@ -257,7 +258,7 @@ func TestStrangers(t *testing.T) {
 			var shown struct{ State string }
 			s.decode(s.workcell(0, "runs", "show", id, "-o", "json"), &shown)
 			raw, err := os.ReadFile(filepath.Join(dir, "a.txt"))
-			rig.Must(s, err)
+			checktest.Must(s, err)
 			return []string{shown.State, string(raw)}
 		},
 	})

@@ -68,9 +68,7 @@ func blocks(t *testing.T, page string) []block {
 func TestPages(t *testing.T) {
 	t.Parallel()
 	binary, err := commandtest.Build(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	excused, programs := 0, map[string]string{}
 	walk := func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {
@@ -237,7 +235,5 @@ func compile(t *testing.T, programs map[string]string) {
 func (w *walker) write(t *testing.T, name, text string) {
 	t.Helper()
 	name = filepath.Join(w.dir, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)))
 }

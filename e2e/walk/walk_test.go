@@ -17,7 +17,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+var must = checktest.Must
 
 // step describes how to test a command on a page. run_… in the command is the latest run.
 type step struct {
@@ -125,9 +129,7 @@ func newWalker(t *testing.T) *walker {
 	shell.Dir, shell.Env, shell.Stderr = w.dir, w.env, os.Stderr
 	stdin, errIn := shell.StdinPipe()
 	codes, errOut := shell.StdoutPipe()
-	if err := errors.Join(errIn, errOut, shell.Start()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(errIn, errOut, shell.Start()))
 	w.stdin, w.codes = stdin, bufio.NewScanner(codes)
 	t.Cleanup(func() {
 		w.say(t, "kill $(jobs -p); workcell sandbox rm --all") // after a failed command
@@ -200,9 +202,7 @@ func (w *walker) kill(t *testing.T) {
 	defer w.model.hold("")
 	cmd := exec.Command(w.dir+"/bin/workcell", "run", "examples/workflows/debug-and-fix.yaml", "--workspace", "./my-project")
 	cmd.Dir, cmd.Env = w.dir, w.env
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	select {
 	case <-asked:
 	case <-time.After(3 * time.Minute):

@@ -12,13 +12,13 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
-	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-var must = rig.Must
+var must = checktest.Must
 
 const image = "workcell/debian:12" // built by `make images`
 

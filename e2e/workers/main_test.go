@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-var must, eventually = rig.Must, rig.Eventually
+var must, eventually = checktest.Must, checktest.Eventually
 
 // patience is the maximum wait for an expected event.
 const patience = 4 * time.Minute

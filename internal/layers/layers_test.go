@@ -100,6 +100,7 @@ func layers() []layer {
 		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
 		{dir: "internal/layers"},
 		{dir: "internal/buffertest", only: []string{}},
+		{dir: "internal/checktest", only: []string{}},
 		{dir: "internal/clocktest", only: []string{"golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/clustertest", may: []string{"backend", "backend/kubernetes", "internal/guestimage"}},
 		{dir: "internal/commandtest", only: []string{}},

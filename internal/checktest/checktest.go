@@ -1,5 +1,5 @@
-// Package rig contains helpers for the tests below e2e.
-package rig
+// Package checktest contains helpers for the tests of all packages.
+package checktest
 
 import (
 	"testing"
@@ -17,7 +17,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Eventually waits until ok returns true.
+// Eventually waits until ok returns true. It ends the test if this takes too long.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
