@@ -84,8 +84,8 @@ register() {
 
 # Tests of what cannot hold on gVisor, or that look at processes of the machine which are gVisor's own: docs/operations/gvisor.md has the
 # promises, this their names.
-not_on_gvisor='^Test(LimitsShow|Snapshots|CommandOutOfMemory|L4Reserved)$|^TestConformance$/^snapshots$'
-not_on_gvisor+='|^Test(A1Outside|A6SwapRace|A7DeleteRace|A8LinkLoops|G1Flood|G6Stream|H1Memory|H2Processes|H3Places|H3Root|H9Counters|M4SocketKinds)$'
+not_on_gvisor='^Test(LimitsShow|Snapshots|L4Reserved)$|^TestConformance$/^snapshots$'
+not_on_gvisor+='|^Test(A1Outside|A6SwapRace|A7DeleteRace|G6Stream|H1Memory|H3Places|H3Root|H9Counters|M4SocketKinds)$'
 not_on_gvisor+='|^TestN(4Namespaces|6Mounts|7KernelFiles|9Guest|9SystemCalls|10Limits)$'
 for row in isolation/of_the_default_user 'isolation/of_the_guest.s_files' isolation/of_root loss/main_process_killed loss/frozen_main_process \
   loss/processes_and_files_that_resist dial/takeover limits/memory limits/tmp limits/processes; do

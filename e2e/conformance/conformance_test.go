@@ -177,67 +177,6 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// TestVanished verifies a named sandbox that another program removes. The workspace, with its limit, is kept until a
-// caller opens or removes the name.
-func TestVanished(t *testing.T) {
-	on(t, func(t *testing.T, e engine) {
-		b, other := e.connect(t), e.connect(t)
-		key, req := session.UserKey("lab"), request()
-		if means := b.Capabilities().Workspace; means != "" && means != backend.WorkspaceMemory {
-			req.Limits.WorkspaceBytes = 4 << 20
-		}
-		opts := session.Options{Instance: "conformance-" + record.NewID(), Store: record.NewMemoryStore(), ReapEvery: -1}
-		id := ""
-		for _, want := range []string{"", "kept\n"} {
-			m := manager(t, b, opts)
-			s, created, err := m.Open(t.Context(), key, req)
-			if err != nil || created != (want == "") || !created && s.ID() != id {
-				t.Fatalf("Open: %v, new %v, %v", s, created, err)
-			}
-			id = s.ID()
-			if got := output(t, s, "cat f 2>/dev/null; echo kept > f"); got != want {
-				t.Errorf("f holds %q, want %q", got, want)
-			}
-			must(t, m.Detach(t.Context()))
-			must(t, other.Remove(t.Context(), s.Info().EngineID, backend.RemoveOptions{}))
-		}
-		m := manager(t, b, opts)
-		list, err := m.List(t.Context())
-		if err != nil || len(list) != 1 || list[0].ID != id || list[0].State != session.StateStopped {
-			t.Errorf("List: %+v, %v, want it stopped", list, err)
-		}
-		var gone *session.VanishedError
-		if _, err := m.Connect(t.Context(), id); !errors.As(err, &gone) {
-			t.Errorf("Connect: %v, want a VanishedError", err)
-		}
-		must(t, m.Remove(t.Context(), id, true))
-		if has, err := b.HasWorkspace(t.Context(), opts.Instance, id); err != nil || has {
-			t.Errorf("workspace after removal: %v, %v", has, err)
-		}
-	})
-}
-
-// TestSpans verifies that the driver's spans are children of the session's spans.
-func TestSpans(t *testing.T) {
-	on(t, func(t *testing.T, e engine) {
-		exporter := tracetest.NewInMemoryExporter()
-		tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-		t.Cleanup(func() { must(t, tp.Shutdown(context.Background())) })
-		m := manager(t, e.connect(t), session.Options{TracerProvider: tp})
-		must(t, open(t, m, session.UserKey("spans"), request()).Close(t.Context()))
-		names, parents := map[string]string{}, map[string]string{}
-		for _, span := range exporter.GetSpans() {
-			names[span.SpanContext.SpanID().String()] = span.Name
-			parents[span.Name] = span.Parent.SpanID().String()
-		}
-		for verb, parent := range map[string]string{"Create": "session.Open", "Dial": "session.Open", "Remove": "session.Close"} {
-			if child := e.name + "." + verb; names[parents[child]] != parent {
-				t.Errorf("the parent of %s is %q, want %s", child, names[parents[child]], parent)
-			}
-		}
-	})
-}
-
 // TestLimitsShow verifies that reaching the memory or workspace limit is an event of the command's span on every
 // engine.
 func TestLimitsShow(t *testing.T) {

@@ -151,34 +151,6 @@ steps:
 	})
 }
 
-// TestAgentsGoOn verifies that a run killed in the second round of its agents continues there.
-func TestAgentsGoOn(t *testing.T) {
-	on(t, []string{"local"}, func(t *testing.T, h *host) {
-		root, err := filepath.Abs("../..")
-		must(t, err)
-		examples := filepath.Join(root, "examples", "workflows")
-		p := h.start(t, "run", filepath.Join(examples, "debug-and-fix.yaml"),
-			"--model", "scripted/"+filepath.Join(examples, "scripts", "debug-and-fix.yaml"))
-		p.Await(t, "fix", "ok")
-		p.Await(t, "fix", "ok")
-		p.Kill()
-		id := h.latest(t).ID
-		var out struct {
-			Outcome string `json:"outcome"`
-			RunID   string `json:"run_id"`
-			Patch   struct {
-				Files int `json:"files"`
-			} `json:"patch"`
-		}
-		h.read(t, &out, "runs", "resume", id)
-		if out.Outcome != "succeeded" || out.RunID != id || out.Patch.Files != 1 {
-			// Includes the changes of the killed process.
-			t.Errorf("resumed: %+v", out)
-		}
-		h.nothingLeft(t)
-	})
-}
-
 // TestSpoiledState verifies that an unusable state file is an error with a remedy. The file must not change, nothing
 // may be created on the engine, and sandboxes must still be listed and usable.
 func TestSpoiledState(t *testing.T) {

@@ -44,18 +44,12 @@ func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 // large are the limits of a sandbox for programs of hundreds of megabytes.
 var large = backend.Limits{MemoryBytes: 4 << 30, WorkspaceBytes: 4 << 30, FileBytes: 1 << 30, PIDs: 512}
 
-// docked returns a manager for Docker, or for the selected engine. One engine is enough, because the bridge does not
-// depend on the engine, as TestCancelledRequest verifies.
-func docked(t *testing.T) *session.Manager {
-	t.Helper()
-	return manager(t, enginetest.Names()[0])
-}
-
-// TestInspectorInside verifies that the Inspector can list and call tools in a sandbox.
+// TestInspectorInside verifies that the Inspector can list and call tools in a sandbox. One engine is enough, because
+// the bridge does not depend on the engine, as TestCancelledRequest verifies.
 func TestInspectorInside(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)
-	d := newDeskIn(t, docked(t), session.Request{Image: "workcell/node:22", Limits: large}, nil, allow("orders.lookup"), nil, orders(nil))
+	d := newDeskIn(t, managerOf(t, enginetest.Driver(t, enginetest.Names()[0])), session.Request{Image: "workcell/node:22", Limits: large}, nil, allow("orders.lookup"), nil, orders(nil))
 	tar := exec.Command("tar", "-C", filepath.Dir(modules), "--exclude=@anthropic-ai", "--exclude=opencode-*", "--exclude=node-linux-*", "-c", "node_modules")
 	packages, err := tar.StdoutPipe()
 	must(t, err)

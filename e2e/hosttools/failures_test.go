@@ -26,28 +26,11 @@ func newDesk(t *testing.T, m *session.Manager, rules hosttools.Rules, approver h
 	return newDeskIn(t, m, session.Request{Image: pythonImage}, nil, rules, approver, sources...)
 }
 
-// newDeskOf returns a desk for a user.
-func newDeskOf(t *testing.T, m *session.Manager, name string, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
-	t.Helper()
-	return openDesk(t, m, name, session.Request{Image: pythonImage}, nil, rules, approver, sources...)
-}
-
 // newDeskIn is like newDesk, with a sandbox request and registry options.
 func newDeskIn(t *testing.T, m *session.Manager, req session.Request, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
 	t.Helper()
-	return openDesk(t, m, "desk", req, o, rules, approver, sources...)
-}
-
-func openDesk(t *testing.T, m *session.Manager, name string, req session.Request, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
-	t.Helper()
-	s, _, err := m.Open(t.Context(), session.UserKey(name), req)
+	s, _, err := m.Open(t.Context(), session.UserKey("desk"), req)
 	must(t, err)
-	return deskOf(t, s, o, rules, approver, sources...)
-}
-
-// deskOf returns a desk for an open sandbox.
-func deskOf(t *testing.T, s *session.Session, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
-	t.Helper()
 	registry, set := freeze(t, o, rules, approver, sources...)
 	at, err := hosttools.Attach(t.Context(), s.Sandbox)
 	must(t, err)

@@ -1,21 +1,13 @@
 package hosttools
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
-	"os"
-	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
@@ -23,12 +15,6 @@ import (
 
 // numbers are measurements that a program in a sandbox prints as JSON.
 type numbers map[string]float64
-
-// attack is a program, and a check that it reached the limit under test.
-type attack struct {
-	name, code string
-	check      func(t *testing.T, n numbers)
-}
 
 // attackHead is the common beginning of all attacks.
 const attackHead = `
@@ -52,11 +38,10 @@ def answer(s):
     line, _, more = got.partition(b"\n")
     if more: rest[s] = more
     return json.loads(line)
-def ping(s):
-    s.sendall(request(0, "ping"))
-    return "result" in answer(s)
 def pings(s):
-    try: return ping(s)
+    try:
+        s.sendall(request(0, "ping"))
+        return "result" in answer(s)
     except OSError: return False
 def code(a):
     return a["result"].get("structuredContent", {}).get("error", {}).get("code") or a["result"]["content"][0]["text"]
@@ -65,170 +50,6 @@ def call(s, name, **args):
     return code(answer(s))
 def show(**n): print(json.dumps({k: int(v) for k, v in n.items()}))
 `
-
-// execConns is the maximum number of connections per command in internal/guest/server.
-const execConns = 16
-
-// attacks are attacks on the guest agent and on the host's memory. TestHostileLines, TestRequestRate,
-// TestUnreadListsAreBounded, and TestRefusalsAreBounded of gateway/hosttools verify the other limits of the host.
-var attacks = []attack{
-	{"unread answers", `
-links, sent = [connect() for _ in range(16)], 0
-for s in links: s.setblocking(False)
-lines = {s: b"".join(request(n, "tools/call", name="orders_page", arguments={}) for n in range(60)) for s in links}
-end = time.monotonic() + 8
-while time.monotonic() < end:
-    for s in links:
-        try: sent, lines[s] = sent + 1, lines[s][s.send(lines[s]):]
-        except OSError: pass
-    time.sleep(.1)
-def answers(): return sum(bool(select.select([s], [], [], 0)[0]) for s in links)
-while answers() < len(links) and time.monotonic() < end + 60: time.sleep(.1)
-waiting = answers()
-show(links=len(links), waiting=waiting)`, func(t *testing.T, n numbers) {
-		if n["waiting"] != execConns {
-			t.Errorf("answers wait on %v of %v connections", n["waiting"], n["links"])
-		}
-	}},
-	// Uses few connections, because each of them also occupies the multiplexer's window, see
-	// docs/contributing/known-limitations.md.
-	{"arguments that grow when they are read", `
-links = [connect() for _ in range(4)]
-def line(many): # of what takes the most memory for its length, and as long as may be
-    big = b'{"id":"1","x":[' + b"{}," * many + b'0],"y":"' + b"y" * (1040000 - 3 * many) + b'"}'
-    return request(1, "tools/call", name="orders_lookup", arguments="@").replace(b'"@"', big)
-lines = [line(49000), line(330000)]
-codes = []
-def attack(s):
-    for n in range(8):
-        s.sendall(lines[n % 2])
-        codes.append(code(answer(s)))
-threads = [threading.Thread(target=attack, args=(s,)) for s in links]
-for t in threads: t.start()
-for t in threads: t.join()
-show(answered=codes.count('{"total":12.5}'), refused=codes.count("too_large"))`, func(t *testing.T, n numbers) {
-		if n["answered"] != 16 || n["refused"] != 16 {
-			t.Errorf("of 32 calls %v were answered, %v refused", n["answered"], n["refused"])
-		}
-	}},
-}
-
-// Limits for the cost of an attack: memory growth of the host process, and the slowdown of calls from another sandbox.
-// The documented guarantee is a factor of two on an otherwise idle host. The race detector's shadow memory is a
-// multiple of the program's memory.
-const (
-	maxGrowth   = 64 << 20 * shadow
-	maxSlowdown = 10
-	slack       = time.Second // other load on the test host varies
-)
-
-// TestHostileCode verifies that hostile code is bounded, costs the host little, and affects other sandboxes even less.
-// It measures the peak of the process's memory, so it cannot run in parallel. The limits of host and guest agent are
-// the same on every engine, so one engine is enough.
-func TestHostileCode(t *testing.T) {
-	m := manager(t, enginetest.Names()[0])
-	rules := allow("orders.lookup", "orders.refund", "orders.page")
-	d := newDesk(t, m, rules, nil, newLedger().source())
-	many := rules
-	many.Limits.Calls, many.Limits.PerSecond = 1_000_000, 1000
-	other := &neighbour{newDeskOf(t, m, "neighbour", many, nil, newLedger().source())}
-	alone := other.during(func() { time.Sleep(3 * time.Second) })
-	for _, a := range attacks {
-		t.Run(a.name, func(t *testing.T) {
-			mine := *d
-			mine.t, other.t = t, t
-			mine.set = newSet(t, rules, nil, newLedger().source()) // refusals of an earlier attack must not count
-			mine.works()
-			base, began := resetPeak(t), time.Now()
-			var res sandbox.ExecResult
-			beside := other.during(func() {
-				res = mine.python(sandbox.ExecRequest{Timeout: 2 * patience}, attackHead+a.code)
-			})
-			growth, took := peak(t)-base, time.Since(began)
-			var n numbers
-			if err := json.Unmarshal(res.Stdout.Bytes(), &n); err != nil {
-				t.Fatalf("%s %q %s", res.Status, res.Stdout.Bytes(), res.Stderr.Bytes())
-			}
-			a.check(t, n)
-			mine.set = newSet(t, rules, nil, newLedger().source())
-			t.Logf("%s: %v, %.1f s, %+d MiB, a concurrent call %v instead of %v (%.1f)", a.name, n, took.Seconds(), growth>>20,
-				beside, alone, float64(beside)/float64(alone))
-			if growth > maxGrowth {
-				t.Errorf("%s: the host grew by %d MiB", a.name, growth>>20)
-			}
-			if beside > maxSlowdown*alone+slack {
-				t.Errorf("%s: a call from another sandbox took %v instead of %v", a.name, beside, alone)
-			}
-			mine.works()
-		})
-	}
-}
-
-// resetPeak minimizes the memory of the process and returns its size.
-func resetPeak(t *testing.T) int64 {
-	t.Helper()
-	debug.FreeOSMemory()
-	must(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // resets the peak value
-	return statusOf(t, "VmRSS:")
-}
-
-// peak returns the largest size of the process since resetPeak.
-func peak(t *testing.T) int64 {
-	t.Helper()
-	return statusOf(t, "VmHWM:")
-}
-
-func statusOf(t *testing.T, key string) int64 {
-	t.Helper()
-	data, err := os.ReadFile("/proc/self/status")
-	must(t, err)
-	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
-		if f := strings.Fields(lines.Text()); len(f) == 3 && f[0] == key {
-			kib, err := strconv.ParseInt(f[1], 10, 64)
-			must(t, err)
-			return kib << 10
-		}
-	}
-	t.Fatalf("no %s in /proc/self/status", key)
-	return 0
-}
-
-// neighbour is a sandbox whose code calls tools during an attack.
-type neighbour struct{ *desk }
-
-// during returns the median duration of the calls made while f runs.
-func (n *neighbour) during(f func()) time.Duration {
-	n.t.Helper()
-	const stop = "/workspace/stop"
-	ctx := n.t.Context()
-	_, _ = n.s.RemoveFile(ctx, stop, false) // the file does not exist the first time
-	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", `
-import os, time
-from workcell import tools
-took = []
-tools.orders.lookup(id="1")
-print("on", flush=True)
-while len(took) < 20 or not os.path.exists("/workspace/stop"):
-    began = time.perf_counter()
-    tools.orders.lookup(id="1")
-    took.append(time.perf_counter() - began)
-    time.sleep(.005)
-print(sorted(took)[len(took) // 2], len(took))`}, Background: true, Timeout: 5 * patience}
-	n.at.Grant(ctx, n.set, &req)
-	res, err := n.s.Exec(ctx, req)
-	must(n.t, err)
-	f()
-	_, err = n.s.WriteFile(ctx, stop, strings.NewReader("x"), sandbox.WriteFileOptions{Size: 1})
-	must(n.t, err)
-	out, err := n.s.Command(res.ExecID).Wait(ctx, patience)
-	must(n.t, err)
-	var p50 float64
-	var calls int
-	if _, err := fmt.Sscanf(string(out.Stdout.Bytes()), "on\n%g %d\n", &p50, &calls); err != nil {
-		n.t.Fatalf("%s %q %s: %v", out.Status, out.Stdout.Bytes(), out.Stderr.Bytes(), err)
-	}
-	return time.Duration(p50 * float64(time.Second))
-}
 
 // ledger is a source `orders` that counts calls by command.
 type ledger struct {
@@ -260,7 +81,7 @@ func (l *ledger) source() hosttools.Source {
 		_, err := count(ctx, c)
 		return hosttools.Result{Data: []byte(`{"total":12.5}`)}, err
 	}
-	return hosttools.Static("orders", lookup, tool("refund", "refunded"), tool("page", strings.Repeat("<p>", 20<<10)))
+	return hosttools.Static("orders", lookup, tool("refund", "refunded"))
 }
 
 // of returns the number of calls of a tool by command.

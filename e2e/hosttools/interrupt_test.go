@@ -69,7 +69,8 @@ for n in (1, 2):
 			part.Metadata = map[string]any{"resumed": map[string]any{"approval": asked["approval"], "allow": allow}}
 			return generate(ctx, ai.WithMessages(resp.History()...), ai.WithToolRestarts(part))
 		}
-		ctx := session.WithRun(t.Context(), session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()})
+		run := session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
+		ctx := session.WithRun(t.Context(), run)
 		first := generate(ctx, ai.WithPrompt("go"))
 		asked := interruptOf(t, first)
 		if asked["tool"] != "orders.refund" || asked["arguments"] != `{"id":"1"}` || asked["exec_id"] == "" || asked["sandbox_id"] == "" {
@@ -111,7 +112,7 @@ for n in (1, 2):
 		}
 		// Without an answer, the command ends with the sandboxes of its run.
 		interruptOf(t, generate(ctx, ai.WithPrompt("go")))
-		if err := m.CloseScope(t.Context(), session.Run{Namespace: record.NamespaceAgent, ID: sessionRun(t, ctx)}.Scope()); err != nil {
+		if err := m.CloseScope(t.Context(), run.Scope()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -125,13 +126,4 @@ func interruptOf(t *testing.T, resp *ai.ModelResponse) map[string]any {
 	}
 	asked, _ := resp.Interrupts()[0].Metadata["interrupt"].(map[string]any)
 	return asked
-}
-
-func sessionRun(t *testing.T, ctx context.Context) string {
-	t.Helper()
-	run, ok := session.RunFromContext(ctx)
-	if !ok {
-		t.Fatal("no run")
-	}
-	return run.ID
 }

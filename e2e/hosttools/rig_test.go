@@ -47,12 +47,7 @@ func onDrivers(t *testing.T, test func(t *testing.T, b backend.SandboxBackend)) 
 	enginetest.On(t, func(t *testing.T, engine string) { test(t, enginetest.Driver(t, engine)) })
 }
 
-// manager opens a manager of a new instance. It verifies at the end that no sandbox is left.
-func manager(t *testing.T, engine string) *session.Manager {
-	t.Helper()
-	return managerOf(t, enginetest.Driver(t, engine))
-}
-
+// managerOf opens a manager of a new instance. It verifies at the end that no sandbox is left.
 func managerOf(t *testing.T, b backend.SandboxBackend) *session.Manager {
 	t.Helper()
 	return enginetest.Manager(t, b, &session.Options{Instance: "hosttools-" + record.NewID()})

@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -322,27 +319,4 @@ func sseResult(t *testing.T, answer string) toolResult {
 	}
 	t.Fatalf("no result in %s", answer)
 	return toolResult{}
-}
-
-// TestKeptOverHTTP verifies that sandboxes of clients with sessions outlive the server only if the operator configures
-// it.
-func TestKeptOverHTTP(t *testing.T) {
-	t.Parallel()
-	s := startHTTP(t, "--on-exit", "keep")
-	h := map[string]string{"Mcp-Session-Id": s.begin(nil)}
-	status, answer, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"sandbox_open","arguments":{}}}`, h)
-	id := regexp.MustCompile(`sbx_[a-z0-9]+`).FindString(answer)
-	if status != http.StatusOK || id == "" {
-		t.Fatalf("sandbox_open: %d %s", status, answer)
-	}
-	must(t, s.process.Signal(syscall.SIGTERM))
-	for deadline := time.Now().Add(patience); s.process.Signal(syscall.Signal(0)) == nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the server does not end")
-		}
-	}
-	if listContainers(t, instance(t, s.state)) == "" {
-		t.Error("the sandbox is gone")
-	}
-	cli(t, s.state, "sandbox", "rm", id)
 }

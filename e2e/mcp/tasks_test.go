@@ -79,10 +79,6 @@ func TestTaskWithoutModel(t *testing.T) {
 	if r.errorCode() != "unavailable" || !strings.Contains(string(r.Structured["error"]), "GEMINI_API_KEY") || !strings.Contains(string(r.Structured["error"]), "--model") {
 		t.Errorf("error %s", r.Structured["error"])
 	}
-	r = p.tool("execute_task", map[string]any{"task": "no-such"})
-	if r.errorCode() != "not_found" || !strings.Contains(string(r.Structured["error"]), "debug-and-fix") {
-		t.Errorf("error %s", r.Structured["error"])
-	}
 	if r := p.must("sandbox_run", map[string]any{"code": "print(6*7)"}); r.text(t, "stdout") != "42\n" {
 		t.Errorf("stdout %q", r.text(t, "stdout"))
 	}
@@ -106,10 +102,7 @@ func TestTaskInputs(t *testing.T) {
 		args map[string]any
 		want string
 	}{
-		{map[string]any{"task": "calc"}, "input n is missing; input unit is missing"},
-		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "1.5"}}, "input n must be a whole number, not the number 1.5"},
 		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "ten"}}, "is not a JSON value of type integer"},
-		{map[string]any{"task": "calc", "inputs": map[string]any{"units": "m"}}, "unknown input units, did you mean unit?"},
 		{map[string]any{"task": "count", "input": "ten"}, "is not a JSON value of type integer"},
 	} {
 		r := p.tool("execute_task", tt.args)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -108,16 +107,7 @@ func TestD2EngineIDs(t *testing.T) {
 			}
 		}
 	}
-	// The driver too recognizes only Workcell's sandboxes.
 	for _, s := range []stranger{other, alike} {
-		id := s.names[0]
-		if _, err := w.driver.Get(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("Get of a foreign container: %v", err)
-		}
-		// An unknown id is not an error; the call must have no effect.
-		_ = w.driver.Remove(t.Context(), id, backend.RemoveOptions{Volumes: true})
-		// An unknown id is not an error; the call must have no effect.
-		_ = w.driver.Stop(t.Context(), id)
 		if !s.runs() {
 			t.Errorf("what is not ours, %v, was ended", s.names)
 		}
@@ -208,22 +198,6 @@ func TestD6ReservedNames(t *testing.T) {
 	}
 	if list, err := m.List(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() || list[0].Run != "" {
 		t.Errorf("our sandboxes: %+v, %v", list, err)
-	}
-	// A foreign container of this image, with the image's labels, is not a sandbox.
-	other := w.engine.stranger(t, debianImage, map[string]string{backend.LabelInstance: stranger, backend.LabelRole: backend.RoleSandbox, backend.LabelID: "sbx_x"})
-	same := w.engine.stranger(t, image, nil)
-	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
-		t.Errorf("adopted: %+v, %v", list, err)
-	}
-	reaper, err := session.NewManager(w.driver, &session.Options{Instance: stranger, ReapEvery: 10 * time.Millisecond})
-	must(t, err)
-	if list, err := reaper.List(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("adopted by its instance: %+v, %v", list, err)
-	}
-	time.Sleep(200 * time.Millisecond) // twenty rounds
-	must(t, reaper.Close(context.Background()))
-	if !other.runs() || !same.runs() {
-		t.Error("what is not ours was ended")
 	}
 	// The variable that identifies commands cannot be set, and the image's value is removed.
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}}); !errors.Is(err, backend.ErrInvalid) {

@@ -243,12 +243,6 @@ func (e *containerdEngine) creates(r *http.Request) bool {
 
 func (e *containerdEngine) streams() bool { return false }
 
-func (e *containerdEngine) unreachable(t testing.TB) map[string]string {
-	return map[string]string{
-		"no socket": "CONTAINERD_ADDRESS=" + t.TempDir() + "/secret-place.sock", "silent": "CONTAINERD_ADDRESS=" + silentSocket(t),
-	}
-}
-
 func (e *containerdEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 const mib = 1 << 20

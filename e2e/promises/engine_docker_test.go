@@ -170,13 +170,6 @@ func (e *dockerEngine) creates(r *http.Request) bool {
 
 func (e *dockerEngine) streams() bool { return true }
 
-func (e *dockerEngine) unreachable(t testing.TB) map[string]string {
-	return map[string]string{
-		"no socket": "DOCKER_HOST=unix://" + t.TempDir() + "/secret-place.sock", "silent": "DOCKER_HOST=unix://" + silentSocket(t),
-		"no listener": "DOCKER_HOST=tcp://127.0.0.1:1",
-	}
-}
-
 func (e *dockerEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 func (e *dockerEngine) close() error { return e.api.Close() }

@@ -4,4 +4,4 @@ package promises
 
 import "github.com/workcell-dev/workcell/e2e/enginetest"
 
-func openKubernetes(string) (engine, error) { return nil, enginetest.ErrNoCluster }
+func openKubernetes() (engine, error) { return nil, enginetest.ErrNoCluster }

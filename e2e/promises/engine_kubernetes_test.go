@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -36,11 +35,10 @@ type kubernetesEngine struct {
 	config    *rest.Config // administrator's configuration
 	namespace string
 	remove    func() error // removes the namespace
-	dir       string       // for kubeconfigs
 }
 
-func openKubernetes(dir string) (engine, error) {
-	e := &kubernetesEngine{dir: dir}
+func openKubernetes() (engine, error) {
+	e := &kubernetesEngine{}
 	var err error
 	if e.config, err = clustertest.Config(); err != nil {
 		return nil, err
@@ -55,8 +53,8 @@ func openKubernetes(dir string) (engine, error) {
 // cannot returns the tests that cannot run on Kubernetes. docs/operations/kubernetes.md has the reasons.
 func (e *kubernetesEngine) cannot() []string {
 	return []string{
-		"TestH3Root",                                                         // require root
-		"TestL3Restart", "TestL4DiskFull", "TestL4Reserved", "TestL7Runtime", // require a private engine
+		"TestH3Root",                                        // require root
+		"TestL4DiskFull", "TestL4Reserved", "TestL7Runtime", // require a private engine
 		"TestL5TagSwapped",
 		"TestM4SocketKinds", "TestN7KernelFiles", "TestN9SystemCalls", // depend on the container runtime
 	}
@@ -195,22 +193,6 @@ func (e *kubernetesEngine) creates(r *http.Request) bool {
 }
 
 func (e *kubernetesEngine) streams() bool { return true }
-
-func (e *kubernetesEngine) unreachable(t testing.TB) map[string]string {
-	t.Helper()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are never accepted
-	must(t, err)
-	t.Cleanup(func() { must(t, silent.Close()) })
-	kubeconfig := func(name, server string) string {
-		file := filepath.Join(t.TempDir(), name)
-		must(t, os.WriteFile(file, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\nusers: [{name: u, user: {}}]\n"+
-			"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n", server), 0o600))
-		return "KUBECONFIG=" + file
-	}
-	return map[string]string{
-		"no server": kubeconfig("none", "http://127.0.0.1:1"), "silent": kubeconfig("silent", "http://"+silent.Addr().String()),
-	}
-}
 
 // mounts also allows the container's termination log, a file on the node that every container has.
 func (e *kubernetesEngine) mounts() *regexp.Regexp {

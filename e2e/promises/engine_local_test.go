@@ -4,6 +4,7 @@ package promises
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,9 +103,6 @@ func (e *localEngine) stranger(t testing.TB, _ string, _ map[string]string) stra
 	}}
 }
 
-// unreachable returns nil, because no engine can be unreachable.
-func (e *localEngine) unreachable(testing.TB) map[string]string { return nil }
-
 // mounts matches the mounts of the visible parts of the host too, because they are mounted one by one.
 func (e *localEngine) mounts() *regexp.Regexp {
 	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/fs/cgroup(/.*)?)?|/dev|/dev/(pts|shm|full|null|random|tty|urandom|zero)|/tmp|/workspace|/\.workcell` +
@@ -152,15 +150,6 @@ func (e *localEngine) inspect(t *testing.T, b *testSandbox) {
 		t.Errorf("5.9 own network: %q", got)
 	}
 	e.inspectGroup(t, b)
-	if root := fileOf(t, main, "mountinfo"); regexp.MustCompile(`(?m)^\d+ \d+ \S+ \S+ / ro`).MatchString(root) != (b.s.Info().Root == backend.RootReadonly) {
-		t.Errorf("5.12 read-only root: %s", root)
-	}
-	limits := fileOf(t, main, "limits")
-	for _, pattern := range []string{`Max core file size +0 +0 `, `Max open files +\d+ +\d+ `, `Max file size +\d+ +\d+ `} {
-		if !regexp.MustCompile(pattern).MatchString(limits) {
-			t.Errorf("5.18 limits: no %s in %s", pattern, limits)
-		}
-	}
 	// 5.31: the only open files of the host may be the process's own socket, log, and control group.
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", main))
 	must(t, err)
@@ -186,7 +175,8 @@ func (e *localEngine) inspectGroup(t *testing.T, b *testSandbox) {
 	caps := w.driver.Capabilities()
 	main, err := e.pid(t.Context(), b.s.Info().EngineID)
 	must(t, err)
-	group := regexp.MustCompile("workcell-" + hash([]byte(e.state))[:8] + "-[0-9a-f]{16}").FindString(fileOf(t, main, "cgroup"))
+	sum := sha256.Sum256([]byte(e.state))
+	group := regexp.MustCompile(fmt.Sprintf("workcell-%x-[0-9a-f]{16}", sum[:4])).FindString(fileOf(t, main, "cgroup"))
 	for what, c := range map[string]struct {
 		enforced bool
 		v1, v2   string

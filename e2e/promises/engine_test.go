@@ -4,10 +4,8 @@ package promises
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -43,8 +41,6 @@ type engine interface {
 	// stranger starts a container or process that does not belong to Workcell, until the test ends. It has the labels of a
 	// sandbox or none.
 	stranger(t testing.TB, image string, labels map[string]string) stranger
-	// unreachable returns environments in which the command line finds no engine, by the kind of problem.
-	unreachable(t testing.TB) map[string]string
 	// mounts matches the allowed mount points in a sandbox.
 	mounts() *regexp.Regexp
 	// inspect checks every field of a sandbox's description.
@@ -125,7 +121,7 @@ func openEngine(dir string) (name string, e engine, err error) {
 	case "local":
 		e = openLocal(dir)
 	case "kubernetes":
-		e, err = openKubernetes(dir)
+		e, err = openKubernetes()
 	default:
 		err = fmt.Errorf("%s=%s: there is no such engine", backendVariable, name)
 	}
@@ -188,17 +184,3 @@ func newReference() string { return "workcell-promises/" + strings.ToLower(recor
 // strangerName returns a name for objects that tests create in addition to sandboxes. If such an object stays, it
 // counts as left.
 func strangerName() string { return "other-" + w.instance + "-" + record.NewID() }
-
-// silentSocket returns a socket that accepts connections and never answers.
-func silentSocket(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "silent.sock")
-	l, err := net.Listen("unix", path) // connections are never accepted
-	must(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-	})
-	return path
-}

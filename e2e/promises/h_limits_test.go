@@ -5,13 +5,11 @@ package promises
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -66,53 +64,6 @@ func TestH1Memory(t *testing.T) {
 			t.Errorf("kill -9: %v", out)
 		}
 	})
-}
-
-// TestH8Capacity opens more sandboxes than the limit. The opens above the limit are refused and leave nothing behind.
-func TestH8Capacity(t *testing.T) {
-	t.Parallel()
-	const most, asked = 3, 30
-	m := newManager(t, w.driver, session.Options{MaxSandboxes: most})
-	p := &tools.Plugin{Manager: m}
-	var mu sync.Mutex
-	got := map[toolspec.Code]int{}
-	var open []*testSandbox
-	var wg sync.WaitGroup
-	for range asked {
-		wg.Go(func() {
-			b, err := agentOf(t.Context(), p, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, pythonSandbox())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			out, err := b.raw(t.Context(), toolspec.ToolOpen, obj{})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if got[code(out)]++; code(out) == "" {
-				open = append(open, b)
-			}
-		})
-	}
-	wg.Wait()
-	if got[""] != most || got[toolspec.CodeCapacity] != asked-most {
-		t.Errorf("outcomes %v", got)
-	}
-	list, err := m.List(t.Context())
-	if must(t, err); len(list) != most {
-		t.Errorf("%d sandboxes on the engine", len(list))
-	}
-	// A freed place can be used again.
-	must(t, m.CloseScope(context.Background(), open[0].run.Scope()))
-	if _, _, err := m.Open(t.Context(), session.UserKey("next"), request()); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := m.Open(t.Context(), session.UserKey("one-more"), request()); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("one more: %v", err)
-	}
 }
 
 // TestH5Descriptors verifies that commands and file tools work while processes of a sandbox hold the maximum number of

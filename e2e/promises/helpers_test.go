@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"sync"
@@ -370,4 +371,13 @@ func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd
 func workcell(t testing.TB, state string, env []string, args ...string) rig.Result {
 	t.Helper()
 	return rig.Run(t, command(t, state, env, args...))
+}
+
+// noise returns n pseudorandom bytes for a seed.
+func noise(seed uint64, n int) []byte {
+	var key [32]byte
+	key[0], key[1] = byte(seed), byte(seed>>8)
+	data := make([]byte, n)
+	_, _ = rand.NewChaCha8(key).Read(data) // never fails
+	return data
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -202,61 +201,4 @@ func (h *host) sandboxes(t *testing.T) int {
 	list, err := w.driver.List(t.Context(), backend.Filter{Instance: h.instance})
 	must(t, err)
 	return len(list)
-}
-
-// TestK8InterruptedRunEnds kills a run's process. Its sandbox stays as long as the run's command is running, even after
-// the idle timeout. The resumed run uses the sandbox again, and then nothing is left.
-func TestK8InterruptedRunEnds(t *testing.T) {
-	t.Parallel()
-	bin, err := w.cli()
-	must(t, err)
-	clock := clocktest.New(t, bin)
-	h := newHost(t)
-	file := filepath.Join(t.TempDir(), "run.yaml")
-	must(t, os.WriteFile(file, []byte(`id: interrupted
-sandbox: {image: "`+debianImage+`"}
-steps:
-  - {id: one, type: exec, command: "echo kept > file"}
-  - {id: two, type: exec, command: "if test -e again; then cat file; else touch again; sleep 6000; fi"}
-`), 0o600))
-	run := h.command(t, "run", file)
-	var stderr buffertest.Buffer
-	run.Stderr = &stderr
-	must(t, run.Start())
-	id := h.awaitRun(t, "again")
-	if id == "" {
-		t.Fatalf("the run does not come to its second step\n%s", stderr.String())
-	}
-	must(t, run.Process.Kill())
-	_ = run.Wait() // it was killed
-	for _, later := range []time.Duration{time.Minute, 2 * session.DefaultIdleTimeout} {
-		clock.Set(later)
-		must(t, clock.Under(h.command(t, "sandbox", "ls")).Run())
-		if n := h.sandboxes(t); n != 1 {
-			t.Fatalf("after %v there are %d sandboxes", later, n)
-		}
-	}
-	out, err := h.command(t, "runs", "resume", id, "-o", "json").Output()
-	if err != nil || !strings.Contains(string(out), `"stdout": "kept\n"`) {
-		t.Errorf("resume: %v\n%s", err, out)
-	}
-	if n := h.sandboxes(t); n != 0 {
-		t.Errorf("%d sandboxes are left of the run", n)
-	}
-}
-
-// awaitRun waits until the only run has created a file, and returns its id. If this does not happen, the id is empty.
-func (h *host) awaitRun(t *testing.T, file string) string {
-	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		var list []struct{ ID string }
-		out, err := h.command(t, "runs", "ls", "-o", "json").Output()
-		if err != nil || json.Unmarshal(out, &list) != nil || len(list) != 1 {
-			continue
-		}
-		if h.command(t, "sandbox", "exec", list[0].ID, "--", "test", "-e", file).Run() == nil {
-			return list[0].ID
-		}
-	}
-	return ""
 }

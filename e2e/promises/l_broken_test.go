@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	dockerclient "github.com/docker/docker/client"
 	"github.com/workcell-dev/workcell/backend/containerd"
@@ -43,76 +41,6 @@ func check(t *testing.T, s *session.Session, line, want string) {
 	if err != nil || string(res.Stdout.Bytes()) != want {
 		t.Errorf("%s: %q, %+v, %v", line, res.Stdout.Bytes(), res.ExecStatus, err)
 	}
-}
-
-// TestL3Restart stops and restarts the engine during a session, while its sandboxes continue. The session and its
-// commands must continue. If no engine can be stopped, the test ends the process that created a sandbox, and the next
-// process must find it.
-func TestL3Restart(t *testing.T) {
-	t.Parallel()
-	x := newBroken(t, "600M", true)
-	m := x.open(t)
-	instance := w.instance + "-" + record.NewID()
-	if w.name == "local" {
-		var err error
-		m, err = session.NewManager(newDriver(t, connection{}), &session.Options{Instance: instance})
-		must(t, err)
-	}
-	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
-	must(t, err)
-	check(t, s, "echo kept > f", "")
-	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
-	must(t, err)
-	for _, name := range map[string][]string{
-		"docker": {"dockerd TERM", "dockerd KILL", "containerd KILL"}, "containerd": {"containerd TERM", "containerd KILL"}, "local": {"next process"},
-	}[w.name] {
-		daemon, signal, _ := strings.Cut(name, " ")
-		if w.name == "local" {
-			must(t, m.Detach(t.Context()))
-			m = newManager(t, newDriver(t, connection{}), session.Options{Instance: instance})
-			s, err = m.Connect(t.Context(), s.ID())
-			must(t, err)
-		} else {
-			x.Restart(t, daemon, signal)
-		}
-		eventually(t, "the session continues, "+name, func() bool {
-			_, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}})
-			if err != nil && !errors.Is(err, backend.ErrUnavailable) {
-				t.Fatalf("%s: %v", name, err)
-			}
-			return err == nil
-		})
-		check(t, s, "cat f", "kept\n")
-		status, err := s.Command(res.ExecID).Wait(t.Context(), time.Millisecond)
-		if err != nil || status.Status != sandbox.ExecRunning {
-			t.Errorf("%s: what runs in the sandbox: %+v, %v", name, status, err)
-		}
-		at := count(t, s)
-		eventually(t, "it continues to count, "+name, func() bool { return count(t, s) > at })
-		var other *session.Session
-		eventually(t, "another sandbox can be opened, "+name, func() bool {
-			var err error
-			other, _, err = m.Open(t.Context(), session.UserKey(strings.ToLower(strings.ReplaceAll(name, " ", "-"))), request())
-			if err != nil && !typed(err) {
-				t.Fatalf("%s: %v", name, err)
-			}
-			return err == nil
-		})
-		must(t, other.Close(t.Context()))
-	}
-	must(t, m.Remove(t.Context(), s.ID(), true))
-}
-
-// count returns the number to which a command in the sandbox has counted.
-func count(t *testing.T, s *session.Session) (n int) {
-	t.Helper()
-	eventually(t, "the file holds a number", func() bool { // it may be empty for a moment
-		text, _, err := s.ReadFileBytes(t.Context(), "count", sandbox.ReadFileOptions{})
-		must(t, err)
-		n, err = strconv.Atoi(strings.TrimSpace(string(text)))
-		return err == nil
-	})
-	return n
 }
 
 // TestL4DiskFull verifies that an engine with a full disk causes a typed error, leaves no incomplete objects, and keeps

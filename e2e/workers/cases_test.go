@@ -349,17 +349,6 @@ func TestDatabaseRestarts(t *testing.T) {
 	})
 }
 
-// TestDatabaseFailsOver verifies the same for a failover to the standby.
-func TestDatabaseFailsOver(t *testing.T) {
-	t.Parallel()
-	server := pgtest.NewServer(t)
-	standby := server.NewStandby()
-	goesOn(t, server.WithStandby(standby), func() {
-		server.Kill()
-		standby.Promote()
-	})
-}
-
 // goesOn executes a run during which the database is unavailable, and another run afterwards.
 func goesOn(t *testing.T, url string, away func()) {
 	t.Helper()
