@@ -134,7 +134,7 @@ func runProject(t *testing.T, program string) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, program)
 	}
-	m := &model{tool: "sandbox_run", args: `{"code":"print(6*7*1000)"}`, text: "The program ran."}
+	m := newModel("sandbox_run", `{"code":"print(6*7*1000)"}`, "The program ran.")
 	server := httptest.NewServer(m)
 	defer server.Close()
 	cmd := exec.Command(binary)

@@ -3,9 +3,9 @@
 package executor
 
 import (
-	"bytes"
 	"errors"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -33,9 +33,11 @@ func TestReal(t *testing.T) {
 			t.Error("the model did not see the system prompt")
 		}
 		r.checkTools()
-		for name := range r.model.offered {
-			if name = strings.ToLower(name); strings.Contains(name, "websearch") || strings.Contains(name, "web_search") || strings.Contains(name, "webfetch") || strings.Contains(name, "web_fetch") {
-				t.Errorf("the model is offered %s", name)
+		for _, asked := range r.model.Requests() {
+			for name := range asked.Tools() {
+				if regexp.MustCompile(`(?i)web_?(search|fetch)`).MatchString(name) {
+					t.Errorf("the model is offered %s", name)
+				}
 			}
 		}
 		if r.model.seen(`"type":"web_search`) {
@@ -87,7 +89,7 @@ func TestTold(t *testing.T) {
 			"refused": {func(m *model) { m.status = http.StatusForbidden }, executor.AuthError},
 			"broken":  {func(m *model) { m.status = http.StatusBadRequest }, executor.ModelError},
 			// Gemini CLI does not report reasoning.
-			"thinking": {func(m *model) { m.tool, m.thinks = "", true }, executor.Completed},
+			"thinking": {func(m *model) { m.tool, m.thought = "", "Hm." }, executor.Completed},
 			"safety":   {func(m *model) { m.tool, m.refuses = "", true }, executor.Refused},
 		} {
 			if name == "safety" && a.Name() == "codex" { // in its dialect, a refusal is an answer
@@ -106,7 +108,7 @@ func TestTold(t *testing.T) {
 				}
 				if res.Outcome != tt.want || name == "shell" && res.ToolCalls != 1 ||
 					name == "thinking" && (res.Text != r.model.text || thought != "Hm." && a.Name() != "gemini") {
-					t.Errorf("%+v, thought %q: %v\n%s", res, thought, r.model.offered, r.output.Bytes())
+					t.Errorf("%+v, thought %q\n%s", res, thought, r.output.Bytes())
 				}
 			})
 		}
@@ -121,14 +123,14 @@ func TestResume(t *testing.T) {
 		r.o.Resume, r.o.Step = executor.ResumeStep, "run/1"
 		first, err := r.run(t.Context(), "", executor.Task{Prompt: "Remember the word heron."})
 		must(t, err)
-		seen := len(r.model.requests)
+		seen := len(r.model.Requests())
 		r.model.tool = ""
 		again, err := r.run(t.Context(), "resume", executor.Task{Prompt: "Which word was it?"})
 		must(t, err)
 		if !again.Resumed || again.SessionID != first.SessionID || again.Outcome != executor.Completed {
 			t.Errorf("first %+v\nthen %+v\n%s", first, again, r.output.Bytes())
 		}
-		if !bytes.Contains(r.model.requests[seen].body, []byte("heron")) {
+		if !bodyHas(r.model.Requests()[seen], "heron") {
 			t.Error("the model does not see the first prompt")
 		}
 		if again.Told.Input != 100 || again.Told.Output != 10 {
@@ -233,7 +235,7 @@ func TestMaxTurns(t *testing.T) {
 		if res.Outcome != executor.MaxTurns || !errors.Is(res.Err(), executor.ErrMaxTurns) {
 			t.Errorf("%+v\n%s", res, r.output.Bytes())
 		}
-		if n := len(r.model.requests); n > 4 {
+		if n := len(r.model.Requests()); n > 4 {
 			t.Errorf("%d requests", n)
 		}
 	})
@@ -271,9 +273,9 @@ func TestHostileRepository(t *testing.T) {
 			if !errors.Is(err, backend.ErrNotFound) {
 				t.Errorf("started by the repository: %+v, %v", list.Entries, err)
 			}
-			for _, r := range r.model.requests {
-				if r.key != key || strings.Contains(r.path, "stolen") {
-					t.Errorf("a request to %s with the key %q", r.path, r.key)
+			for _, asked := range r.model.Requests() {
+				if keyOf(asked) != key || strings.Contains(asked.Path, "stolen") {
+					t.Errorf("a request to %s with the key %q", asked.Path, keyOf(asked))
 				}
 			}
 		})

@@ -148,7 +148,7 @@ type rig struct {
 func newRig(t *testing.T, a agent) *rig {
 	t.Helper()
 	r := newSandbox(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
-	r.model = &model{tool: "orders_lookup", args: `{"id":"42"}`, text: "The total is 12.5."}
+	r.model = newModel("orders_lookup", `{"id":"42"}`, "The total is 12.5.")
 	addr := r.model.serve(t, r.s)
 	r.o.Models = map[gateway.Dialect]executor.Endpoint{
 		gateway.Anthropic:       {BaseURL: addr + "/anthropic", Key: key},
@@ -179,7 +179,8 @@ func newSandbox(t *testing.T, m *session.Manager, a agent, limits backend.Limits
 
 // tools allows the CLI to call orders.lookup.
 func (r *rig) tools() {
-	schema := obj{"type": "object", "properties": obj{"id": obj{"type": "string"}}, "required": []any{"id"}}
+	id := map[string]any{"type": "string"}
+	schema := map[string]any{"type": "object", "properties": map[string]any{"id": id}, "required": []any{"id"}}
 	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
 		Definition: hosttools.Definition{Name: "lookup", Description: "Finds an order.", ReadOnly: true, Input: schema},
 		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {

@@ -3,6 +3,7 @@ package llmtest
 import (
 	"fmt"
 	"net/http"
+	"slices"
 )
 
 // answers returns the functions that write an answer, by dialect.
@@ -76,6 +77,12 @@ func anthropic(w *writer, a Answer, u Usage) {
 			return Object{"type": "tool_use", "id": w.req.callID("toolu", i), "name": c.Name, "input": c.Input}
 		})
 	}
+	if a.Refused {
+		stop = "refusal"
+	}
+	if a.Thought != "" {
+		content = slices.Insert(content, 0, Object{"type": "thinking", "thinking": a.Thought, "signature": "eA=="})
+	}
 	used := Object{
 		"input_tokens": u.Input - u.CacheRead - u.CacheWrite, "cache_read_input_tokens": u.CacheRead, "cache_creation_input_tokens": u.CacheWrite,
 		"cache_creation": Object{"ephemeral_1h_input_tokens": u.CacheWrite / 2}, "output_tokens": u.Output,
@@ -93,11 +100,15 @@ func anthropic(w *writer, a Answer, u Usage) {
 	for i, block := range content {
 		var deltas []Object
 		begun := Object{"type": "text", "text": ""}
-		if block["type"] == "text" {
+		switch block["type"] {
+		case "text":
 			for _, piece := range pieces(a.Text) {
 				deltas = append(deltas, Object{"type": "text_delta", "text": piece})
 			}
-		} else {
+		case "thinking":
+			begun = Object{"type": "thinking", "thinking": "", "signature": ""}
+			deltas = []Object{{"type": "thinking_delta", "thinking": a.Thought}, {"type": "signature_delta", "signature": block["signature"]}}
+		default:
 			begun = Object{"type": "tool_use", "id": block["id"], "name": block["name"], "input": Object{}}
 			deltas = []Object{{"type": "input_json_delta", "partial_json": text(block["input"])}}
 		}
@@ -181,6 +192,9 @@ func responses(w *writer, a Answer, u Usage) {
 	if len(output) == 0 {
 		output = []Object{{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []Object{{"type": "output_text", "text": a.Text, "annotations": []Object{}}}}}
 	}
+	if a.Thought != "" {
+		output = slices.Insert(output, 0, Object{"type": "reasoning", "id": "rs_1", "summary": []Object{{"type": "summary_text", "text": a.Thought}}})
+	}
 	done := Object{"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": w.req.Model, "output": output, "usage": Object{
 		"input_tokens": u.Input, "output_tokens": u.Output, "total_tokens": u.Input + u.Output,
 		"input_tokens_details": Object{"cached_tokens": u.CacheRead}, "output_tokens_details": Object{"reasoning_tokens": u.Reasoning},
@@ -210,7 +224,7 @@ func gemini(w *writer, a Answer, u Usage) {
 	part := func(parts []Object, last bool, output int64) Object {
 		candidate := Object{"content": Object{"role": "model", "parts": parts}}
 		if last {
-			candidate["finishReason"] = "STOP"
+			candidate["finishReason"] = map[bool]string{true: "SAFETY", false: "STOP"}[a.Refused]
 		}
 		return Object{"candidates": []Object{candidate}, "modelVersion": w.req.Model, "usageMetadata": Object{
 			"promptTokenCount": u.Input, "cachedContentTokenCount": u.CacheRead, "candidatesTokenCount": output, "thoughtsTokenCount": u.Reasoning,
@@ -219,13 +233,22 @@ func gemini(w *writer, a Answer, u Usage) {
 	}
 	parts := each(a.Calls, func(_ int, c Call) Object { return Object{"functionCall": Object{"name": c.Name, "args": c.Input}} })
 	if len(parts) == 0 {
-		for _, piece := range pieces(a.Text) {
+		texts := []string{a.Text}
+		if w.req.Stream {
+			texts = pieces(a.Text)
+		}
+		for _, piece := range texts {
 			parts = append(parts, Object{"text": piece})
 		}
 	}
+	if a.Thought != "" {
+		parts = slices.Insert(parts, 0, Object{"text": a.Thought, "thought": true})
+	}
 	switch output := u.Output - u.Reasoning; {
-	case !w.req.Stream && len(a.Calls) == 0:
-		w.whole(part([]Object{{"text": a.Text}}, true, output))
+	case a.Refused && w.req.Stream:
+		w.event("", part([]Object{}, true, output))
+	case a.Refused:
+		w.whole(part([]Object{}, true, output))
 	case !w.req.Stream:
 		w.whole(part(parts, true, output))
 	case w.req.Query != "alt=sse":

@@ -25,12 +25,15 @@ type Call struct {
 
 // Answer is an answer of the model. It contains either tool calls or text.
 type Answer struct {
-	Text   string
-	Calls  []Call
-	Status int         // the status of an error whose message is Text; zero for a normal answer
-	Header http.Header // additional headers for the response
-	Gate   func()      // called between the parts of a stream; may be nil
-	Cut    bool        // closes the connection in the middle of the answer
+	Text    string
+	Calls   []Call
+	Thought string      // reasoning before the answer, for Anthropic, OpenAI Responses, and Gemini
+	Refused bool        // the answer is a refusal, for Anthropic and Gemini
+	Used    *Usage      // the reported usage; nil for a usage that depends on the request
+	Status  int         // the status of an error whose message is Text; zero for a normal answer
+	Header  http.Header // additional headers for the response
+	Gate    func()      // called between the parts of a stream; may be nil
+	Cut     bool        // closes the connection in the middle of the answer
 }
 
 // Request is a request to the model.
@@ -112,7 +115,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := s.script(n, req)
 	maps.Copy(w.Header(), a.Header)
 	if a.Status != 0 {
-		writeJSON(w, a.Status, Object{"type": "error", "error": Object{"message": a.Text, "type": "api_error"}})
+		writeJSON(w, a.Status, Object{"type": "error", "error": Object{"message": a.Text, "type": "api_error", "code": a.Status}})
 		return
 	}
 	u := count(req.Dialect, raw, a)
@@ -136,6 +139,11 @@ func (r *Request) read() {
 // count returns the usage of an answer. The numbers differ from each other and between answers. Only Anthropic reports
 // the tokens written to the cache, and only Anthropic does not report reasoning tokens.
 func count(dialect string, body []byte, a Answer) Usage {
+	if a.Used != nil {
+		u := *a.Used
+		u.Requests = 1
+		return u
+	}
 	u := Usage{Requests: 1, Input: int64(len(body))/4 + 7, Output: int64(len(pieces(a.Text))) + 11*int64(len(a.Calls)) + 1}
 	u.CacheRead = u.Input / 3
 	if dialect == "anthropic" {
