@@ -50,7 +50,7 @@ contract: engine ## try the coding-agent drivers (AGENTS, or all) with the newes
 	  use_docker_context; only=$${AGENTS:-} log=$$(mktemp); at_exit "rm -f $$log"; \
 	  ENGINES=docker,containerd hack/images.sh -agents -newest -only "$${only// /,}" | awk '$$2 ~ /^workcell\// {print $$2}' | sort -u | while read -r image; do \
 	    name=$${image#workcell/}; name=$${name%%:*}; \
-	    if env "WORKCELL_EXECUTOR_IMAGE_$${name^^}=$$image" go test -count=1 ./e2e/executor -run "^Test(Real|Shell|Resume|LostSession|Skills|Schema|Refused|Broken|Thinking|Safety|MaxTurns|Faults|Walls|HostileRepository|Cancelled|ACPRecorded|Containerd|Local)\$$/^$$name\$$" >"$$log" 2>&1 </dev/null; then \
+	    if env "WORKCELL_EXECUTOR_IMAGE_$${name^^}=$$image" go test -count=1 ./e2e/executor -run "^Test(Real|Told|Resume|LostSession|Skills|Schema|MaxTurns|Faults|Walls|HostileRepository|ACPRecorded|Containerd|Local)\$$/^$$name\$$" >"$$log" 2>&1 </dev/null; then \
 	      say "ok       $$image"; \
 	    else \
 	      say "WARNING  the driver of $$name does not work with $$image:"; \

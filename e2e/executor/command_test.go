@@ -13,90 +13,50 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	shared "github.com/workcell-dev/workcell/e2e/rig"
-	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // machine is a state directory with a workflow of one coding agent, and the command that runs it.
 type machine struct {
-	t     *testing.T
-	dir   string
-	model string // address
+	shared.Host
+	t *testing.T
 }
 
-// programs is the directory for compiled programs.
-var programs string
+// binary is the path of the command, built once before the first test.
+var binary string
 
-// build compiles the command and the server of the host tools, once. It returns the path of the command.
-var build = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "build", "-o", programs+"/", "github.com/workcell-dev/workcell/examples/orders").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building the server: %w\n%s", err, out)
-	}
-	return commandtest.Build(programs)
-})
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "workcell-executor")
-	if err != nil {
-		panic(err)
-	}
-	programs = dir
-	code := m.Run()
-	_ = os.RemoveAll(dir) // one of the host's temporary files
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(shared.Tests{M: m, Binary: &binary}.Run()) }
 
 func newMachine(t *testing.T, play func(n int, r llmtest.Request) llmtest.Answer) (*machine, *llmtest.Server) {
 	t.Helper()
-	_, err := build()
-	must(t, err)
 	mock := llmtest.New(play)
 	web := httptest.NewServer(mock)
 	t.Cleanup(web.Close)
-	m := &machine{t: t, dir: t.TempDir(), model: web.URL}
+	m := &machine{shared.Host{Binary: binary, State: filepath.Join(t.TempDir(), "state")}, t}
+	m.Env = []string{
+		"WORKCELL_BACKEND=" + enginetest.Names()[0], "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml"),
+		"ANTHROPIC_BASE_URL=" + web.URL, "ANTHROPIC_API_KEY=" + operatorsKey,
+	}
+	_, err := shared.Output(exec.Command("go", "build", "-o", m.path("orders"), "github.com/workcell-dev/workcell/examples/orders"))
+	must(t, err)
 	for name, text := range map[string]string{
 		"flow.yaml": "id: flow\nsteps:\n  - {id: look, type: agent, agent: desk}\n",
 		"desk.prompt": "---\nmodel: anthropic/claude-sonnet-4-5\nsandbox:\n  mode: executor\n  limits: {memory_mb: 2048, pids: 512}\n  host_tools: {allow: [orders.lookup]}\n" +
 			"  executor: {command: claude, budget: {usd: 2}}\n---\nLook the secret order 42 up.\n",
-		"host-tools.yaml": fmt.Sprintf("servers:\n  orders:\n    command: [%q]\n", programs+"/orders"),
+		"host-tools.yaml": fmt.Sprintf("servers:\n  orders:\n    command: [%q]\n", m.path("orders")),
 	} {
 		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // cleanup after a failed test
+	t.Cleanup(func() { m.Run(t, "sandbox", "rm", "--all") }) // cleanup after a failed test
 	return m, mock
 }
 
-func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
-
-func (m *machine) command(args ...string) *exec.Cmd {
-	command, err := build()
-	must(m.t, err)
-	cmd := exec.Command(command, args...)
-	engine := os.Getenv("WORKCELL_TEST_BACKEND")
-	if engine == "" {
-		engine = "docker"
-	}
-	cmd.Env = append(shared.Environ(),
-		"HOME="+m.dir, "WORKCELL_STATE_DIR="+m.path("state"), "WORKCELL_BACKEND="+engine, "WORKCELL_REAPER=off",
-		"WORKCELL_HOST_TOOLS="+m.path("host-tools.yaml"), "ANTHROPIC_BASE_URL="+m.model, "ANTHROPIC_API_KEY="+operatorsKey)
-	return cmd
-}
-
-// run runs the command until it exits.
-func (m *machine) run(args ...string) (string, error) { return shared.Output(m.command(args...)) }
-
-func (m *machine) read(v any, args ...string) {
-	m.t.Helper()
-	out, err := m.run(append(args, "-o", "json")...)
-	must(m.t, err)
-	must(m.t, json.Unmarshal([]byte(out), v))
-}
+func (m *machine) path(name string) string { return filepath.Join(filepath.Dir(m.State), name) }
 
 // span is a span of a trace in the output of `runs trace`.
 type span struct {
@@ -117,12 +77,11 @@ func TestTrace(t *testing.T) {
 		Outcome string
 		Output  any
 	}
-	m.read(&res, "run", m.path("flow.yaml"))
+	m.Read(t, &res, "run", m.path("flow.yaml"))
 	if text := fmt.Sprint(res.Output); res.Outcome != "succeeded" || !strings.Contains(text, "The tool said") {
 		t.Fatalf("%+v", res)
 	}
-	raw, err := m.run("runs", "trace", res.RunID, "-o", "json")
-	must(t, err)
+	raw := m.OK(t, "runs", "trace", res.RunID, "-o", "json")
 	below := paths(t, raw)
 	root := []string{"invoke_workflow flow", "workflow.step", "invoke_agent desk", "executor.Run"}
 	want := map[string]int{
@@ -148,7 +107,7 @@ func TestTrace(t *testing.T) {
 	var shown struct {
 		CostUSD float64 `json:"cost_usd"`
 	}
-	if m.read(&shown, "runs", "show", res.RunID); shown.CostUSD <= 0 {
+	if m.Read(t, &shown, "runs", "show", res.RunID); shown.CostUSD <= 0 {
 		t.Errorf("the run cost %v", shown.CostUSD)
 	}
 }
@@ -208,7 +167,7 @@ func TestHostKilled(t *testing.T) {
 				}
 				return llmtest.Answer{Text: "That is all."}
 			})
-			cmd := m.command("run", m.path("flow.yaml"))
+			cmd := m.Command("run", m.path("flow.yaml"))
 			must(t, cmd.Start())
 			<-asked
 			time.Sleep(pause) // the kill point, not a wait for an event
@@ -216,13 +175,12 @@ func TestHostKilled(t *testing.T) {
 			_ = cmd.Wait() // killed
 			before := len(mock.Requests())
 			var runs []struct{ ID, State string }
-			m.read(&runs, "runs", "ls")
+			m.Read(t, &runs, "runs", "ls")
 			if len(runs) != 1 || runs[0].State != "interrupted" && runs[0].State != "succeeded" {
 				t.Fatalf("runs: %+v", runs)
 			}
 			if runs[0].State == "interrupted" {
-				out, err := m.run("runs", "resume", runs[0].ID, "-o", "json")
-				must(t, err)
+				out := m.OK(t, "runs", "resume", runs[0].ID, "-o", "json")
 				if !strings.Contains(out, `"succeeded"`) || !strings.Contains(out, "That is all.") {
 					t.Errorf("resumed: %s", out)
 				}

@@ -21,9 +21,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
@@ -97,38 +95,13 @@ func each(t *testing.T, test func(t *testing.T, a agent)) {
 // manager opens a manager of a new instance. It verifies at the end that no sandbox is left.
 func manager(t *testing.T) *session.Manager {
 	t.Helper()
-	return managerOn(t, cmp.Or(os.Getenv("WORKCELL_TEST_BACKEND"), "docker"))
+	return managerOn(t, enginetest.Names()[0])
 }
 
 // managerOn is like manager, on an engine.
 func managerOn(t *testing.T, engine string) *session.Manager {
 	t.Helper()
-	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
-	var b backend.SandboxBackend
-	var err error
-	switch engine {
-	case "docker":
-		b, err = docker.New(context.Background(), nil)
-	case "containerd":
-		b, err = containerd.New(context.Background(), &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS")})
-	case "local":
-		b, err = local.New(context.Background(), &local.Options{StateDir: dir})
-	default:
-		t.Fatalf("WORKCELL_TEST_BACKEND=%s: there is no such engine", engine)
-	}
-	must(t, err)
-	t.Cleanup(func() { must(t, b.Close()) })
-	instance := "executor-" + record.NewID()
-	m, err := session.NewManager(b, &session.Options{Instance: instance})
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, m.Close(context.Background()))
-		if left, err := b.List(context.Background(), backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
-			t.Errorf("left: %+v, %v", left, err)
-		}
-	})
-	return m
+	return enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "executor-" + record.NewID()})
 }
 
 // rig is a sandbox with a CLI, a model, and a host tool.

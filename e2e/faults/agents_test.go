@@ -80,10 +80,10 @@ func TestKilledAgentContinues(t *testing.T) {
 		file, model := markingAgent(t)
 		f, random := faultOf("SIGKILL of an agent, at random", h.engine), chance(t)
 		began := time.Now()
-		h.ok(t, "run", file, "--model", model)
+		h.OK(t, "run", file, "--model", model)
 		whole := time.Since(began)
 		var want agentRun
-		h.read(t, &want, "runs", "show", h.latest(t).ID)
+		h.Read(t, &want, "runs", "show", h.latest(t).ID)
 		answer := want.output("work")
 		if strings.Count(answer, "done") != 17 || !strings.Contains(answer, "t9c0") {
 			t.Fatalf("the agent's answer is %s", answer)
@@ -96,7 +96,7 @@ func TestKilledAgentContinues(t *testing.T) {
 			if resume {
 				args = []string{"runs", "resume", id}
 			}
-			p := h.start(t, args...)
+			p := h.Start(t, args...)
 			time.Sleep(time.Duration(random.Int64N(int64(whole)))) // the test varies this moment randomly
 			p.Kill()
 			f.inject(1)
@@ -111,7 +111,7 @@ func TestKilledAgentContinues(t *testing.T) {
 				continued++
 			}
 			var r agentRun
-			h.read(t, &r, "runs", "show", id)
+			h.Read(t, &r, "runs", "show", id)
 			if r.State == "interrupted" {
 				kills++
 				for _, mark := range r.recorded() {
@@ -122,7 +122,7 @@ func TestKilledAgentContinues(t *testing.T) {
 				if resume = random.IntN(4) > 0; resume { // otherwise run it to its end
 					continue
 				}
-				h.ok(t, "runs", "resume", id)
+				h.OK(t, "runs", "resume", id)
 			}
 			h.checkMarks(t, f, id, answer, recordedAt, kills)
 			if clear(recordedAt); t.Failed() {
@@ -131,7 +131,7 @@ func TestKilledAgentContinues(t *testing.T) {
 			kills, resume = 0, false
 		}
 		if resume {
-			h.ok(t, "runs", "resume", id)
+			h.OK(t, "runs", "resume", id)
 			h.checkMarks(t, f, id, answer, recordedAt, kills)
 		}
 		if continued == 0 {
@@ -146,7 +146,7 @@ func TestKilledAgentContinues(t *testing.T) {
 func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt map[string]int, kills int) {
 	t.Helper()
 	var r agentRun
-	h.read(t, &r, "runs", "show", id)
+	h.Read(t, &r, "runs", "show", id)
 	if r.State != "succeeded" || r.output("work") != answer {
 		f.lose(t, "run %s is %s, after %d kills, with the answer %s", id, r.State, kills, r.output("work"))
 	}
@@ -198,20 +198,20 @@ func TestKilledAgentsSandbox(t *testing.T) {
 				dir := filepath.Dir(file)
 				must(t, os.WriteFile(filepath.Join(dir, "worker.prompt"), []byte("---\nsandbox: {mode: code, session: "+c.session+"}\n---\nWork.\n"), 0o600))
 				must(t, os.WriteFile(filepath.Join(dir, "script.yaml"), []byte(script), 0o600))
-				p := h.start(t, "run", file, "--model", "scripted/"+filepath.Join(dir, "script.yaml"))
+				p := h.Start(t, "run", file, "--model", "scripted/"+filepath.Join(dir, "script.yaml"))
 				p.Await(t, "work", "agent", "worker")
 				h.inSandbox(t, "test -e first")
 				p.Kill()
 				id := h.latest(t).ID
 				if c.remove != nil {
 					var list []struct{ ID string }
-					h.read(t, &list, "sandbox", "ls")
-					h.ok(t, append(c.remove, list[0].ID)...)
+					h.Read(t, &list, "sandbox", "ls")
+					h.OK(t, append(c.remove, list[0].ID)...)
 				}
-				p = h.start(t, "runs", "resume", id, "--fresh-sandbox")
+				p = h.Start(t, "runs", "resume", id, "--fresh-sandbox")
 				h.inSandbox(t, "test -e first && touch go1")
 				h.inSandbox(t, "test -e second")
-				journal := h.ok(t, "runs", "show", id, "-o", "json")
+				journal := h.OK(t, "runs", "show", id, "-o", "json")
 				if got := strings.Contains(journal, "The program that runs you was interrupted"); got != (c.notice != "") || !strings.Contains(journal, c.notice) {
 					t.Errorf("the agent did not read %q:\n%s", c.notice, journal)
 				}
@@ -220,7 +220,7 @@ func TestKilledAgentsSandbox(t *testing.T) {
 					t.Fatalf("exit code %d\n%s", code, p.Text())
 				}
 				var r agentRun
-				h.read(t, &r, "runs", "show", id)
+				h.Read(t, &r, "runs", "show", id)
 				if got := r.output("work"); !strings.Contains(got, c.note) {
 					t.Errorf("the agent found %s", got)
 				}

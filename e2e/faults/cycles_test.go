@@ -63,7 +63,7 @@ func TestCycles(t *testing.T) {
 		f := faultOf("open-exec-close cycle", h.engine)
 		h.named(t)
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", cyclesVariable, h.engine, n, h.state))
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", cyclesVariable, h.engine, n, h.State))
 		out, err := rig.Output(cmd)
 		must(t, err)
 		var c cycled

@@ -60,8 +60,8 @@ func TestKilledOnTheWayHome(t *testing.T) {
 // run may pass a moment before it is detected, and then the run ends normally.
 func (h *host) killedAt(t *testing.T, moment func(run string) bool, args ...string) bool {
 	t.Helper()
-	before, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*")) // the pattern is valid
-	p := h.start(t, args...)
+	before, _ := filepath.Glob(filepath.Join(h.State, "runs", "run_*")) // the pattern is valid
+	p := h.Start(t, args...)
 	for {
 		select {
 		case <-p.Ended:
@@ -69,7 +69,7 @@ func (h *host) killedAt(t *testing.T, moment func(run string) bool, args ...stri
 			return false
 		default:
 		}
-		now, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*"))
+		now, _ := filepath.Glob(filepath.Join(h.State, "runs", "run_*"))
 		for _, run := range now {
 			if !slices.Contains(before, run) && moment(run) {
 				p.Kill()
@@ -93,28 +93,28 @@ func there(pattern string) func(run string) bool {
 func (h *host) isHome(t *testing.T, end string) {
 	t.Helper()
 	r := h.latest(t)
-	own := filepath.Join(h.state, "runs", r.ID)
+	own := filepath.Join(h.State, "runs", r.ID)
 	written, traced := there("made.zip")(own), there("trace.jsonl")(own)
 	t.Logf("the killed run is %s, written: %v", r.State, written)
 	if r.State == "interrupted" {
-		h.ok(t, "runs", end, r.ID)
+		h.OK(t, "runs", end, r.ID)
 	} else if r.State != "succeeded" || !written {
 		t.Fatalf("the killed run is %s, written: %v", r.State, written)
 	}
 	if written || end == "resume" {
-		if patch := h.ok(t, "runs", "diff", r.ID); !strings.Contains(patch, "-old\n+new\n") {
+		if patch := h.OK(t, "runs", "diff", r.ID); !strings.Contains(patch, "-old\n+new\n") {
 			t.Errorf("the patch is\n%s", patch)
 		}
-		if out := h.ok(t, "runs", "get", r.ID, "out.bin", "-"); len(out) != 8_000_000 {
+		if out := h.OK(t, "runs", "get", r.ID, "out.bin", "-"); len(out) != 8_000_000 {
 			t.Errorf("the output has %d bytes", len(out))
 		}
 	}
 	if traced && !there("trace.jsonl")(own) {
 		t.Error("the trace is gone")
 	}
-	h.ok(t, "sandbox", "gc", "--yes")
+	h.OK(t, "sandbox", "gc", "--yes")
 	for _, pattern := range []string{"base.zip*", "made.zip-*"} {
-		if there(pattern)(filepath.Join(h.state, "runs", "*")) {
+		if there(pattern)(filepath.Join(h.State, "runs", "*")) {
 			t.Errorf("%s is left of the run", pattern)
 		}
 	}

@@ -59,7 +59,7 @@ func workflow(t *testing.T, text string) string {
 func (h *host) latest(t *testing.T) stepsRun {
 	t.Helper()
 	var runs []stepsRun
-	h.read(t, &runs, "runs", "ls")
+	h.Read(t, &runs, "runs", "ls")
 	if len(runs) == 0 {
 		return stepsRun{}
 	}
@@ -69,7 +69,7 @@ func (h *host) latest(t *testing.T) stepsRun {
 func (h *host) show(t *testing.T, id string) stepsRun {
 	t.Helper()
 	var r stepsRun
-	h.read(t, &r, "runs", "show", id)
+	h.Read(t, &r, "runs", "show", id)
 	return r
 }
 
@@ -85,7 +85,7 @@ func TestKilledRunIsResumed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
-				p := h.start(t, "run", workflow(t, steps))
+				p := h.Start(t, "run", workflow(t, steps))
 				if moment == nil {
 					p.Await(t, "two", "exec")
 					h.inSandbox(t, "test -e pid")
@@ -105,8 +105,8 @@ func (h *host) inSandbox(t *testing.T, command string) {
 	t.Helper()
 	eventually(t, command, func() bool {
 		var list []struct{ ID string }
-		h.read(t, &list, "sandbox", "ls")
-		return len(list) == 1 && h.run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c", command).Code == 0
+		h.Read(t, &list, "sandbox", "ls")
+		return len(list) == 1 && h.Run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c", command).Code == 0
 	})
 }
 
@@ -118,13 +118,13 @@ func (h *host) resumes(t *testing.T) {
 	if before.State != "interrupted" {
 		t.Fatalf("the killed run is %s", before.State)
 	}
-	p := h.start(t, "runs", "resume", before.ID)
+	p := h.Start(t, "runs", "resume", before.ID)
 	done := before.finished()
 	if !slices.Contains(done, "two") && !h.waited(t, p, before.ID) {
 		p.Kill()
 		before = h.latest(t)
 		done = before.finished()
-		p = h.start(t, "runs", "resume", before.ID)
+		p = h.Start(t, "runs", "resume", before.ID)
 	}
 	if code := p.Wait(); code != 0 {
 		t.Fatalf("resume: exit code %d\n%s", code, p.Text())
@@ -166,9 +166,9 @@ func (h *host) waited(t *testing.T, p *rig.Process, id string) (been bool) {
 			t.Fatalf("it ended:\n%s", p.Text())
 		}
 		var list []struct{ ID string }
-		h.read(t, &list, "sandbox", "ls")
+		h.Read(t, &list, "sandbox", "ls")
 		// pid also exists if an earlier process was killed during the wait; then the command ends without further action
-		return len(list) == 1 && h.run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c",
+		return len(list) == 1 && h.Run(t, "sandbox", "exec", "-n", list[0].ID, "--", "sh", "-c",
 			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").Code == 0 && strings.Contains(p.Text(), "two")
 	})
 	return been
@@ -180,13 +180,13 @@ func TestKilledAtRandom(t *testing.T) {
 		f := faultOf("SIGKILL of a run, at random", h.engine)
 		random := chance(t)
 		for round := range laps(6) {
-			p := h.start(t, "run", workflow(t, steps))
+			p := h.Start(t, "run", workflow(t, steps))
 			time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the test varies this moment randomly
 			p.Kill()
 			f.inject(1)
 			r := h.latest(t)
 			if r.State == "interrupted" {
-				h.ok(t, "runs", "cancel", r.ID)
+				h.OK(t, "runs", "cancel", r.ID)
 				if r = h.show(t, r.ID); r.State != "cancelled" {
 					f.lose(t, "round %d: the run that was given up is %s", round, r.State)
 				}
@@ -203,8 +203,8 @@ func TestKilledAtRandom(t *testing.T) {
 // owners returns the lock files of processes. The next command removes the files of dead processes.
 func (h *host) owners(t *testing.T) []string {
 	t.Helper()
-	h.ok(t, "sandbox", "ls")
-	entries, err := os.ReadDir(filepath.Join(h.state, "state.db-owners"))
+	h.OK(t, "sandbox", "ls")
+	entries, err := os.ReadDir(filepath.Join(h.State, "state.db-owners"))
 	must(t, err)
 	var names []string
 	for _, e := range entries {
@@ -229,13 +229,13 @@ func TestKilledAtItsEnd(t *testing.T) {
 		f := faultOf("SIGKILL of a run, about its end", h.engine)
 		random := chance(t)
 		for range laps(4) {
-			p := h.start(t, "run", workflow(t, ending))
+			p := h.Start(t, "run", workflow(t, ending))
 			p.Await(t, "last", "exec")
 			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the test varies this moment randomly
 			p.Kill()
 			f.inject(1)
 			if r := h.latest(t); r.State == "interrupted" {
-				h.ok(t, "runs", "cancel", r.ID)
+				h.OK(t, "runs", "cancel", r.ID)
 			} else if r.State != "succeeded" {
 				f.lose(t, "the run is %s", r.State)
 			}

@@ -123,7 +123,7 @@ func (l *library) close(ctx context.Context) error {
 func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	t.Helper()
 	h.named(t)
-	l, err := openLibrary(t.Context(), driver, h.state)
+	l, err := openLibrary(t.Context(), driver, h.State)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := l.close(context.Background()); err != nil {
@@ -136,11 +136,11 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 // named creates the host's instance id, like its first command would.
 func (h *host) named(t *testing.T) {
 	t.Helper()
-	path := filepath.Join(h.state, "instance")
+	path := filepath.Join(h.State, "instance")
 	if _, err := os.Stat(path); err == nil {
 		return
 	}
-	must(t, os.MkdirAll(h.state, 0o700))
+	must(t, os.MkdirAll(h.State, 0o700))
 	must(t, os.WriteFile(path, []byte(record.NewID()+"\n"), 0o600))
 }
 

@@ -4,19 +4,15 @@
 package faults
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
-	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
@@ -37,7 +33,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	code, err := runTests(m)
+	err := openLedger()
+	code := 1
+	if err == nil {
+		code = leaktest.Tests{M: rig.Tests{M: m, Binary: &binary}}.Run()
+		err = book.print(os.Stdout)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "faults:", err)
 		code = max(code, 1)
@@ -45,39 +46,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func runTests(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "faults-")
-	if err != nil {
-		return 1, err
-	}
-	if binary, err = commandtest.Build(dir); err != nil {
-		return 1, errors.Join(err, os.RemoveAll(dir))
-	}
-	if err := openLedger(); err != nil {
-		return 1, errors.Join(err, os.RemoveAll(dir))
-	}
-	code := m.Run()
-	err = errors.Join(book.print(os.Stdout), os.RemoveAll(dir))
-	if code == 0 && err == nil {
-		err = leaktest.Find()
-	}
-	return code, err
-}
-
-// host is a user's host: an engine and a state directory.
+// host is a user's host with an engine.
 type host struct {
-	engine, state string
-	// reaps enables reapers for its processes. The test must then wait for the reapers. Each process has a separate
-	// process group in this case.
-	reaps bool
+	rig.Host
+	engine string
 }
 
 // newHost creates a state directory. At the end of the test, it checks that the engine has no leftovers of the host.
 func newHost(t *testing.T, engine string) *host {
 	t.Helper()
-	h := &host{engine: engine, state: filepath.Join(t.TempDir(), "state")}
+	h := &host{rig.Host{Binary: binary, State: filepath.Join(t.TempDir(), "state")}, engine}
+	h.Env = []string{"WORKCELL_BACKEND=" + engine, "WORKCELL_IMAGE_MAP=" + images, "WORKCELL_REAPER=off"}
 	t.Cleanup(func() {
-		h.run(t, "sandbox", "rm", "--all")
+		h.Run(t, "sandbox", "rm", "--all")
 		h.nothingLeft(t)
 	})
 	return h
@@ -94,46 +75,10 @@ func on(t *testing.T, engines []string, test func(t *testing.T, h *host)) {
 	}
 }
 
-func (h *host) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(binary, args...)
-	cmd.Env = append(rig.Environ(), "HOME="+filepath.Dir(h.state), "WORKCELL_STATE_DIR="+h.state,
-		"WORKCELL_BACKEND="+h.engine, "WORKCELL_IMAGE_MAP="+images)
-	if h.reaps {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	} else {
-		cmd.Env = append(cmd.Env, "WORKCELL_REAPER=off")
-	}
-	return cmd
-}
-
-func (h *host) run(t *testing.T, args ...string) rig.Result {
-	t.Helper()
-	return rig.Run(t, h.command(args...))
-}
-
-func (h *host) start(t *testing.T, args ...string) *rig.Process {
-	t.Helper()
-	return rig.Start(t, h.command(args...))
-}
-
-// ok runs the command, which must succeed, and returns its standard output.
-func (h *host) ok(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := rig.Output(h.command(args...))
-	must(t, err)
-	return out
-}
-
-// read runs the command with -o json and decodes its output.
-func (h *host) read(t *testing.T, v any, args ...string) {
-	t.Helper()
-	must(t, json.Unmarshal([]byte(h.ok(t, append(args, "-o", "json")...)), v))
-}
-
 // instance returns the id that marks everything of the host on its engine.
 func (h *host) instance(t *testing.T) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(h.state, "instance"))
+	raw, err := os.ReadFile(filepath.Join(h.State, "instance"))
 	must(t, err)
 	return strings.TrimSpace(string(raw))
 }
@@ -172,7 +117,7 @@ func (h *host) nothingLeft(t *testing.T) {
 		if len(h.left(t)) == 0 {
 			return true
 		}
-		h.ok(t, "sandbox", "ls")
+		h.OK(t, "sandbox", "ls")
 		return false
 	})
 }

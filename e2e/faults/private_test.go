@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // private is a private engine of a test, which the test may damage, and a host with this engine.
@@ -22,7 +23,7 @@ type private struct {
 func newPrivate(t *testing.T, engine, disk string, liveRestore bool) *private {
 	t.Helper()
 	m := machinetest.New(t, disk)
-	x := &private{Machine: m, host: &host{engine: engine, state: filepath.Join(t.TempDir(), "state")}}
+	x := &private{Machine: m, host: &host{rig.Host{State: filepath.Join(t.TempDir(), "state")}, engine}}
 	x.named(t)
 	if engine != "local" {
 		m.OwnRuntime(t)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // lingering is a workflow that is killed while a command is running. The command ends soon afterwards, so the sandbox
@@ -24,6 +26,11 @@ steps:
   - {id: second, type: exec, command: "sleep 10"}
 `
 
+// reaps enables reapers for the host's processes. The test must then wait for the reapers.
+func (h *host) reaps() {
+	h.Env = slices.DeleteFunc(h.Env, func(v string) bool { return v == "WORKCELL_REAPER=off" })
+}
+
 // reapers returns the PIDs of the reapers for the host's processes.
 func (h *host) reapers(t *testing.T) []int {
 	t.Helper()
@@ -32,7 +39,7 @@ func (h *host) reapers(t *testing.T) []int {
 	var pids []int
 	for _, file := range lines {
 		text, _ := os.ReadFile(file) // it may have exited
-		if args := strings.Split(string(text), "\x00"); slices.Contains(args, "reaper") && slices.Contains(args, h.state) {
+		if args := strings.Split(string(text), "\x00"); slices.Contains(args, "reaper") && slices.Contains(args, h.State) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			must(t, err)
 			pids = append(pids, pid)
@@ -58,11 +65,13 @@ func (h *host) watched(t *testing.T) (pid int) {
 // command. The reaper must still remove the sandbox, and then exit.
 func TestReaper(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
-		h.reaps = true
+		h.reaps()
 		f := faultOf("SIGKILL of a run, and no other process", h.engine)
 		random := chance(t)
 		for lap := range laps(1) {
-			p := h.start(t, "run", workflow(t, lingering))
+			cmd := h.Command("run", workflow(t, lingering))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			p := rig.Start(t, cmd)
 			if lap == 0 {
 				p.Await(t, "second", "exec")
 				h.isDetached(t, h.watched(t))
@@ -72,7 +81,7 @@ func TestReaper(t *testing.T) {
 			must(t, syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGKILL))
 			p.Kill()
 			f.inject(1)
-			if _, err := os.Stat(filepath.Join(h.state, "instance")); err != nil {
+			if _, err := os.Stat(filepath.Join(h.State, "instance")); err != nil {
 				continue // the run had not started
 			}
 			eventually(t, "the reaper removes the sandbox", func() bool { return len(h.left(t)) == 0 })
@@ -100,16 +109,16 @@ func (h *host) isDetached(t *testing.T, pid int) {
 // are closed.
 func TestReaperIsNotNoticed(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
-		h.reaps = true
-		h.ok(t, "run", workflow(t, ending))
-		h.ok(t, "sandbox", "open", "--name", "forever")
+		h.reaps()
+		h.OK(t, "run", workflow(t, ending))
+		h.OK(t, "sandbox", "open", "--name", "forever")
 		if pids := h.reapers(t); len(pids) != 0 {
 			t.Errorf("left: %v", pids)
 		}
 		ours, theirs, err := os.Pipe()
 		must(t, err)
 		defer ours.Close()
-		cmd := h.command("sandbox", "open", "--name", "box", "--idle-timeout", "1h")
+		cmd := h.Command("sandbox", "open", "--name", "box", "--idle-timeout", "1h")
 		cmd.ExtraFiles = []*os.File{theirs}
 		out, err := cmd.Output() // waits for its exit and until no other process holds its streams
 		theirs.Close()
@@ -121,9 +130,9 @@ func TestReaperIsNotNoticed(t *testing.T) {
 		if rest, err := io.ReadAll(ours); err != nil {
 			t.Errorf("the pipe that it was given: %q, %v", rest, err)
 		}
-		h.ok(t, "sandbox", "open", "--name", "another", "--idle-timeout", "1h")
+		h.OK(t, "sandbox", "open", "--name", "another", "--idle-timeout", "1h")
 		one := h.watched(t) // either of the two reapers
-		h.ok(t, "sandbox", "rm", "--all")
+		h.OK(t, "sandbox", "rm", "--all")
 		if err := syscall.Kill(one, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 			// Otherwise it would check only after a minute.
 			t.Error(err)

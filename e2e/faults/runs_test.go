@@ -24,10 +24,10 @@ func TestCancelledFromOutside(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		p := h.waiting(t, workflow(t, steps))
 		r := h.latest(t)
-		if res := h.run(t, "runs", "resume", r.ID); res.Code != 7 || !strings.Contains(res.Stderr, "running in another process") {
+		if res := h.Run(t, "runs", "resume", r.ID); res.Code != 7 || !strings.Contains(res.Stderr, "running in another process") {
 			t.Errorf("resume of a living run: exit code %d\n%s", res.Code, res.Stderr)
 		}
-		h.ok(t, "runs", "cancel", r.ID[:12])
+		h.OK(t, "runs", "cancel", r.ID[:12])
 		if code := p.Wait(); code != 1 {
 			t.Errorf("the cancelled run's exit code is %d\n%s", code, p.Text())
 		}
@@ -38,11 +38,11 @@ func TestCancelledFromOutside(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 		for _, what := range []string{"cancel", "resume"} {
-			if res := h.run(t, "runs", what, r.ID); res.Code != 7 || !strings.Contains(res.Stderr, "has finished: cancelled") {
+			if res := h.Run(t, "runs", what, r.ID); res.Code != 7 || !strings.Contains(res.Stderr, "has finished: cancelled") {
 				t.Errorf("%s of a run that has finished: exit code %d\n%s", what, res.Code, res.Stderr)
 			}
 		}
-		if res := h.run(t, "runs", "show", "run_nobody"); res.Code != 6 {
+		if res := h.Run(t, "runs", "show", "run_nobody"); res.Code != 6 {
 			t.Errorf("an unknown run: exit code %d\n%s", res.Code, res.Stderr)
 		}
 	})
@@ -56,7 +56,7 @@ func TestOneResumes(t *testing.T) {
 		h.waiting(t, file).Kill()
 		id := h.latest(t).ID
 		must(t, os.WriteFile(file, []byte(strings.Replace(steps, "cat log", "cat log log", 1)), 0o600))
-		if res := h.run(t, "runs", "resume", id); res.Code != 3 || !strings.Contains(res.Stderr, "has changed") {
+		if res := h.Run(t, "runs", "resume", id); res.Code != 3 || !strings.Contains(res.Stderr, "has changed") {
 			t.Errorf("resume with a changed file: exit code %d\n%s", res.Code, res.Stderr)
 		}
 		must(t, os.WriteFile(file, []byte(steps), 0o600))
@@ -64,7 +64,7 @@ func TestOneResumes(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range codes {
 			wg.Go(func() {
-				cmd := h.command("runs", "resume", id)
+				cmd := h.Command("runs", "resume", id)
 				_ = cmd.Run() // the test checks its exit code
 				codes[i] = cmd.ProcessState.ExitCode()
 			})
@@ -84,7 +84,7 @@ func TestOneResumes(t *testing.T) {
 // waiting starts a run of steps and waits until its second step waits.
 func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	t.Helper()
-	p := h.start(t, "run", file)
+	p := h.Start(t, "run", file)
 	p.Await(t, "two", "exec")
 	h.inSandbox(t, "test -e pid")
 	return p
@@ -99,15 +99,15 @@ func TestExpiredRun(t *testing.T) {
 		h.inSandbox(t, "kill -- -$(cat pid)") // a sandbox with a running process is not idle
 		id := h.latest(t).ID
 		h.nothingLeft(t)
-		res := h.run(t, "runs", "resume", id)
+		res := h.Run(t, "runs", "resume", id)
 		if res.Code != 6 || !strings.Contains(res.Stderr, "are gone") || !strings.Contains(res.Stderr, "--fresh-sandbox") {
 			t.Errorf("resume without the sandbox: exit code %d\n%s", res.Code, res.Stderr)
 		}
-		p := h.start(t, "runs", "resume", id, "--fresh-sandbox")
+		p := h.Start(t, "runs", "resume", id, "--fresh-sandbox")
 		p.Await(t, "one", "already completed")
 		h.inSandbox(t, "test -e pid && ! grep one log")
 		p.Kill()
-		h.ok(t, "runs", "cancel", id)
+		h.OK(t, "runs", "cancel", id)
 		if left := h.left(t); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
@@ -139,12 +139,12 @@ steps:
 		} {
 			must(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600))
 		}
-		p := h.start(t, "run", file, "--model", "scripted/"+script)
+		p := h.Start(t, "run", file, "--model", "scripted/"+script)
 		p.Await(t, "wait", "exec")
 		h.inSandbox(t, "test -d waited")
 		p.Kill()
 		id := h.latest(t).ID
-		if res := h.run(t, "runs", "resume", id); res.Code != 0 {
+		if res := h.Run(t, "runs", "resume", id); res.Code != 0 {
 			t.Errorf("resume: exit code %d\n%s", res.Code, res.Stderr)
 		}
 		h.nothingLeft(t)
@@ -170,32 +170,32 @@ func TestSpoiledState(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, []string{"local"}, func(t *testing.T, h *host) {
-				id := h.ok(t, "sandbox", "open", "--name", "box")
-				h.ok(t, "sandbox", "exec", "box", "--", "sh", "-c", "echo kept > file")
-				h.ok(t, "runs", "ls")
-				path := filepath.Join(h.state, "state.db")
+				id := h.OK(t, "sandbox", "open", "--name", "box")
+				h.OK(t, "sandbox", "exec", "box", "--", "sh", "-c", "echo kept > file")
+				h.OK(t, "runs", "ls")
+				path := filepath.Join(h.State, "state.db")
 				spoil(t, path)
 				before := read(t, path)
 				there := len(h.left(t))
 				for _, args := range [][]string{
 					{"run", workflow(t, steps)}, {"runs", "ls"}, {"sandbox", "open", "--name", "another"},
 				} {
-					res := h.run(t, args...)
+					res := h.Run(t, args...)
 					if res.Code != 1 || !strings.Contains(res.Stderr, "state file") || !strings.Contains(res.Stderr, "workcell: hint: ") {
 						t.Errorf("workcell %s: exit code %d\n%s", args[0], res.Code, res.Stderr)
 					}
 				}
-				if out := h.ok(t, "sandbox", "ls"); !strings.Contains(out, strings.TrimSpace(id)) {
+				if out := h.OK(t, "sandbox", "ls"); !strings.Contains(out, strings.TrimSpace(id)) {
 					t.Errorf("the sandbox is not listed:\n%s", out)
 				}
-				if out := h.ok(t, "sandbox", "exec", "box", "--", "cat", "file"); out != "kept\n" {
+				if out := h.OK(t, "sandbox", "exec", "box", "--", "cat", "file"); out != "kept\n" {
 					t.Errorf("the sandbox's file: %q", out)
 				}
 				if after := read(t, path); !bytes.Equal(before, after) || len(h.left(t)) != there {
 					t.Error("the spoiled file was changed, or the engine's sandboxes")
 				}
 				must(t, os.Rename(path, path+".spoiled"))
-				if again := h.ok(t, "sandbox", "open", "--name", "box"); again != id {
+				if again := h.OK(t, "sandbox", "open", "--name", "box"); again != id {
 					t.Errorf("with a new file the name is %s, it was %s", again, id)
 				}
 			})
@@ -213,12 +213,12 @@ func read(t *testing.T, path string) []byte {
 // TestGarbage verifies that gc lists sandboxes without a process, and removes them only with --yes.
 func TestGarbage(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
-		named := strings.TrimSpace(h.ok(t, "sandbox", "open", "--name", "box"))
-		alive, dead := h.start(t, "run", workflow(t, steps)), h.start(t, "run", workflow(t, steps))
+		named := strings.TrimSpace(h.OK(t, "sandbox", "open", "--name", "box"))
+		alive, dead := h.Start(t, "run", workflow(t, steps)), h.Start(t, "run", workflow(t, steps))
 		alive.Await(t, "two", "exec")
 		dead.Await(t, "two", "exec")
 		dead.Kill()
-		kept := h.start(t, "run", workflow(t, "id: kept\nsandbox: {runtime: bash}\nsteps: [{id: a, type: exec, command: 'true'}]\n"), "--keep")
+		kept := h.Start(t, "run", workflow(t, "id: kept\nsandbox: {runtime: bash}\nsteps: [{id: a, type: exec, command: 'true'}]\n"), "--keep")
 		if code := kept.Wait(); code != 0 {
 			t.Fatalf("exit code %d\n%s", code, kept.Text())
 		}
@@ -229,7 +229,7 @@ func TestGarbage(t *testing.T) {
 		gc := func(args ...string) map[string]string {
 			t.Helper()
 			var list []garbage
-			h.read(t, &list, append([]string{"sandbox", "gc"}, args...)...)
+			h.Read(t, &list, append([]string{"sandbox", "gc"}, args...)...)
 			why := map[string]string{}
 			for _, g := range list {
 				if g.Why == "old guest" {
@@ -256,7 +256,7 @@ func TestGarbage(t *testing.T) {
 			t.Errorf("gc removed %v, it had shown %v", removed, seen)
 		}
 		var list []struct{ ID string }
-		h.read(t, &list, "sandbox", "ls")
+		h.Read(t, &list, "sandbox", "ls")
 		if len(list) != 2 { // the named sandbox and the living run's sandbox
 			t.Errorf("sandboxes after gc: %v", list)
 		}

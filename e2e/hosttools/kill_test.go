@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -51,8 +50,8 @@ func ledgerServer() int {
 
 // machine is a user's host with the command, an engine, and an agent whose program calls a tool.
 type machine struct {
-	t                   *testing.T
-	binary, engine, dir string
+	shared.Host
+	t *testing.T
 }
 
 // newMachine builds the command and writes the files of a run.
@@ -60,7 +59,8 @@ func newMachine(t *testing.T, binary, engine string) *machine {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
-	m := &machine{t, binary, engine, t.TempDir()}
+	m := &machine{shared.Host{Binary: binary, State: filepath.Join(t.TempDir(), "state")}, t}
+	m.Env = []string{"WORKCELL_BACKEND=" + engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml")}
 	for name, text := range map[string]string{
 		"flow.yaml":       "id: flow\nsandbox: {image: " + pythonImage + "}\nsteps: [{id: work, type: agent, agent: worker}]\n",
 		"worker.prompt":   "---\nsandbox: {mode: script, host_tools: {allow: [ledger.charge]}}\n---\nWork.\n",
@@ -89,38 +89,20 @@ func newMachine(t *testing.T, binary, engine string) *machine {
 	} {
 		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() { _, _ = m.run("sandbox", "rm", "--all") }) // cleanup after a failed test
+	t.Cleanup(func() { m.Run(t, "sandbox", "rm", "--all") }) // cleanup after a failed test
 	return m
 }
 
-func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
-
-func (m *machine) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(m.binary, args...)
-	cmd.Env = append(shared.Environ(),
-		"HOME="+m.dir, "WORKCELL_STATE_DIR="+m.path("state"),
-		"WORKCELL_BACKEND="+m.engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS="+m.path("host-tools.yaml"))
-	return cmd
-}
-
-// run runs the command until it exits.
-func (m *machine) run(args ...string) (string, error) { return shared.Output(m.command(args...)) }
-
-func (m *machine) read(v any, args ...string) {
-	m.t.Helper()
-	out, err := m.run(append(args, "-o", "json")...)
-	must(m.t, err)
-	must(m.t, json.Unmarshal([]byte(out), v))
-}
+func (m *machine) path(name string) string { return filepath.Join(filepath.Dir(m.State), name) }
 
 // inSandbox runs a command in the only sandbox, in addition to its owner's commands.
 func (m *machine) inSandbox(argv ...string) (string, error) {
 	var list []struct{ ID string }
-	m.read(&list, "sandbox", "ls")
+	m.Read(m.t, &list, "sandbox", "ls")
 	if len(list) != 1 {
 		return "", fmt.Errorf("%d sandboxes", len(list))
 	}
-	return m.run(append([]string{"sandbox", "exec", "-n", list[0].ID, "--"}, argv...)...)
+	return shared.Output(m.Command(append([]string{"sandbox", "exec", "-n", list[0].ID, "--"}, argv...)...))
 }
 
 // charged returns the number of calls of the tool.
@@ -154,7 +136,7 @@ func TestKilledRun(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, binary, engine)
-			cmd := m.command("run", m.path("flow.yaml"), "--model", "scripted/"+m.path("script.yaml"), "--audit", m.path("audit"))
+			cmd := m.Command("run", m.path("flow.yaml"), "--model", "scripted/"+m.path("script.yaml"), "--audit", m.path("audit"))
 			log := &buffertest.Buffer{}
 			cmd.Stderr = log
 			must(t, cmd.Start())
@@ -176,7 +158,7 @@ except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
 			must(t, cmd.Process.Kill())
 			_ = cmd.Wait() // killed
 			var runs []struct{ ID, State string }
-			m.read(&runs, "runs", "ls")
+			m.Read(m.t, &runs, "runs", "ls")
 			if len(runs) != 1 || runs[0].State != "interrupted" {
 				t.Fatalf("runs: %+v", runs)
 			}
@@ -184,8 +166,7 @@ except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
 				_, err := m.inSandbox("sh", "-c", "test -e eof && kill -0 $(cat pid)")
 				return err == nil
 			})
-			resumed, err := m.run("runs", "resume", runs[0].ID, "-o", "json")
-			must(t, err)
+			resumed := m.OK(t, "runs", "resume", runs[0].ID, "-o", "json")
 			if !regexp.MustCompile(`before me [0-9]+ False True\\ncharged\\n`).MatchString(resumed) || m.charged() != 2 {
 				t.Errorf("%d calls, the resumed run says %s", m.charged(), resumed)
 			}
@@ -193,7 +174,7 @@ except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
 				t.Errorf("on record: %s", got)
 			}
 			var sandboxes []struct{ ID string }
-			if m.read(&sandboxes, "sandbox", "ls"); len(sandboxes) != 0 {
+			if m.Read(m.t, &sandboxes, "sandbox", "ls"); len(sandboxes) != 0 {
 				t.Errorf("left: %+v", sandboxes)
 			}
 		})

@@ -74,7 +74,7 @@ func TestInspector(t *testing.T) {
 	s := startHTTP(t, "--token-file", tokenFile(t, "alice "+aliceToken))
 	targets := map[string][]string{
 		// The Inspector passes on hardly any environment variables.
-		"stdio": {"env", "WORKCELL_REAPER=off", os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
+		"stdio": {"env", "WORKCELL_REAPER=off", binary, "mcp", "--state-dir", state, pythonMap},
 		"http":  {s.url(), "--transport", "http", "--header", "Authorization: Bearer " + aliceToken},
 	}
 	for name, target := range targets {
@@ -146,7 +146,7 @@ func TestCodingAgent(t *testing.T) {
 			"models": map[string]any{"m": map[string]any{"name": "m"}},
 		}},
 		"mcp": map[string]any{"workcell": map[string]any{
-			"type": "local", "enabled": true, "command": []string{os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
+			"type": "local", "enabled": true, "command": []string{binary, "mcp", "--state-dir", state, pythonMap},
 		}},
 	})
 	must(t, err)

@@ -4,41 +4,25 @@
 package mcp_test
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"testing"
 
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/checktest"
-	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
 var must, eventually = checktest.Must, checktest.Eventually
 
-// binaryEnv is the environment variable with the path of the command under test.
-const binaryEnv = "WORKCELL_TEST_MCP_BINARY"
+// binary is the path of the command, built once before the first test.
+var binary string
 
 // pythonMap replaces the official image with the test image.
 const pythonMap = "--map-image=python:3.11-slim=workcell/python:3.11"
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "workcell-mcp-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir) // a failure leaves only temporary files
-	path, err := commandtest.Build(dir)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
+func TestMain(m *testing.M) {
 	// A reaper that outlives a test's server would prevent the removal of its directory.
-	if err := errors.Join(os.Setenv(binaryEnv, path), os.Setenv("WORKCELL_REAPER", "off")); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	if err := os.Setenv("WORKCELL_REAPER", "off"); err != nil {
+		panic(err) // the name is valid
 	}
-	return m.Run()
+	os.Exit(rig.Tests{M: m, Binary: &binary}.Run())
 }

@@ -54,7 +54,7 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	policy := filepath.Join(t.TempDir(), "guard.yaml")
 	must(t, os.WriteFile(policy, []byte("limits: {workspace_mb: 128}\n"), 0o600))
 	args = append([]string{"mcp", "--state-dir", state, "--policy", policy, pythonMap}, args...)
-	cmd = exec.Command(os.Getenv(binaryEnv), args...)
+	cmd = exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true", "WORKCELL_BACKEND=docker")
 	return cmd, state
 }
@@ -339,7 +339,7 @@ func listContainers(t *testing.T, instance string) string {
 // cli runs another command with the same state.
 func cli(t *testing.T, state string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(os.Getenv(binaryEnv), append(args, "--state-dir", state)...).CombinedOutput()
+	out, err := exec.Command(binary, append(args, "--state-dir", state)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("workcell %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -7,8 +7,6 @@ package ui
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -19,7 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/checktest"
-	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -29,21 +26,7 @@ import (
 // binary is the path of the command, built once before the first test.
 var binary string
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "page-")
-	if err == nil {
-		binary, err = commandtest.Build(dir)
-	}
-	code := 1
-	if err == nil {
-		code = m.Run()
-	}
-	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
-		fmt.Fprintln(os.Stderr, "ui:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(rig.Tests{M: m, Binary: &binary}.Run()) }
 
 // onEachState runs a test on a state in a file and, if WORKCELL_TEST_POSTGRES is set, on a state in PostgreSQL.
 func onEachState(t *testing.T, test func(*stage)) {

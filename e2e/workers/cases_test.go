@@ -93,7 +93,7 @@ input: {type: object, properties: {name: {type: string}}}
 	if got := here.ok(t, "runs", "diff", id); !strings.Contains(got, "+more") {
 		t.Errorf("the patch is %q", got)
 	}
-	if res := here.run(t, "runs", "apply", id); res.Code != 2 || !strings.Contains(res.Stderr, "workcell runs apply "+id+" DIR") {
+	if res := here.Run(t, "runs", "apply", id); res.Code != 2 || !strings.Contains(res.Stderr, "workcell runs apply "+id+" DIR") {
 		t.Errorf("applied to where the database says: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	here.ok(t, "runs", "apply", id, filepath.Join(dir, "project"))
@@ -101,7 +101,7 @@ input: {type: object, properties: {name: {type: string}}}
 		t.Errorf("applied: %q, %v", got, err)
 	}
 	here.ok(t, "runs", "rm", id)
-	if res := here.run(t, "runs", "logs", id); res.Code != 6 {
+	if res := here.Run(t, "runs", "logs", id); res.Code != 6 {
 		t.Errorf("the log of a run that was removed: exit code %d\n%s", res.Code, res.Stdout)
 	}
 }
@@ -112,7 +112,7 @@ func TestFailedRun(t *testing.T) {
 	here, there := pair(t)
 	there.worker(t)
 	id := here.ok(t, "run", "--detach", file(t, "fails.yaml", "id: fails\nsandbox: {runtime: bash}\nsteps: [{id: bad, type: exec, command: 'echo why >&2; exit 3'}]\n"))
-	res := here.run(t, "runs", "logs", id, "--follow")
+	res := here.Run(t, "runs", "logs", id, "--follow")
 	if res.Code != 1 || !strings.Contains(res.Stdout, "| why") || !strings.Contains(res.Stderr, "failed") {
 		t.Errorf("exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 	}
@@ -172,7 +172,7 @@ func TestCancelled(t *testing.T) {
 			t.Errorf("the run that was cancelled while %s is %s", what, r.State)
 		}
 		here.gone(t, id)
-		if res := here.run(t, "runs", "logs", id, "--follow"); res.Code != 1 || !strings.Contains(res.Stderr, "cancelled") {
+		if res := here.Run(t, "runs", "logs", id, "--follow"); res.Code != 1 || !strings.Contains(res.Stderr, "cancelled") {
 			t.Errorf("its log: exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 		}
 	}
@@ -189,20 +189,20 @@ func TestCancelledElsewhere(t *testing.T) {
 	here, there := pair(t)
 	// The machine id distinguishes hosts.
 	id := file(t, "machine-id", "0123456789abcdef0123456789abcdef\n")
-	here.within = []string{"unshare", "--mount", "sh", "-c", "mount --bind " + id + ` /etc/machine-id && exec "$@"`, "sh"}
+	here.Prefix = []string{"unshare", "--mount", "sh", "-c", "mount --bind " + id + ` /etc/machine-id && exec "$@"`, "sh"}
 	w := there.worker(t)
 	run := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
 	here.inTwo(t, run)
 	w.Kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, run).State == "interrupted" })
-	res := here.run(t, "runs", "cancel", run, "--wait", "1s")
+	res := here.Run(t, "runs", "cancel", run, "--wait", "1s")
 	if res.Code != 1 || !strings.Contains(res.Stderr, "no worker stopped run") || !strings.Contains(res.Stderr, "on the host of that engine") {
 		t.Errorf("without a worker: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	if ls := there.ok(t, "sandbox", "ls"); !strings.Contains(ls, run[:12]) {
 		t.Errorf("it has removed what it cannot reach:\n%s", ls)
 	}
-	cancel := here.start(t, "runs", "cancel", run)
+	cancel := here.Start(t, "runs", "cancel", run)
 	there.worker(t)
 	if code := cancel.Wait(); code != 0 {
 		t.Errorf("with a worker there: exit code %d\n%s", code, cancel.Text())
@@ -225,7 +225,7 @@ func TestFilesGone(t *testing.T) {
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
 	here.ok(t, "sandbox", "rm", "--all")
 	there.worker(t)
-	res := here.run(t, "runs", "logs", id, "--follow")
+	res := here.Run(t, "runs", "logs", id, "--follow")
 	if res.Code != 1 || !strings.Contains(res.Stderr, "are gone") {
 		t.Errorf("exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 	}
@@ -250,7 +250,7 @@ steps:
 	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "removed from the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
 	tampered(t, here, id, "host_tools", `"/none"`) // must not affect this host
-	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.Code != 1 {
+	if res := here.Run(t, "runs", "resume", id, "--from", "two"); res.Code != 1 {
 		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)
 	}
 	here.ok(t, "runs", "cancel", id)
@@ -274,12 +274,12 @@ func TestHandedToWorkers(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
 	project := filepath.Dir(file(t, "given", "given\n"))
-	p := here.start(t, "run", file(t, "long.yaml", long), "--workspace", project)
+	p := here.Start(t, "run", file(t, "long.yaml", long), "--workspace", project)
 	eventually(t, "the run is in its second step", func() bool { return strings.Contains(p.Text(), "two ") })
 	var list []shown
-	here.read(t, &list, "runs", "ls")
+	here.Read(t, &list, "runs", "ls")
 	id := list[0].ID
-	if res := here.run(t, "runs", "resume", id, "--detach"); res.Code != 7 {
+	if res := here.Run(t, "runs", "resume", id, "--detach"); res.Code != 7 {
 		t.Errorf("of a living process: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	p.Kill()
@@ -287,7 +287,7 @@ func TestHandedToWorkers(t *testing.T) {
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
 	// Only the host that started the run can resume it, and only with its original settings.
 	note := query(t, here.url, noteOf(id, "note"))
-	if res := there.run(t, "runs", "resume", id); res.Code != 1 || !strings.Contains(res.Stderr, "was not started with this state") {
+	if res := there.Run(t, "runs", "resume", id); res.Code != 1 || !strings.Contains(res.Stderr, "was not started with this state") {
 		t.Errorf("on another machine: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	for key, value := range map[string]string{
@@ -295,7 +295,7 @@ func TestHandedToWorkers(t *testing.T) {
 	} {
 		tampered(t, here, id, key, value)
 		for _, args := range [][]string{{"runs", "resume", id}, {"runs", "resume", id, "--detach"}} {
-			if res := here.run(t, args...); res.Code != 1 || !strings.Contains(res.Stderr, "have changed in the database: "+key+"\n") {
+			if res := here.Run(t, args...); res.Code != 1 || !strings.Contains(res.Stderr, "have changed in the database: "+key+"\n") {
 				t.Errorf("%s: exit code %d\n%s", key, res.Code, res.Stderr)
 			}
 		}
@@ -487,7 +487,7 @@ func TestTooLarge(t *testing.T) {
 		must(t, err)
 	}
 	must(t, f.Close())
-	res := here.run(t, "run", "--detach", file(t, "short.yaml", steps), "--workspace", dir)
+	res := here.Run(t, "run", "--detach", file(t, "short.yaml", steps), "--workspace", dir)
 	if res.Code != 3 || !strings.Contains(res.Stderr, "64 MiB") {
 		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)
 	}

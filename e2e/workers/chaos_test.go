@@ -66,7 +66,7 @@ func TestKilledWorkers(t *testing.T) {
 	for first, m := range n.machines {
 		submitting.Go(func() {
 			for i := first; i < len(ids); i += len(n.machines) {
-				res := m.run(t, "run", "--detach", path)
+				res := m.Run(t, "run", "--detach", path)
 				if res.Code != 0 {
 					t.Errorf("run --detach on %s: exit code %d\n%s", m.name, res.Code, res.Stderr)
 				}

@@ -41,7 +41,7 @@ func newNetwork(t *testing.T, machines int) *network {
 		ip(t, "-n", name, "addr", "add", fmt.Sprintf("10.83.0.%d/24", i+2), "dev", "eth0")
 		ip(t, "-n", name, "link", "set", "eth0", "up")
 		m := newMachine(t, name, "postgres://postgres@10.83.0.1:5432/postgres")
-		m.within = []string{"nsenter", "--net=/run/netns/" + name, "--"}
+		m.Prefix = []string{"nsenter", "--net=/run/netns/" + name, "--"}
 		n.machines = append(n.machines, m)
 	}
 	pgtest.Relay(t, listenIn(t, db, "10.83.0.1:5432"), n.server.URL)
