@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -103,7 +104,7 @@ func up(t *testing.T, dir, file string, overrides ...string) func(args ...string
 func serves(t *testing.T, token string) {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	transport := &mcp.StreamableClientTransport{Endpoint: "http://127.0.0.1:8765/mcp", HTTPClient: &http.Client{Transport: bearer(token)}}
+	transport := &mcp.StreamableClientTransport{Endpoint: "http://127.0.0.1:8765/mcp", HTTPClient: &http.Client{Transport: rig.Bearer{Token: token}}}
 	cs, err := client.Connect(t.Context(), transport, nil)
 	for end := time.Now().Add(time.Minute); err != nil; cs, err = client.Connect(t.Context(), transport, nil) {
 		if time.Now().After(end) {
@@ -127,13 +128,4 @@ func serves(t *testing.T, token string) {
 		t.Errorf("the command: %v", out)
 	}
 	call(toolspec.ToolClose, map[string]any{"sandbox_id": id, "delete_workspace": true})
-}
-
-// bearer is a transport that sends a token.
-type bearer string
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+string(b))
-	return http.DefaultTransport.RoundTrip(r)
 }

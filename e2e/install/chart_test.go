@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/clustertest"
 	"github.com/workcell-dev/workcell/internal/guestimage"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
@@ -181,10 +182,6 @@ steps:
 
 type obj = map[string]any
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // connect returns a client that calls the servers in turns by the name of their service. The host has neither the
 // cluster's resolver nor its load balancing.
 func connect(t *testing.T, servers []string) *mcp.ClientSession {
@@ -197,11 +194,7 @@ func connect(t *testing.T, servers []string) *mcp.ClientSession {
 	if res, err := (&http.Client{Transport: transport}).Post(endpoint, "application/json", strings.NewReader("{}")); err != nil || res.StatusCode != http.StatusUnauthorized { //nolint:bodyclose // connections are not kept
 		t.Errorf("without a token: %+v, %v", res, err)
 	}
-	authorized := roundTripper(func(r *http.Request) (*http.Response, error) {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+token)
-		return transport.RoundTrip(r)
-	})
+	authorized := rig.Bearer{Token: token, Base: transport}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: authorized}}, nil)
 	must(t, err)

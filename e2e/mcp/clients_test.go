@@ -67,7 +67,7 @@ func TestInspector(t *testing.T) {
 	inspector := filepath.Join(modules, "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
 	state := t.TempDir()
 	t.Cleanup(func() {
-		if left := containers(t, state); left != "" {
+		if left := containers(t, instance(t, state)); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
 		}
 	})
@@ -173,7 +173,7 @@ func TestCodingAgent(t *testing.T) {
 	if len(results) == 0 || !strings.Contains(results[0], `the answer is 42\n1000`) {
 		t.Errorf("results of the tool: %q\n%s\n%s", results, out, stderr)
 	}
-	if left := containers(t, state); left != "" {
+	if left := containers(t, instance(t, state)); left != "" {
 		t.Errorf("sandboxes are left: %s", left)
 	}
 }

@@ -27,7 +27,7 @@ func TestGenkitClient(t *testing.T) {
 		if err := client.Disconnect(); err != nil {
 			t.Error(err)
 		}
-		if left := containers(t, state); left != "" {
+		if left := containers(t, instance(t, state)); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
 		}
 	})

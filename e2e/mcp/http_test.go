@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,50 +18,66 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
 // httpServer is the real command on HTTP.
 type httpServer struct {
-	t       *testing.T
-	addr    string
-	state   string
-	process *os.Process
-	stderr  *buffertest.Buffer
-	exited  chan struct{} // closed when the server has exited; nil if the test does not wait for it
+	t      *testing.T
+	addr   string
+	state  string
+	cmd    *exec.Cmd
+	stderr *buffertest.Buffer
+	exited chan struct{} // closed when the server has exited
 }
 
 // startHTTP starts the command on a free port of the loopback address. At the end of the test, it stops the server like
 // an operator would, and verifies that the server and its sandboxes are gone.
 func startHTTP(t *testing.T, args ...string) *httpServer {
 	t.Helper()
-	cmd, state := command(t, append([]string{"--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)
-	s := &httpServer{t: t, state: state, stderr: &buffertest.Buffer{}}
-	cmd.Stderr = s.stderr
-	must(t, cmd.Start())
-	s.process = cmd.Process
-	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }()
+	s := startServer(t, nil, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited, which is checked below
-		select {
-		case <-exited:
-			if code := cmd.ProcessState.ExitCode(); code != 0 { // for a supervisor, SIGTERM is the regular end of a server
-				t.Errorf("exit code %d", code)
-			}
-		case <-time.After(patience):
-			_ = cmd.Process.Kill() // it may have just exited
-			t.Error("the server does not end")
+		s.signal(syscall.SIGTERM)
+		if code := s.cmd.ProcessState.ExitCode(); code != 0 { // for a supervisor, SIGTERM is the regular end of a server
+			t.Errorf("exit code %d", code)
 		}
-		if left := containers(t, state); left != "" {
+		if left := containers(t, instance(t, s.state)); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
 		}
+	})
+	return s
+}
+
+// startServer starts the command with additional variables, and stops it at the end of the test.
+func startServer(t *testing.T, env []string, args ...string) *httpServer {
+	t.Helper()
+	cmd, state := command(t, append([]string{"--transport", "http"}, args...)...)
+	cmd.Env = append(cmd.Env, env...)
+	s := &httpServer{t: t, state: state, cmd: cmd, stderr: &buffertest.Buffer{}, exited: make(chan struct{})}
+	cmd.Stderr = s.stderr
+	must(t, cmd.Start())
+	go func() { _ = cmd.Wait(); close(s.exited) }()
+	t.Cleanup(func() {
+		s.signal(syscall.SIGTERM)
 		if t.Failed() {
-			t.Logf("standard error:\n%s", s.stderr.String())
+			t.Logf("standard error of %s:\n%s", s.addr, s.stderr.String())
 		}
 	})
 	s.awaitListening()
 	return s
+}
+
+// signal sends a signal to a server and waits until it has exited.
+func (s *httpServer) signal(sig syscall.Signal) {
+	s.t.Helper()
+	_ = s.cmd.Process.Signal(sig) // it may have exited already
+	select {
+	case <-s.exited:
+	case <-time.After(patience):
+		_ = s.cmd.Process.Kill() // the test has failed
+		s.t.Fatal("the server does not end")
+	}
 }
 
 // awaitListening waits until the server prints its listen address.
@@ -160,23 +177,19 @@ func bearer(token string) map[string]string {
 // connect connects an SDK client.
 func (s *httpServer) connect(token string) *mcp.ClientSession {
 	s.t.Helper()
-	httpClient := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-		r = r.Clone(r.Context())
-		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
-		}
-		return http.DefaultTransport.RoundTrip(r)
-	})}
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	cs, err := client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url(), HTTPClient: httpClient}, nil)
-	must(s.t, err)
-	s.t.Cleanup(func() { _ = cs.Close() }) // the server ends too
-	return cs
+	return connect(s.t, s.url(), token, nil)
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+// connect connects an SDK client to an endpoint, until the end of the test.
+func connect(t *testing.T, endpoint, token string, o *mcp.ClientSessionOptions) *mcp.ClientSession {
+	t.Helper()
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	transport := &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: rig.Bearer{Token: token}}}
+	cs, err := client.Connect(t.Context(), transport, o)
+	must(t, err)
+	t.Cleanup(func() { _ = cs.Close() }) // the server ends too
+	return cs
+}
 
 // raw sends unmodified bytes and returns the first line of the answer. It is empty if the server hangs up without an
 // answer.

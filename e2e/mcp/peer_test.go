@@ -94,7 +94,7 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 	t.Cleanup(func() {
 		p.in.Close() // it may already be closed
 		p.wait()
-		if left := containers(t, state); left != "" {
+		if left := containers(t, instance(t, state)); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
 		}
 		for id, m := range p.early {
@@ -311,18 +311,15 @@ func instance(t *testing.T, state string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// containers lists the containers of a state directory's sandboxes. 30 s after their server has exited, none may be
-// left.
-func containers(t *testing.T, state string) string {
+// containers lists the containers of an instance's sandboxes. 30 s after their server has exited, none may be left.
+func containers(t *testing.T, instance string) (left string) {
 	t.Helper()
-	id := instance(t, state)
-	if id == "" {
+	if instance == "" {
 		return ""
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
-		out := listContainers(t, id)
-		if out == "" || time.Now().After(deadline) {
-			return out
+		if left = listContainers(t, instance); left == "" || time.Now().After(deadline) {
+			return left
 		}
 	}
 }

@@ -143,7 +143,7 @@ func TestR6FilesReturn(t *testing.T) {
 	s := startHTTP(t, "--max-rate", "10000", "--max-connections", fmt.Sprint(most))
 	handshake(t, s.addr, nil)
 	files := func() int {
-		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.Pid))
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
 		must(t, err)
 		return len(entries)
 	}

@@ -13,11 +13,9 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session/record/postgres"
 )
@@ -49,7 +47,7 @@ func startReplicas(t *testing.T, n int, args ...string) *replicas {
 	})
 	t.Cleanup(r.proxy.Close)
 	t.Cleanup(func() {
-		if left := r.containers(); left != "" {
+		if left := containers(t, r.instance()); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
 		}
 	})
@@ -81,34 +79,7 @@ func (r *replicas) dial(ctx context.Context, network, _ string) (conn net.Conn, 
 // start starts a server and stops it at the end of the test.
 func (r *replicas) start(listen string) *httpServer {
 	r.t.Helper()
-	cmd, state := command(r.t, append([]string{"--transport", "http", "--listen", listen}, r.args...)...)
-	cmd.Env = append(cmd.Env, "WORKCELL_STATE="+r.database)
-	s := &httpServer{t: r.t, state: state, stderr: &buffertest.Buffer{}}
-	cmd.Stderr = s.stderr
-	must(r.t, cmd.Start())
-	s.process = cmd.Process
-	s.exited = make(chan struct{})
-	go func() { _ = cmd.Wait(); close(s.exited) }()
-	r.t.Cleanup(func() {
-		s.signal(syscall.SIGTERM)
-		if r.t.Failed() {
-			r.t.Logf("standard error of %s:\n%s", s.addr, s.stderr.String())
-		}
-	})
-	s.awaitListening()
-	return s
-}
-
-// signal sends a signal to a server and waits until it has exited.
-func (s *httpServer) signal(sig syscall.Signal) {
-	s.t.Helper()
-	_ = s.process.Signal(sig) // it may have exited already
-	select {
-	case <-s.exited:
-	case <-time.After(patience):
-		_ = s.process.Kill() // the test has failed
-		s.t.Error("the server does not end")
-	}
+	return startServer(r.t, []string{"WORKCELL_STATE=" + r.database}, append([]string{"--listen", listen}, r.args...)...)
 }
 
 // restart kills a server and starts a new server with the same address.
@@ -123,17 +94,6 @@ func (r *replicas) restart(i int) {
 	}
 	put(nil) // until it is ready
 	put(r.start(old.addr))
-}
-
-// containers returns the containers left on the engine. It waits for ongoing removals.
-func (r *replicas) containers() (left string) {
-	r.t.Helper()
-	id := r.instance()
-	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
-		if left = listContainers(r.t, id); left == "" || time.Now().After(deadline) {
-			return left
-		}
-	}
 }
 
 // instance returns the instance of the servers' sandboxes.
@@ -152,16 +112,7 @@ func (r *replicas) instance() string {
 // connect connects an SDK client to all servers, as the owner of a token.
 func (r *replicas) connect(token string) *mcp.ClientSession {
 	r.t.Helper()
-	httpClient := &http.Client{Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
-		req = req.Clone(req.Context())
-		req.Header.Set("Authorization", "Bearer "+token)
-		return http.DefaultTransport.RoundTrip(req)
-	})}
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	cs, err := client.Connect(r.t.Context(), &mcp.StreamableClientTransport{Endpoint: r.proxy.URL + "/mcp", HTTPClient: httpClient},
-		&mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
-	must(r.t, err)
-	return cs
+	return connect(r.t, r.proxy.URL+"/mcp", token, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
 }
 
 // args returns the arguments of a call in a sandbox.
