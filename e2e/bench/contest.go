@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -109,7 +110,7 @@ func (c *contest) measureExec(context.Context) error {
 			return nil, err
 		}
 		s, err := series(n, b.exec)
-		return map[string]float64{"exec_p50_ms": millis(s.quantile(.5)), "exec_p99_ms": millis(s.quantile(.99))}, err
+		return map[string]float64{"exec_p50_ms": millis(s.quantile(.5))}, err
 	})
 }
 
@@ -121,17 +122,34 @@ func (c *contest) measureThroughput(context.Context) error {
 }
 
 // measureGuests reads the guest agents' resident memory after at least 2,000 commands.
-func (c *contest) measureGuests(context.Context) error {
+func (c *contest) measureGuests(ctx context.Context) error {
 	return c.each(1, hasGuest, func(_ contestant, b *contender) (map[string]float64, error) {
 		if _, err := series(2000*c.opts.scale/100, b.exec); err != nil {
 			return nil, err
 		}
-		rss, err := b.rss()
-		return map[string]float64{"guest_rss_mib": rss}, err
+		text, err := output(ctx, b.session, "awk", "/^VmRSS:/ { print $2 }", "/proc/1/status")
+		if err != nil {
+			return nil, err
+		}
+		kib, err := strconv.Atoi(strings.TrimSpace(text))
+		return map[string]float64{"guest_rss_mib": float64(kib) / 1024}, err
 	})
 }
 
-func hasGuest(b *contender) bool { return b.rss != nil }
+func hasGuest(b *contender) bool { return b.session != nil }
+
+// addedTo measures f in the sandboxes and on the host in turns. Under the name added, it stores the difference from the
+// host of the figure what.
+func (c *contest) addedTo(what, added string, f func(*contender) (map[string]float64, error)) error {
+	onHost := func(b *contender) bool { return hasGuest(b) || b == c.sandboxes["host"] }
+	err := c.each(c.opts.rounds, onHost, func(_ contestant, b *contender) (map[string]float64, error) { return f(b) })
+	for _, who := range c.all {
+		if through, ok := c.figures[what+"."+who.name()]; ok && who.name() != "host" {
+			c.figures[added+"."+who.name()] = through - c.figures[what+".host"]
+		}
+	}
+	return err
+}
 
 // measureOpen measures the time from the start until the first command's answer. It excludes the removal of the sandbox
 // and the refill of a pool.
@@ -170,32 +188,18 @@ func hasFiles(b *contender) bool { return b.write != nil }
 func (c *contest) measureSmallFiles(context.Context) error {
 	return c.each(c.opts.rounds, hasFiles, func(who contestant, b *contender) (map[string]float64, error) {
 		w, r, err := files(max(c.calls(who)/2, callers), small, b)
-		write, read := millis(w.quantile(.5)), millis(r.quantile(.5))
-		return map[string]float64{"file_1k_write_ms": write, "file_1k_read_ms": read, "file_1k_ms": write + read}, err
+		return map[string]float64{"file_1k_ms": millis(w.quantile(.5)) + millis(r.quantile(.5))}, err
 	})
 }
 
 func (c *contest) measureLargeFiles(context.Context) error {
 	return c.each(max(c.opts.rounds, 5), hasFiles, func(_ contestant, b *contender) (map[string]float64, error) {
-		host, err := rssMiB("self")
-		if err != nil {
-			return nil, err
-		}
 		w, r, err := files(1, large, b)
 		if err != nil {
 			return nil, err
 		}
 		write, read := large/1e6/w[0].Seconds(), large/1e6/r[0].Seconds()
-		got := map[string]float64{"file_100m_write_mb_s": write, "file_100m_read_mb_s": read, "file_100m_mb_s": min(write, read)}
-		if !hasGuest(b) {
-			return got, nil
-		}
-		if got["file_100m_guest_rss_mib"], err = b.rss(); err != nil {
-			return nil, err
-		}
-		after, err := rssMiB("self")
-		got["file_100m_host_growth_mib"] = after - host
-		return got, err
+		return map[string]float64{"file_100m_write_mb_s": write, "file_100m_read_mb_s": read}, nil
 	})
 }
 

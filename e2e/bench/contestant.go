@@ -5,13 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"runtime"
-	"strconv"
-	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/sandbox"
@@ -31,7 +26,6 @@ type contender struct {
 	exec   func() error                   // runs /bin/true
 	write  func(size int64) error         // writes a file of this size
 	read   func() (size int64, err error) // reads the file
-	rss    func() (float64, error)        // memory of the guest agent, in MiB
 	remove func() error
 
 	session *session.Session // nil for contestants other than Workcell
@@ -94,13 +88,6 @@ func (w *workcell) open(ctx context.Context) (*contender, error) {
 			_, err := s.ReadFile(ctx, "file", &n, sandbox.ReadFileOptions{})
 			return int64(n), err
 		},
-		rss: func() (float64, error) {
-			pid, err := guestOf(ctx, s)
-			if err != nil {
-				return 0, err
-			}
-			return rssMiB(pid)
-		},
 		remove: func() error { return s.Close(context.WithoutCancel(ctx)) },
 	}, nil
 }
@@ -111,47 +98,6 @@ func output(ctx context.Context, s *session.Session, argv ...string) (string, er
 		err = fmt.Errorf("%v: %s, exit code %d", argv, res.Status, res.ExitCode)
 	}
 	return string(res.Stdout.Bytes()), err
-}
-
-// guestOf returns the PID on the host of a sandbox's main process.
-func guestOf(ctx context.Context, s *session.Session) (pid string, err error) {
-	ns, err := output(ctx, s, "readlink", "/proc/self/ns/pid")
-	if err != nil {
-		return "", err
-	}
-	return mainProcess(strings.TrimSpace(ns))
-}
-
-// mainProcess returns the PID on the host of the process with PID 1 in a PID namespace.
-func mainProcess(namespace string) (pid string, err error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return "", err
-	}
-	for _, dir := range dirs {
-		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != namespace {
-			continue // in another namespace, or exited
-		}
-		status, err := os.ReadFile(dir + "/status")
-		if err == nil && regexp.MustCompile(`(?m)^NSpid:.*\t1$`).Match(status) {
-			return filepath.Base(dir), nil
-		}
-	}
-	return "", errors.New("the sandbox's main process is not on this machine, where its memory is read")
-}
-
-// rssMiB returns a process's resident memory in MiB.
-func rssMiB(pid string) (float64, error) {
-	text, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return 0, err
-	}
-	match := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(text)
-	if match == nil {
-		return 0, errors.New("no VmRSS in /proc/" + pid + "/status")
-	}
-	kib, err := strconv.Atoi(string(match[1]))
-	return float64(kib) / 1024, err
 }
 
 // counter counts the bytes written to it.

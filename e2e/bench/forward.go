@@ -48,7 +48,7 @@ func (c *contest) measureForward(ctx context.Context) (err error) {
 			err = errors.Join(err, end())
 		}
 	}()
-	err = c.each(c.opts.rounds, func(b *contender) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *contender) (got map[string]float64, err error) {
+	return c.addedTo("forward_rtt_ms", "forward_added_ms", func(b *contender) (map[string]float64, error) {
 		if addresses[b] == "" {
 			address, end, err := serveForward(ctx, b.session)
 			if err != nil {
@@ -58,12 +58,6 @@ func (c *contest) measureForward(ctx context.Context) (err error) {
 		}
 		return c.forwarded(addresses[b])
 	})
-	for _, who := range c.all {
-		if through, ok := c.figures["forward_rtt_ms."+who.name()]; ok && who.name() != "host" {
-			c.figures["forward_added_ms."+who.name()] = through - c.figures["forward_rtt_ms.host"]
-		}
-	}
-	return err
 }
 
 // serveForward starts the server in a sandbox, or directly on the host if s is nil. It returns the address on the host.
@@ -155,8 +149,9 @@ func (c *contest) forwarded(address string) (map[string]float64, error) {
 		_, err = io.ReadFull(conn, data[:1]) // received when all data has arrived
 		return err
 	})
-	return map[string]float64{"forward_rtt_ms": millis(s.quantile(.5)), "forward_rtt_p99_ms": millis(s.quantile(.99)),
-		"forward_read_mb_s": read, "forward_write_mb_s": write}, err
+	return map[string]float64{
+		"forward_rtt_ms": millis(s.quantile(.5)), "forward_read_mb_s": read, "forward_write_mb_s": write,
+	}, err
 }
 
 // say connects and sends the selection byte.

@@ -6,22 +6,26 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // measureMCP measures a command in a Workcell sandbox, in turns with the same command through `workcell mcp` on stdio.
 // It uses the installed command and the official client, to measure the overhead of the server.
 func (c *contest) measureMCP(ctx context.Context) (err error) {
-	program, dir, remove, err := command(ctx)
+	dir, err := os.MkdirTemp("", "workcell-bench-") // also the state directory
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, remove()) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program, err := commandtest.Build(dir)
+	if err != nil {
+		return err
+	}
 	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *contender) (map[string]float64, error) {
 		w, ok := who.(*workcell)
 		if !ok {
@@ -34,7 +38,15 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 		if err != nil {
 			return nil, err
 		}
-		fronted := func() error { return call(ctx, front) }
+		fronted := func() error {
+			res, err := front.CallTool(ctx, &mcp.CallToolParams{
+				Name: toolspec.ToolExec, Arguments: map[string]any{"cmd": []string{"/bin/true"}},
+			})
+			if err == nil && res.IsError {
+				err = fmt.Errorf("%s: %v", toolspec.ToolExec, res.StructuredContent)
+			}
+			return err
+		}
 		direct, through, err := alternate(c.calls(who), b.exec, fronted)
 		if err := errors.Join(err, front.Close()); err != nil {
 			return nil, err
@@ -42,32 +54,6 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 		over := millis(through.quantile(.5))
 		return map[string]float64{"mcp_exec_p50_ms": over, "mcp_overhead_p50_ms": over - millis(direct.quantile(.5))}, nil
 	})
-}
-
-// command builds the workcell command in a new directory, which is also its state directory.
-func command(ctx context.Context) (program, dir string, remove func() error, err error) {
-	if dir, err = os.MkdirTemp("", "workcell-bench-"); err != nil {
-		return "", "", nil, err
-	}
-	program = filepath.Join(dir, "workcell")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/workcell").CombinedOutput(); err != nil {
-		return "", "", nil, errors.Join(fmt.Errorf("building the command: %w\n%s", err, out), os.RemoveAll(dir))
-	}
-	return program, dir, func() error { return os.RemoveAll(dir) }, nil
-}
-
-// call runs /bin/true through the server.
-func call(ctx context.Context, front *mcp.ClientSession) error {
-	return callTool(ctx, front, toolspec.ToolExec, map[string]any{"cmd": []string{"/bin/true"}})
-}
-
-// callTool calls a tool. The call must succeed.
-func callTool(ctx context.Context, front *mcp.ClientSession, name string, args map[string]any) error {
-	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
-	if err == nil && res.IsError {
-		err = fmt.Errorf("%s: %v", name, res.StructuredContent)
-	}
-	return err
 }
 
 // alternate measures a and b n times in turns, so that both run under the same conditions.

@@ -63,7 +63,7 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, lease.Close()) }()
 	n := fmt.Sprint(max(100*c.opts.scale/100, 10))
-	err = c.each(c.opts.rounds, func(b *contender) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *contender) (got map[string]float64, err error) {
+	return c.addedTo("model_first_p50_ms", "model_first_added_ms", func(b *contender) (got map[string]float64, err error) {
 		var out []byte
 		if b.session == nil {
 			out, err = exec.CommandContext(ctx, "python3", "-c", pythonModel, n, "none", server.URL).Output()
@@ -75,12 +75,6 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 		}
 		return got, err
 	})
-	for _, who := range c.all {
-		if through, ok := c.figures["model_first_p50_ms."+who.name()]; ok && who.name() != "host" {
-			c.figures["model_first_added_ms."+who.name()] = through - c.figures["model_first_p50_ms.host"]
-		}
-	}
-	return err
 }
 
 // askModel runs the program in a sandbox.

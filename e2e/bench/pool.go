@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/session"
@@ -20,18 +19,24 @@ const (
 	poolBurst = 20
 )
 
-// measurePool measures pooled sandboxes, with records on disk like the workcell command, in turns with new sandboxes.
+// measurePool measures pooled sandboxes, with records on disk like the workcell command: the time until the first
+// command's answer, and the time until the last first answer of a whole pool that is opened at once.
 func (c *contest) measurePool(ctx context.Context) error {
 	for _, who := range c.all {
 		w, ok := who.(*workcell)
 		if !ok {
 			continue
 		}
-		for _, measure := range []func(context.Context, *workcell) error{c.poolOpens, c.poolBurst} {
-			if err := measure(ctx, w); err != nil {
-				return fmt.Errorf("%s: pool: %w", who.name(), err)
-			}
+		one, err := w.poolOpens(ctx, poolSize, 1, c.opts.rounds*max(5*c.opts.scale/100, 1))
+		if err != nil {
+			return fmt.Errorf("%s: pool: %w", who.name(), err)
 		}
+		burst, err := w.poolOpens(ctx, poolBurst, poolBurst, c.opts.rounds)
+		if err != nil {
+			return fmt.Errorf("%s: pool: %w", who.name(), err)
+		}
+		c.figures["open_pool_p50_ms."+w.name()] = millis(one.quantile(.5))
+		c.figures["open_pool_20_ms."+w.name()] = millis(burst.quantile(.5))
 	}
 	return nil
 }
@@ -93,47 +98,20 @@ func (w *workcell) openOne(ctx context.Context, m *session.Manager) (*session.Se
 	return s, err
 }
 
-// poolOpens measures the time until the first command's answer with a pool and, in turns, without a pool.
-func (c *contest) poolOpens(ctx context.Context, w *workcell) error {
-	return w.poolOf(poolSize, func(m *session.Manager) error {
-		var pooled, cold sample
-		for range c.opts.rounds * max(5*c.opts.scale/100, 1) {
-			if err := poolFull(ctx, m, poolSize); err != nil {
+// poolOpens opens n sandboxes at once from a full pool, several times.
+func (w *workcell) poolOpens(ctx context.Context, size, n, times int) (all sample, err error) {
+	err = w.poolOf(size, func(m *session.Manager) error {
+		for range times {
+			if err := poolFull(ctx, m, size); err != nil {
 				return err
 			}
-			for _, from := range []struct {
-				m  *session.Manager
-				to *sample
-			}{{m, &pooled}, {w.manager, &cold}} {
-				var s *session.Session
-				one, err := series(1, func() (err error) {
-					s, err = w.openOne(ctx, from.m)
-					return err
-				})
-				if err != nil {
-					return err
-				}
-				*from.to = append(*from.to, one...)
-				if err := s.Close(ctx); err != nil {
-					return err
-				}
-			}
-		}
-		c.figures["open_pool_p50_ms."+w.name()] = millis(pooled.quantile(.5))
-		c.figures["open_pool_cold_p50_ms."+w.name()] = millis(cold.quantile(.5))
-		return nil
-	})
-}
-
-// poolBurst opens all pooled sandboxes at once, and measures the time until the last first answer.
-func (c *contest) poolBurst(ctx context.Context, w *workcell) error {
-	return w.poolOf(poolBurst, func(m *session.Manager) error {
-		var all []float64
-		for range c.opts.rounds {
-			if err := poolFull(ctx, m, poolBurst); err != nil {
+			sessions := make([]*session.Session, n)
+			began := time.Now()
+			err := atOnce(n, func(i int) (err error) {
+				sessions[i], err = w.openOne(ctx, m)
 				return err
-			}
-			sessions, took, err := w.openMany(ctx, m, poolBurst)
+			})
+			took := time.Since(began)
 			for _, s := range sessions {
 				if s != nil {
 					err = errors.Join(err, s.Close(ctx))
@@ -142,21 +120,9 @@ func (c *contest) poolBurst(ctx context.Context, w *workcell) error {
 			if err != nil {
 				return err
 			}
-			all = append(all, millis(took))
+			all = append(all, took)
 		}
-		c.figures["open_pool_20_ms."+w.name()] = median(all)
 		return nil
 	})
-}
-
-// openMany opens n sandboxes at once and returns the time until the last first answer.
-func (w *workcell) openMany(ctx context.Context, m *session.Manager, n int) ([]*session.Session, time.Duration, error) {
-	sessions, errs := make([]*session.Session, n), make([]error, n)
-	began := time.Now()
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { sessions[i], errs[i] = w.openOne(ctx, m) })
-	}
-	wg.Wait()
-	return sessions, time.Since(began), errors.Join(errs...)
+	return all, err
 }

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -28,12 +24,14 @@ type snapshotDisk struct {
 
 // snapshotDisks returns file systems in files. One of them supports shared blocks (reflinks), and the other does not.
 func snapshotDisks() []snapshotDisk {
-	return []snapshotDisk{{"ext4", []string{"mkfs.ext4", "-q", "-F"}}, {"xfs", []string{"mkfs.xfs", "-q", "-f", "-m", "reflink=1"}}}
+	return []snapshotDisk{
+		{"ext4", []string{"mkfs.ext4", "-q", "-F"}},
+		{"xfs", []string{"mkfs.xfs", "-q", "-f", "-m", "reflink=1"}},
+	}
 }
 
 const (
 	snapshotDiskBytes = 12 << 30 // sparse file
-	snapshotWorkspace = 700 << 20
 	snapshotForks     = 4
 )
 
@@ -41,8 +39,7 @@ const (
 const fillWorkspace = `i=0; while [ $i -lt 500 ]; do mkdir -p d$((i%25)); head -c 1000000 /dev/urandom > d$((i%25))/f$i; i=$((i+1)); done; sync`
 
 // measureSnapshots measures snapshots, forks, and rollbacks of 500 MB in 500 files, in comparison with cp -a. It uses a
-// file system with shared blocks and one without. snapshot_again is a snapshot after small changes since the previous
-// snapshot.
+// file system with shared blocks and one without.
 func (c *contest) measureSnapshots(ctx context.Context) error {
 	for _, disk := range snapshotDisks() {
 		if err := c.onDisk(ctx, disk); err != nil {
@@ -81,43 +78,40 @@ func (c *contest) onDisk(ctx context.Context, disk snapshotDisk) (err error) {
 			return err
 		}
 		var driver backend.SandboxBackend
-		switch {
-		case strings.HasSuffix(w.name(), "local"):
+		switch w.engine {
+		case "local":
 			driver, err = local.New(ctx, &local.Options{StateDir: state})
-		case strings.HasSuffix(w.name(), "containerd"):
+		case "containerd":
 			driver, err = containerd.New(ctx, &containerd.Options{Address: os.Getenv("CONTAINERD_ADDRESS"), StateDir: state})
-		case disk.name == "ext4": // the disk of Docker's fixed location is used
-			driver, state = w.driver, ""
 		default:
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		for kind, limits := range map[string]backend.Limits{"": {}, "_sized": {WorkspaceBytes: snapshotWorkspace}} {
-			if err := c.snapshotsOf(ctx, w, driver, limits, disk.name+kind, state); err != nil {
-				return errors.Join(fmt.Errorf("%s%s: %w", w.name(), kind, err), driver.Close())
-			}
-		}
-		if state != "" {
-			if err := driver.Close(); err != nil {
-				return err
-			}
+		if err := errors.Join(c.snapshotsOf(ctx, w, driver, disk.name, state), driver.Close()); err != nil {
+			return fmt.Errorf("%s: %w", w.name(), err)
 		}
 	}
 	return nil
 }
 
-// snapshotsOf measures one engine with one kind of workspace.
-func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.SandboxBackend, limits backend.Limits, kind, state string) (err error) {
+// snapshotsOf measures one engine on one disk.
+func (c *contest) snapshotsOf(
+	ctx context.Context, w *workcell, driver backend.SandboxBackend, disk, state string,
+) (err error) {
 	m, err := session.NewManager(driver, &session.Options{IdleTimeout: -1})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close(context.Background())) }()
 	req := w.request
-	req.Limits = limits
-	s, _, err := m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), req)
+	req.Limits = backend.Limits{}
+	open := func() (*session.Session, error) {
+		s, _, err := m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), req)
+		return s, err
+	}
+	s, err := open()
 	if err != nil {
 		return err
 	}
@@ -125,97 +119,89 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 		return err
 	}
 	measured := map[string]sample{}
+	for i := range max(c.opts.rounds, 3) {
+		if err := snapshotRound(ctx, s, open, fmt.Sprint("s", i), state, measured); err != nil {
+			return err
+		}
+	}
+	for what, all := range measured {
+		c.figures[what+"_500m_ms."+w.name()+"_"+disk] = millis(all.quantile(.5))
+	}
+	added := measured["fork"].quantile(.5) - measured["open"].quantile(.5)
+	c.figures["fork_500m_added_ms."+w.name()+"_"+disk] = millis(added)
+	return nil
+}
+
+// snapshotRound measures each operation once.
+func snapshotRound(
+	ctx context.Context, s *session.Session, open func() (*session.Session, error), name, state string,
+	measured map[string]sample,
+) error {
 	timed := func(what string, n int, f func() error) error {
 		start := time.Now()
 		err := f()
 		measured[what] = append(measured[what], time.Since(start)/time.Duration(n))
 		return err
 	}
-	for i := range max(c.opts.rounds, 3) {
-		name := fmt.Sprint("s", i)
-		if err := timed("snapshot", 1, func() error { _, err := s.Snapshot(ctx, name); return err }); err != nil {
+	if err := timed("snapshot", 1, func() error { _, err := s.Snapshot(ctx, name); return err }); err != nil {
+		return err
+	}
+	files, err := treeOf(state)
+	if err != nil {
+		return err
+	}
+	to := filepath.Join(state, "copy")
+	if err := timed("cp_a", 1, func() error { return runHost(ctx, "cp", "-a", "--reflink=auto", files, to) }); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	change := "for i in 1 2 3 4 5; do echo changed > d$i/new; echo more >> d$i/f$i; done; rm -r d7"
+	if _, err := output(ctx, s, "/bin/sh", "-c", change); err != nil {
+		return err
+	}
+	if err := timed("rollback", 1, func() error { return s.Rollback(ctx, name) }); err != nil {
+		return err
+	}
+	count := "cat d*/f* | wc -c; ls d*/new 2>/dev/null | wc -l"
+	if n, err := output(ctx, s, "/bin/sh", "-c", count); err != nil || n != "500000000\n0\n" {
+		return fmt.Errorf("after the rollback there are %q, %v", n, err)
+	}
+	var forks []*session.Session
+	fork := func() (err error) {
+		forks, err = s.Fork(ctx, name, snapshotForks)
+		return err
+	}
+	if err := timed("fork", snapshotForks, fork); err != nil {
+		return err
+	}
+	opened := make([]*session.Session, snapshotForks)
+	if err := timed("open", snapshotForks, func() error {
+		return atOnce(snapshotForks, func(i int) (err error) {
+			opened[i], err = open()
 			return err
-		}
-		if files, err := treeOf(state); err == nil && limits == (backend.Limits{}) { // the same on the host, in turns
-			to := filepath.Join(state, "copy")
-			if err := timed("cp_a", 1, func() error { return runHost(ctx, "cp", "-a", "--reflink=auto", files, to) }); err != nil {
-				return err
-			}
-			if err := os.RemoveAll(to); err != nil {
-				return err
-			}
-		}
-		if _, err := output(ctx, s, "/bin/sh", "-c", "for i in 1 2 3 4 5; do echo changed > d$i/new; echo more >> d$i/f$i; done; rm -r d7"); err != nil {
-			return err
-		}
-		if err := timed("snapshot_again", 1, func() error { _, err := s.Snapshot(ctx, "again"); return err }); err != nil {
-			return err
-		}
-		if err := timed("rollback", 1, func() error { return s.Rollback(ctx, name) }); err != nil {
-			return err
-		}
-		if n, err := output(ctx, s, "/bin/sh", "-c", "cat d*/f* | wc -c; ls d*/new 2>/dev/null | wc -l"); err != nil || n != "500000000\n0\n" {
-			return fmt.Errorf("after the rollback there are %q, %v", n, err)
-		}
-		if err := s.RemoveSnapshot(ctx, "again"); err != nil {
-			return err
-		}
-		var forks []*session.Session
-		if err := timed("fork", snapshotForks, func() error { forks, err = s.Fork(ctx, name, snapshotForks); return err }); err != nil {
-			return err
-		}
-		one, err := []*session.Session(nil), error(nil)
-		if err := timed("fork_one", 1, func() error { one, err = s.Fork(ctx, name, 1); return err }); err != nil {
-			return err
-		}
-		closeAll := func(list ...*session.Session) (err error) {
-			for _, one := range list {
-				err = errors.Join(err, one.Close(ctx))
-			}
-			return err
-		}
-		if err := closeAll(append(forks, one...)...); err != nil {
-			return err
-		}
-		opened, errs := make([]*session.Session, snapshotForks), make([]error, snapshotForks)
-		if err := timed("open", snapshotForks, func() error {
-			var wg sync.WaitGroup
-			for i := range opened {
-				wg.Go(func() {
-					opened[i], _, errs[i] = m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), req)
-				})
-			}
-			wg.Wait()
-			return errors.Join(errs...)
-		}); err != nil {
-			return err
-		}
-		if err := closeAll(opened...); err != nil {
-			return err
-		}
-		if err := s.RemoveSnapshot(ctx, name); err != nil {
+		})
+	}); err != nil {
+		return err
+	}
+	for _, one := range append(forks, opened...) {
+		if err := one.Close(ctx); err != nil {
 			return err
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(measured)) {
-		c.figures[what+"_500m_ms."+w.name()+"_"+kind] = millis(measured[what].quantile(.5))
-	}
-	c.figures["fork_500m_added_ms."+w.name()+"_"+kind] = millis(measured["fork"].quantile(.5) - measured["open"].quantile(.5))
-	return nil
+	return s.RemoveSnapshot(ctx, name)
 }
 
 // treeOf returns the files of the only workspace below a state directory.
 func treeOf(state string) (string, error) {
-	for _, pattern := range []string{"workspaces/*/files", "workspaces/*/data"} {
-		if found, err := filepath.Glob(filepath.Join(state, pattern)); err == nil && len(found) > 0 && state != "" {
-			for _, dir := range found {
-				if _, err := os.Stat(filepath.Join(dir, "d24")); err == nil {
-					return dir, nil
-				}
-			}
+	for _, name := range []string{"files", "data"} { // of local and containerd
+		found, err := filepath.Glob(filepath.Join(state, "workspaces", "*", name, "d24"))
+		if err == nil && len(found) == 1 {
+			return filepath.Dir(found[0]), nil
 		}
 	}
-	return "", os.ErrNotExist
+	return "", fmt.Errorf("%s has no workspace: %w", state, os.ErrNotExist)
 }
 
 // runHost runs a program on the host.

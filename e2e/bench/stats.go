@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -44,22 +45,25 @@ func series(n int, f func() error) (sample, error) {
 
 // throughput calls f n times from callers goroutines and returns the number of calls per second.
 func throughput(n, callers int, f func() error) (float64, error) {
-	var (
-		wg    sync.WaitGroup
-		once  sync.Once
-		first error
-	)
 	start := time.Now()
-	for range callers {
-		wg.Go(func() {
-			for range n / callers {
-				if err := f(); err != nil {
-					once.Do(func() { first = err })
-					return
-				}
+	err := atOnce(callers, func(int) error {
+		for range n / callers {
+			if err := f(); err != nil {
+				return err
 			}
-		})
+		}
+		return nil
+	})
+	return float64(n/callers*callers) / time.Since(start).Seconds(), err
+}
+
+// atOnce calls f for 0 to n-1 at the same time.
+func atOnce(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = f(i) })
 	}
 	wg.Wait()
-	return float64(n/callers*callers) / time.Since(start).Seconds(), first
+	return errors.Join(errs...)
 }
