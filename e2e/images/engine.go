@@ -14,12 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-// defaultPullSilence is the maximum time without progress during a pull. Without a registry, the engine itself may
-// retry for a minute or more.
-const defaultPullSilence = 20 * time.Second
-
-// errSilence means that a pull was canceled because it made no progress.
-var errSilence = errors.New("no progress")
+// maxPull is the maximum duration of a pull. Without a registry, the engine itself may retry for longer.
+const maxPull = time.Minute
 
 // Outcome is the way in which an image was loaded into the engine.
 type Outcome string
@@ -39,7 +35,7 @@ type Engine interface {
 	find(ctx context.Context, ref string) (labels map[string]string, present bool, err error)
 	load(ctx context.Context, archive io.Reader) error
 	tag(ctx context.Context, from, to string) error
-	pull(ctx context.Context, ref string, progress func()) error
+	pull(ctx context.Context, ref string) error
 }
 
 // Keeper loads images into an engine.
@@ -47,7 +43,7 @@ type Keeper struct {
 	engine  Engine
 	builder *Builder
 	log     io.Writer
-	silence time.Duration
+	maxPull time.Duration
 	// offline is the first error of a pull. After it, no other pulls are tried.
 	offline error
 }
@@ -57,7 +53,7 @@ func NewKeeper(engine Engine, builder *Builder, log io.Writer) *Keeper {
 	if log == nil {
 		log = io.Discard
 	}
-	return &Keeper{engine: engine, builder: builder, log: log, silence: defaultPullSilence}
+	return &Keeper{engine: engine, builder: builder, log: log, maxPull: maxPull}
 }
 
 // Arch returns the architecture of the engine's host, in Go's naming.
@@ -229,21 +225,15 @@ func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
 	return nil
 }
 
-// pull pulls an image as long as it makes progress.
+// pull pulls an image.
 func (k *Keeper) pull(ctx context.Context, ref string) error {
 	if k.offline != nil {
 		return fmt.Errorf("images: pull %s: not tried, %w", ref, k.offline)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silence := time.AfterFunc(k.silence, func() { cancel(errSilence) })
-	defer silence.Stop()
+	ctx, cancel := context.WithTimeout(ctx, k.maxPull)
+	defer cancel()
 	start := time.Now()
-	err := k.engine.pull(ctx, ref, func() { silence.Reset(k.silence) })
-	if errors.Is(context.Cause(ctx), errSilence) {
-		err = fmt.Errorf("%w for %v", errSilence, k.silence)
-	}
-	if err != nil {
+	if err := k.engine.pull(ctx, ref); err != nil {
 		k.offline = fmt.Errorf("images: pull %s failed after %.1f s: %w", ref, time.Since(start).Seconds(), err)
 		fmt.Fprintln(k.log, k.offline)
 		return k.offline
