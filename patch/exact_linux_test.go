@@ -13,8 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/patch"
 )
+
+var must = checktest.Must
 
 // TestLinkAtAnyMoment verifies that nothing is written through a link while a link and a directory in the path are
 // swapped repeatedly.
@@ -69,23 +72,15 @@ func TestMain(m *testing.M) {
 func TestKilledApply(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mine := filepath.Join(dir, "sub", ".workcell-integration-test-env-local")
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o755), os.WriteFile(mine, nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o755), os.WriteFile(mine, nil, 0o644)))
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), applyVariable+"="+dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	temporary := func() string {
 		found, err := filepath.Glob(filepath.Join(dir, "sub", ".workcell-*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, name := range found {
 			if name != mine {
 				return name
@@ -94,9 +89,7 @@ func TestKilledApply(t *testing.T) {
 		return ""
 	}
 	signal := func(sig syscall.Signal) {
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Signal(sig))
 	}
 	for temporary() == "" {
 		signal(syscall.SIGCONT)
@@ -131,8 +124,6 @@ func TestKilledApply(t *testing.T) {
 // stopped reports whether a process is stopped.
 func stopped(t *testing.T, pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.Contains(string(stat), ") T ")
 }

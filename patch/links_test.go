@@ -7,7 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+var must = checktest.Must
 
 // TestLinks verifies that no link of a patch leads outside the directory or below .git, even through links of the same
 // patch, an earlier patch, or the directory. Nothing is written through a link.
@@ -65,18 +69,12 @@ func TestLinks(t *testing.T) {
 				}
 				mine[name] = e
 			}
-			if err := os.Rename(put(t, mine), dir); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.MkdirAll(filepath.Join(out, "x"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Rename(put(t, mine), dir))
+			must(t, os.MkdirAll(filepath.Join(out, "x"), 0o755))
 			var left []string
 			for _, p := range c.patches {
 				r, err := applied(t, p, dir)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, k := range r.Conflicts {
 					left = append(left, k.Path)
 					if strings.Contains(k.Reason, out) {
@@ -114,9 +112,7 @@ func sortedNames(tree Tree) []string {
 func checkInside(t *testing.T, dir string, p *Patch, mine Tree) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range p.Changes {
 		to, err := filepath.EvalSymlinks(filepath.Join(dir, c.Path))
 		_, isMine := mine[c.Path]
@@ -131,9 +127,7 @@ func TestWriteLinks(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"real/mine": link("/usr"), "p": link("real/mine")})
 	r, err := Tree{"l": link("p/bin"), "p": link("real"), "q/f": file("x"), "q/l": link("f"), "m": link("real/mine"), "q": link("real")}.Write(dir, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := []string{"q/f", "q/l"}; !slices.Equal(r.Applied, want) || len(r.Conflicts) != 4 {
 		t.Errorf("%+v, want %q applied", r, want)
 	}
@@ -143,9 +137,7 @@ func TestWriteLinks(t *testing.T) {
 func TestTooManyLinks(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(put(t, Tree{"a/a/a/f": file("x")}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer root.Close()
 	a := newApplier(root, func(func(string) bool) {})
 	a.left = 50

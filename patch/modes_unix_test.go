@@ -16,9 +16,7 @@ func TestModes(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o002)) // of the process, so no test may run in parallel
 	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine")})
 	for name, mode := range map[string]fs.FileMode{"mine": 0o600, "tool": 0o750 | fs.ModeSetuid | fs.ModeSetgid} {
-		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(filepath.Join(dir, name), mode))
 	}
 	wild := func(content string) *Entry {
 		return &Entry{Mode: 0o777 | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky, Content: []byte(content)}
@@ -37,9 +35,7 @@ func TestModes(t *testing.T) {
 	}
 	mode := func(name string) fs.FileMode {
 		info, err := os.Lstat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return info.Mode()
 	}
 	for name, want := range map[string]fs.FileMode{

@@ -29,18 +29,14 @@ func put(t *testing.T, tree Tree) string {
 	dir := t.TempDir()
 	for name, e := range tree {
 		at := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(at), 0o755))
 		var err error
 		if e.isLink() {
 			err = os.Symlink(string(e.Content), at)
 		} else {
 			err = os.WriteFile(at, e.Content, e.Mode.Perm())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return dir
 }
@@ -70,9 +66,7 @@ func get(t *testing.T, dir string) Tree {
 		tree[name] = Entry{Mode: 0o644 | info.Mode()&0o111, Content: content}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tree
 }
 
@@ -133,9 +127,7 @@ func same(a, b Tree) bool { return len(Compare(a, b).Changes) == 0 }
 func format(t *testing.T, p *Patch) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := p.Format(&b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Format(&b))
 	return b.String()
 }
 
@@ -282,9 +274,7 @@ func TestApplyToWhatChanged(t *testing.T) {
 			t.Parallel()
 			dir := put(t, c.meanwhile)
 			r, err := applied(t, Compare(c.before, c.after), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var conflicts []string
 			for _, k := range r.Conflicts {
 				conflicts = append(conflicts, k.Path)
@@ -339,14 +329,10 @@ func TestApplyStaysInside(t *testing.T) {
 			above := t.TempDir()
 			dir, out := filepath.Join(above, "dir"), filepath.Join(above, "elsewhere")
 			for _, d := range []string{dir, out, filepath.Join(dir, "real")} {
-				if err := os.Mkdir(d, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Mkdir(d, 0o755))
 			}
 			for name, target := range map[string]string{"link": out, "dirlink": "real"} {
-				if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Symlink(target, filepath.Join(dir, name)))
 			}
 			before := get(t, above)
 			for _, e := range []Entry{file("x"), link("/etc/passwd")} {
@@ -417,9 +403,7 @@ func TestManyLines(t *testing.T) { // not parallel, because it counts the proces
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	stat := p.Stat()
-	if err := p.Format(io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Format(io.Discard))
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
 		t.Errorf("%d MiB were allocated", used>>20)
@@ -481,17 +465,13 @@ func FuzzFormat(f *testing.F) {
 			after.Mode = 0o755
 		}
 		var b bytes.Buffer
-		if err := Compare(Tree{name: file(old)}, Tree{name: after}).Format(&b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Compare(Tree{name: file(old)}, Tree{name: after}).Format(&b))
 		files, _, err := gitdiff.Parse(&b)
 		if err != nil || len(files) != 1 {
 			t.Fatalf("%d files, %v", len(files), err)
 		}
 		var got bytes.Buffer
-		if err := gitdiff.Apply(&got, strings.NewReader(old), files[0]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, gitdiff.Apply(&got, strings.NewReader(old), files[0]))
 		if got.String() != now || files[0].NewName != name {
 			t.Errorf("%q became %q, want %q", files[0].NewName, got.String(), now)
 		}

@@ -12,9 +12,7 @@ func TestWrite(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"same": file("new\n"), "mine": file("mine\n"), "meanwhile": file("old\n"), "as it was": file("old\n"), "d/link": link("../as it was")})
 	before := Stamp(dir, []string{"meanwhile", "as it was", "absent"})
-	if err := os.WriteFile(filepath.Join(dir, "meanwhile"), []byte("newer\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "meanwhile"), []byte("newer\n"), 0o644))
 	made := Tree{
 		"same": file("new\n"), "mine": file("new\n"), "meanwhile": file("new\n"), "as it was": file("new\n"), "a/b/new": script("new\n"),
 		"d/link": file("new\n"), "d/link/x": file("new\n"), ".git/hooks/pre-commit": script("evil"), "../out": file("evil"), "up": link("../../etc"),
@@ -58,15 +56,9 @@ func TestStamp(t *testing.T) {
 	dir := put(t, Tree{"a": file("old")})
 	at := filepath.Join(dir, "a")
 	before := Stamp(dir, []string{"a"})
-	if err := os.WriteFile(at+".new", []byte("mny"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(at+".new", time.Time{}, before["a"].ModTime()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(at+".new", at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(at+".new", []byte("mny"), 0o644))
+	must(t, os.Chtimes(at+".new", time.Time{}, before["a"].ModTime()))
+	must(t, os.Rename(at+".new", at))
 	if r, err := (Tree{"a": file("new")}).Write(dir, before, false); err != nil || len(r.Conflicts) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"io/fs"
 	"os"

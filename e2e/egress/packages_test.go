@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"net/http"
 	"path"

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"io"
 	"log"

@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	dockerclient "github.com/docker/docker/client"
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/workcell-dev/workcell/internal/checktest"
 )
 

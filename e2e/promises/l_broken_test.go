@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	dockerclient "github.com/docker/docker/client"
+
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
 

@@ -18,7 +18,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+var must = checktest.Must
 
 // TestImages builds the images once, pushes them to a registry, and checks the results in the same way as users would:
 // the layout, the bills of materials, the registry's list of referrers, and a container in Docker.
@@ -30,52 +34,36 @@ func TestImages(t *testing.T) {
 	pushed := strings.TrimPrefix(host.URL, "http://") + "/workcell:v1.2.3"
 	tag := "workcell/images-test:" + strings.ToLower(filepath.Base(filepath.Dir(dir)))
 	o := options{version: "v1.2.3", tag: tag, arch: strings.Split(architectures, ","), push: pushed, created: time.Unix(1700000000, 0).UTC()}
-	if err := o.write(t.Context(), dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.write(t.Context(), dir))
 
 	path, err := layout.FromPath(filepath.Join(dir, "layout"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	top, err := path.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := manifest(t, top)
 	arches := strings.Split(architectures, ",")
 	if len(all.Manifests) != 1+len(arches) {
 		t.Fatalf("the layout has %d manifests, want an index and a bill for each architecture", len(all.Manifests))
 	}
 	index, err := top.ImageIndex(all.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ref, err := name.ParseReference(pushed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, d := range manifest(t, index).Manifests {
 		arch := arches[i]
 		if d.Platform == nil || d.Platform.String() != "linux/"+arch {
 			t.Errorf("manifest %d is of %v, want linux/%s", i, d.Platform, arch)
 		}
 		img, err := index.Image(d.Digest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		config, err := img.ConfigFile()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if config.Config.User != user || config.Architecture != arch {
 			t.Errorf("the image runs as %q on %s, want %q on %s", config.Config.User, config.Architecture, user, arch)
 		}
 		checkBill(t, filepath.Join(dir, "workcell-linux-"+arch))
 		list, err := remote.Referrers(ref.Context().Digest(d.Digest.String()), remote.WithContext(t.Context()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := manifest(t, list).Manifests; len(got) != 1 || got[0].ArtifactType != string(billType) {
 			t.Errorf("the registry lists %+v for linux/%s, want its bill of materials", got, arch)
 		}
@@ -96,9 +84,7 @@ func TestUsualTag(t *testing.T) {
 		"compose/socket.yaml":       "image: " + repository + ":${WORKCELL_VERSION:-" + tag + "}\n",
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s does not contain %q", file, want)
 		}
@@ -108,9 +94,7 @@ func TestUsualTag(t *testing.T) {
 func manifest(t *testing.T, index v1.ImageIndex) *v1.IndexManifest {
 	t.Helper()
 	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
@@ -118,21 +102,15 @@ func manifest(t *testing.T, index v1.ImageIndex) *v1.IndexManifest {
 func checkBill(t *testing.T, binary string) {
 	t.Helper()
 	raw, err := os.ReadFile(binary + ".spdx.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var doc struct {
 		SPDXVersion   string
 		Packages      []struct{ Name, VersionInfo string }
 		Relationships []struct{ RelationshipType string }
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &doc))
 	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	has := map[string]string{}
 	for _, p := range doc.Packages {
 		has[p.Name] = p.VersionInfo

@@ -10,7 +10,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+var must = checktest.Must
 
 const tree = "testdata/tree"
 
@@ -44,14 +48,10 @@ func TestFindings(t *testing.T) {
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.CopyFS(root, os.DirFS(tree)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(root, os.DirFS(tree)))
 	page := filepath.Join(root, "page.md")
 	whole, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	excused := strings.Replace(string(whole), "words:ok -->", "words:ok a reason -->", 1)
 	for _, step := range []struct {
 		name, page string
@@ -67,9 +67,7 @@ func TestBudget(t *testing.T) {
 		{"profile", strings.Repeat("A list; a list.\n", 9), nil, []string{"docs semicolons per 100,000, was 0"}},
 		{"many exceptions", strings.Repeat("x <!-- words:ok reason -->\n", 21), nil, []string{"22 exceptions: at most 20"}},
 	} {
-		if err := os.WriteFile(page, []byte(step.page), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(page, []byte(step.page), 0o600))
 		var out, errs bytes.Buffer
 		code := run(append([]string{root}, step.args...), &out, &errs)
 		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
@@ -86,13 +84,9 @@ func TestBudget(t *testing.T) {
 func TestSubjects(t *testing.T) {
 	t.Parallel()
 	bans, err := readBans("banned.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	data, err := os.ReadFile("testdata/subjects.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(data)) {
 		want, line, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		if problem := checkSubject(line, bans); (problem == "") != (want == "good") {
@@ -115,12 +109,8 @@ func TestCommits(t *testing.T) {
 	}
 	git("init", "-q", "-b", "main")
 	git("commit", "-q", "--allow-empty", "-m", "Old form")
-	if err := os.MkdirAll(filepath.Join(root, folder), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(root, folder, "main.go"), []byte("package main\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
+	must(t, os.WriteFile(filepath.Join(root, folder, "main.go"), []byte("package main\n"), 0o600))
 	git("checkout", "-q", "-b", "side")
 	git("commit", "-q", "--allow-empty", "-m", "Side without the check")
 	git("checkout", "-q", "main")

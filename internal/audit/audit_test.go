@@ -12,15 +12,17 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+var must = checktest.Must
 
 // records reads all lines of a file.
 func records(t *testing.T, path string) (list []Record) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var r Record
@@ -36,9 +38,7 @@ func TestRecordHasWhatItsContextKnows(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
 	l, err := Open(path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	note := func(ctx context.Context) {
 		t.Helper()
 		if err := Note(ctx, func(r *Record) { r.Event, r.Argv = EventCommand, []string{"a", "b"} }); err != nil {
@@ -49,9 +49,7 @@ func TestRecordHasWhatItsContextKnows(t *testing.T) {
 	ctx := With(NewContext(t.Context(), l), func(r *Record) { r.Run, r.Step = "run_1", "s" })
 	note(With(ctx, func(r *Record) { r.Tool = "t" }))
 	note(ctx)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	got := records(t, path)
 	if len(got) != 2 || got[0].Run != "run_1" || got[0].Step != "s" || got[0].Tool != "t" || got[1].Tool != "" || len(got[0].Argv) != 2 || got[0].Time.IsZero() {
 		t.Errorf("%+v", got)
@@ -65,9 +63,7 @@ func TestHash(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
 	l, err := Open(path, Options{Hash: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, argv := range [][]string{{"a", "b"}, {"ab"}, {"a\x00b"}, nil} {
 		if err := l.Write(Record{Event: EventCommand, Argv: argv}); err != nil {
 			t.Error(err)
@@ -84,9 +80,7 @@ func TestSettingsOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
 	l, err := Open(path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, policy := range []string{"a", "a", "", "b", "a"} {
 		r := Record{Event: EventCommand, Policy: policy}
 		if policy != "" {
@@ -113,9 +107,7 @@ func TestSharedFile(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range writers {
 		l, err := Open(path, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wg.Go(func() {
 			for i := range each {
 				if err := l.Write(Record{Event: EventExit, Exec: strconv.Itoa(w*each + i)}); err != nil {
@@ -143,9 +135,7 @@ func TestFailureStays(t *testing.T) {
 	t.Parallel()
 	told := 0
 	l, err := Open(filepath.Join(t.TempDir(), "audit"), Options{OnFailure: func(error) { told++ }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := l.file.Close(); err != nil { // the log does not notice this
 		t.Fatal(err)
 	}

@@ -12,9 +12,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
+
+var must = checktest.Must
 
 // TestWrite reads the archive in the same way as an engine. It verifies that the archive contains the exact content of
 // every file of the guest agent, and that it is the same each time.
@@ -22,29 +25,19 @@ func TestWrite(t *testing.T) {
 	t.Parallel()
 	var one, two bytes.Buffer
 	for _, w := range []io.Writer{&one, &two} {
-		if err := guestimage.Write(w, guestimage.Reference(), "amd64"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, guestimage.Write(w, guestimage.Reference(), "amd64"))
 	}
 	if !bytes.Equal(one.Bytes(), two.Bytes()) {
 		t.Error("two images of one version differ")
 	}
 	tag, err := name.NewTag(guestimage.Reference())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	img, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(one.Bytes())), nil }, &tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	guest, err := embed.Binary("amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files, err := embed.Files(guest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := map[string]string{}
 	for _, f := range files {
 		want[strings.TrimPrefix(embed.Dir, "/")+"/"+f.Path] = string(f.Data)
@@ -56,16 +49,12 @@ func TestWrite(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if h.Typeflag == tar.TypeDir {
 			continue
 		}
 		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if data := string(data) + h.Linkname; data != want[h.Name] {
 			t.Errorf("%s has %d bytes, want %d", h.Name, len(data), len(want[h.Name]))
 		}

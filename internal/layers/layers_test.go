@@ -14,8 +14,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"gopkg.in/yaml.v3"
 )
+
+var must = checktest.Must
 
 const module = "github.com/workcell-dev/workcell"
 
@@ -111,6 +114,7 @@ func layers() []layer {
 		// Durable state in one file or one database, for all packages that store some.
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "internal/postgres", may: []string{"backend"}, only: []string{"github.com/jackc/pgx/v5"}},
+		{dir: "internal/postgres/pgtest", may: []string{"internal/checktest"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/record/postgres", may: above("backend", "sandbox", "session/record", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
 		{dir: "workflow/runstore", may: []string{"backend", "internal/sanitize", "workflow"}, genkit: true, only: []string{}},
 		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
@@ -241,13 +245,9 @@ func TestDependenciesAreExplained(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
 	rationale, err := os.ReadFile(filepath.Join(root, "docs", "contributing", "rationale.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(mod)) {
 		f := strings.Fields(line)
 		if len(f) != 2 || !strings.HasPrefix(line, "\t") {
@@ -264,9 +264,7 @@ func TestDependenciesAreExplained(t *testing.T) {
 func TestLintConfigIsYAML(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "..", ".golangci.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var cfg struct {
 		Version string `yaml:"version"`
 	}
@@ -375,9 +373,7 @@ func sources(t *testing.T) map[string]map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(out) < 5 {
 		t.Fatalf("only %d packages found", len(out))
 	}

@@ -16,9 +16,7 @@ func TestModuleCanBePublished(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if found := regexp.MustCompile(`(?m)^(replace|exclude)\b.*`).Find(mod); found != nil {
 		t.Errorf("go.mod: `go install MODULE@VERSION` refuses %q", found)
 	}
@@ -43,9 +41,7 @@ func TestModuleCanBePublished(t *testing.T) {
 		folded[strings.ToLower(name)] = name
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, bad := range map[string]bool{"nul.yaml": true, "COM1": true, "a?b": true, "x ": true, "null.yaml": false, ".golangci.yml": false} {
 		if got := unpublishable(name) != ""; got != bad {
 			t.Errorf("unpublishable(%q) is %v", name, got)

@@ -19,16 +19,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func counters() postgres.Component {
 	return postgres.Component{Name: "counters", Migrations: []string{`CREATE TABLE workcell.counter (n bigint PRIMARY KEY)`}}

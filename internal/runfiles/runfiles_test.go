@@ -13,16 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
 

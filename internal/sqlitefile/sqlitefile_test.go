@@ -15,15 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = checktest.Must
 
 func notes() sqlitefile.Component {
 	return sqlitefile.Component{Name: "notes", Migrations: []string{`CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT`}}

@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/checktest"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
+
+var must = checktest.Must
 
 // inCode returns the names of spans, attributes, events, and metrics in the form in which docs/reference/telemetry.md
 // contains them. They come from the constants in this package and in semconv.
@@ -21,9 +24,7 @@ func inCode(t *testing.T) map[string]bool {
 	names := map[string]bool{}
 	for _, path := range []string{"names.go", "metrics.go", filepath.Join("semconv", "semconv.go")} {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, ok := n.(*ast.ValueSpec)
 			if !ok || len(spec.Values) != 1 {
@@ -41,9 +42,7 @@ func inCode(t *testing.T) map[string]bool {
 			ast.Inspect(spec.Values[0], func(n ast.Node) bool {
 				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 					text, err := strconv.Unquote(lit.Value)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					names[prefix+text] = true
 				}
 				return true
@@ -59,9 +58,7 @@ func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	code := inCode(t)
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "telemetry.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	named := regexp.MustCompile("`([^`]+)`")
 	documented, section := map[string]bool{}, ""
 	for line := range strings.Lines(string(raw)) {

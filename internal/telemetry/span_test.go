@@ -71,13 +71,9 @@ func TestTraceParent(t *testing.T) {
 	}
 	_, tp := recorder(t)
 	member, err := baggage.NewMember("user", "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	bag, err := baggage.New(member)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, span := telemetry.StartWith(baggage.ContextWithBaggage(t.Context(), bag), tp, telemetry.SpanExec)
 	defer span.End()
 	sc := span.SpanContext()

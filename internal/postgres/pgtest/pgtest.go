@@ -18,7 +18,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/workcell-dev/workcell/internal/checktest"
 )
+
+var must = checktest.Must
 
 // Variable is the environment variable with the URL of a server that replaces the server of hack/service.sh. The URL's
 // user must be able to create databases.
@@ -38,9 +42,7 @@ func DatabaseOn(t testing.TB, server string) string {
 	Exec(t, server, `CREATE DATABASE `+name)
 	t.Cleanup(func() { Exec(t, server, `DROP DATABASE `+name+` WITH (FORCE)`) })
 	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.Path = "/" + name
 	return u.String()
 }
@@ -51,9 +53,7 @@ func Exec(t testing.TB, address, query string, args ...any) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(ctx) // the statement is done
 	if _, err := conn.Exec(ctx, query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -65,9 +65,7 @@ func Exec(t testing.TB, address, query string, args ...any) {
 func Relay(t testing.TB, l net.Listener, server string) {
 	t.Helper()
 	at, err := pgx.ParseConfig(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	network, address := pgconn.NetworkAddress(at.Host, at.Port)
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup

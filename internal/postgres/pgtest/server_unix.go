@@ -68,9 +68,7 @@ func noServer(t testing.TB) *Server {
 	// The path of a test's temporary directory may be too long for a socket, and TMPDIR may be closed to the server's
 	// user.
 	dir, err := os.MkdirTemp("/tmp", "pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -80,9 +78,7 @@ func noServer(t testing.TB) *Server {
 	s.URL = (&url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres", RawQuery: url.Values{"host": {dir}}.Encode()}).String()
 	if os.Geteuid() == 0 {
 		id := s.credential()
-		if err := os.Chown(dir, int(id.Uid), int(id.Gid)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(dir, int(id.Uid), int(id.Gid)))
 	}
 	return s
 }
@@ -95,12 +91,8 @@ func (s *Server) configure(parameters ...string) {
 	if err == nil {
 		_, err = f.WriteString(config)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
+	must(s.t, f.Close())
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
@@ -124,9 +116,7 @@ func (s *Server) Kill() {
 func (s *Server) Pause() (resume func()) {
 	s.t.Helper()
 	file, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	first, _, _ := strings.Cut(string(file), "\n")
 	all := []string{first}
 	signal := func(pid string, sig syscall.Signal) {
@@ -159,9 +149,7 @@ func (s *Server) run(program string, args ...string) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential()}
 	}
 	out, err := os.CreateTemp("", "pg-out-") // the server would keep a pipe open
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	defer os.Remove(out.Name()) //nolint:errcheck // the host cleans its temporary files
 	defer out.Close()           //nolint:errcheck // it is read by name
 	cmd.Stdout, cmd.Stderr = out, out
@@ -175,16 +163,10 @@ func (s *Server) run(program string, args ...string) {
 func (s *Server) credential() *syscall.Credential {
 	s.t.Helper()
 	u, err := user.Lookup("postgres")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	uid, err := strconv.Atoi(u.Uid)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	gid, err := strconv.Atoi(u.Gid)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
