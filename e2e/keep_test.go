@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestContainerPerRequest verifies that with keep: workspace, a coding agent has a new container in each of two runs,
-// and none in between. Its workspace and its conversation are kept.
+// TestContainerPerRequest: with keep: workspace, a coding agent has a new container in each of two runs, and none in
+// between. Its workspace and its conversation are kept.
 func TestContainerPerRequest(t *testing.T) {
 	t.Parallel()
 	bin, dir := buildCLI(t), t.TempDir()

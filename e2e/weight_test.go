@@ -48,8 +48,8 @@ func main() {
 }
 `
 
-// TestLibraryWeight verifies that a program with sandboxes of the local backend is small, runs, and links no engine
-// client, Genkit, MCP, database, or OpenTelemetry SDK.
+// TestLibraryWeight: a program with sandboxes of the local backend is small, runs, and links no engine client, Genkit,
+// MCP, database, or OpenTelemetry SDK.
 func TestLibraryWeight(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp(root(t), ".readme-") // inside the module, so that it is built from this tree

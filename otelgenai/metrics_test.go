@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/otelgenai"
 )
 
-// TestSpanAroundAFlow verifies that a flow inside a program's span does not count as a second workflow.
+// TestSpanAroundAFlow: a flow inside a program's span does not count as a second workflow.
 func TestSpanAroundAFlow(t *testing.T) {
 	t.Parallel()
 	memory := tracetest.NewInMemoryExporter()

@@ -133,8 +133,7 @@ func value(s tracetest.SpanStub, key attribute.Key) string {
 	return ""
 }
 
-// TestOwnSpans verifies that spans with the conventions' attributes keep them and that spans of other programs keep
-// their names.
+// TestOwnSpans: spans with the conventions' attributes keep them, and spans of other programs keep their names.
 func TestOwnSpans(t *testing.T) {
 	t.Parallel()
 	memory := tracetest.NewInMemoryExporter()
@@ -157,8 +156,7 @@ func TestOwnSpans(t *testing.T) {
 	}
 }
 
-// TestConversationIDs verifies that no span contains the ids with which a client of a Genkit agent continues its
-// conversation.
+// TestConversationIDs: no span contains the ids with which a client of a Genkit agent continues its conversation.
 func TestConversationIDs(t *testing.T) {
 	memory, raw := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(raw),
@@ -197,7 +195,7 @@ func (r *recorder) OnEnd(s sdktrace.ReadOnlySpan)  { r.ended = append(r.ended, s
 func (*recorder) Shutdown(context.Context) error   { return nil }
 func (*recorder) ForceFlush(context.Context) error { return nil }
 
-// TestOwnProcessor verifies that any processor can be wrapped, and that an unwrapped one gets the original spans.
+// TestOwnProcessor: any processor can be wrapped, and an unwrapped one gets the original spans.
 func TestOwnProcessor(t *testing.T) {
 	t.Parallel()
 	behind, beside := &recorder{}, &recorder{}

@@ -19,8 +19,8 @@ import (
 
 var must = checktest.Must
 
-// TestLinkAtAnyMoment verifies that nothing is written through a link while a link and a directory in the path are
-// swapped repeatedly.
+// TestLinkAtAnyMoment: nothing is written through a link while a link and a directory in the path are swapped
+// repeatedly.
 func TestLinkAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	base, err := filepath.EvalSymlinks(t.TempDir())
@@ -67,8 +67,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKilledApply verifies that the next apply removes the temporary file of a killed process. It keeps the temporary
-// file of a living process, even if that process is stopped.
+// TestKilledApply: the next apply removes the temporary file of a killed process. It keeps the temporary file of a
+// living process, even if that process is stopped.
 func TestKilledApply(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

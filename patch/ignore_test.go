@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestIgnoreAsGit verifies that rules of every kind, and random rules, exclude the same paths as in Git.
+// TestIgnoreAsGit: rules of every kind, and random rules, exclude the same paths as in Git.
 func TestIgnoreAsGit(t *testing.T) {
 	t.Parallel()
 	tree := Tree{
@@ -93,7 +93,7 @@ func rulesOf(tree Tree) map[string]string {
 	return out
 }
 
-// TestIgnoreHasBounds verifies that hostile rules have limited memory and time, and that Err reports an exceeded limit.
+// TestIgnoreHasBounds: hostile rules have limited memory and time, and Err reports an exceeded limit.
 func TestIgnoreHasBounds(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(*Ignorer){

@@ -13,8 +13,8 @@ import (
 
 var must = checktest.Must
 
-// TestLinks verifies that no link of a patch leads outside the directory or below .git, even through links of the same
-// patch, an earlier patch, or the directory. Nothing is written through a link.
+// TestLinks: no link of a patch leads outside the directory or below .git, even through links of the same patch, an
+// earlier patch, or the directory. Nothing is written through a link.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	f := file("x\n")
@@ -122,7 +122,7 @@ func checkInside(t *testing.T, dir string, p *Patch, mine Tree) {
 	}
 }
 
-// TestWriteLinks verifies that outputs follow the same rules.
+// TestWriteLinks: outputs follow the same rules.
 func TestWriteLinks(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"real/mine": link("/usr"), "p": link("real/mine")})
@@ -133,7 +133,7 @@ func TestWriteLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks verifies that all links are undone if the total length of their paths is too large.
+// TestTooManyLinks: all links are undone if the total length of their paths is too large.
 func TestTooManyLinks(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(put(t, Tree{"a/a/a/f": file("x")}))

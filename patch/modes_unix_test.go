@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestModes verifies that only the executable bit of a patch's mode matters. Existing files keep their permissions. New
-// files and directories get the umask's permissions.
+// TestModes: only the executable bit of a patch's mode matters. Existing files keep their permissions. New files and
+// directories get the umask's permissions.
 func TestModes(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o002)) // of the process, so no test may run in parallel
 	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine")})

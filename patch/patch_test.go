@@ -167,7 +167,7 @@ func trees() map[string][2]Tree {
 	}
 }
 
-// TestGitApplies verifies that both `git apply` of Format's output and Apply convert the first tree to the second.
+// TestGitApplies: both `git apply` of Format's output and Apply convert the first tree to the second.
 func TestGitApplies(t *testing.T) {
 	t.Parallel()
 	cases := trees()
@@ -239,7 +239,7 @@ func randomTree(r *rand.Rand) Tree {
 	return tree
 }
 
-// TestApplyToWhatChanged verifies that Apply overwrites no file that has changed since the patch was created.
+// TestApplyToWhatChanged: Apply overwrites no file that has changed since the patch was created.
 func TestApplyToWhatChanged(t *testing.T) {
 	t.Parallel()
 	ten := numbered(0, 10)
@@ -290,8 +290,8 @@ func TestApplyToWhatChanged(t *testing.T) {
 	}
 }
 
-// TestApplyMarked verifies that conflict markers enclose both versions of the lines that both sides changed, and that a
-// file with markers is left unchanged.
+// TestApplyMarked: conflict markers enclose both versions of the lines that both sides changed, and a file with markers
+// is left unchanged.
 func TestApplyMarked(t *testing.T) {
 	t.Parallel()
 	for was, want := range map[string]string{
@@ -316,8 +316,8 @@ func TestApplyMarked(t *testing.T) {
 	}
 }
 
-// TestApplyStaysInside verifies that a patch from untrusted code writes nothing outside the directory and nothing that
-// runs on the host.
+// TestApplyStaysInside: a patch from untrusted code writes nothing outside the directory and nothing that runs on the
+// host.
 func TestApplyStaysInside(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{
@@ -355,9 +355,9 @@ func TestApplyStaysInside(t *testing.T) {
 	}
 }
 
-// TestRepositories verifies that Apply detects repositories by their files, whatever the directory's name, because Git
-// would run programs from their configuration. Nothing is written into a repository, in any order of changes.
-// Directories that only look similar are written.
+// TestRepositories: Apply detects repositories by their files, whatever the directory's name, because Git would run
+// programs from their configuration. Nothing is written into a repository, in any order of changes. Directories that
+// only look similar are written.
 func TestRepositories(t *testing.T) {
 	t.Parallel()
 	mine := Tree{
@@ -390,8 +390,7 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// TestManyLines verifies that files with very many lines, or with noise, need no more memory than their size. They are
-// not merged.
+// TestManyLines: files with very many lines, or with noise, need no more memory than their size. They are not merged.
 func TestManyLines(t *testing.T) { // not parallel, because it counts the process's allocations
 	lines := bytes.Repeat([]byte("\n"), 100<<20)
 	now := Entry{Mode: 0o644, Content: lines}
@@ -417,7 +416,7 @@ func TestManyLines(t *testing.T) { // not parallel, because it counts the proces
 	}
 }
 
-// TestTypeChange verifies that a file that becomes a link is deleted and created, as in Git's format.
+// TestTypeChange: a file that becomes a link is deleted and created, as in Git's format.
 func TestTypeChange(t *testing.T) {
 	t.Parallel()
 	text := format(t, Compare(Tree{"a": script("x\n")}, Tree{"a": link("b")}))
@@ -429,7 +428,7 @@ func TestTypeChange(t *testing.T) {
 	}
 }
 
-// TestStat verifies that lines are counted like in Git.
+// TestStat: lines are counted like in Git.
 func TestStat(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -449,7 +448,7 @@ func TestStat(t *testing.T) {
 	}
 }
 
-// FuzzFormat verifies that the formatted patch can be parsed and has the same contents.
+// FuzzFormat: the formatted patch can be parsed and has the same contents.
 func FuzzFormat(f *testing.F) {
 	f.Add("a", "x\ny", "x\nz", true)
 	f.Add("a b\t", "", "\x00", false)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWrite verifies that a changed file is only replaced with force, and that nothing outside is written.
+// TestWrite: a changed file is only replaced with force, and nothing outside is written.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"same": file("new\n"), "mine": file("mine\n"), "meanwhile": file("old\n"), "as it was": file("old\n"), "d/link": link("../as it was")})
@@ -36,7 +36,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestWriteThroughLink verifies that no file is written if the path contains a link.
+// TestWriteThroughLink: no file is written if the path contains a link.
 func TestWriteThroughLink(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"victim/f": file("x"), "link": link("victim")})
@@ -50,7 +50,7 @@ func TestWriteThroughLink(t *testing.T) {
 	}
 }
 
-// TestStamp verifies that a replaced file with the same size is detected.
+// TestStamp: a replaced file with the same size is detected.
 func TestStamp(t *testing.T) {
 	t.Parallel()
 	dir := put(t, Tree{"a": file("old")})

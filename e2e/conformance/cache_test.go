@@ -34,8 +34,8 @@ func reading(names ...string) session.Request {
 	return req
 }
 
-// TestCache verifies that the files of a cache are visible in sandboxes that request the cache and in no others, and
-// that changes by a sandbox stay in the sandbox.
+// TestCache: the files of a cache are visible in sandboxes that request the cache and in no others, and changes by a
+// sandbox stay in the sandbox.
 func TestCache(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		store, m := cached(t, e.connect(t))
@@ -87,8 +87,8 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// TestCacheOfHostileFill verifies that a command that fills a cache cannot access anything outside of the cache or
-// exceed its size, and that a failed command changes nothing.
+// TestCacheOfHostileFill: a command that fills a cache cannot access anything outside of the cache or exceed its size,
+// and a failed command changes nothing.
 func TestCacheOfHostileFill(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		if e.name == "kubernetes" { // caches cannot be filled a second time there, see TestCache

@@ -121,7 +121,7 @@ func TestFiles(t *testing.T) {
 	})
 }
 
-// TestLifecycle verifies that named sandboxes are stopped, started, and rebuilt.
+// TestLifecycle: named sandboxes are stopped, started, and rebuilt.
 func TestLifecycle(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, instance := e.connect(t), "conformance-"+record.NewID()
@@ -177,8 +177,7 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// TestLimitsShow verifies that reaching the memory or workspace limit is an event of the command's span on every
-// engine.
+// TestLimitsShow: reaching the memory or workspace limit is an event of the command's span on every engine.
 func TestLimitsShow(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		exporter := tracetest.NewInMemoryExporter()
@@ -213,7 +212,7 @@ func TestLimitsShow(t *testing.T) {
 	})
 }
 
-// TestService verifies that commands can connect to the host, and to another process that serves the same sandbox.
+// TestService: commands can connect to the host, and to another process that serves the same sandbox.
 func TestService(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, opts := e.connect(t), session.Options{Instance: "conformance-" + record.NewID(), Store: record.NewMemoryStore()}

@@ -51,7 +51,7 @@ func TestChartLints(t *testing.T) {
 	output(t, helm(t), "lint", "--strict", chart)
 }
 
-// TestManifestsAreOfTheChart verifies that the plain manifests equal the output of the chart with its default values.
+// TestManifestsAreOfTheChart: the plain manifests equal the output of the chart with its default values.
 func TestManifestsAreOfTheChart(t *testing.T) {
 	t.Parallel()
 	have, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", "workcell.yaml"))
@@ -64,7 +64,7 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 	}
 }
 
-// TestChartHasTheDriversRole verifies that the server's role equals the role that the driver needs.
+// TestChartHasTheDriversRole: the server's role equals the role that the driver needs.
 func TestChartHasTheDriversRole(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
@@ -81,7 +81,7 @@ func TestChartHasTheDriversRole(t *testing.T) {
 	}
 }
 
-// TestRuntimeClasses verifies that the server may read the RuntimeClasses of the configuration, and no others. Without
+// TestRuntimeClasses: the server may read the RuntimeClasses of the configuration, and no others. Without
 // them, it has no rights outside the namespace of the sandboxes.
 func TestRuntimeClasses(t *testing.T) {
 	t.Parallel()
@@ -116,8 +116,8 @@ func TestRuntimeClasses(t *testing.T) {
 	}
 }
 
-// TestReplicasNeedADatabase verifies that several servers and workers require a database. Without it, servers would not
-// know each other's sandboxes, and workers would have no runs.
+// TestReplicasNeedADatabase: several servers and workers require a database. Without it, servers would not know each
+// other's sandboxes, and workers would have no runs.
 func TestReplicasNeedADatabase(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{"replicas=2", "workers.replicas=1"} {
@@ -130,8 +130,7 @@ func TestReplicasNeedADatabase(t *testing.T) {
 	}
 }
 
-// TestNamespaceStays verifies that the namespace of the sandboxes outlives the release, and that it differs from the
-// release's namespace.
+// TestNamespaceStays: the namespace of the sandboxes outlives the release, and it differs from the release's namespace.
 func TestNamespaceStays(t *testing.T) {
 	t.Parallel()
 	args := []string{"template", "workcell", chart, "--set", "sandboxes.createNamespace=true"}
@@ -145,8 +144,8 @@ func TestNamespaceStays(t *testing.T) {
 	}
 }
 
-// TestWorkers verifies that workers have the same settings as the server, except for serving, and that their
-// termination time fits their runs.
+// TestWorkers: workers have the same settings as the server, except for serving, and their termination time fits their
+// runs.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	all := map[string]appsv1.Deployment{}
@@ -175,8 +174,8 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestValuesOfTheConfiguration verifies that the command reads the settings in the chart's values for sandboxes, pools,
-// and telemetry.
+// TestValuesOfTheConfiguration: the command reads the settings in the chart's values for sandboxes, pools, and
+// telemetry.
 func TestValuesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const sandboxes = `sandboxes={"imagePullSecrets": [{"name": "registry"}], "nodeSelector": {"pool": "agents"}, "priorityClassName": "low",
@@ -239,8 +238,7 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestValuesSchema verifies that Helm rejects unknown values and values of a wrong type, and accepts every value of the
-// chart.
+// TestValuesSchema: Helm rejects unknown values and values of a wrong type, and accepts every value of the chart.
 func TestValuesSchema(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{

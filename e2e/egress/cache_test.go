@@ -46,7 +46,7 @@ func (d *desk) reading(image, name string, env map[string]string) *session.Sessi
 	return s
 }
 
-// TestPipCache verifies that pip installs packages from the cache instead of downloading them, and builds nothing.
+// TestPipCache: pip installs packages from the cache instead of downloading them, and builds nothing.
 func TestPipCache(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -66,8 +66,7 @@ func TestPipCache(t *testing.T) {
 	})
 }
 
-// TestNpmCache verifies that npm installs packages from the cache, and that its writes to the cache stay in the
-// sandbox.
+// TestNpmCache: npm installs packages from the cache, and its writes to the cache stay in the sandbox.
 func TestNpmCache(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -98,8 +97,7 @@ func TestNpmCache(t *testing.T) {
 	})
 }
 
-// TestGoCache verifies that the go command finds modules in the cache. Only the local backend has a go command, which
-// is the host's.
+// TestGoCache: the go command finds modules in the cache. Only the local backend has a go command, which is the host's.
 func TestGoCache(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer

@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/egress"
 )
 
-// TestCurl verifies that curl can connect to allowed hosts with HTTP and through a tunnel, and gets the reason for
-// refused connections.
+// TestCurl: curl can connect to allowed hosts with HTTP and through a tunnel, and gets the reason for refused
+// connections.
 func TestCurl(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})

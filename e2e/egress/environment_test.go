@@ -137,8 +137,8 @@ func (d *desk) tryWith(image string, e session.Environment) (*session.Session, e
 	return s, err
 }
 
-// TestPipEnvironment verifies that Python packages are installed before the first command, are downloaded only once,
-// and must be wheels.
+// TestPipEnvironment: Python packages are installed before the first command, are downloaded only once, and must be
+// wheels.
 func TestPipEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -161,7 +161,7 @@ func TestPipEnvironment(t *testing.T) {
 	})
 }
 
-// TestNpmEnvironment verifies that both kinds of modules can import npm packages, and that no package scripts run.
+// TestNpmEnvironment: both kinds of modules can import npm packages, and no package scripts run.
 func TestNpmEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -184,8 +184,8 @@ func TestNpmEnvironment(t *testing.T) {
 	})
 }
 
-// TestSetupEnvironment verifies that shell lines can connect only to their listed hosts, and that every sandbox has the
-// resulting files. Several concurrent requests of two managers for the same environment cause one installation.
+// TestSetupEnvironment: shell lines can connect only to their listed hosts, and every sandbox has the resulting files.
+// Several concurrent requests of two managers for the same environment cause one installation.
 func TestSetupEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -233,8 +233,8 @@ func TestSetupEnvironment(t *testing.T) {
 	})
 }
 
-// TestInstallationThatIsLeft verifies that an installation ends when all its callers canceled. Every desk verifies that
-// nothing is left behind.
+// TestInstallationThatIsLeft: an installation ends when all its callers canceled. Every desk verifies that nothing is
+// left behind.
 func TestInstallationThatIsLeft(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -265,8 +265,8 @@ func TestInstallationThatIsLeft(t *testing.T) {
 	})
 }
 
-// TestAgentWithPackages verifies that programs of an agent in compute mode find the packages listed in its file. The
-// model gets the list of packages, and the reason why other packages are not available.
+// TestAgentWithPackages: programs of an agent in compute mode find the packages listed in its file. The model gets the
+// list of packages, and the reason why other packages are not available.
 func TestAgentWithPackages(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)

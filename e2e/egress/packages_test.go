@@ -51,7 +51,7 @@ func wheel(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// TestPip verifies that pip installs from an allowed index over TLS, and shows why another index is refused.
+// TestPip: pip installs from an allowed index over TLS, and shows why another index is refused.
 func TestPip(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -86,7 +86,7 @@ func tarball(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// TestNpm verifies that npm installs from a registry over TLS.
+// TestNpm: npm installs from a registry over TLS.
 func TestNpm(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -110,7 +110,7 @@ func TestNpm(t *testing.T) {
 	})
 }
 
-// TestGit verifies that git clones a repository over TLS.
+// TestGit: git clones a repository over TLS.
 func TestGit(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -125,7 +125,7 @@ func TestGit(t *testing.T) {
 	})
 }
 
-// TestApt verifies that apt reads the lists of a repository and downloads a package.
+// TestApt: apt reads the lists of a repository and downloads a package.
 func TestApt(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})
@@ -142,8 +142,8 @@ func TestApt(t *testing.T) {
 	})
 }
 
-// TestOperator verifies that an operator can allow additional hosts for a running sandbox, and that no output contains
-// the hosts' addresses.
+// TestOperator: an operator can allow additional hosts for a running sandbox, and no output contains the hosts'
+// addresses.
 func TestOperator(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{Bytes: 1 << 20})

@@ -74,8 +74,7 @@ func (a *authority) trust(s *session.Session) {
 	must(a.t, err)
 }
 
-// TestServerName verifies that TLS connections lead only to the requested host, even if the client or the server uses
-// another name.
+// TestServerName: TLS connections lead only to the requested host, even if the client or the server uses another name.
 func TestServerName(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
@@ -96,8 +95,7 @@ func TestServerName(t *testing.T) {
 	})
 }
 
-// TestRebinding verifies that a name whose addresses change, or with additional addresses, does not lead to forbidden
-// addresses.
+// TestRebinding: a name whose addresses change, or with additional addresses, does not lead to forbidden addresses.
 func TestRebinding(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})

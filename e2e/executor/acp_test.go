@@ -17,8 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestACP verifies that a CLI works the same through the Agent Client Protocol as with its own command line on every
-// engine: it answers, calls a host tool, and resumes, with skills and a schema. It also ends with its budget.
+// TestACP: a CLI works the same through the Agent Client Protocol as with its own command line on every engine: it
+// answers, calls a host tool, and resumes, with skills and a schema. It also ends with its budget.
 func TestACP(t *testing.T) {
 	t.Parallel()
 	limits := backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}

@@ -94,8 +94,8 @@ var providers = map[string]string{
 
 const sandboxOf = "sandbox: {mode: executor, limits: {memory_mb: 2048, pids: 512, cpu_millicores: 2000}, host_tools: {allow: [orders.lookup]}, executor: "
 
-// TestAgent verifies that an agent in mode executor answers with its coding agent's result. The coding agent uses the
-// host tool, and a model for which it has no key. The cost must match the model's count.
+// TestAgent: an agent in mode executor answers with its coding agent's result. The coding agent uses the host tool, and
+// a model for which it has no key. The cost must match the model's count.
 func TestAgent(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newAgentRig(t, lookUp)
@@ -124,7 +124,7 @@ func TestAgent(t *testing.T) {
 	})
 }
 
-// TestAgentEnds verifies that each reason for stopping a coding agent is a distinct error with the usage so far.
+// TestAgentEnds: each reason for stopping a coding agent is a distinct error with the usage so far.
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
 	again := func(n int, r llmtest.Request) llmtest.Answer {

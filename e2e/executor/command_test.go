@@ -67,8 +67,8 @@ type span struct {
 	}
 }
 
-// TestTrace verifies that a step's coding agent is one tree of spans, including each request to its model and each host
-// tool call. No span contains contents or a key, and the run's cost is known.
+// TestTrace: a step's coding agent is one tree of spans, including each request to its model and each host tool call.
+// No span contains contents or a key, and the run's cost is known.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	m, mock := newMachine(t, lookUp)

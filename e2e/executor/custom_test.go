@@ -51,9 +51,8 @@ func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	return desk
 }
 
-// TestCustom verifies that a user's program can do an agent's work on every engine. It gets its model's answers with
-// the lease. Its prompt is one argument or its standard input, whatever its contents. Its output is the answer or
-// events.
+// TestCustom: a user's program can do an agent's work on every engine. It gets its model's answers with the lease. Its
+// prompt is one argument or its standard input, whatever its contents. Its output is the answer or events.
 func TestCustom(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"docker", "containerd", "local"} {

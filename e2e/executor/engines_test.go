@@ -28,7 +28,7 @@ func (c carried) Prepare(t executor.Task, in executor.Inside) (executor.Invocati
 	return inv, err
 }
 
-// TestLocal verifies that the CLIs that consist of a single file work in namespaces like in containers.
+// TestLocal: the CLIs that consist of a single file work in namespaces like in containers.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)
@@ -54,7 +54,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestContainerd verifies that the CLIs work on containerd like on Docker.
+// TestContainerd: the CLIs work on containerd like on Docker.
 func TestContainerd(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		newDesk(t, managerOn(t, "containerd"), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}).everything(t)

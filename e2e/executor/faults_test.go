@@ -153,8 +153,8 @@ func silent(_ int, _ http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// TestFaults verifies that the two most used CLIs continue after a fault of the model or end with its outcome. Each
-// works again afterward in the same sandbox. Recordings of the drivers show faults of the other CLIs.
+// TestFaults: the two most used CLIs continue after a fault of the model or end with its outcome. Each works again
+// afterward in the same sandbox. Recordings of the drivers show faults of the other CLIs.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, a := range agents()[:2] {

@@ -24,8 +24,8 @@ func shell(tool, argument, command string) func(int, llmtest.Request) llmtest.An
 	}
 }
 
-// TestLimits verifies that a coding agent that reaches a limit of its sandbox reports it at its end, or continues
-// without the killed process. The sandbox and the host must not be affected.
+// TestLimits: a coding agent that reaches a limit of its sandbox reports it at its end, or continues without the killed
+// process. The sandbox and the host must not be affected.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	claude := agents()[0]

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestReal verifies that each CLI answers with a model for which it has no key, calls a host tool through the bridge,
-// and produces only known events.
+// TestReal: each CLI answers with a model for which it has no key, calls a host tool through the bridge, and produces
+// only known events.
 func TestReal(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -77,8 +77,8 @@ var shells = map[string][2]string{
 	"gemini":   {"run_shell_command", `{"command":"echo out; exit 3"}`},
 }
 
-// TestTold verifies that the CLI runs a command with a built-in tool, and that its events distinguish model failures,
-// reasoning, and answers.
+// TestTold: the CLI runs a command with a built-in tool, and its events distinguish model failures, reasoning, and
+// answers.
 func TestTold(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		for name, tt := range map[string]struct {
@@ -115,8 +115,8 @@ func TestTold(t *testing.T) {
 	})
 }
 
-// TestResume verifies that a second run resumes the session of the first run, that a third run with another step does
-// not, and that each run reports its own usage.
+// TestResume: a second run resumes the session of the first run, a third run with another step does not, and each run
+// reports its own usage.
 func TestResume(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -145,7 +145,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestLostSession verifies that a CLI starts a new session if its session is unknown or unreadable.
+// TestLostSession: a CLI starts a new session if its session is unknown or unreadable.
 func TestLostSession(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -181,8 +181,8 @@ func herons(t *testing.T) []skill.Skill {
 	return []skill.Skill{s}
 }
 
-// TestSkills verifies that a skill is installed where the CLI finds it, and is sent to the model. It also verifies that
-// a prompt may be longer than a command line.
+// TestSkills: a skill is installed where the CLI finds it, and is sent to the model. Also, a prompt may be longer than
+// a command line.
 func TestSkills(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -207,7 +207,7 @@ func TestSkills(t *testing.T) {
 	})
 }
 
-// TestSchema verifies that an answer with a schema is reported as data.
+// TestSchema: an answer with a schema is reported as data.
 func TestSchema(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -222,7 +222,7 @@ func TestSchema(t *testing.T) {
 	})
 }
 
-// TestMaxTurns verifies that CLIs with support for a turn limit stop at the limit.
+// TestMaxTurns: CLIs with support for a turn limit stop at the limit.
 func TestMaxTurns(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		if a.Name() == "codex" { // rejects the task, see its own tests
@@ -241,9 +241,8 @@ func TestMaxTurns(t *testing.T) {
 	})
 }
 
-// TestHostileRepository verifies that no file of a repository is loaded as code or starts a program. This applies to a
-// CLI's own command line and to the Agent Client Protocol, even if the task has the name of a command in the
-// repository.
+// TestHostileRepository: no file of a repository is loaded as code or starts a program. This applies to a CLI's own
+// command line and to the Agent Client Protocol, even if the task has the name of a command in the repository.
 func TestHostileRepository(t *testing.T) {
 	t.Parallel()
 	for _, a := range append(agents(), speakers()...) {

@@ -173,8 +173,8 @@ func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt 
 	}
 }
 
-// TestKilledAgentsSandbox verifies that a continued agent finds its sandbox, including an isolated sandbox. If the
-// sandbox was replaced, or only its workspace was kept, the conversation contains a notice.
+// TestKilledAgentsSandbox: a continued agent finds its sandbox, including an isolated sandbox. If the sandbox was
+// replaced, or only its workspace was kept, the conversation contains a notice.
 func TestKilledAgentsSandbox(t *testing.T) {
 	const script = `agents:
   worker:

@@ -73,8 +73,7 @@ func (h *host) show(t *testing.T, id string) stepsRun {
 	return r
 }
 
-// TestKilledRunIsResumed verifies that a run that was killed at any step is resumed by another process in the same
-// sandbox.
+// TestKilledRunIsResumed: a run that was killed at any step is resumed by another process in the same sandbox.
 func TestKilledRunIsResumed(t *testing.T) {
 	for name, moment := range map[string][]string{
 		"before the sandbox is made":      {"run"},

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// TestKeyModel verifies that the model of a key accepts possible histories and rejects impossible ones. The operations
-// of a history are sequential, except those marked as concurrent.
+// TestKeyModel: the model of a key accepts possible histories and rejects impossible ones. The operations of a history
+// are sequential, except those marked as concurrent.
 func TestKeyModel(t *testing.T) {
 	type seen struct {
 		asked

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestKilledPool verifies that the next command removes the pooled sandboxes of a killed server, including those being
-// created.
+// TestKilledPool: the next command removes the pooled sandboxes of a killed server, including those being created.
 func TestKilledPool(t *testing.T) {
 	for name, whole := range map[string]bool{"full": true, "while it is filled": false} {
 		t.Run(name, func(t *testing.T) {

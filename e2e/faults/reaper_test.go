@@ -104,9 +104,8 @@ func (h *host) isDetached(t *testing.T, pid int) {
 	}
 }
 
-// TestReaperIsNotNoticed verifies that a command without remaining sandboxes stops its reaper. A command whose
-// sandboxes will expire must end completely for its caller, which may wait until all inherited streams and descriptors
-// are closed.
+// TestReaperIsNotNoticed: a command without remaining sandboxes stops its reaper. A command whose sandboxes will expire
+// must end completely for its caller, which may wait until all inherited streams and descriptors are closed.
 func TestReaperIsNotNoticed(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.reaps()

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
-// TestCancelledFromOutside verifies that a run of a living process can be canceled and removes its sandbox.
+// TestCancelledFromOutside: a run of a living process can be canceled and removes its sandbox.
 func TestCancelledFromOutside(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		p := h.waiting(t, workflow(t, steps))
@@ -48,8 +48,7 @@ func TestCancelledFromOutside(t *testing.T) {
 	})
 }
 
-// TestOneResumes verifies that a killed run cannot be resumed with another workflow, and that only one of several
-// processes resumes it.
+// TestOneResumes: a killed run cannot be resumed with another workflow, and only one of several processes resumes it.
 func TestOneResumes(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, steps)
@@ -90,8 +89,7 @@ func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	return p
 }
 
-// TestExpiredRun verifies that the sandbox of a killed run is removed after its idle timeout, and that resuming the run
-// reports this.
+// TestExpiredRun: the sandbox of a killed run is removed after its idle timeout, and resuming the run reports this.
 func TestExpiredRun(t *testing.T) {
 	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {idle_timeout: 1s}}", 1)
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
@@ -114,8 +112,8 @@ func TestExpiredRun(t *testing.T) {
 	})
 }
 
-// TestDeliberateEnds verifies that a run can be resumed after an isolated agent has finished and after an agent removed
-// the run's sandbox.
+// TestDeliberateEnds: a run can be resumed after an isolated agent has finished and after an agent removed the run's
+// sandbox.
 func TestDeliberateEnds(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, `id: deliberate
@@ -151,8 +149,8 @@ steps:
 	})
 }
 
-// TestSpoiledState verifies that an unusable state file is an error with a remedy. The file must not change, nothing
-// may be created on the engine, and sandboxes must still be listed and usable.
+// TestSpoiledState: an unusable state file is an error with a remedy. The file must not change, nothing may be created
+// on the engine, and sandboxes must still be listed and usable.
 func TestSpoiledState(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, path string){
 		"cut": func(t *testing.T, path string) { must(t, os.Truncate(path, 5000)) },
@@ -210,7 +208,7 @@ func read(t *testing.T, path string) []byte {
 	return raw
 }
 
-// TestGarbage verifies that gc lists sandboxes without a process, and removes them only with --yes.
+// TestGarbage: gc lists sandboxes without a process, and removes them only with --yes.
 func TestGarbage(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		named := strings.TrimSpace(h.OK(t, "sandbox", "open", "--name", "box"))

@@ -128,8 +128,7 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// TestBrowser verifies that a real browser opens a page in the sandbox, whose script sends requests and uses a
-// WebSocket.
+// TestBrowser: a real browser opens a page in the sandbox, whose script sends requests and uses a WebSocket.
 func TestBrowser(t *testing.T) {
 	path, err := exec.Command(filepath.Join("..", "..", "hack", "tool.sh"), "chromium").Output()
 	if err != nil {
@@ -158,7 +157,7 @@ func TestBrowser(t *testing.T) {
 	})
 }
 
-// TestHalfClose verifies that each direction of a raw connection ends separately, including forwarded ports.
+// TestHalfClose: each direction of a raw connection ends separately, including forwarded ports.
 func TestHalfClose(t *testing.T) {
 	on(t, func(x *box) {
 		port := x.server("\ndef whole(c):\n    with c:\n        data = b''\n        while part := c.recv(65536): data += part\n        c.sendall(data[::-1])\nserve(whole)\n")
@@ -179,7 +178,7 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-// TestReset verifies that a reset on either side is a reset on the other side, and never a normal end.
+// TestReset: a reset on either side is a reset on the other side, and never a normal end.
 func TestReset(t *testing.T) {
 	on(t, func(x *box) {
 		t, port := x.t, x.server(`
@@ -262,7 +261,7 @@ func TestConnections(t *testing.T) {
 	})
 }
 
-// TestOnlyLoopback verifies that only loopback addresses can be reached, even if the sandbox has other addresses.
+// TestOnlyLoopback: only loopback addresses can be reached, even if the sandbox has other addresses.
 func TestOnlyLoopback(t *testing.T) {
 	on(t, func(x *box) {
 		for address, want := range map[string]error{
@@ -293,8 +292,8 @@ func TestOnlyLoopback(t *testing.T) {
 	})
 }
 
-// TestOutlives verifies that a connection ends with an error if its sandbox is removed or its session is closed. A
-// forwarder ends with an error at the next connection.
+// TestOutlives: a connection ends with an error if its sandbox is removed or its session is closed. A forwarder ends
+// with an error at the next connection.
 func TestOutlives(t *testing.T) {
 	on(t, func(x *box) {
 		t, port := x.t, x.server(echo)

@@ -44,8 +44,8 @@ func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 // large are the limits of a sandbox for programs of hundreds of megabytes.
 var large = backend.Limits{MemoryBytes: 4 << 30, WorkspaceBytes: 4 << 30, FileBytes: 1 << 30, PIDs: 512}
 
-// TestInspectorInside verifies that the Inspector can list and call tools in a sandbox. One engine is enough, because
-// the bridge does not depend on the engine, as TestCancelledRequest verifies.
+// TestInspectorInside: the Inspector can list and call tools in a sandbox. One engine is enough, because the bridge
+// does not depend on the engine, as TestCancelledRequest verifies.
 func TestInspectorInside(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)

@@ -89,7 +89,7 @@ func (d *desk) works() {
 	d.prints("12.5\n", `from workcell import tools; print(tools.orders.lookup(id="1")["total"])`)
 }
 
-// TestCommandEnds verifies that the calls of a command that is killed or times out are canceled.
+// TestCommandEnds: the calls of a command that is killed or times out are canceled.
 func TestCommandEnds(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		waits := newWaits()

@@ -114,8 +114,8 @@ func (d *desk) numbers(exec string) (n numbers) {
 	return n
 }
 
-// TestNotGranted verifies that a command without a grant cannot call tools, even if it claims to be another command.
-// The same program with a grant gets answers.
+// TestNotGranted: a command without a grant cannot call tools, even if it claims to be another command. The same
+// program with a grant gets answers.
 func TestNotGranted(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		d := newDesk(t, m, allow("orders.lookup"), nil, orders(nil))
@@ -204,7 +204,7 @@ while True:
 libc = ctypes.CDLL(None, use_errno=True)
 `
 
-// TestForgedTag verifies that a command cannot assume the mark of another command, which identifies its connections.
+// TestForgedTag: a command cannot assume the mark of another command, which identifies its connections.
 func TestForgedTag(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -284,8 +284,8 @@ show(traced=traced, taken=got >= 0, stolen=stolen, own=own)`, nil)
 	})
 }
 
-// TestConnectionGivenAway verifies that a connection that a command passed to another process ends with the last
-// process of the command.
+// TestConnectionGivenAway: a connection that a command passed to another process ends with the last process of the
+// command.
 func TestConnectionGivenAway(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -323,8 +323,7 @@ show(given=1)`, nil)
 	})
 }
 
-// TestConnectionLeftBehind verifies that a leftover process of a command calls tools as the command, until the run
-// ends.
+// TestConnectionLeftBehind: a leftover process of a command calls tools as the command, until the run ends.
 func TestConnectionLeftBehind(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()

@@ -19,9 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// TestInterrupt verifies that a call that needs approval interrupts the Generate call. The restart decides, and gets
-// the output of the same command, which waited in the sandbox. Commands that are never restarted, and restarts without
-// a waiting command, have no bad effects.
+// TestInterrupt: a call that needs approval interrupts the Generate call. The restart decides, and gets the output of
+// the same command, which waited in the sandbox. Commands that are never restarted, and restarts without a waiting
+// command, have no bad effects.
 func TestInterrupt(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		registry, err := hosttools.New(nil, orders(nil))

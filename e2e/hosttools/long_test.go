@@ -34,8 +34,8 @@ func refunds() hosttools.Rules {
 	return granted
 }
 
-// TestLongApproval verifies that a command can wait for an approval for several times its timeout, with several
-// extensions, and still has its own time afterwards.
+// TestLongApproval: a command can wait for an approval for several times its timeout, with several extensions, and
+// still has its own time afterwards.
 func TestLongApproval(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
@@ -75,8 +75,7 @@ const (
 	stateVariable    = "HOSTTOOLS_TEST_STATE"
 )
 
-// TestHostDiesDuringApproval verifies that a command whose host died during an approval keeps only the extensions that
-// it got.
+// TestHostDiesDuringApproval: a command whose host died during an approval keeps only the extensions that it got.
 func TestHostDiesDuringApproval(t *testing.T) {
 	t.Parallel()
 	for _, engine := range enginetest.Names() {

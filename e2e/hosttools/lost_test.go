@@ -16,8 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestCancelledRequest verifies that a client's cancellation cancels only one call. A cancellation after the answer is
-// ignored.
+// TestCancelledRequest: a client's cancellation cancels only one call. A cancellation after the answer is ignored.
 func TestCancelledRequest(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		waits := newWaits()
@@ -124,8 +123,7 @@ func once(begun chan<- string, ended chan<- error) hosttools.Source {
 	return hosttools.Static("once", tool("charge", false), tool("read", true))
 }
 
-// TestLinkBreaksUnderCalls verifies that a call whose connection breaks reports an unknown outcome, unless it may be
-// repeated.
+// TestLinkBreaksUnderCalls: a call whose connection breaks reports an unknown outcome, unless it may be repeated.
 func TestLinkBreaksUnderCalls(t *testing.T) {
 	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
 		link := &breakable{SandboxBackend: b}
@@ -165,8 +163,8 @@ print(tools.once.read())`)
 	})
 }
 
-// TestFullWorkspace verifies that a result that does not fit into the workspace is an error of the call. With free
-// space again, calls succeed.
+// TestFullWorkspace: a result that does not fit into the workspace is an error of the call. With free space again,
+// calls succeed.
 func TestFullWorkspace(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		req := session.Request{Image: pythonImage, Limits: backend.Limits{WorkspaceBytes: 8 << 20}}

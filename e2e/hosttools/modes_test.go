@@ -11,8 +11,8 @@ import (
 
 const nodeImage = "workcell/node:22" // built by `make images`
 
-// TestNodeScript verifies that Node programs can call tools, both as a module that imports the library and as a script
-// that uses the global object.
+// TestNodeScript: Node programs can call tools, both as a module that imports the library and as a script that uses the
+// global object.
 func TestNodeScript(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		r := newRig(t, m, orders(nil))

@@ -83,7 +83,7 @@ func server(t *testing.T, name string, env string, args ...string) string {
 	return fmt.Sprintf("  %s: {command: [%s], env: {%s}}\n", name, strings.Join(command, ", "), env)
 }
 
-// TestServersFromNPM verifies that code can call the tools of MCP servers from npm, with all their kinds of results.
+// TestServersFromNPM: code can call the tools of MCP servers from npm, with all their kinds of results.
 func TestServersFromNPM(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		root := t.TempDir()

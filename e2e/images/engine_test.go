@@ -48,8 +48,8 @@ func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)
 	}
 }
 
-// TestImagesWork verifies that the test images contain the programs that their names suggest, for a user without an
-// account or a network.
+// TestImagesWork: the test images contain the programs that their names suggest, for a user without an account or a
+// network.
 func TestImagesWork(t *testing.T) {
 	t.Parallel()
 	for ref, checks := range map[string]map[string]string{
@@ -93,8 +93,8 @@ func TestImagesWork(t *testing.T) {
 	}
 }
 
-// TestEnsureFindsWhatIsThere verifies that existing images are neither built nor loaded. The cache is empty, so a build
-// would take long and fail without package lists.
+// TestEnsureFindsWhatIsThere: existing images are neither built nor loaded. The cache is empty, so a build would take
+// long and fail without package lists.
 func TestEnsureFindsWhatIsThere(t *testing.T) {
 	onEngines(t, "workcell", func(t *testing.T, e Engine) {
 		list, err := TestImages(runtime.GOARCH)
@@ -108,8 +108,8 @@ func TestEnsureFindsWhatIsThere(t *testing.T) {
 	})
 }
 
-// TestStandIn verifies that a cached layer becomes an image that is reproducible and is loaded with its labels. An
-// official image under the same name is kept.
+// TestStandIn: a cached layer becomes an image that is reproducible and is loaded with its labels. An official image
+// under the same name is kept.
 func TestStandIn(t *testing.T) {
 	onEngines(t, "workcell-test-"+strings.ToLower(rand.Text()), func(t *testing.T, e Engine) {
 		ctx := t.Context()
@@ -157,8 +157,8 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// TestPullGivesUp verifies that a registry that accepts connections and never answers causes a limited delay, and that
-// the next image is not tried.
+// TestPullGivesUp: a registry that accepts connections and never answers causes a limited delay, and the next image is
+// not tried.
 func TestPullGivesUp(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections are never accepted
@@ -191,7 +191,7 @@ func cachedLayer(t *testing.T, im Image) string {
 	return dir
 }
 
-// TestIntegrity verifies that a file with a digest other than the pinned digest is an error.
+// TestIntegrity: a file with a digest other than the pinned digest is an error.
 func TestIntegrity(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "thing.tgz")

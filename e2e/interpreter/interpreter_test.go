@@ -106,7 +106,7 @@ func loops() map[string][2]string {
 	}
 }
 
-// TestTimeout verifies that a program is interrupted and the variables stay, unless the program ignores interrupts.
+// TestTimeout: a program is interrupted and the variables stay, unless the program ignores interrupts.
 func TestTimeout(t *testing.T) {
 	for lang, image := range map[string]string{interpreter.Python: pythonImage, interpreter.Node: nodeImage} {
 		t.Run(lang, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestImages verifies that values with an image representation, and matplotlib figures, are returned as images.
+// TestImages: values with an image representation, and matplotlib figures, are returned as images.
 func TestImages(t *testing.T) {
 	const png = "\x89PNG\r\n"
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
@@ -142,7 +142,7 @@ func TestImages(t *testing.T) {
 	})
 }
 
-// TestNewHost verifies that another process can continue with the variables.
+// TestNewHost: another process can continue with the variables.
 func TestNewHost(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b := enginetest.Driver(t, engine)
@@ -169,7 +169,7 @@ func TestNewHost(t *testing.T) {
 	})
 }
 
-// TestHandedBack verifies that a program that runs longer than its caller waits has its value after its end.
+// TestHandedBack: a program that runs longer than its caller waits has its value after its end.
 func TestHandedBack(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
 		res, err := interpreter.Run(d.t.Context(), d.s.Sandbox, interpreter.Request{
@@ -188,7 +188,7 @@ func TestHandedBack(t *testing.T) {
 	})
 }
 
-// TestSideBySide verifies that programs started concurrently run one after the other in one interpreter.
+// TestSideBySide: programs started concurrently run one after the other in one interpreter.
 func TestSideBySide(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
 		var wg sync.WaitGroup
@@ -218,7 +218,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestTool verifies that sandbox_exec runs programs for a model, and shows their images to the model.
+// TestTool: sandbox_exec runs programs for a model, and shows their images to the model.
 func TestTool(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		m := enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "interpreter-" + record.NewID()})

@@ -129,8 +129,8 @@ func calling(tool string, args any) *llmtest.Server {
 	})
 }
 
-// TestCodingAgent verifies that a real coding agent finds the server in its configuration, offers the tools to a model,
-// and calls a tool.
+// TestCodingAgent: a real coding agent finds the server in its configuration, offers the tools to a model, and calls a
+// tool.
 func TestCodingAgent(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)

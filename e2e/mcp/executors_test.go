@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// TestExecutors verifies that a client can give two tasks to a real coding agent. The second task continues the
-// conversation of the first, in its workspace, and the budget stops a third.
+// TestExecutors: a client can give two tasks to a real coding agent. The second task continues the conversation of the
+// first, in its workspace, and the budget stops a third.
 func TestExecutors(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"docker", "containerd"} { // local has no images

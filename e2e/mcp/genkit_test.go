@@ -14,8 +14,8 @@ import (
 	genkitmcp "github.com/firebase/genkit/go/plugins/mcp"
 )
 
-// TestGenkitClient verifies that a Genkit program can use the tools of the real command through Genkit's own MCP
-// client, with calls by a model.
+// TestGenkitClient: a Genkit program can use the tools of the real command through Genkit's own MCP client, with calls
+// by a model.
 func TestGenkitClient(t *testing.T) {
 	t.Parallel()
 	cmd, state := command(t)

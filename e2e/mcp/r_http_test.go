@@ -191,8 +191,7 @@ func TestR4SandboxesOfOthers(t *testing.T) {
 	}
 }
 
-// TestR4HandlesWithoutTokens verifies that without tokens, only sandbox ids give access. Names are refused, and nothing
-// is listed.
+// TestR4HandlesWithoutTokens: without tokens, only sandbox ids give access. Names are refused, and nothing is listed.
 func TestR4HandlesWithoutTokens(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)

@@ -175,8 +175,7 @@ func TestR6RequestsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRateLimit verifies that a client with too many requests is refused temporarily, and that other clients are not
-// affected.
+// TestRateLimit: a client with too many requests is refused temporarily, and other clients are not affected.
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{Rate: 5, Tokens: []mcpserver.Token{{Name: "a", Secret: aliceToken}}})

@@ -124,8 +124,8 @@ func args(sandbox string, more ...string) map[string]any {
 	return args
 }
 
-// TestReplicasShareSandboxes verifies that consecutive requests of a client reach different servers and find the same
-// sandboxes, files, and commands. Another owner finds none of them.
+// TestReplicasShareSandboxes: consecutive requests of a client reach different servers and find the same sandboxes,
+// files, and commands. Another owner finds none of them.
 func TestReplicasShareSandboxes(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 3, "--token-file", tokenFile(t, "alice "+aliceToken, "bob "+bobToken))

@@ -69,8 +69,7 @@ func TestTaskWorkflow(t *testing.T) {
 	}
 }
 
-// TestTaskWithoutModel verifies that without a model key, the error names the variables to set, and that the sandbox
-// tools still work.
+// TestTaskWithoutModel: without a model key, the error names the variables to set, and the sandbox tools still work.
 func TestTaskWithoutModel(t *testing.T) {
 	t.Parallel()
 	p := startPeerEnv(t, []string{"GEMINI_API_KEY=", "GOOGLE_API_KEY="}, taskFolders(t)...)
@@ -84,8 +83,8 @@ func TestTaskWithoutModel(t *testing.T) {
 	}
 }
 
-// TestTaskInputs verifies that an invalid input is an error that the caller can correct, and that valid input is
-// converted to the types that the agent requires.
+// TestTaskInputs: an invalid input is an error that the caller can correct, and valid input is converted to the types
+// that the agent requires.
 func TestTaskInputs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -115,8 +114,7 @@ func TestTaskInputs(t *testing.T) {
 	}
 }
 
-// TestOperatorsTasks verifies that the client sees the class of a task's failure, and the log the reason with host
-// paths.
+// TestOperatorsTasks: the client sees the class of a task's failure, and the log the reason with host paths.
 func TestOperatorsTasks(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "operators-own")

@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestNoKeyInside verifies that the operator's key is in no process, file, environment, or answer of the sandbox, and
-// in no span, log, or answer outside. To prove that a place was really searched, the lease's key must be found there.
+// TestNoKeyInside: the operator's key is in no process, file, environment, or answer of the sandbox, and in no span,
+// log, or answer outside. To prove that a place was really searched, the lease's key must be found there.
 func TestNoKeyInside(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		ask := "for b in ({**BODY, 'stream': True}, {**BODY, 'model': 'large'}, BODY): ask(b)\nask(BODY, '/v1/nothing')\n"

@@ -9,8 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestAnswers verifies that code in a sandbox without a network can use each provider with a key that is not the
-// provider's.
+// TestAnswers: code in a sandbox without a network can use each provider with a key that is not the provider's.
 func TestAnswers(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		for _, tt := range []struct{ provider, path, body string }{
@@ -39,7 +38,7 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestStolenLease verifies that a stolen key is useless in another sandbox, on the host, and after the run.
+// TestStolenLease: a stolen key is useless in another sandbox, on the host, and after the run.
 func TestStolenLease(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		const once = `print(ask(BODY)[0])`

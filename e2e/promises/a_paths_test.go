@@ -67,8 +67,8 @@ func outside(t *testing.T, b *testSandbox, out string) string {
 		-o -printf '%p %y %s %T@ %m %l\n' 2>/dev/null | grep -v '^/tmp \|^/dev/shm ' | sort; sha256sum /etc/passwd; find `+out+` -type f | sort | xargs sha256sum`)
 }
 
-// TestA1Outside verifies that no path of a file tool leads out of the workspace: not with "..", an absolute path, a
-// sibling's name, a link, or /proc. Every operation must return the same error.
+// TestA1Outside: no path of a file tool leads out of the workspace: not with "..", an absolute path, a sibling's name,
+// a link, or /proc. Every operation must return the same error.
 func TestA1Outside(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/tmp", "workcell-a1-")

@@ -25,8 +25,8 @@ func guestThreads(t *testing.T, b *testSandbox) int {
 	return n
 }
 
-// TestB1Special verifies that FIFOs, sockets, and devices are refused without being opened. They are listed with their
-// type and can be deleted.
+// TestB1Special: FIFOs, sockets, and devices are refused without being opened. They are listed with their type and can
+// be deleted.
 func TestB1Special(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -87,7 +87,7 @@ func oddNames() []string {
 	}
 }
 
-// TestB4OddNames verifies that any possible file name is returned exactly, even if it is not UTF-8.
+// TestB4OddNames: any possible file name is returned exactly, even if it is not UTF-8.
 func TestB4OddNames(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -148,7 +148,7 @@ func namesIn(t *testing.T, b *testSandbox, dir string) (names []string) {
 	return names
 }
 
-// TestB4Terminal verifies that control characters in names do not reach the terminal of the command line.
+// TestB4Terminal: control characters in names do not reach the terminal of the command line.
 func TestB4Terminal(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)

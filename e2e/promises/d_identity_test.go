@@ -36,7 +36,7 @@ func callsWith(id, execID string) map[string]obj {
 	}
 }
 
-// TestD1OtherRun verifies that the error for the id of another run's sandbox is the same as for an invented id.
+// TestD1OtherRun: the error for the id of another run's sandbox is the same as for an invented id.
 func TestD1OtherRun(t *testing.T) {
 	t.Parallel()
 	owner, thief := newSandbox(t, pythonSandbox()), newSandbox(t, pythonSandbox())
@@ -70,8 +70,8 @@ func TestD1OtherRun(t *testing.T) {
 	}
 }
 
-// TestD2EngineIDs verifies that an engine's container id is never accepted as a sandbox id, neither for our containers
-// nor for others.
+// TestD2EngineIDs: an engine's container id is never accepted as a sandbox id, neither for our containers nor for
+// others.
 func TestD2EngineIDs(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -115,7 +115,7 @@ func TestD2EngineIDs(t *testing.T) {
 	b.alive(t)
 }
 
-// TestD3KeyInjection verifies that no name can select another run's sandbox.
+// TestD3KeyInjection: no name can select another run's sandbox.
 func TestD3KeyInjection(t *testing.T) {
 	t.Parallel()
 	evil := []string{
@@ -138,8 +138,7 @@ func TestD3KeyInjection(t *testing.T) {
 	}
 }
 
-// TestD5GoneIDs verifies that the id of a closed sandbox is never reused, whether its user or the end of its manager
-// closed it.
+// TestD5GoneIDs: the id of a closed sandbox is never reused, whether its user or the end of its manager closed it.
 func TestD5GoneIDs(t *testing.T) {
 	t.Parallel()
 	first := newManager(t, w.driver, session.Options{})
@@ -170,7 +169,7 @@ func gone(t *testing.T, b *testSandbox, id string) {
 	}
 }
 
-// TestD6ReservedNames verifies that Workcell's own labels and variables cannot be set from outside.
+// TestD6ReservedNames: Workcell's own labels and variables cannot be set from outside.
 func TestD6ReservedNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{backend.LabelInstance, backend.LabelRun, backend.LabelPrefix + "anything"} {

@@ -35,8 +35,8 @@ func envOf(t *testing.T, s *session.Session, req sandbox.ExecRequest) map[string
 	return env
 }
 
-// TestE3EnvSet verifies that a command has the variables of request, sandbox, and image, in this order of precedence,
-// and no variables of the host.
+// TestE3EnvSet: a command has the variables of request, sandbox, and image, in this order of precedence, and no
+// variables of the host.
 func TestE3EnvSet(t *testing.T) {
 	t.Parallel()
 	image, ofImage := debianImage, "" // empty if the engine has no images
@@ -65,7 +65,7 @@ func TestE3EnvSet(t *testing.T) {
 	}
 }
 
-// TestE3CommandLineEnv verifies that the command line passes on only the requested variables.
+// TestE3CommandLineEnv: the command line passes on only the requested variables.
 func TestE3CommandLineEnv(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)

@@ -60,7 +60,7 @@ func (e *kubernetesEngine) cannot() []string {
 	}
 }
 
-// TestNotOnKubernetes verifies that docs/operations/kubernetes.md lists the excluded tests.
+// TestNotOnKubernetes: docs/operations/kubernetes.md lists the excluded tests.
 func TestNotOnKubernetes(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/operations/kubernetes.md")

@@ -21,7 +21,7 @@ func guestIsSmall(t *testing.T, b *testSandbox) {
 	}
 }
 
-// TestG5Lookalikes verifies that a command's output is only data, even if it looks like a protocol or a log.
+// TestG5Lookalikes: a command's output is only data, even if it looks like a protocol or a log.
 func TestG5Lookalikes(t *testing.T) {
 	t.Parallel()
 	b := w.user
@@ -51,8 +51,7 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestG6Stream verifies that a caller that reads no output blocks only its command. When it reads the output, it gets
-// all of it.
+// TestG6Stream: a caller that reads no output blocks only its command. When it reads the output, it gets all of it.
 func TestG6Stream(t *testing.T) {
 	t.Parallel()
 	const blocks, most = 64, 32

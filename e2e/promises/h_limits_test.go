@@ -36,8 +36,8 @@ func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b
 	}
 }
 
-// TestH1Memory verifies that a command that uses too much memory is killed and that its result reports this. The result
-// of a command killed by another signal must not.
+// TestH1Memory: a command that uses too much memory is killed, and its result reports this. The result of a command
+// killed by another signal must not.
 func TestH1Memory(t *testing.T) {
 	t.Parallel()
 	const hog = "b = []\nwhile True: b.append(b'x' * (1 << 20))"
@@ -66,8 +66,8 @@ func TestH1Memory(t *testing.T) {
 	})
 }
 
-// TestH5Descriptors verifies that commands and file tools work while processes of a sandbox hold the maximum number of
-// descriptors per command and per user. Other sandboxes work too.
+// TestH5Descriptors: commands and file tools work while processes of a sandbox hold the maximum number of descriptors
+// per command and per user. Other sandboxes work too.
 func TestH5Descriptors(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -97,9 +97,9 @@ func takeAll(t *testing.T, b *testSandbox, kind string) (had int, why string) {
 	return had, why
 }
 
-// TestH9Counters verifies that a sandbox gets its share while another sandbox allocates the maximum of a resource that
-// the kernel counts per host, user, or namespace. Sandboxes of one user share a few counters. For these counters, the
-// second sandbox must work without the resource.
+// TestH9Counters: a sandbox gets its share while another sandbox allocates the maximum of a resource that the kernel
+// counts per host, user, or namespace. Sandboxes of one user share a few counters. For these counters, the second
+// sandbox must work without the resource.
 func TestH9Counters(t *testing.T) {
 	t.Parallel()
 	const many = 1 << 20
@@ -161,9 +161,9 @@ func TestH6Spin(t *testing.T) {
 	}
 }
 
-// TestH7Flood verifies that while a sandbox's commands flood the socket of its main process, other sandboxes can be
-// created, used, and removed. The flooded sandbox must not be lost: its owner and another process that connects to it
-// can still use it.
+// TestH7Flood: while a sandbox's commands flood the socket of its main process, other sandboxes can be created, used,
+// and removed. The flooded sandbox must not be lost: its owner and another process that connects to it can still use
+// it.
 func TestH7Flood(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()
@@ -231,8 +231,7 @@ func TestH3DiskFull(t *testing.T) {
 	})
 }
 
-// TestH3Allocate verifies that if the workspace limit is monitored, no system call can allocate space faster than
-// writing it.
+// TestH3Allocate: if the workspace limit is monitored, no system call can allocate space faster than writing it.
 func TestH3Allocate(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -344,8 +343,8 @@ func whileFull(t *testing.T, b *testSandbox) {
 	w.user.alive(t)
 }
 
-// TestH3Places verifies that all writable places have a size limit, even for a user that owns directories without
-// access permissions. A pod has files of the node. One of them is writable, and its size is limited like other files.
+// TestH3Places: all writable places have a size limit, even for a user that owns directories without access
+// permissions. A pod has files of the node. One of them is writable, and its size is limited like other files.
 func TestH3Places(t *testing.T) {
 	t.Parallel()
 	for name, of := range users() {
@@ -384,7 +383,7 @@ func TestH3Places(t *testing.T) {
 	}
 }
 
-// TestH3FileSize verifies that the size of a command's files is limited, and that the command gets an error.
+// TestH3FileSize: the size of a command's files is limited, and the command gets an error.
 func TestH3FileSize(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, w.driver, session.Options{})

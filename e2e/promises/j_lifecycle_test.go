@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// TestJ4GivenBack verifies that closing kills the leftover processes of commands, even if the sandbox stays, and
-// whether or not a process holds the output or has a separate session.
+// TestJ4GivenBack: closing kills the leftover processes of commands, even if the sandbox stays, and whether or not a
+// process holds the output or has a separate session.
 func TestJ4GivenBack(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -26,7 +26,7 @@ func TestJ4GivenBack(t *testing.T) {
 	}
 }
 
-// TestJ7Crowd verifies that concurrent callers in one sandbox get their own results.
+// TestJ7Crowd: concurrent callers in one sandbox get their own results.
 func TestJ7Crowd(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())

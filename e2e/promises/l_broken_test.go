@@ -44,8 +44,8 @@ func check(t *testing.T, s *session.Session, line, want string) {
 	}
 }
 
-// TestL4DiskFull verifies that an engine with a full disk causes a typed error, leaves no incomplete objects, and keeps
-// existing data.
+// TestL4DiskFull: an engine with a full disk causes a typed error, leaves no incomplete objects, and keeps existing
+// data.
 func TestL4DiskFull(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "400M", true)
@@ -91,8 +91,8 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 }
 
-// TestL4Reserved verifies that a workspace with a separate file system has its space reserved. On a full disk, it is
-// writable up to its limit, and the data stays. If the disk is too full for a workspace, it is not created.
+// TestL4Reserved: a workspace with a separate file system has its space reserved. On a full disk, it is writable up to
+// its limit, and the data stays. If the disk is too full for a workspace, it is not created.
 func TestL4Reserved(t *testing.T) {
 	t.Parallel()
 	if w.name == "docker" { // monitors the size instead
@@ -141,8 +141,8 @@ func TestL4Reserved(t *testing.T) {
 	x.nothingLeft(t, other)
 }
 
-// TestL7Runtime verifies that a killed shim means a lost sandbox, that a missing runtime is a typed error, and that
-// nothing is left in either case.
+// TestL7Runtime: a killed shim means a lost sandbox, a missing runtime is a typed error, and nothing is left in either
+// case.
 func TestL7Runtime(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "600M", true)

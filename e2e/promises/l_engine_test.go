@@ -92,8 +92,8 @@ func (r *registryServer) push(t testing.TB, repo string) string {
 	return ref
 }
 
-// TestL1DownMeanwhile verifies that calls return typed errors while the engine is cut off. A running command continues
-// when the engine is back.
+// TestL1DownMeanwhile: calls return typed errors while the engine is cut off. A running command continues when the
+// engine is back.
 func TestL1DownMeanwhile(t *testing.T) {
 	t.Parallel()
 	e, ok := w.engine.(served)
@@ -148,7 +148,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 	}
 }
 
-// TestL5PullTimeout verifies that a registry that stops answering blocks an open at most for its timeout.
+// TestL5PullTimeout: a registry that stops answering blocks an open at most for its timeout.
 func TestL5PullTimeout(t *testing.T) {
 	t.Parallel()
 	if _, ok := w.engine.(imaged); !ok {
@@ -174,8 +174,7 @@ func TestL5PullTimeout(t *testing.T) {
 	nothingLeft(t, m.Instance())
 }
 
-// TestL5TagSwapped verifies that a tag that is moved between the check of the image and its use does not lead to the
-// other image.
+// TestL5TagSwapped: a tag that is moved between the check of the image and its use does not lead to the other image.
 func TestL5TagSwapped(t *testing.T) {
 	t.Parallel()
 	images, ok := w.engine.(imaged)

@@ -152,8 +152,7 @@ print(s.getsockname()[0], [socket.inet_ntoa(struct.pack("<L", int(r[2], 16))) fo
 	return f[0], f[1]
 }
 
-// TestM2Closed verifies that private targets of the host, its cloud, and other sandboxes are refused with and without a
-// network.
+// TestM2Closed: private targets of the host, its cloud, and other sandboxes are refused with and without a network.
 func TestM2Closed(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
@@ -207,7 +206,7 @@ func control(t *testing.T, gateway string, neighbour target) {
 	refused(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: h.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, neighbour})
 }
 
-// TestM3AbstractSockets verifies that the host's abstract sockets are in another network namespace.
+// TestM3AbstractSockets: the host's abstract sockets are in another network namespace.
 func TestM3AbstractSockets(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
@@ -229,8 +228,7 @@ func TestM3AbstractSockets(t *testing.T) {
 	})
 }
 
-// TestM4SocketKinds verifies that no socket can be created that could read or forge packets, leave the network, or
-// change it.
+// TestM4SocketKinds: no socket can be created that could read or forge packets, leave the network, or change it.
 func TestM4SocketKinds(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {

@@ -55,8 +55,8 @@ func postureOf(t *testing.T, b *testSandbox) posture {
 	return b.posture.posture
 }
 
-// TestN1Privileges verifies that a process has no capabilities in any set, even as root, cannot gain any, and has a
-// system call filter.
+// TestN1Privileges: a process has no capabilities in any set, even as root, cannot gain any, and has a system call
+// filter.
 func TestN1Privileges(t *testing.T) {
 	t.Parallel()
 	if w.root == nil {
@@ -92,7 +92,7 @@ func unprivileged(t *testing.T, who string, status map[string]string) {
 	}
 }
 
-// TestN3Setuid verifies that the default user is not root, and that root's setuid programs gain nothing.
+// TestN3Setuid: the default user is not root, and root's setuid programs gain nothing.
 func TestN3Setuid(t *testing.T) {
 	t.Parallel()
 	var boxes []*testSandbox
@@ -134,7 +134,7 @@ func TestN3Setuid(t *testing.T) {
 	}
 }
 
-// TestN4Namespaces verifies that no namespace is shared with the host.
+// TestN4Namespaces: no namespace is shared with the host.
 func TestN4Namespaces(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -166,7 +166,7 @@ func TestN4Namespaces(t *testing.T) {
 	})
 }
 
-// TestN5NoSockets verifies that the engine, its sockets, and Workcell's own state are not visible.
+// TestN5NoSockets: the engine, its sockets, and Workcell's own state are not visible.
 func TestN5NoSockets(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -184,8 +184,8 @@ func TestN5NoSockets(t *testing.T) {
 	})
 }
 
-// TestN6Mounts verifies that there are only documented mounts, and that none of them leads to the host or gives
-// privileges. On local, all mounts except devices are nosuid and nodev, and mounts of the host are read-only.
+// TestN6Mounts: there are only documented mounts, and none of them leads to the host or gives privileges. On local, all
+// mounts except devices are nosuid and nodev, and mounts of the host are read-only.
 func TestN6Mounts(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -233,8 +233,7 @@ func TestN6Mounts(t *testing.T) {
 	})
 }
 
-// TestN7KernelFiles verifies that files that describe the host are empty, and that kernel settings cannot be changed,
-// even by root.
+// TestN7KernelFiles: files that describe the host are empty, and kernel settings cannot be changed, even by root.
 func TestN7KernelFiles(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -250,7 +249,7 @@ func TestN7KernelFiles(t *testing.T) {
 	})
 }
 
-// TestN9SystemCalls verifies that system calls that could change the container or attack the kernel are refused.
+// TestN9SystemCalls: system calls that could change the container or attack the kernel are refused.
 func TestN9SystemCalls(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -345,7 +344,7 @@ func TestN10Limits(t *testing.T) {
 	})
 }
 
-// TestN11Descriptors verifies that commands get only their three streams, even if many start at once.
+// TestN11Descriptors: commands get only their three streams, even if many start at once.
 func TestN11Descriptors(t *testing.T) {
 	t.Parallel()
 	const list = "import os, sys\nfor f in sorted(os.listdir('/proc/self/fd'), key=int):\n  try: w = os.readlink('/proc/self/fd/' + f)\n  except OSError: continue\n  if not w.startswith('/proc/'): print(f)"

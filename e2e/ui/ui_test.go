@@ -43,8 +43,8 @@ func (s *stage) seedRuns(n int) {
 	}
 }
 
-// TestOpen verifies that a login link works once, that a second command returns a link of the running server, that
-// 10,000 runs are pages of a list, and that reading needs no script.
+// TestOpen: a login link works once, a second command returns a link of the running server, 10,000 runs are pages of a
+// list, and reading needs no script.
 func TestOpen(t *testing.T) {
 	onEachState(t, func(s *stage) {
 		s.serve()
@@ -61,7 +61,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestWhy verifies that a failed run opens at the step that failed, with the error and the end of the output.
+// TestWhy: a failed run opens at the step that failed, with the error and the end of the output.
 func TestWhy(t *testing.T) {
 	onEachState(t, func(s *stage) {
 		id := s.run(1, "flows/fail.yaml", "--model", scripted)
@@ -72,8 +72,8 @@ func TestWhy(t *testing.T) {
 	})
 }
 
-// TestWatch verifies that a page follows the list of runs, a run, and the output of a command without a reload, even if
-// the server is killed and starts again, and that a hidden page has no connection.
+// TestWatch: a page follows the list of runs, a run, and the output of a command without a reload, even if the server
+// is killed and starts again, and a hidden page has no connection.
 func TestWatch(t *testing.T) {
 	onEachState(t, func(s *stage) {
 		s.serve()
@@ -108,7 +108,7 @@ const nasty = `</script><script>pwned=1</script><img id=hostile src=x onerror="p
 	"\x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil.example/\x1b\\link" +
 	"\u202egnirts\u2066 zero\u200bwidth \ufeff\u0085"
 
-// TestHostileText verifies that no text of a workflow, model, tool, file, or command becomes anything but text.
+// TestHostileText: no text of a workflow, model, tool, file, or command becomes anything but text.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
@@ -157,8 +157,7 @@ func tree(t testing.TB, dir string) string {
 	return out
 }
 
-// TestApply verifies that the page shows every kind of change, and that its preview and its result match the
-// command.
+// TestApply: the page shows every kind of change, and its preview and its result match the command.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")
@@ -200,8 +199,8 @@ func TestApply(t *testing.T) {
 	}})
 }
 
-// TestApprove verifies that the calls of a run appear on open pages, that a user answers them from the keyboard, that one
-// of several concurrent answers counts, and that the questions of a killed run are no longer open.
+// TestApprove: the calls of a run appear on open pages, a user answers them from the keyboard, one of
+// several concurrent answers counts, and the questions of a killed run are no longer open.
 func TestApprove(t *testing.T) {
 	onEachState(t, func(s *stage) {
 		s.serve()
@@ -228,8 +227,8 @@ func TestApprove(t *testing.T) {
 	})
 }
 
-// TestStrangers verifies that pages of other origins, foreign host names, and old cookies reach nothing, and that a
-// read-only server has no actions.
+// TestStrangers: pages of other origins, foreign host names, and old cookies reach nothing, and a read-only server has
+// no actions.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")

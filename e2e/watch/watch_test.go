@@ -95,8 +95,8 @@ func open(t *testing.T, m *session.Manager, user string) *session.Session {
 	return s
 }
 
-// TestWatch verifies that a manager gets events for the sandboxes of another manager with the same instance: existing,
-// new, and removed sandboxes, and sandboxes ended from outside.
+// TestWatch: a manager gets events for the sandboxes of another manager with the same instance: existing, new, and
+// removed sandboxes, and sandboxes ended from outside.
 func TestWatch(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
@@ -119,7 +119,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchEnds verifies that leaving the loop, closing the manager, and an unavailable engine end a watch.
+// TestWatchEnds: leaving the loop, closing the manager, and an unavailable engine end a watch.
 func TestWatchEnds(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
@@ -143,7 +143,7 @@ func TestWatchEnds(t *testing.T) {
 	})
 }
 
-// TestWatchGap verifies that a watch continues after a failed check, and reports that it may have missed changes.
+// TestWatchGap: a watch continues after a failed check, and reports that it may have missed changes.
 func TestWatchGap(t *testing.T) {
 	t.Parallel()
 	b, err := memory.New(nil)

@@ -48,8 +48,8 @@ func (m *machine) gone(t *testing.T, id string) {
 	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sandbox", "ls"), id[:12]) })
 }
 
-// TestElsewhere verifies that a run detached on one host is executed on another host, with all of its files, even after
-// they are deleted on the first host. Its log, its patch, and its outputs are available on the first host.
+// TestElsewhere: a run detached on one host is executed on another host, with all of its files, even after they are
+// deleted on the first host. Its log, its patch, and its outputs are available on the first host.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -106,7 +106,7 @@ input: {type: object, properties: {name: {type: string}}}
 	}
 }
 
-// TestFailedRun verifies that following the log of a failed run exits with the run's exit code.
+// TestFailedRun: following the log of a failed run exits with the run's exit code.
 func TestFailedRun(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -118,7 +118,7 @@ func TestFailedRun(t *testing.T) {
 	}
 }
 
-// TestGracefulEnd verifies that a worker that is stopped hands over its runs immediately, with their sandboxes. With
+// TestGracefulEnd: a worker that is stopped hands over its runs immediately, with their sandboxes. With
 // --grace, the runs get time to end.
 func TestGracefulEnd(t *testing.T) {
 	t.Parallel()
@@ -149,8 +149,8 @@ func TestGracefulEnd(t *testing.T) {
 	}
 }
 
-// TestCancelled verifies that a run can be canceled from another host while it is queued, while a worker runs it, and
-// after its worker was killed.
+// TestCancelled: a run can be canceled from another host while it is queued, while a worker runs it, and after its
+// worker was killed.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -213,8 +213,7 @@ func TestCancelledElsewhere(t *testing.T) {
 	there.gone(t, run)
 }
 
-// TestFilesGone verifies that a run fails with an appropriate error if its sandbox was removed while no process had the
-// run.
+// TestFilesGone: a run fails with an appropriate error if its sandbox was removed while no process had the run.
 func TestFilesGone(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -234,8 +233,7 @@ func TestFilesGone(t *testing.T) {
 	}
 }
 
-// TestOutOfTheQueue verifies that a failed run with checkpoints is tried only once, and that a user can restart it from
-// an earlier step.
+// TestOutOfTheQueue: a failed run with checkpoints is tried only once, and a user can restart it from an earlier step.
 func TestOutOfTheQueue(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -268,8 +266,8 @@ func tampered(t *testing.T, m *machine, id, key, value string) {
 	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '%s')::text`, key, value)))
 }
 
-// TestHandedToWorkers verifies that a run that was not detached, and whose process was killed, can be added to the
-// queue. A worker continues it with its original workspace.
+// TestHandedToWorkers: a run that was not detached, and whose process was killed, can be added to the queue. A worker
+// continues it with its original workspace.
 func TestHandedToWorkers(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -313,7 +311,7 @@ func TestHandedToWorkers(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeItBegan verifies that a run is not lost if a worker is killed while it takes the run.
+// TestKilledBeforeItBegan: a run is not lost if a worker is killed while it takes the run.
 func TestKilledBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -338,8 +336,8 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 	checkRun(t, there, id)
 }
 
-// TestDatabaseRestarts verifies that runs continue after the database server was killed and restarted, and that runs
-// detached afterwards are executed.
+// TestDatabaseRestarts: runs continue after the database server was killed and restarted, and runs detached afterwards
+// are executed.
 func TestDatabaseRestarts(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -375,8 +373,8 @@ func outages() []time.Duration {
 	return []time.Duration{80 * time.Second}
 }
 
-// TestDatabaseAway verifies that runs outlive an outage of the database, whether the server was stopped or did not
-// answer. One or two workers resume all of them in their sandboxes.
+// TestDatabaseAway: runs outlive an outage of the database, whether the server was stopped or did not answer. One or
+// two workers resume all of them in their sandboxes.
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 	for way, away := range map[string]func(*pgtest.Server) (back func()){
@@ -421,8 +419,7 @@ func TestDatabaseAway(t *testing.T) {
 	}
 }
 
-// TestCannotHere verifies that a worker that cannot execute a run writes the reason to the log, and that another worker
-// executes the run.
+// TestCannotHere: a worker that cannot execute a run writes the reason to the log, and another worker executes the run.
 func TestCannotHere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -444,8 +441,8 @@ func TestCannotHere(t *testing.T) {
 	}
 }
 
-// TestHostileDatabase verifies that a writer of the database cannot access files on a worker's host, and cannot choose
-// its backend or script.
+// TestHostileDatabase: a writer of the database cannot access files on a worker's host, and cannot choose its backend
+// or script.
 func TestHostileDatabase(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -469,7 +466,7 @@ func TestHostileDatabase(t *testing.T) {
 	}
 }
 
-// TestTooLarge verifies that files above the size limit are rejected before the run is created.
+// TestTooLarge: files above the size limit are rejected before the run is created.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	here, _ := pair(t)

@@ -44,7 +44,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestBudget verifies that counts may neither rise nor stay below their budget, and that exceptions require a reason.
+// TestBudget: counts may neither rise nor stay below their budget, and exceptions require a reason.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -95,7 +95,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestCommits verifies that only commits after the one that added the check count, and that a commit can be excused.
+// TestCommits: only commits after the one that added the check count, and a commit can be excused.
 func TestCommits(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

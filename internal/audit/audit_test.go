@@ -75,7 +75,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestSettingsOnce verifies that only the first record of a policy has its settings.
+// TestSettingsOnce: only the first record of a policy has its settings.
 func TestSettingsOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
@@ -99,7 +99,7 @@ func TestSettingsOnce(t *testing.T) {
 	}
 }
 
-// TestSharedFile verifies that several logs on one file, as of several processes, lose and mix no records.
+// TestSharedFile: several logs on one file, as of several processes, lose and mix no records.
 func TestSharedFile(t *testing.T) {
 	t.Parallel()
 	const writers, each = 4, 200

@@ -27,8 +27,8 @@ func asks(ctx context.Context) (int, error) {
 	}
 }
 
-// TestNobodyComesBack verifies that work ends with its first question if no answer arrives, regardless of how many
-// questions would follow.
+// TestNobodyComesBack: work ends with its first question if no answer arrives, regardless of how many questions would
+// follow.
 func TestNobodyComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestNobodyComesBack(t *testing.T) {
 	})
 }
 
-// TestWaitIsCancelled verifies that canceling a call that waits ends the work, and that a late answer does not block.
+// TestWaitIsCancelled: canceling a call that waits ends the work, and a late answer does not block.
 func TestWaitIsCancelled(t *testing.T) {
 	t.Parallel()
 	held := 0
@@ -61,8 +61,7 @@ func TestWaitIsCancelled(t *testing.T) {
 	q.Answer(hosttools.Decision{Allow: true})
 }
 
-// TestRounds verifies that a round can be taken once and only by its owner, and that a round is removed after its work
-// has ended.
+// TestRounds: a round can be taken once and only by its owner, and a round is removed after its work has ended.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	type rounds = interrupt.Rounds[*interrupt.Job[int]]

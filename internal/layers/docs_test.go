@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestGuaranteesNameTests verifies that each test named in docs/security/guarantees.md exists.
+// TestGuaranteesNameTests: each test named in docs/security/guarantees.md exists.
 func TestGuaranteesNameTests(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -40,8 +40,8 @@ func TestGuaranteesNameTests(t *testing.T) {
 	}
 }
 
-// TestArchitectureNamesPackages verifies that the table in ARCHITECTURE.md contains every package, and no name without
-// packages. A package belongs to the longest name that matches. "x/..." means x and everything below it.
+// TestArchitectureNamesPackages: the table in ARCHITECTURE.md contains every package, and no name without packages. A
+// package belongs to the longest name that matches. "x/..." means x and everything below it.
 func TestArchitectureNamesPackages(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -187,8 +187,7 @@ func TestImportsPointDownwards(t *testing.T) {
 	}
 }
 
-// TestVerdict verifies that the rules refuse imports. Otherwise, a rule that allows everything would pass the test
-// above.
+// TestVerdict: the rules refuse imports. Otherwise, a rule that allows everything would pass the test above.
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 	rules := layers()
@@ -240,7 +239,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestDependenciesAreExplained verifies that docs/contributing/rationale.md explains every direct dependency.
+// TestDependenciesAreExplained: docs/contributing/rationale.md explains every direct dependency.
 func TestDependenciesAreExplained(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -259,8 +258,8 @@ func TestDependenciesAreExplained(t *testing.T) {
 	}
 }
 
-// TestLintConfigIsYAML verifies that the lint configuration is valid YAML, because `make lint` is not part of the
-// tests. The configuration contains the same rules for editors.
+// TestLintConfigIsYAML: the lint configuration is valid YAML, because `make lint` is not part of the tests. The
+// configuration contains the same rules for editors.
 func TestLintConfigIsYAML(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "..", ".golangci.yml"))

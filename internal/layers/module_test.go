@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestModuleCanBePublished verifies that module proxies and `go install` accept a version of this tree.
-// `hack/release.sh install` tries the complete process.
+// TestModuleCanBePublished: module proxies and `go install` accept a version of this tree. `hack/release.sh install`
+// tries the complete process.
 func TestModuleCanBePublished(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -57,8 +57,8 @@ func count(t *testing.T, db *postgres.DB) (n int64) {
 	return n
 }
 
-// TestMigrations verifies that concurrent openers of a new database create its tables once, and that tables of a newer
-// program are refused.
+// TestMigrations: concurrent openers of a new database create its tables once, and tables of a newer program are
+// refused.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -85,7 +85,7 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// TestAddress verifies that errors about a URL contain the problem and not the password.
+// TestAddress: errors about a URL contain the problem and not the password.
 func TestAddress(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]error{
@@ -100,7 +100,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestConnectionLimit verifies that the error contains the server's reason if no connection becomes free in time.
+// TestConnectionLimit: the error contains the server's reason if no connection becomes free in time.
 func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
 	address, role := pgtest.Database(t), "limited_"+strings.ToLower(rand.Text())
@@ -121,7 +121,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// TestCloseSilent verifies that Close returns soon if the server accepts connections but does not respond.
+// TestCloseSilent: Close returns soon if the server accepts connections but does not respond.
 func TestCloseSilent(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,8 +156,7 @@ func TestCloseSilent(t *testing.T) {
 	}
 }
 
-// TestOwnerDies verifies that an owner that is not renewed is dead after its lease, for itself and for all other
-// processes.
+// TestOwnerDies: an owner that is not renewed is dead after its lease, for itself and for all other processes.
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -190,8 +189,7 @@ func TestOwnerDies(t *testing.T) {
 	must(t, renewed.Leave())
 }
 
-// TestOwnerLostInTime verifies that an owner that was not renewed is lost at its deadline, even if no renewal has
-// failed yet.
+// TestOwnerLostInTime: an owner that was not renewed is lost at its deadline, even if no renewal has failed yet.
 func TestOwnerLostInTime(t *testing.T) {
 	t.Parallel()
 	db := open(t, pgtest.Database(t))
@@ -205,7 +203,7 @@ func TestOwnerLostInTime(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestClaim verifies that only one process has a claim at a time, and that a lost connection releases it.
+// TestClaim: only one process has a claim at a time, and a lost connection releases it.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -228,8 +226,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestServerKilled verifies that writers wait while the server is killed and restarted, and that acknowledged writes
-// are neither lost nor repeated. Owners stay alive, because the server's downtime does not count.
+// TestServerKilled: writers wait while the server is killed and restarted, and acknowledged writes are neither lost nor
+// repeated. Owners stay alive, because the server's downtime does not count.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -271,8 +269,8 @@ func TestServerKilled(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestFailover verifies that writers continue at the standby after the primary was killed, and that the standby has
-// each acknowledged write exactly once.
+// TestFailover: writers continue at the standby after the primary was killed, and the standby has each acknowledged
+// write exactly once.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -314,7 +312,7 @@ func TestFailover(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestConnectionsCut verifies that calls have an effect exactly once if the server closes their connections.
+// TestConnectionsCut: calls have an effect exactly once if the server closes their connections.
 func TestConnectionsCut(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -347,8 +345,7 @@ func TestConnectionsCut(t *testing.T) {
 	}
 }
 
-// TestNoRoomForConnections verifies that calls wait while the server's connections or the pool's connections are all in
-// use.
+// TestNoRoomForConnections: calls wait while the server's connections or the pool's connections are all in use.
 func TestNoRoomForConnections(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t, "max_connections = 5", "superuser_reserved_connections = 0")
@@ -381,8 +378,8 @@ func TestNoRoomForConnections(t *testing.T) {
 	}
 }
 
-// TestListen verifies that a listener is first notified that it listens, receives notifications, and notices the loss
-// of its connection.
+// TestListen: a listener is first notified that it listens, receives notifications, and notices the loss of its
+// connection.
 func TestListen(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -404,8 +401,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestConnectionFallsSilent verifies that a connection that stops responding in a transaction is closed and that the
-// call is repeated on a new connection.
+// TestConnectionFallsSilent: a connection that stops responding in a transaction is closed, and the call is repeated on
+// a new connection.
 func TestConnectionFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t, pgtest.Database(t))
@@ -483,8 +480,8 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestReadOnlyServer verifies that calls on connections to a read-only server are repeated on the server to which the
-// address leads now.
+// TestReadOnlyServer: calls on connections to a read-only server are repeated on the server to which the address leads
+// now.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.NewServer(t)
@@ -499,7 +496,7 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 }
 
-// TestLockedTable verifies that calls wait for a lock even if it is held for longer than the server's lock timeout.
+// TestLockedTable: calls wait for a lock even if it is held for longer than the server's lock timeout.
 func TestLockedTable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -524,9 +521,9 @@ func TestLockedTable(t *testing.T) {
 	}
 }
 
-// TestOwnerCutOff verifies that an owner that cannot reach the server is lost before other processes may treat it as
-// dead. The owner's process then stops waiting for the server. If the server becomes reachable and no process checked
-// the owner, the owner is renewed.
+// TestOwnerCutOff: an owner that cannot reach the server is lost before other processes may treat it as dead. The
+// owner's process then stops waiting for the server. If the server becomes reachable and no process checked the owner,
+// the owner is renewed.
 func TestOwnerCutOff(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -549,7 +546,7 @@ func TestOwnerCutOff(t *testing.T) {
 	must(t, owner.Leave())
 }
 
-// TestRenewalNeedsNoRoom verifies that an owner is renewed even if all connections of the pool are in use.
+// TestRenewalNeedsNoRoom: an owner is renewed even if all connections of the pool are in use.
 func TestRenewalNeedsNoRoom(t *testing.T) {
 	t.Parallel()
 	db := open(t, pgtest.Database(t)+"&pool_max_conns=1")

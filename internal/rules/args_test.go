@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/rules"
 )
 
-// TestFillArgs verifies that a value becomes part of one argument, and that placeholders in the value are not replaced.
+// TestFillArgs: a value becomes part of one argument, and placeholders in the value are not replaced.
 func TestFillArgs(t *testing.T) {
 	values := map[string]string{rules.ArgPrompt: "{model} $(x) 'y' \n-z", rules.ArgModel: "m", rules.ArgSystem: ""}
 	got, err := rules.FillArgs([]string{"agent", "--ask={prompt}", "{prompt}{model}", "{system}", "{{prompt}}", `{"a":{}}`, "{}"}, values)

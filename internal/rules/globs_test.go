@@ -85,8 +85,7 @@ func TestGlobFiles(t *testing.T) {
 	}
 }
 
-// FuzzGlob verifies that patterns and paths never cause a panic, and that Enter accepts the parent directories of
-// matching paths.
+// FuzzGlob: patterns and paths never cause a panic, and Enter accepts the parent directories of matching paths.
 func FuzzGlob(f *testing.F) {
 	f.Add("dist/**", "dist/a/b")
 	f.Add("{a,b/c}/*?", "b/c/d")

@@ -104,7 +104,7 @@ func TestHostProblems(t *testing.T) {
 	}
 }
 
-// FuzzParseHost verifies that a valid rule matches only hosts that its text contains.
+// FuzzParseHost: a valid rule matches only hosts that its text contains.
 func FuzzParseHost(f *testing.F) {
 	for _, seed := range []string{"a.org", "*.a.org:443", "[::1]:80", "::1", "registry:go", "1.2.3.4", "a.org.", "A.ORG:1", "["} {
 		f.Add(seed, "a.org")

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestNames verifies that package names in registries are allowed, and that names with another meaning for pip or npm
-// are refused.
+// TestNames: package names in registries are allowed, and names with another meaning for pip or npm are refused.
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		list     func([]string) Environment
@@ -39,7 +38,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzNames verifies that shells, pip, and npm treat an allowed entry only as a name and versions.
+// FuzzNames: shells, pip, and npm treat an allowed entry only as a name and versions.
 func FuzzNames(f *testing.F) {
 	f.Add("requests>=2.31,<3")
 	f.Add("@types/node@20")

@@ -31,7 +31,7 @@ func TestToolPattern(t *testing.T) {
 	}
 }
 
-// FuzzToolPattern verifies that a * matches any text, by comparison with a regular expression.
+// FuzzToolPattern: a * matches any text, by comparison with a regular expression.
 func FuzzToolPattern(f *testing.F) {
 	f.Add("get_*_by*", "get_issue_by_id")
 	f.Add("*a*aa", "aaa")

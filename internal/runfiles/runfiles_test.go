@@ -22,8 +22,8 @@ var must = checktest.Must
 
 func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
 
-// TestSaveAndOpen verifies that stored results are read back, including names that a sandbox may choose, and that only
-// the user can read them.
+// TestSaveAndOpen: stored results are read back, including names that a sandbox may choose, and only the user can read
+// them.
 func TestSaveAndOpen(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(filepath.Join(t.TempDir(), "runs"))
@@ -74,8 +74,7 @@ func TestSaveAndOpen(t *testing.T) {
 	}
 }
 
-// TestTooMuchKept verifies that a small archive that unpacks to a huge size is refused. A database may contain such an
-// archive.
+// TestTooMuchKept: a small archive that unpacks to a huge size is refused. A database may contain such an archive.
 func TestTooMuchKept(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
@@ -107,7 +106,7 @@ func TestNothingKept(t *testing.T) {
 	}
 }
 
-// TestPrune verifies that old files are deleted unless their run is still known.
+// TestPrune: old files are deleted unless their run is still known.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
@@ -129,7 +128,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun verifies that a run ID with a pattern or a path cannot match another run.
+// TestRemoveBegun: a run ID with a pattern or a path cannot match another run.
 func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())

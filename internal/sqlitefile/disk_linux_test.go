@@ -23,7 +23,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// TestFullDisk verifies that a write to a full disk returns ErrFull and that earlier writes are kept.
+// TestFullDisk: a write to a full disk returns ErrFull, and earlier writes are kept.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(smallDisk(t), "state.db")

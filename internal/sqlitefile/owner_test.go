@@ -76,7 +76,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestKilledOwner verifies that an owner lives exactly as long as its process.
+// TestKilledOwner: an owner lives exactly as long as its process.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -104,8 +104,7 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
-// TestOwnersElsewhere verifies that the owners of a file with a relative path are found after the process changes its
-// directory.
+// TestOwnersElsewhere: the owners of a file with a relative path are found after the process changes its directory.
 func TestOwnersElsewhere(t *testing.T) { // not parallel, because the directory belongs to the whole process
 	t.Chdir(t.TempDir())
 	f := open(t, "state.db", notes())
@@ -154,8 +153,7 @@ func TestOwnersTogether(t *testing.T) {
 	}
 }
 
-// TestAwaitEnd verifies that AwaitEnd notices every kind of end of an owner, and returns at once if the owner has
-// ended.
+// TestAwaitEnd: AwaitEnd notices every kind of end of an owner, and returns at once if the owner has ended.
 func TestAwaitEnd(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -185,7 +183,7 @@ func TestAwaitEnd(t *testing.T) {
 	}
 }
 
-// TestClaim verifies that only one owner has a name at a time, and that a dead owner loses its name.
+// TestClaim: only one owner has a name at a time, and a dead owner loses its name.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")

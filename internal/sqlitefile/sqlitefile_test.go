@@ -207,7 +207,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// TestWaitsForOthers verifies that a writer waits for another process's transaction, but not longer than its context.
+// TestWaitsForOthers: a writer waits for another process's transaction, but not longer than its context.
 func TestWaitsForOthers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -239,7 +239,7 @@ func (e ending) Value() (driver.Value, error) {
 	return "kept", nil
 }
 
-// TestContextEndsDuringStatement verifies that Exec reports the effect of a statement during which its context ends.
+// TestContextEndsDuringStatement: Exec reports the effect of a statement during which its context ends.
 func TestContextEndsDuringStatement(t *testing.T) {
 	t.Parallel()
 	f := open(t, filepath.Join(t.TempDir(), "state.db"), notes())

@@ -53,7 +53,7 @@ func inCode(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestDocumentation verifies that docs/reference/telemetry.md lists the same names as the code.
+// TestDocumentation: docs/reference/telemetry.md lists the same names as the code.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	code := inCode(t)

@@ -9,8 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestAnExplicitNo verifies that an explicit "no" in a request overrides a base, and that an explicit "no" in a base
-// overrides a request.
+// TestAnExplicitNo: an explicit "no" in a request overrides a base, and an explicit "no" in a base overrides a request.
 func TestAnExplicitNo(t *testing.T) {
 	t.Parallel()
 	base := session.Request{Network: backend.NetworkBridge, Root: backend.RootWritable}
