@@ -80,7 +80,7 @@ func text(v *commonpb.AnyValue) string {
 	return fmt.Sprint(v)
 }
 
-// wait returns a complete trace. The command sends its last spans before it exits.
+// wait returns a complete trace. The command sends the last spans before it exits.
 func (c *collector) wait(t *testing.T, id string) *jaegerapi.Trace {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

@@ -21,7 +21,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// buildCLI builds the command and returns its path.
+// buildCLI builds the command and returns the path.
 func buildCLI(t *testing.T) string {
 	t.Helper()
 	path, err := commandtest.Build(t.TempDir())

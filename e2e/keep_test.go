@@ -14,7 +14,7 @@ import (
 )
 
 // TestContainerPerRequest: with keep: workspace, a coding agent has a new container in each of two runs, and none in
-// between. Its workspace and its conversation are kept.
+// between. The workspace and the conversation are kept.
 func TestContainerPerRequest(t *testing.T) {
 	t.Parallel()
 	bin, dir := buildCLI(t), t.TempDir()

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record/postgres"
 )
 
-// programEnv makes the test binary run as the other program. Its value has the URL of the database, and whether the
+// programEnv makes the test binary run as the other program. The value has the URL of the database, and whether the
 // program joins.
 const programEnv = "WORKCELL_TEST_PROGRAM"
 
@@ -61,9 +61,8 @@ func ownerOf(t *testing.T, url, id string) string {
 	return rec.Owner
 }
 
-// TestTwoPrograms verifies two programs that use the library with one database and open the same name. With
-// Options.Join, both use one sandbox, even if one of them is killed. Without it, the second gets an error and connects
-// instead.
+// TestTwoPrograms verifies two programs with the library and one database, which open the same name. With Options.Join,
+// both use one sandbox, even if one of them is killed. Without it, the second gets an error and connects instead.
 func TestTwoPrograms(t *testing.T) {
 	t.Parallel()
 	key, req := session.UserKey("lab"), session.Request{Image: "workcell/python:3.11"}
@@ -72,7 +71,7 @@ func TestTwoPrograms(t *testing.T) {
 		must(t, err)
 		say(t, s, "echo first > file")
 		fmt.Println("opened", s.ID())
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed or its input is closed
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed or the input is closed
 		must(t, s.Close(t.Context()))
 		return
 	}
@@ -107,7 +106,7 @@ func TestTwoPrograms(t *testing.T) {
 				if got := say(t, s, "cat file"); got != "first\n" {
 					t.Errorf("the file says %q", got)
 				}
-				_ = in.Close() // the program ends, and closes its sandbox
+				_ = in.Close() // the program ends, and closes the sandbox
 				if err := <-ended; err != nil {
 					t.Errorf("the other program: %v", err)
 				}
@@ -127,7 +126,7 @@ func TestTwoPrograms(t *testing.T) {
 				if got := say(t, s, "cat file"); got != "first\n" {
 					t.Errorf("after the other was killed the file says %q", got)
 				}
-				// After its lease has expired, the next program that opens the sandbox adopts it.
+				// After the lease has expired, the next opener adopts the sandbox.
 				for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
 					third := library(t, url, true)
 					again, created, err := third.Open(t.Context(), key, req)

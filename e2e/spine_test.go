@@ -15,25 +15,25 @@ import (
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 )
 
-// mapping maps the official images in the examples to the images that the tests build.
+// mapping maps the official images in the examples to the images built for the tests.
 var mapping = []string{
 	"--map-image", "python:3.11-slim=workcell/python:3.11",
 	"--map-image", "node:20-slim=workcell/node:22",
 	"--map-image", "debian:bookworm-slim=workcell/debian:12",
 }
 
-// engines are the backends that every workflow runs on.
+// engines are the backends for every workflow.
 var engines = []string{"docker", "containerd", "local"}
 
-// spine is an example workflow and the expected properties of its runs on every engine.
+// spine is an example workflow and the expected properties of the runs on every engine.
 type spine struct {
 	workflow string
 	agents   []string
-	sandbox  int // number of sandboxes that the run creates
+	sandbox  int // number of sandboxes created by the run
 }
 
-// TestWorkflowIsOneTrace runs every example workflow on every engine, with a collector that receives its trace. Outputs
-// and traces must be the same on all engines, except for the driver's name.
+// TestWorkflowIsOneTrace runs every example workflow on every engine, with a collector for the trace. Outputs and
+// traces must be the same on all engines, except for the driver's name.
 func TestWorkflowIsOneTrace(t *testing.T) {
 	bin, collector := buildCLI(t), newCollector(t)
 	for _, test := range []spine{
@@ -67,14 +67,14 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 	}
 }
 
-// result is the output of a run, without values that differ between runs.
+// result is the output of a run, without the values specific to one run.
 type result struct {
 	Outcome string `json:"outcome"`
 	Output  any    `json:"output"`
 	Steps   int    `json:"steps"`
 }
 
-// run runs the workflow on an engine, checks its trace, and returns both.
+// run runs the workflow on an engine, checks the trace, and returns both.
 func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jaegerapi.Trace) {
 	out := runCLI(t, bin, []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + c.address, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
@@ -108,7 +108,7 @@ func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jae
 		if len(models) == 0 {
 			t.Errorf("no model span of agent %s", agent)
 		}
-		for _, model := range models { // Genkit's generation spans are between the agent and its model
+		for _, model := range models { // Genkit's generation spans are between the agent and the model
 			if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "invoke_agent "+agent) {
 				t.Errorf("the model of %s is below %v", agent, above)
 			}
@@ -215,7 +215,7 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 	}
 }
 
-// checkGenAI classifies the trace like Jaeger's UI (jaegertracing/jaeger-ui, its GenAI view). A trace with any gen_ai.
+// checkGenAI classifies the trace like Jaeger's UI (jaegertracing/jaeger-ui, the GenAI view). A trace with any gen_ai.
 // attribute is a trace of generative AI. gen_ai.operation.name determines whether a span is an agent, a model, or a
 // tool. The tokens in the header are the sum over the models.
 func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
@@ -259,7 +259,7 @@ func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
 	}
 }
 
-// checkSandboxes verifies the number of sandboxes that the run created, and that every command ran in one of them.
+// checkSandboxes verifies the number of sandboxes created by the run. Every command must have run in one of them.
 func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int, engine string) {
 	t.Helper()
 	ids := map[string]bool{}
@@ -271,8 +271,8 @@ func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int, engine string
 	}
 }
 
-// checkNoContents verifies that our own attributes are in the list of allowed attributes, and contain no text of the
-// run.
+// checkNoContents verifies our own attributes. They must be in the list of allowed attributes, and contain no text of
+// the run.
 func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	t.Helper()
 	for _, s := range tree.Spans {
@@ -288,8 +288,8 @@ func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	}
 }
 
-// checkNothingLeft verifies that the run left nothing on any engine, and that the local backend has no leftover files
-// or processes of the run.
+// checkNothingLeft verifies that the run left nothing on any engine, including files and processes of the local
+// backend.
 func checkNothingLeft(t *testing.T, runID string) {
 	t.Helper()
 	label := "dev.workcell.run=" + runID

@@ -48,8 +48,8 @@ func startJaeger(t *testing.T) jaeger {
 	return jaeger{"127.0.0.1:" + ports[0], "127.0.0.1:" + ports[1], "http://127.0.0.1:" + ports[2]}
 }
 
-// TestJaeger runs a workflow that exports its trace to a real Jaeger, and a workflow whose stored trace is sent to
-// Jaeger later. Jaeger must show the same for both.
+// TestJaeger runs a workflow with a trace export to a real Jaeger, and a workflow whose stored trace is sent to Jaeger
+// later. Jaeger must show the same for both.
 func TestJaeger(t *testing.T) {
 	bin, jaeger := buildCLI(t), startJaeger(t)
 	t.Run("exported", func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestJaeger(t *testing.T) {
 	})
 }
 
-// debugAndFix runs the example and returns the id of the run and the id of its stored trace.
+// debugAndFix runs the example and returns the id of the run and the id of the stored trace.
 func debugAndFix(t *testing.T, bin string, state []string) (run, trace string) {
 	t.Helper()
 	out := runCLI(t, bin, state, append([]string{

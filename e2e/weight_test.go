@@ -12,7 +12,7 @@ import (
 // build`, with symbols.
 const maxLibraryBytes = 20 << 20
 
-// sandboxProgram is a minimal program that uses the library.
+// sandboxProgram is a minimal program with the library.
 const sandboxProgram = `package main
 
 import (
@@ -52,7 +52,7 @@ func main() {
 // MCP, database, or OpenTelemetry SDK.
 func TestLibraryWeight(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp(root(t), ".readme-") // inside the module, so that it is built from this tree
+	dir, err := os.MkdirTemp(root(t), ".readme-") // inside the module, to ensure that it is built from this tree
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(sandboxProgram), 0o644))

@@ -1,5 +1,5 @@
-// Package environment installs software for sandboxes: Python and npm packages, and files that shell commands create.
-// Pass a Builder to session.Options.Environments. See docs/guides/packages-and-caches.md.
+// Package environment installs software for sandboxes: Python and npm packages, and the files created by shell
+// commands. Pass a Builder to session.Options.Environments. See docs/guides/packages-and-caches.md.
 //
 //	gateway, err := egress.New(nil)
 //	builder, err := environment.New(&environment.Options{Dir: dir})
@@ -31,7 +31,7 @@ import (
 	"github.com/workcell-dev/workcell/session/admin"
 )
 
-// version is part of every recipe, so that environments of a version with other installation steps are not reused.
+// version is part of every recipe, to avoid the reuse of environments of a version with other installation steps.
 const version = "1"
 
 // DefaultTimeout is the default timeout of an installation.
@@ -42,11 +42,11 @@ const lockPause = 100 * time.Millisecond
 
 // Options configure a Builder. Zero fields have defaults.
 type Options struct {
-	// Dir is a directory for locks and for the times of last use. Processes that share Dir do not install the same
+	// Dir is a directory for locks and for the times of last use. Processes with the same Dir do not install the same
 	// environment twice. If empty, processes do not coordinate.
 	Dir string
-	// PipIndex and NpmRegistry are http or https addresses that replace pypi.org's index and npm's registry. If empty,
-	// the image's settings apply.
+	// PipIndex and NpmRegistry are http or https addresses of replacements for pypi.org's index and npm's registry. If
+	// empty, the image's settings apply.
 	PipIndex, NpmRegistry string
 	// Timeout is the timeout of an installation. If zero, it is DefaultTimeout.
 	Timeout time.Duration
@@ -93,7 +93,7 @@ const (
 // source is a package registry.
 type source struct {
 	address string // if empty, the image's setting applies
-	rule    string // egress rule that allows access to it
+	rule    string // egress rule for access to it
 	plain   string // host and port of an address without TLS
 }
 
@@ -119,7 +119,7 @@ func parseSource(preset, address string) (source, error) {
 	return s, nil
 }
 
-// Recipe returns the id of an environment and the hosts that its installation needs.
+// Recipe returns the id of an environment and the hosts needed for the installation.
 func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hosts sandbox.Egress) {
 	hosts = sandbox.Egress{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)}
 	var from []string
@@ -177,7 +177,7 @@ func (b *Builder) lockFile(ctx context.Context, recipe string, release func()) (
 // file returns the file whose modification time is the time of the recipe's last use.
 func (b *Builder) file(recipe string) string { return filepath.Join(b.o.Dir, filepath.Base(recipe)) }
 
-// Used records that a sandbox uses an environment. If that fails, the environment only seems to be older.
+// Used records the use of an environment by a sandbox. If that fails, the environment only seems to be older.
 func (b *Builder) Used(recipe string) {
 	if b.o.Dir == "" {
 		return
@@ -203,8 +203,8 @@ func (b *Builder) LastUsed(recipe string) time.Time {
 }
 
 // Reclaim selects environments from admin.Environments to delete. It selects superseded environments and environments
-// that were unused for age. Of the others, it selects the longest unused ones, until the remaining environments need no
-// more than most bytes.
+// unused for age. Of the others, it selects the longest unused ones, until the remaining environments need no more than
+// most bytes.
 func Reclaim(list []admin.Environment, now time.Time, age time.Duration, most int64) (reclaim []admin.Environment) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b admin.Environment) int { return b.LastUsed.Compare(a.LastUsed) })

@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session/admin"
 )
 
-// Reclaim selects environments that have not been used for a week, or that exceed 1 GiB together.
+// Reclaim selects environments unused for a week, or larger than 1 GiB together.
 func ExampleReclaim() {
 	now := time.Now()
 	list := []admin.Environment{

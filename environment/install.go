@@ -34,7 +34,7 @@ type step struct {
 	env  map[string]string
 }
 
-// Install runs the setup commands and installs the packages in a sandbox that was created for this purpose.
+// Install runs the setup commands and installs the packages in a sandbox created for this purpose.
 func (b *Builder) Install(ctx context.Context, s *session.Session, e session.Environment) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.o.Timeout, errTimeout)
 	defer cancel()
@@ -46,10 +46,10 @@ func (b *Builder) Install(ctx context.Context, s *session.Session, e session.Env
 	return nil
 }
 
-// errTimeout is the cause of the end of Install's context at its timeout.
+// errTimeout is the cause of the end of Install's context at the timeout.
 var errTimeout = errors.New("the installation took too long")
 
-// steps returns the commands that install an environment.
+// steps returns the installation commands of an environment.
 func (b *Builder) steps(e session.Environment) []step {
 	list := []step{{name: "creating a directory", argv: []string{"mkdir", "-p", temp, dir + "/bin"}}}
 	for i, line := range e.Setup {
@@ -64,7 +64,7 @@ func (b *Builder) steps(e session.Environment) []step {
 	return append(list, step{name: "removing temporary files", argv: []string{"rm", "-rf", temp}})
 }
 
-// pip returns the command that installs Python packages. It installs only wheels, so that no package code runs.
+// pip returns the command for installing Python packages. It installs only wheels, to avoid running code of packages.
 func (b *Builder) pip(packages []string) []string {
 	argv := []string{
 		"python3", "-m", "pip", "install", "--only-binary=:all:", "--target", dir + "/python", "--no-input", "--no-cache-dir",
@@ -79,7 +79,7 @@ func (b *Builder) pip(packages []string) []string {
 	return append(append(argv, "--"), packages...)
 }
 
-// npm returns the command that installs npm packages without running their scripts.
+// npm returns the command for installing npm packages without running their scripts.
 func (b *Builder) npm(packages []string) []string {
 	argv := []string{
 		"npm", "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-package-lock",

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/otelgenai"
 )
 
-// A processor gives Genkit's spans the names that OpenTelemetry defines, and removes prompts and answers.
+// A processor gives Genkit's spans OpenTelemetry's names, and removes prompts and answers.
 func ExampleNewProcessor() {
 	spans := tracetest.NewInMemoryExporter()
 	next := sdktrace.NewSimpleSpanProcessor(spans)

@@ -15,14 +15,14 @@ import (
 // scope is the instrumentation scope of the metrics.
 const scope = "github.com/workcell-dev/workcell/otelgenai"
 
-// NewMetrics returns an exporter that sends nothing and measures the spans that it receives. It measures the durations
-// of models, tools, agents, and workflows, and the tokens of models. Put it behind NewProcessor with the same options,
+// NewMetrics returns an exporter that measures the received spans and sends nothing. It measures the durations of
+// models, tools, agents, and workflows, and the tokens of models. Put it behind NewProcessor with the same options,
 // because NewProcessor sets the names. You can use it together with another exporter or alone:
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
 //		sdktrace.NewBatchSpanProcessor(otelgenai.NewMetrics(provider, o)), o))
 //
-// Only spans that are sampled are measured. Options.OldNames adds the metrics that the release replaced.
+// Only sampled spans are measured. Options.OldNames adds the metrics replaced by the release.
 func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter {
 	m := &metrics{
 		durations: map[string][]metric.Float64Histogram{}, used: map[attribute.Key]metric.Int64Counter{},
@@ -63,7 +63,7 @@ func NewMetrics(provider metric.MeterProvider, o Options) sdktrace.SpanExporter 
 		m.oldTokens = tokens(semconv.OldTokens)
 	}
 	if err := errors.Join(errs...); err != nil {
-		panic("otelgenai: " + err.Error()) // a name that is not valid: a bug here
+		panic("otelgenai: " + err.Error()) // an invalid name: a bug here
 	}
 	return m
 }
@@ -93,7 +93,7 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 	if durations == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a separate metric
 		return
 	}
-	// Labels are names that programs choose, models, and error classes, but no ids, because each value is a separate time
+	// Labels are names chosen by programs, models, and error classes, but no ids, because each value is a separate time
 	// series.
 	var labels []attribute.KeyValue
 	name := semconv.RequestModel // an agent may use several
@@ -112,7 +112,7 @@ func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 		d.Record(ctx, s.EndTime().Sub(s.StartTime()).Seconds(), with)
 	}
 	if operation.AsString() != semconv.Chat {
-		return // an agent's tokens are the sum of its models' tokens
+		return // an agent's tokens are the sum of the models' tokens
 	}
 	for key, counter := range m.used {
 		n, ok := set.Value(key)

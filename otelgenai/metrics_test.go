@@ -59,7 +59,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// measured returns the metrics of the spans of one run, sorted, each with its value and attributes.
+// measured returns the metrics of the spans of one run, sorted, each with value and attributes.
 func measured(t *testing.T, o otelgenai.Options) (got []string) {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()

@@ -1,17 +1,17 @@
 // Package otelgenai converts the spans of a Genkit program to OpenTelemetry's semantic conventions for generative AI.
-// Tools that support these conventions, for example Jaeger, then recognize the program's models, tools, and agents.
+// Tools with support for these conventions, for example Jaeger, then recognize the program's models, tools, and agents.
 //
 // Genkit for Go records spans with proprietary attributes. Put [NewProcessor] before the program's existing processor,
 // which usually exports the spans:
 //
 //	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), otelgenai.Options{}))
 //
-// A processor of the provider that is not wrapped receives the original spans, so wrap all of them. The rest of the
-// program does not change. If a span already has the attribute gen_ai.operation.name, only its contents are removed. To
-// avoid counting a workflow twice, a program with a span around a flow can set this attribute to "" on Genkit's span.
+// An unwrapped processor of the provider receives the original spans, so wrap all of them. The rest of the program does
+// not change. If a span already has the attribute gen_ai.operation.name, only the contents are removed. To avoid
+// counting a workflow twice, a program with a span around a flow can set this attribute to "" on Genkit's span.
 //
 // The conventions are those of open-telemetry/semantic-conventions-genai in release v0.1.0; they are in development.
-// With Options.OldNames, names that this release replaced are emitted as well.
+// With Options.OldNames, the names replaced by this release are emitted as well.
 package otelgenai
 
 import (
@@ -43,9 +43,9 @@ type Options struct {
 	// they are removed.
 	Content bool
 	// MaxLength is the maximum length of a text attribute in bytes. If zero, it is 4,096. Do not set a limit in the
-	// provider, because that limit truncates the text before tokens can be read from it.
+	// provider, because such a limit truncates the text before tokens can be read from it.
 	MaxLength int
-	// OldNames also emits names that the release replaced, such as gen_ai.workflow.name. The next release of this module
+	// OldNames also emits names replaced by the release, such as gen_ai.workflow.name. The next release of this module
 	// removes it.
 	OldNames bool
 }
@@ -153,7 +153,7 @@ func (s *span) operation(operation string, key attribute.Key, name string) {
 	s.set(semconv.OperationName.String(operation), key.String(name))
 }
 
-// model describes a model call. In Genkit, a model's name begins with its plugin's name.
+// model describes a model call. In Genkit, a model's name begins with the plugin's name.
 func (s *span) model(operation, name string) {
 	plugin, model, ok := strings.Cut(name, "/")
 	if !ok {
@@ -164,7 +164,7 @@ func (s *span) model(operation, name string) {
 	s.set(semconv.ProviderName.String(semconv.Provider(plugin)))
 }
 
-// response sets the attributes of a model's response, except its contents.
+// response sets the attributes of a model's response, except the contents.
 func (s *span) response(output string) {
 	var r struct {
 		FinishReason string `json:"finishReason"`
@@ -215,7 +215,7 @@ func (s *span) messages(input, output string) {
 	}
 }
 
-// keep returns the attributes that may be exported, truncated to the maximum length.
+// keep returns the exportable attributes, truncated to the maximum length.
 func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, len(in))
 	for _, kv := range in {
@@ -231,7 +231,7 @@ func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 }
 
 // continues reports whether an attribute is a Genkit id with which a client continues a conversation. The id must stay
-// secret, because other clients that know it can also continue the conversation.
+// secret, because other clients with the id can also continue the conversation.
 func continues(key attribute.Key) bool {
 	return key == "genkit:metadata:agent:sessionId" || key == "genkit:metadata:agent:snapshotId"
 }

@@ -74,7 +74,7 @@ func TestGenkit(t *testing.T) {
 	}
 }
 
-// useGenkit runs a flow that calls a model, which first calls two tools. All of them handle a secret.
+// useGenkit runs a flow with a call of a model, which first calls two tools. All of them handle a secret.
 func useGenkit(t *testing.T) {
 	t.Helper()
 	g := genkit.Init(t.Context())
@@ -156,7 +156,7 @@ func TestOwnSpans(t *testing.T) {
 	}
 }
 
-// TestConversationIDs: no span contains the ids with which a client of a Genkit agent continues its conversation.
+// TestConversationIDs: no span contains the ids with which a client of a Genkit agent continues a conversation.
 func TestConversationIDs(t *testing.T) {
 	memory, raw := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(raw),

@@ -24,32 +24,32 @@ type Result struct {
 	Applied   []string   `json:"applied,omitempty"`   // applied unchanged
 	Merged    []string   `json:"merged,omitempty"`    // merged with other changes of the same file
 	Unchanged []string   `json:"unchanged,omitempty"` // applied before
-	Marked    []string   `json:"marked,omitempty"`    // conflicts that ApplyMarked wrote into the file
+	Marked    []string   `json:"marked,omitempty"`    // conflicts written into the file by ApplyMarked
 	Conflicts []Conflict `json:"conflicts,omitempty"` // not applied
 }
 
-// Conflict is a change that was not applied.
+// Conflict is an unapplied change.
 type Conflict struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// Apply applies the changes to the directory dir. It never overwrites a file that has changed since the patch was
-// created. If both sides changed separate parts of a text, Apply merges them. Everything else is a conflict, and the
-// file is left unchanged. Apply never writes outside dir, through a symbolic link, or into a Git repository, whether it
-// is below a directory named .git or not. Each file is replaced atomically. The path of dir must not contain a link
+// Apply applies the changes to the directory dir. It never overwrites a file changed since the creation of the patch.
+// If both sides changed separate parts of a text, Apply merges them. Everything else is a conflict, and the file is
+// left unchanged. Apply never writes outside dir, through a symbolic link, or into a Git repository, whether it is
+// below a directory named .git or not. Each file is replaced atomically. The path of dir must not contain a link
 // either, because the link's target may have changed since the copy.
 //
-// If Apply returns an error, it could not apply the remaining changes. Changes that were already applied are kept and
-// are in the result.
+// If Apply returns an error, it could not apply the remaining changes. Changes applied before are kept and are in the
+// result.
 func (p *Patch) Apply(dir string) (Result, error) { return p.apply(dir, applying) }
 
 // ApplyMarked is like Apply, but if the patch and the directory changed the same lines of a text, it writes both
 // versions between conflict markers, like Git.
 func (p *Patch) ApplyMarked(dir string) (Result, error) { return p.apply(dir, marking) }
 
-// Check returns the result that Apply would have now. It writes nothing. It does not detect files and directories that
-// cannot be written, for example because of their permissions.
+// Check returns the result of an Apply at this moment. It writes nothing. It does not detect unwritable files and
+// directories, for example because of their permissions.
 func (p *Patch) Check(dir string) (Result, error) { return p.apply(dir, checking) }
 
 // mode is how a patch is applied.
@@ -175,14 +175,14 @@ const (
 
 type applier struct {
 	root  *os.Root
-	parts map[string]bool // paths from gitPath of gitParts that the patch will create
+	parts map[string]bool // paths from gitPath of gitParts in the patch
 	repos map[string]bool // by directory: whether it is or will become a repository
 	swept map[string]bool // directories from which leftover files were removed
-	left  int             // bytes of paths that may still be looked up for links
+	left  int             // remaining bytes of paths to look up for links
 	dry   *plannedTree    // of a check; nil to write
 }
 
-// plannedTree contains the entries that a check would have written.
+// plannedTree contains the entries written by a check.
 type plannedTree struct {
 	at        map[string]*Entry // nil for a deleted entry
 	made, cut map[string]bool   // directories below which entries are written or deleted
@@ -215,7 +215,7 @@ func (a *applier) lstat(name string) (fs.FileMode, error) {
 			switch above, planned := a.dry.at[dir]; {
 			case above != nil:
 				return 0, &fs.PathError{Op: "statat", Path: name, Err: syscall.ENOTDIR}
-			case planned: // the directory that replaces it is new
+			case planned: // the replacement is a new directory
 				return 0, fs.ErrNotExist
 			}
 		}
@@ -264,7 +264,7 @@ func newApplier(root *os.Root, files iter.Seq[string]) *applier {
 }
 
 // isRepository reports whether Git treats a directory as a bare repository, or will. A repository's configuration can
-// name programs that Git runs.
+// name programs for Git to run.
 func (a *applier) isRepository(dir string) bool {
 	is, known := a.repos[dir]
 	if !known {
@@ -278,7 +278,7 @@ func (a *applier) isRepository(dir string) bool {
 	return is
 }
 
-// step replaces the entry at a path. A nil entry means that the path is free.
+// step replaces the entry at a path. A nil entry means a free path.
 type step struct {
 	name      string
 	was, next *Entry
@@ -311,12 +311,12 @@ func (a *applier) take(s *step) error {
 	if s.next == nil {
 		return a.remove(s.name, s.was)
 	}
-	// An existing file keeps its permissions. The umask sets the permissions of a new file.
+	// An existing file keeps the permissions. The umask sets the permissions of a new file.
 	return a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 }
 
-// merge applies a change to the current entry at the path. A nil entry means that the path is free. With errSameLines,
-// the text contains conflict markers.
+// merge applies a change to the current entry at the path. A nil entry means a free path. With errSameLines, the text
+// contains conflict markers.
 func merge(c *Change, was *Entry) (*Entry, error) {
 	switch {
 	case c.Old == nil && was == nil:
@@ -340,7 +340,7 @@ func merge(c *Change, was *Entry) (*Entry, error) {
 	return next.withPermissions(was), err
 }
 
-// withPermissions returns e with the permissions of was, except that e decides whether the file is executable.
+// withPermissions returns e with the permissions of was, except for the executable bit, which is that of e.
 func (e *Entry) withPermissions(was *Entry) *Entry {
 	if e == nil || e.isLink() || was.isLink() {
 		return e

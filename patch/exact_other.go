@@ -37,7 +37,7 @@ func statExact(dir string) (os.FileInfo, error) {
 		if err != nil {
 			return nil, err
 		}
-		// OpenRoot follows links, so verify that the opened directory is the entry of its parent.
+		// OpenRoot follows links, so compare the opened directory with the entry in the parent.
 		if opened, err := root.Stat("."); err != nil || !os.SameFile(there, opened) {
 			return nil, errors.Join(fmt.Errorf("%s in the path %s is a link", name, dir), err, root.Close())
 		}

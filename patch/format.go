@@ -32,7 +32,7 @@ func (p *Patch) Format(w io.Writer) error {
 	return nil
 }
 
-// sections returns the change as Git writes it. A file that becomes a link, or vice versa, is deleted and created.
+// sections returns the change as Git writes it. A file turned into a link, or vice versa, is deleted and created.
 func (c *Change) sections() []Change {
 	if c.Old == nil || c.New == nil || c.Old.isLink() == c.New.isLink() {
 		return []Change{*c}
@@ -98,7 +98,7 @@ func writeBinary(w io.Writer, c *Change) error {
 			content = e.Content
 		}
 		l := &literalWriter{w: bufio.NewWriter(w)}
-		fmt.Fprintf(l.w, "literal %d\n", len(content)) // the writer keeps its error
+		fmt.Fprintf(l.w, "literal %d\n", len(content)) // the writer keeps the error
 		z := zlib.NewWriter(l)
 		_, err := z.Write(content)
 		if err := errors.Join(err, z.Close(), l.close()); err != nil {

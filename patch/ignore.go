@@ -77,7 +77,7 @@ func (g *Ignorer) Ignores(name string) bool {
 	return base == ".git" || dir != "" && g.IgnoresDir(path.Clean(dir)) || g.ignored(name, false)
 }
 
-// IgnoresDir reports whether a directory and its contents are excluded. It caches the result.
+// IgnoresDir reports whether a directory and all contents are excluded. It caches the result.
 func (g *Ignorer) IgnoresDir(name string) bool {
 	if out, known := g.dirs[name]; known {
 		return out

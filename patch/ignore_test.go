@@ -126,7 +126,7 @@ func TestIgnoreHasBounds(t *testing.T) {
 			}
 		})
 	}
-	var g Ignorer // a large project with all its dependencies
+	var g Ignorer // a large project with all dependencies
 	g.Add(".", strings.Repeat("*.log\n/build/\nnode_modules/\n", 20))
 	for i := range 50_000 {
 		g.Ignores(fmt.Sprintf("src/some/package%d/directory/file%d.go", i%500, i))

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Limits for following links. A link that needs more is a conflict.
+// Limits for following links. A link above a limit is a conflict.
 const (
 	maxHops   = 40       // links in a row, as on Linux
-	maxFollow = 64 << 20 // bytes of all paths that one patch looks up
+	maxFollow = 64 << 20 // bytes of all paths looked up for one patch
 )
 
 // checkLink returns a conflict for a link whose target leaves the directory, and for a target with `..` after a name:
@@ -94,7 +94,7 @@ func (a *applier) makeLinks(links []step, result *Result) error {
 	return nil
 }
 
-// undo restores the entry that a step has replaced.
+// undo restores the entry replaced by a step.
 func (a *applier) undo(s step) error {
 	if s.was == nil {
 		return a.remove(s.name, s.next)

@@ -26,9 +26,9 @@ func TestLinks(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		mine    Tree // in the directory; links to "OUT" lead to its sibling directory
+		mine    Tree // in the directory; links to "OUT" lead to a sibling directory
 		patches []*Patch
-		left    []string // changes that were not applied, from all patches
+		left    []string // unapplied changes, from all patches
 	}{
 		{"inside", Tree{"real/f": f}, []*Patch{created(Tree{"l": link("real"), "d/up": link("../real/f"), "d/dot": link("./e"), "nowhere": link("not/yet")})}, nil},
 		{"to the directory itself", nil, []*Patch{created(Tree{"d/l": link("..")})}, nil},
@@ -107,8 +107,8 @@ func sortedNames(tree Tree) []string {
 	return names
 }
 
-// checkInside resolves each link of the patch with the kernel. It verifies that the target does not exist, or is inside
-// the directory and not below .git.
+// checkInside resolves each link of the patch with the kernel. The target must not exist, or must be inside the
+// directory and not below .git.
 func checkInside(t *testing.T, dir string, p *Patch, mine Tree) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(dir)

@@ -1,8 +1,8 @@
 // Package patch compares two states of a directory, writes the difference in Git's format, and applies it. It needs
 // neither Git nor a repository.
 //
-// A [Patch] contains the contents of both sides of each change. Therefore it can be applied to a directory that has
-// changed since: texts are merged, and nothing is overwritten.
+// A [Patch] contains the contents of both sides of each change. Therefore it can be applied to a directory with later
+// changes: texts are merged, and nothing is overwritten.
 package patch
 
 import (
@@ -28,7 +28,7 @@ type Entry struct {
 // NewLink returns the entry of a symbolic link to target.
 func NewLink(target []byte) Entry { return Entry{Mode: fs.ModeSymlink, Content: target} }
 
-// Tree is a state of a directory: its entries by path. Paths are relative and clean and use slashes. Directories are
+// Tree is a state of a directory: the entries by path. Paths are relative and clean and use slashes. Directories are
 // not included.
 type Tree map[string]Entry
 
@@ -81,7 +81,7 @@ func (e *Entry) isText() bool {
 		len(e.Content) <= maxTextBytes && bytes.Count(e.Content, []byte("\n")) <= maxTextLines
 }
 
-// gitMode returns Git's mode of e. Git has three modes for entries that are not directories.
+// gitMode returns Git's mode of e. Git has three modes for entries other than directories.
 func (e *Entry) gitMode() fs.FileMode {
 	switch {
 	case e.isLink():
@@ -171,7 +171,7 @@ const (
 	Added   LineOp = '+'
 )
 
-// Line is a line of a Hunk, with its line end. The last line of a file may have none.
+// Line is a line of a Hunk, with the line end. The last line of a file may have none.
 type Line struct {
 	Op   LineOp
 	Text string

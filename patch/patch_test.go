@@ -70,7 +70,7 @@ func get(t *testing.T, dir string) Tree {
 	return tree
 }
 
-// applied applies a patch and verifies that Check returned the same result before and wrote nothing.
+// applied applies a patch and compares the result with an earlier Check, which must have written nothing.
 func applied(t *testing.T, p *Patch, dir string) (Result, error) {
 	t.Helper()
 	before := get(t, dir)
@@ -85,8 +85,8 @@ func applied(t *testing.T, p *Patch, dir string) (Result, error) {
 	return got, err
 }
 
-// TestCheck verifies with random directories and patches that Check and Apply have the same result, even if files,
-// directories, and links replace each other.
+// TestCheck compares the results of Check and Apply for random directories and patches, even if files, directories, and
+// links replace each other.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -239,7 +239,7 @@ func randomTree(r *rand.Rand) Tree {
 	return tree
 }
 
-// TestApplyToWhatChanged: Apply overwrites no file that has changed since the patch was created.
+// TestApplyToWhatChanged: Apply overwrites no file changed since the creation of the patch.
 func TestApplyToWhatChanged(t *testing.T) {
 	t.Parallel()
 	ten := numbered(0, 10)
@@ -290,7 +290,7 @@ func TestApplyToWhatChanged(t *testing.T) {
 	}
 }
 
-// TestApplyMarked: conflict markers enclose both versions of the lines that both sides changed, and a file with markers
+// TestApplyMarked: conflict markers enclose both versions of the lines changed by both sides, and a file with markers
 // is left unchanged.
 func TestApplyMarked(t *testing.T) {
 	t.Parallel()
@@ -416,7 +416,7 @@ func TestManyLines(t *testing.T) { // not parallel, because it counts the proces
 	}
 }
 
-// TestTypeChange: a file that becomes a link is deleted and created, as in Git's format.
+// TestTypeChange: a file turned into a link is deleted and created, as in Git's format.
 func TestTypeChange(t *testing.T) {
 	t.Parallel()
 	text := format(t, Compare(Tree{"a": script("x\n")}, Tree{"a": link("b")}))

@@ -60,7 +60,7 @@ func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	return result, a.makeLinks(links, &result)
 }
 
-// before returns the entry that a new file would replace, or nil. If the file may not be written, it returns an error.
+// before returns the entry to be replaced by a new file, or nil. If the file may not be written, it returns an error.
 func (a *applier) before(name string, e *Entry, before fs.FileInfo, force bool) (*Entry, error) {
 	if err := errors.Join(a.check(name), checkLink(name, e)); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (a *applier) before(name string, e *Entry, before fs.FileInfo, force bool) 
 	return was, err
 }
 
-// same reports whether the file at name is the file that before describes.
+// same reports whether the file at name is the file described by before.
 func (a *applier) same(name string, before fs.FileInfo) bool {
 	now, err := a.root.Lstat(filepath.FromSlash(name))
 	return err == nil && before != nil && os.SameFile(before, now) && before.Size() == now.Size() &&

@@ -98,7 +98,7 @@ func (e *clientGo) runs(ctx context.Context, pod *corev1.Pod) error {
 	return fmt.Errorf("the pod %s does not run", pod.Name)
 }
 
-// exec runs a program and waits for its exit code, like `kubectl exec`.
+// exec runs a program and waits for the exit code, like `kubectl exec`.
 func (e *clientGo) exec(ctx context.Context, pod, program string) error {
 	req := clustertest.Pods(e.config, e.namespace).GetClient().Post().Resource("pods").Namespace(e.namespace).Name(pod).SubResource("exec").
 		Param("command", program).Param("stdout", "true").Param("stderr", "true")

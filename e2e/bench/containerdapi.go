@@ -82,7 +82,7 @@ func (e *containerdAPI) open(ctx context.Context) (*contender, error) {
 	return &contender{exec: func() error { return e.exec(ctx, task, spec.Process, "/bin/true") }, remove: remove}, nil
 }
 
-// exec runs argv with task.Exec and waits for its exit code.
+// exec runs argv with task.Exec and waits for the exit code.
 func (e *containerdAPI) exec(ctx context.Context, task ctrd.Task, process *specs.Process, argv ...string) error {
 	own := *process // copied because callers share it
 	own.Args = argv

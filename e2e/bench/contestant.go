@@ -21,7 +21,7 @@ type contestant interface {
 	close() error
 }
 
-// contender is an open sandbox. Functions that its contestant does not offer are nil.
+// contender is an open sandbox. Functions not offered by the contestant are nil.
 type contender struct {
 	exec   func() error                   // runs /bin/true
 	write  func(size int64) error         // writes a file of this size

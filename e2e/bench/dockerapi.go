@@ -66,7 +66,7 @@ func (e *dockerAPI) open(ctx context.Context) (*contender, error) {
 	}, nil
 }
 
-// exec runs argv and waits for its exit code, like `docker exec`.
+// exec runs argv and waits for the exit code, like `docker exec`.
 func (e *dockerAPI) exec(ctx context.Context, id string, argv ...string) error {
 	made, err := e.api.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: argv, AttachStdout: true, AttachStderr: true})
 	if err != nil {
@@ -102,7 +102,7 @@ func (e *dockerAPI) write(ctx context.Context, id, dir, name string, size int64)
 	return e.api.CopyToContainer(ctx, id, dir, body, container.CopyToContainerOptions{})
 }
 
-// read reads a file with the copy API and returns its size.
+// read reads a file with the copy API and returns the size.
 func (e *dockerAPI) read(ctx context.Context, id, path string) (int64, error) {
 	body, _, err := e.api.CopyFromContainer(ctx, id, path)
 	if err != nil {

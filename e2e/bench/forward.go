@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/session/forward"
 )
 
-// pythonForward is a server. The first byte of a connection selects its behavior: echo, send endlessly, or read until
+// pythonForward is a server. The first byte of a connection selects the behavior: echo, send endlessly, or read until
 // the end.
 const pythonForward = `
 import socket, threading

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Programs that measure host tool calls in the sandbox. Each prints a JSON object with figures.
+// Programs for measuring host tool calls in the sandbox. Each prints a JSON object with figures.
 const (
 	pythonHead = `
 import json, sys, threading, time
@@ -96,7 +96,7 @@ func (c *contest) measureHostTools(ctx context.Context) (err error) {
 	})
 }
 
-// runWithTools runs a program that may call the tools of a set, and adds the figures it prints.
+// runWithTools runs a program with the tools of a set, and adds the figures it prints.
 func runWithTools(ctx context.Context, s *session.Session, a *hosttools.Attachment, set *hosttools.Set, program string, n int, got map[string]float64) error {
 	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", program, fmt.Sprint(n)}, Timeout: 5 * time.Minute}
 	if err := a.Declare(ctx, set); err != nil {

@@ -2,8 +2,8 @@
 // the host, in the same run. It prints tables and writes e2e/bench/out/latest.json.
 //
 // Times on a shared host vary, so only the ratios within one run are meaningful. Every figure is the median over rounds
-// in which the contestants take turns. A requested engine that is unavailable is an error, because a table without its
-// column would prove nothing about it.
+// in which the contestants take turns. An unavailable engine is an error if it was requested, because a table without
+// the engine's column would prove nothing about it.
 package main
 
 import (
@@ -102,8 +102,8 @@ func (o *options) takesPart() []string {
 	return strings.Split(o.engines, ",")
 }
 
-// enter returns the contestants of an engine: its own API, if it has an API, and our driver. The caller must close them
-// even if enter returns an error.
+// enter returns the contestants of an engine: the engine's own API, if it has one, and our driver. The caller must
+// close them even if enter returns an error.
 func enter(ctx context.Context, engine string, o options) (all []contestant, err error) {
 	var driver backend.SandboxBackend
 	switch engine {
@@ -155,14 +155,14 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 }
 
 // clusterOptions returns the options of our driver for the comparison with the baseline. Volumes do not outlive their
-// pod, and the image contains everything that is needed.
+// pod, and the image contains everything necessary.
 func clusterOptions(raw *clientGo) *kubernetes.Options {
 	opts := clustertest.Options(raw.namespace)
 	opts.StorageClass, opts.GuestImage, opts.Limits = "", "", backend.Limits{}
 	return opts
 }
 
-// figures maps a key, "<what>.<contestant>", to its value.
+// figures maps a key, "<what>.<contestant>", to the value.
 type figures map[string]float64
 
 // print prints a table with one column per contestant, and one line for each figure without a contestant.

@@ -56,7 +56,7 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 	})
 }
 
-// alternate measures a and b n times in turns, so that both run under the same conditions.
+// alternate measures a and b n times in turns, to ensure the same conditions for both.
 func alternate(n int, a, b func() error) (sa, sb sample, err error) {
 	for range 20 { // warm up
 		if err := errors.Join(a(), b()); err != nil {

@@ -45,7 +45,7 @@ func clockwork(w http.ResponseWriter, _ *http.Request) {
 }
 
 // measureModel measures answers of a model for a program in a sandbox, which uses the model proxy. It takes turns with
-// the same program on the host, which sends its requests directly.
+// the same program on the host, which sends requests directly.
 func (c *contest) measureModel(ctx context.Context) (err error) {
 	server := httptest.NewServer(http.HandlerFunc(clockwork))
 	defer server.Close()

@@ -20,7 +20,7 @@ const (
 )
 
 // measurePool measures pooled sandboxes, with records on disk like the workcell command: the time until the first
-// command's answer, and the time until the last first answer of a whole pool that is opened at once.
+// command's answer, and the time until the last first answer of a whole pool opened at once.
 func (c *contest) measurePool(ctx context.Context) error {
 	for _, who := range c.all {
 		w, ok := who.(*workcell)
@@ -41,7 +41,7 @@ func (c *contest) measurePool(ctx context.Context) error {
 	return nil
 }
 
-// poolOf calls fn with a manager that has n pooled sandboxes.
+// poolOf calls fn with a manager of n pooled sandboxes.
 func (w *workcell) poolOf(n int, fn func(*session.Manager) error) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-bench-")
 	if err != nil {
@@ -88,7 +88,7 @@ func poolFull(ctx context.Context, m *session.Manager, n int) error {
 	}
 }
 
-// openOne opens a sandbox and returns it after its first command has answered.
+// openOne opens a sandbox and returns it after the first command has answered.
 func (w *workcell) openOne(ctx context.Context, m *session.Manager) (*session.Session, error) {
 	s, _, err := m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), w.request)
 	if err != nil {

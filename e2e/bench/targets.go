@@ -51,7 +51,7 @@ func targets() []target {
 	}
 }
 
-// judge prints the targets and whether the figures meet them. It skips targets of engines that were not measured.
+// judge prints the targets and whether the figures meet them. It skips targets of engines without figures.
 func (f figures) judge(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "target\tmeasured\twanted\t")

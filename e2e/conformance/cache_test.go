@@ -20,7 +20,7 @@ func cached(t *testing.T, b backend.SandboxBackend) (*cache.Store, *session.Mana
 	return store, manager(t, b, session.Options{Caches: store.Caches()})
 }
 
-// fill fills the test's cache with a shell command that runs in CACHE_DIR.
+// fill fills the test's cache with a shell command in CACHE_DIR.
 func fill(t *testing.T, store *cache.Store, m *session.Manager, line string, o cache.FillOptions) error {
 	t.Helper()
 	o.Name, o.Request, o.Argv = "models", request(), []string{"sh", "-c", "cd $CACHE_DIR && " + line}
@@ -87,7 +87,7 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// TestCacheOfHostileFill: a command that fills a cache cannot access anything outside of the cache or exceed its size,
+// TestCacheOfHostileFill: a command that fills a cache cannot access anything outside of the cache or exceed the size,
 // and a failed command changes nothing.
 func TestCacheOfHostileFill(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {

@@ -30,7 +30,7 @@ var must = checktest.Must
 // Images built by `make images`.
 const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
 
-// patience is the maximum wait for an expected event. Hosts that run tests may be very busy.
+// patience is the maximum wait for an expected event. Hosts with running tests may be very busy.
 const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) { os.Exit(enginetest.Tests{M: m}.Run()) }
@@ -59,7 +59,7 @@ func (e engine) connect(t testing.TB) backend.SandboxBackend {
 	return b
 }
 
-// manager opens a manager with a new instance. It verifies at the end of the test that no sandbox is left.
+// manager opens a manager with a new instance. At the end of the test, it checks for leftover sandboxes.
 func manager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
@@ -77,7 +77,7 @@ func open(t testing.TB, m *session.Manager, key session.Key, req session.Request
 	return s
 }
 
-// output runs a shell command, which must succeed, and returns its output.
+// output runs a shell command, which must succeed, and returns the output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: command})
@@ -129,7 +129,7 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestLost verifies sandboxes that another program damages. Their files are kept if the backend supports it.
+// TestLost verifies sandboxes damaged by another program. Their files are kept if the backend supports it.
 func TestLost(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m, other := manager(t, e.connect(t), session.Options{}), e.connect(t)
@@ -212,7 +212,7 @@ func TestLimitsShow(t *testing.T) {
 	})
 }
 
-// TestService: commands can connect to the host, and to another process that serves the same sandbox.
+// TestService: commands can connect to the host, and to another process with a service for the same sandbox.
 func TestService(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		b, opts := e.connect(t), session.Options{Instance: "conformance-" + record.NewID(), Store: record.NewMemoryStore()}

@@ -48,7 +48,7 @@ print(socket.create_connection(l.getsockname()).recv(9).decode())"`); got != "he
 	}
 }
 
-// memoryHolds verifies that the sandbox ends at its memory limit, because its kernel uses the memory.
+// memoryHolds verifies that the sandbox ends at the memory limit, because the sandbox's kernel uses the memory.
 func memoryHolds(t *testing.T, s *session.Session) {
 	_, err := s.Exec(context.WithoutCancel(t.Context()), sandbox.ExecRequest{Argv: []string{"python3", "-c", "x = bytearray(b'1' * (600 << 20)); print(len(x))"}})
 	if !errors.Is(err, backend.ErrLost) {

@@ -51,7 +51,7 @@ func TestChartLints(t *testing.T) {
 	output(t, helm(t), "lint", "--strict", chart)
 }
 
-// TestManifestsAreOfTheChart: the plain manifests equal the output of the chart with its default values.
+// TestManifestsAreOfTheChart: the plain manifests equal the output of the chart with default values.
 func TestManifestsAreOfTheChart(t *testing.T) {
 	t.Parallel()
 	have, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", "workcell.yaml"))
@@ -64,7 +64,7 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 	}
 }
 
-// TestChartHasTheDriversRole: the server's role equals the role that the driver needs.
+// TestChartHasTheDriversRole: the server's role equals the driver's role.
 func TestChartHasTheDriversRole(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
@@ -267,8 +267,8 @@ func TestValuesSchema(t *testing.T) {
 	}
 }
 
-// TestLabelsAndBudgets verifies the standard labels of all objects and the settings of pods. It also verifies that only
-// pods with replicas get a disruption budget, which allows one unavailable pod.
+// TestLabelsAndBudgets verifies the standard labels of all objects and the settings of pods. Only pods with replicas
+// get a disruption budget, which allows one unavailable pod.
 func TestLabelsAndBudgets(t *testing.T) {
 	t.Parallel()
 	budgets := func(set string) (names []string) {

@@ -20,9 +20,9 @@ import (
 
 const sandboxImage = "workcell/python:3.11" // built by `make images`
 
-// The overrides replace images that only a registry has: the default image of sandboxes, and docker:28-dind. The engine
-// is the host's engine in a container. It is not privileged, because test hosts may be unprivileged containers too, but
-// it has the privileges that an engine needs. Its entrypoint contains the cgroup v2 setup of docker:28-dind.
+// The overrides replace images only available from a registry: the default image of sandboxes, and docker:28-dind. The
+// engine is the host's engine in a container. It is not privileged, because test hosts may be unprivileged containers
+// too, but it has the privileges of an engine. The entrypoint contains the cgroup v2 setup of docker:28-dind.
 const (
 	registry = `
 services:

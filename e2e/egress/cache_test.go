@@ -66,7 +66,7 @@ func TestPipCache(t *testing.T) {
 	})
 }
 
-// TestNpmCache: npm installs packages from the cache, and its writes to the cache stay in the sandbox.
+// TestNpmCache: npm installs packages from the cache, and writes to the cache stay in the sandbox.
 func TestNpmCache(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)

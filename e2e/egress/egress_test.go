@@ -22,7 +22,7 @@ func TestCurl(t *testing.T) {
 		d.fails(s, "curl -sS --proxytunnel "+evil, "403", "network.allow")
 		direct := "no direct network"
 		if engine == "kubernetes" {
-			direct = "" // packets leave the pod, so its kernel does not count them as refused
+			direct = "" // packets leave the pod, so the kernel does not count them as refused
 		}
 		d.fails(s, "curl -sS --noproxy '*' http://good.test:"+port, "Could not resolve", direct)
 	})

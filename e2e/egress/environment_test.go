@@ -38,7 +38,7 @@ type registries struct {
 	fetched atomic.Int64
 }
 
-// newRegistries serves the package greeting in both. It also serves packages that run code during installation: sdist,
+// newRegistries serves the package greeting in both. It also serves packages with code for the installation: sdist,
 // which is not a wheel, and script.
 func newRegistries(t *testing.T) *registries {
 	t.Helper()
@@ -233,8 +233,7 @@ func TestSetupEnvironment(t *testing.T) {
 	})
 }
 
-// TestInstallationThatIsLeft: an installation ends when all its callers canceled. Every desk verifies that nothing is
-// left behind.
+// TestInstallationThatIsLeft: an installation ends when all its callers canceled. Every desk checks for leftovers.
 func TestInstallationThatIsLeft(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
@@ -265,8 +264,8 @@ func TestInstallationThatIsLeft(t *testing.T) {
 	})
 }
 
-// TestAgentWithPackages: programs of an agent in compute mode find the packages listed in its file. The model gets the
-// list of packages, and the reason why other packages are not available.
+// TestAgentWithPackages: programs of an agent in compute mode find the packages listed in the agent's file. The model
+// gets the list of packages, and the reason why other packages are not available.
 func TestAgentWithPackages(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)

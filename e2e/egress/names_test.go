@@ -34,7 +34,7 @@ func newNameServer(t *testing.T) *nameServer {
 	return s
 }
 
-// resolver returns a resolver that uses the server.
+// resolver returns a resolver for the server.
 func (s *nameServer) resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

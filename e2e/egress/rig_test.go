@@ -1,7 +1,6 @@
 // Package egress tests network access from real sandboxes without a network, with the usual programs: curl, pip, npm,
-// git, and apt. They connect through the gateway to servers that the tests start on the host's loopback interface. The
-// names of the servers come from the tests' DNS server. The tests of package gateway/egress verify the rules of the
-// gateway.
+// git, and apt. They connect through the gateway to servers of the tests on the host's loopback interface. The names of
+// the servers come from the tests' DNS server. The tests of package gateway/egress verify the rules of the gateway.
 package egress
 
 import (
@@ -48,7 +47,7 @@ type desk struct {
 	spans  *tracetest.InMemoryExporter
 	log    *buffertest.Buffer
 
-	options session.Options // options of its managers
+	options session.Options // options of the managers
 }
 
 // manager opens a manager for the desk.
@@ -98,7 +97,7 @@ func (d *desk) open(image string, allow ...string) *session.Session {
 	return s
 }
 
-// sh runs a shell line and returns its result and its output on both streams.
+// sh runs a shell line and returns the result and the output on both streams.
 func (d *desk) sh(s *session.Session, line string) (sandbox.ExecResult, string) {
 	d.t.Helper()
 	res, err := s.Exec(d.t.Context(), sandbox.ExecRequest{Command: line})
@@ -106,7 +105,7 @@ func (d *desk) sh(s *session.Session, line string) (sandbox.ExecResult, string) 
 	return res, string(res.Stdout.Bytes()) + string(res.Stderr.Bytes())
 }
 
-// prints verifies that a shell line succeeds and prints the expected text.
+// prints runs a shell line, which must succeed and print the expected text.
 func (d *desk) prints(s *session.Session, line, want string) {
 	d.t.Helper()
 	if res, out := d.sh(s, line); res.ExitCode != 0 || !strings.Contains(out, want) {
@@ -114,7 +113,7 @@ func (d *desk) prints(s *session.Session, line, want string) {
 	}
 }
 
-// fails verifies that a shell line fails with the expected output, and that the refusal contains a rule.
+// fails runs a shell line, which must fail with the expected output. The refusal must contain a rule.
 func (d *desk) fails(s *session.Session, line, want, rule string) {
 	d.t.Helper()
 	res, out := d.sh(s, line)

@@ -60,7 +60,7 @@ func (a *authority) server(name string, h http.Handler) (port string) {
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	must(a.t, err)
 	s := httptest.NewUnstartedServer(h)
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // discard errors of clients that are expected to fail
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // discard expected errors of clients
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	s.StartTLS()
 	a.t.Cleanup(s.Close)
@@ -100,7 +100,7 @@ func TestRebinding(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})
 		port := server(t, says("hello from outside"))
-		ln, err := net.Listen("tcp", "127.0.1.1:"+port) // a loopback address that the operator does not allow
+		ln, err := net.Listen("tcp", "127.0.1.1:"+port) // a loopback address not allowed by the operator
 		must(t, err)
 		secret := httptest.NewUnstartedServer(says("secret"))
 		secret.Listener = ln

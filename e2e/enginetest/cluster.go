@@ -20,5 +20,5 @@ func openOnCluster(ctx context.Context) (backend.SandboxBackend, error) {
 	return kubernetes.New(ctx, clustertest.Options(os.Getenv(clustertest.NamespaceVariable)))
 }
 
-// Leaks returns the goroutines that the cluster's client may leave.
+// Leaks returns the possible leftover goroutines of the cluster's client.
 func Leaks() []goleak.Option { return clustertest.Leaks() }

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// ErrNoCluster is returned for Kubernetes by tests that were built without it.
+// ErrNoCluster is returned for Kubernetes by tests built without it.
 var ErrNoCluster = errors.New("these tests were built with the tag no_kubernetes")
 
 func runOnCluster(*testing.M) int {
@@ -24,5 +24,5 @@ func runOnCluster(*testing.M) int {
 
 func openOnCluster(context.Context) (backend.SandboxBackend, error) { return nil, ErrNoCluster }
 
-// Leaks returns the goroutines that the cluster's client may leave.
+// Leaks returns the possible leftover goroutines of the cluster's client.
 func Leaks() []goleak.Option { return nil }

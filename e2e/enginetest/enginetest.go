@@ -1,9 +1,9 @@
-// Package enginetest opens the host's engines for tests that run on each of them.
+// Package enginetest opens the host's engines for tests on each of them.
 //
 // WORKCELL_TEST_BACKEND selects one engine: docker, containerd, local, or kubernetes. By default, all of them except
 // kubernetes are tested, because kubernetes requires `make cluster` and Tests. The build tag no_kubernetes excludes the
 // cluster, because client-go takes a third of the compile time of these tests. WORKCELL_TEST_OCI_RUNTIME is
-// containerd's OCI runtime. Docker uses its configured runtime.
+// containerd's OCI runtime. Docker uses the configured runtime.
 package enginetest
 
 import (
@@ -79,8 +79,8 @@ func Driver(t testing.TB, engine string) backend.SandboxBackend {
 	return b
 }
 
-// Manager returns a manager for a new instance, which o must set. It verifies at the end of the test that no sandbox is
-// left.
+// Manager returns a manager for a new instance, which o must set. At the end of the test, it checks for leftover
+// sandboxes.
 func Manager(t testing.TB, b backend.SandboxBackend, o *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, o)

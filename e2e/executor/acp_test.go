@@ -18,7 +18,7 @@ import (
 )
 
 // TestACP: a CLI works the same through the Agent Client Protocol as with its own command line on every engine: it
-// answers, calls a host tool, and resumes, with skills and a schema. It also ends with its budget.
+// answers, calls a host tool, and resumes, with skills and a schema. It also ends with the budget.
 func TestACP(t *testing.T) {
 	t.Parallel()
 	limits := backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}
@@ -75,8 +75,8 @@ func (d *desk) speaks(t *testing.T) {
 	}
 }
 
-// TestACPRecorded records the output of the CLIs for the driver's tests. Information that the CLIs do not report is not
-// checked.
+// TestACPRecorded records the output of the CLIs for the driver's tests. Information missing from the reports of CLIs
+// is not checked.
 func TestACPRecorded(t *testing.T) {
 	t.Parallel()
 	for _, a := range speakers() {
@@ -96,7 +96,7 @@ func TestACPRecorded(t *testing.T) {
 			r.model.status = http.StatusForbidden
 			refused, err := r.run(t.Context(), "refused", executor.Task{Prompt: "What is the total?"})
 			must(t, err)
-			// OpenCode does not report why its model failed.
+			// OpenCode does not report why the model failed.
 			if want := map[string]executor.Outcome{"opencode": executor.ModelError, "gemini": executor.AuthError}[a.Name()]; refused.Outcome != want {
 				t.Errorf("%+v\n%s", refused, r.output.Bytes())
 			}

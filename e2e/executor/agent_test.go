@@ -73,7 +73,7 @@ func (r *agentRig) agent(model, frontmatter string) *tools.Agent {
 	return agents["desk"]
 }
 
-// lookUp makes the model call the tool once and then answer with its result.
+// lookUp makes the model call the tool once and then answer with the result.
 func lookUp(_ int, r llmtest.Request) llmtest.Answer {
 	if results := r.Results(); len(results) > 0 {
 		return llmtest.Answer{Text: "The tool said " + strings.Join(results, " ")}
@@ -94,7 +94,7 @@ var providers = map[string]string{
 
 const sandboxOf = "sandbox: {mode: executor, limits: {memory_mb: 2048, pids: 512, cpu_millicores: 2000}, host_tools: {allow: [orders.lookup]}, executor: "
 
-// TestAgent: an agent in mode executor answers with its coding agent's result. The coding agent uses the host tool, and
+// TestAgent: an agent in mode executor answers with the coding agent's result. The coding agent uses the host tool, and
 // a model for which it has no key. The cost must match the model's count.
 func TestAgent(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {

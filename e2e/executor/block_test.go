@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// TestPastedBlock: Claude Code and Codex can use the block of the README that adds Workcell to a Genkit project. The
-// model of the test follows the steps of the block. The changed project must compile and run a program in a sandbox.
+// TestPastedBlock: Claude Code and Codex can use the README's block for adding Workcell to a Genkit project. The model
+// of the test follows the steps of the block. The changed project must compile and run a program in a sandbox.
 func TestPastedBlock(t *testing.T) {
 	t.Parallel()
 	block := pasted(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
-// machine is a state directory with a workflow of one coding agent, and the command that runs it.
+// machine is a state directory with a workflow of one coding agent, and the command for running it.
 type machine struct {
 	shared.Host
 	t *testing.T
@@ -67,7 +67,7 @@ type span struct {
 	}
 }
 
-// TestTrace: a step's coding agent is one tree of spans, including each request to its model and each host tool call.
+// TestTrace: a step's coding agent is one tree of spans, including each request to the model and each host tool call.
 // No span contains contents or a key, and the run's cost is known.
 func TestTrace(t *testing.T) {
 	t.Parallel()
@@ -112,8 +112,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// paths counts the spans of a trace by the names of their ancestors and their own name. It skips the spans that Genkit
-// adds in between.
+// paths counts the spans of a trace by the names of their ancestors and their own name. It skips Genkit's spans in
+// between.
 func paths(t *testing.T, raw string) map[string]int {
 	t.Helper()
 	var doc struct {
@@ -147,9 +147,8 @@ func paths(t *testing.T, raw string) map[string]int {
 // points is the number of kills.
 var points = flag.Int("points", 6, "how often the host is killed while a coding agent works")
 
-// TestHostKilled verifies a host process that is killed at any point while a coding agent works. Another process
-// resumes the run in the same conversation. No answer of the model is requested twice, except the answer that was in
-// progress.
+// TestHostKilled kills a host process at any point while a coding agent works. Another process resumes the run in the
+// same conversation. No answer of the model is requested twice, except the answer in progress.
 func TestHostKilled(t *testing.T) {
 	t.Parallel()
 	const calls = 3
@@ -199,7 +198,7 @@ func TestHostKilled(t *testing.T) {
 	}
 }
 
-// conversation returns the session id that Claude Code sends with a request.
+// conversation returns the session id in a request of Claude Code.
 func conversation(r llmtest.Request) string {
 	metadata, _ := r.Body["metadata"].(llmtest.Object)
 	id, _ := metadata["user_id"].(string)

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// program is a coding agent of a few lines. It sends one request to the model, prints the answer, and shows its input.
+// program is a coding agent of a few lines. It sends one request to the model, prints the answer, and shows the input.
 const program = `
 import json, os, sys, urllib.request
 events, prompt = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else sys.stdin.read()
@@ -51,8 +51,8 @@ func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	return desk
 }
 
-// TestCustom: a user's program can do an agent's work on every engine. It gets its model's answers with the lease. Its
-// prompt is one argument or its standard input, whatever its contents. Its output is the answer or events.
+// TestCustom: a user's program can do an agent's work on every engine. It gets the model's answers with the lease. The
+// prompt is one argument or the standard input, whatever the contents. The output is the answer or events.
 func TestCustom(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"docker", "containerd", "local"} {

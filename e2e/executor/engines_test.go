@@ -28,7 +28,7 @@ func (c carried) Prepare(t executor.Task, in executor.Inside) (executor.Invocati
 	return inv, err
 }
 
-// TestLocal: the CLIs that consist of a single file work in namespaces like in containers.
+// TestLocal: the single-file CLIs work in namespaces like in containers.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)

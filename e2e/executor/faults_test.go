@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// desk is a rig whose CLI uses its model through the model proxy, so that faults of the model pass through the proxy.
+// desk is a rig whose CLI uses the model through the model proxy. Faults of the model pass through the proxy.
 type desk struct {
 	*rig
 	proxy *gateway.Proxy
@@ -86,7 +86,7 @@ type trial struct {
 	play   func(n int, r llmtest.Request) llmtest.Answer // defaults to lookUp
 	model  string                                        // requested model, if it differs from the lease's model
 	o      func(*executor.Options)
-	task   executor.Task // its prompt is the field prompt
+	task   executor.Task // the prompt is the field prompt
 	prompt string        // if empty, the default prompt
 	g      gateway.Budget
 }
@@ -122,7 +122,7 @@ func (d *desk) try(ctx context.Context, x trial) (executor.Result, gateway.Usage
 	return res, lease.Usage(), err
 }
 
-// status answers with a status in a format that all dialects accept.
+// status answers with a status in a format accepted by all dialects.
 func status(code int, header ...string) func(w http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		for i := 0; i+1 < len(header); i += 2 {
@@ -153,7 +153,7 @@ func silent(_ int, _ http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// TestFaults: the two most used CLIs continue after a fault of the model or end with its outcome. Each works again
+// TestFaults: the two most used CLIs continue after a fault of the model or end with the outcome. Each works again
 // afterward in the same sandbox. Recordings of the drivers show faults of the other CLIs.
 func TestFaults(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func faults(t *testing.T, a agent) {
 		want executor.Outcome
 	}{
 		{"429 with Retry-After", trial{fault: first(1, status(429, "Retry-After", "1"))}, executor.Completed},
-		{"500 three times", trial{fault: first(3, status(500))}, again}, // depends on its number of retries
+		{"500 three times", trial{fault: first(3, status(500))}, again}, // depends on the number of retries
 		{"529", trial{fault: first(1, status(529))}, executor.Completed},
 		{"a stream that is cut", trial{play: func(n int, r llmtest.Request) llmtest.Answer {
 			return llmtest.Answer{Text: "The total is 42.", Cut: n == 0}

@@ -24,7 +24,7 @@ func shell(tool, argument, command string) func(int, llmtest.Request) llmtest.An
 	}
 }
 
-// TestLimits: a coding agent that reaches a limit of its sandbox reports it at its end, or continues without the killed
+// TestLimits: a coding agent at a limit of its sandbox reports the limit at the end, or continues without the killed
 // process. The sandbox and the host must not be affected.
 func TestLimits(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestSideBySide(t *testing.T) {
 }
 
 // TestWalls verifies the isolation of a coding agent. It runs as an unprivileged user with a read-only root and no
-// network except loopback. The operator's key does not appear in its processes, environment, files, events, or output.
+// network except loopback. The operator's key does not appear in processes, environment, files, events, or output.
 func TestWalls(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})

@@ -17,16 +17,16 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// model is a model that supports all dialects. If a request offers a tool whose name ends with tool and has no result
-// of a call yet, the model calls the tool with args. Otherwise, it answers with text. Each answer reports 100 tokens of
-// input and 10 of output.
+// model is a model for all dialects. If a request offers a tool whose name ends with tool and has no result of a call
+// yet, the model calls the tool with args. Otherwise, it answers with text. Each answer reports 100 tokens of input and
+// 10 of output.
 type model struct {
 	*llmtest.Server
 	tool, args string
 	text       string
 	status     int    // status of every answer, if not zero
 	thought    string // reasoning before the answer
-	refuses    bool   // sends a refusal in its dialect
+	refuses    bool   // sends a refusal in the dialect
 	again      bool   // calls the tool even if there is a result
 }
 
@@ -37,7 +37,7 @@ func newModel(tool, args, text string) *model {
 	return m
 }
 
-// key is the key that all requests must have. Sandboxes see it instead of a real key.
+// key is the key for all requests. Sandboxes see it instead of a real key.
 const key = "wc-0123456789abcdef"
 
 // keyOf returns the key of a request.
@@ -80,7 +80,7 @@ func bodyHas(r llmtest.Request, text string) bool {
 	return err == nil && bytes.Contains(body, []byte(text))
 }
 
-// serve makes the model available to commands on the sandbox's loopback interface, and returns its address there.
+// serve makes the model available to commands on the sandbox's loopback interface, and returns the address there.
 func (m *model) serve(t *testing.T, s *session.Session) string {
 	t.Helper()
 	addr, _, err := s.Serve(t.Context(), sandbox.Service{Name: "model", Handle: func(ctx context.Context, c *sandbox.ServiceConn) {

@@ -69,7 +69,7 @@ func (r *rig) checkTools() {
 	}
 }
 
-// shells are the CLIs' tools for running a command, with arguments for a command that fails.
+// shells are the CLIs' tools for running a command, with arguments for a failing command.
 var shells = map[string][2]string{
 	"claude":   {"Bash", `{"command":"echo out; exit 3"}`},
 	"codex":    {"exec_command", `{"cmd":"echo out; exit 3"}`},
@@ -77,7 +77,7 @@ var shells = map[string][2]string{
 	"gemini":   {"run_shell_command", `{"command":"echo out; exit 3"}`},
 }
 
-// TestTold: the CLI runs a command with a built-in tool, and its events distinguish model failures, reasoning, and
+// TestTold: the CLI runs a command with a built-in tool, and the events distinguish model failures, reasoning, and
 // answers.
 func TestTold(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
@@ -92,7 +92,7 @@ func TestTold(t *testing.T) {
 			"thinking": {func(m *model) { m.tool, m.thought = "", "Hm." }, executor.Completed},
 			"safety":   {func(m *model) { m.tool, m.refuses = "", true }, executor.Refused},
 		} {
-			if name == "safety" && a.Name() == "codex" { // in its dialect, a refusal is an answer
+			if name == "safety" && a.Name() == "codex" { // in this dialect, a refusal is an answer
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestLostSession: a CLI starts a new session if its session is unknown or unreadable.
+// TestLostSession: a CLI starts a new session if the session is unknown or unreadable.
 func TestLostSession(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
@@ -225,7 +225,7 @@ func TestSchema(t *testing.T) {
 // TestMaxTurns: CLIs with support for a turn limit stop at the limit.
 func TestMaxTurns(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
-		if a.Name() == "codex" { // rejects the task, see its own tests
+		if a.Name() == "codex" { // rejects the task, see the tests of custom agents
 			return
 		}
 		r := newRig(t, a)
@@ -281,8 +281,8 @@ func TestHostileRepository(t *testing.T) {
 	}
 }
 
-// hostile returns the files of a repository from which some CLI loads code or settings. Each file that takes effect
-// creates a file in /workspace/pwned. docs/executors.md lists the files.
+// hostile returns the files of a repository from which some CLI loads code or settings. Each effective file creates a
+// file in /workspace/pwned. docs/executors.md lists the files.
 func hostile() map[string]string {
 	leave := func(name string) string { return "mkdir -p /workspace/pwned && touch /workspace/pwned/" + name }
 	server := func(name string) string {

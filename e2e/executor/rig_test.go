@@ -37,7 +37,7 @@ var must = checktest.Must
 // recording writes the output of the CLIs to the testdata of the parsers' tests.
 var recording = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")
 
-// patience is the maximum duration of a CLI. Hosts that run tests may be very busy.
+// patience is the maximum duration of a CLI. Hosts with running tests may be very busy.
 const patience = 5 * time.Minute
 
 // agent is a CLI to test.
@@ -55,13 +55,13 @@ func agents() []agent {
 	}
 }
 
-// image returns the image of a CLI. The default is the image with the version of its driver. `make contract` sets
-// another image.
+// image returns the image of a CLI. The default is the image with the driver's version. `make contract` sets another
+// image.
 func image(name string) string {
 	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), drivers.Of(name, nil, "").Image)
 }
 
-// speakers are the CLIs that support the Agent Client Protocol, with the common driver.
+// speakers are the CLIs with support for the Agent Client Protocol, with the common driver.
 func speakers() []agent {
 	return []agent{
 		{speak("opencode", "acp"), image("opencode"), "anthropic/claude-sonnet-4-5"},
@@ -73,7 +73,7 @@ func speak(argv ...string) speaker {
 	return speaker{drivers.Of("acp", argv, "").Driver.(drivers.ACP), argv[0]}
 }
 
-// speaker has the name of its CLI, so that the tests know its expected requests.
+// speaker has the name of the CLI, because the tests know the expected requests by this name.
 type speaker struct {
 	drivers.ACP
 	name string
@@ -92,7 +92,7 @@ func each(t *testing.T, test func(t *testing.T, a agent)) {
 	}
 }
 
-// manager opens a manager of a new instance. It verifies at the end that no sandbox is left.
+// manager opens a manager of a new instance. At the end, it checks for leftover sandboxes.
 func manager(t *testing.T) *session.Manager {
 	t.Helper()
 	return managerOn(t, enginetest.Names()[0])
@@ -174,7 +174,7 @@ func (r *rig) tools() {
 	r.o.Grant = func(ctx context.Context, req *sandbox.ExecRequest) { attached.Grant(ctx, set, req) }
 }
 
-// run runs the CLI. If recording is set, it writes the output to the testdata of its driver.
+// run runs the CLI. If recording is set, it writes the output to the testdata of the driver.
 func (r *rig) run(ctx context.Context, name string, task executor.Task) (executor.Result, error) {
 	r.t.Helper()
 	if task.Model == "" {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// agentRun is an agent run in the output of `runs show`, with the calls that have a recorded result.
+// agentRun is an agent run in the output of `runs show`, with the calls with a recorded result.
 type agentRun struct {
 	stepsRun
 	Entries []struct {
@@ -72,9 +72,9 @@ steps:
 	return file, "scripted/" + filepath.Join(dir, "script.yaml")
 }
 
-// TestKilledAgentContinues kills runs, and the processes that resume them, at random times while their agent works. The
-// agent continues its conversation. No call with a recorded result is repeated, its background command continues, and
-// its answer equals the answer of an undisturbed run.
+// TestKilledAgentContinues kills runs, and the resuming processes, at random times while their agent works. The agent
+// continues the conversation. No call with a recorded result is repeated, the background command continues, and the
+// answer equals the answer of an undisturbed run.
 func TestKilledAgentContinues(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file, model := markingAgent(t)
@@ -119,7 +119,7 @@ func TestKilledAgentContinues(t *testing.T) {
 						recordedAt[mark] = kills
 					}
 				}
-				if resume = random.IntN(4) > 0; resume { // otherwise run it to its end
+				if resume = random.IntN(4) > 0; resume { // otherwise run it to the end
 					continue
 				}
 				h.OK(t, "runs", "resume", id)
@@ -141,8 +141,8 @@ func TestKilledAgentContinues(t *testing.T) {
 	})
 }
 
-// checkMarks checks a finished run that was killed several times. A call whose result was recorded before a kill must
-// not be repeated by a later process.
+// checkMarks checks a finished run after several kills. A call whose result was recorded before a kill must not be
+// repeated by a later process.
 func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt map[string]int, kills int) {
 	t.Helper()
 	var r agentRun
@@ -154,7 +154,7 @@ func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt 
 	must(t, json.Unmarshal([]byte(r.output("log")), &log))
 	marks := strings.Fields(log.Stdout)
 	for _, mark := range slices.Compact(slices.Clone(marks)) {
-		processes := kills + 1 // that may have made the call
+		processes := kills + 1 // which may have made the call
 		if at, ok := recordedAt[mark]; ok {
 			processes = at
 		}
@@ -173,8 +173,8 @@ func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt 
 	}
 }
 
-// TestKilledAgentsSandbox: a continued agent finds its sandbox, including an isolated sandbox. If the sandbox was
-// replaced, or only its workspace was kept, the conversation contains a notice.
+// TestKilledAgentsSandbox: a continued agent finds the sandbox, including an isolated sandbox. If the sandbox was
+// replaced, or only the workspace was kept, the conversation contains a notice.
 func TestKilledAgentsSandbox(t *testing.T) {
 	const script = `agents:
   worker:

@@ -52,8 +52,8 @@ const someMore = 5
 // warmUp is the number of cycles after which a process has allocated all permanent resources.
 const warmUp = 10
 
-// TestCycles runs a process that opens, uses, and closes sandboxes. At the end, the process must not use more resources
-// than in the beginning, and no traces of the sandboxes must be left on the host.
+// TestCycles opens, uses, and closes sandboxes in a separate process. At the end, the process must not use more
+// resources than in the beginning, and no traces of the sandboxes must be left on the host.
 func TestCycles(t *testing.T) {
 	n := 30
 	if soaking() {
@@ -144,7 +144,7 @@ func runCycles(args string) error {
 		c.IDs = append(c.IDs, ids...)
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		// Resources that are about to be freed do not count.
+		// Resources about to be freed do not count.
 		if c.Then = held(); len(grown(c.Before, c.Then)) == 0 || time.Now().After(deadline) {
 			break
 		}
@@ -160,7 +160,7 @@ func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
 		return nil, err
 	}
 	ids = []string{s.ID(), s.Info().EngineID}
-	if _, creation, ok := strings.Cut(s.Info().EngineID, "."); ok { // the part that containerd's own names contain
+	if _, creation, ok := strings.Cut(s.Info().EngineID, "."); ok { // the part in containerd's own names
 		ids = append(ids, creation)
 	}
 	res, err := s.Exec(ctx, sandbox.ExecRequest{Command: "echo $WORD > file; cat file", Env: map[string]string{"WORD": strconv.Itoa(i)}})

@@ -46,7 +46,7 @@ type answered struct {
 	created bool
 	err     error // error class
 	killed  bool
-	session *session.Session // kept so that no other life gets its address
+	session *session.Session // kept to prevent another life with the same address
 }
 
 // health is the health of a sandbox.
@@ -62,15 +62,15 @@ const (
 type keyState struct {
 	id string
 	health
-	kept string // without a sandbox: the lost life that an open has ended, and whose files an open may return
+	kept string // without a sandbox: the lost life ended by an open, and whose files an open may return
 }
 
 // ended returns the state after an open has ended the life of a lost sandbox. The next open may return the sandbox in
-// its next life. Only a close also removes the files.
+// the next life. Only a close also removes the files.
 func (s keyState) ended() keyState { return keyState{kept: cmp.Or(s.id, s.kept)} }
 
 // keyModel describes the allowed histories of a key's clients. Each operation must take effect at one moment between
-// its call and its return.
+// call and return.
 func keyModel() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -97,7 +97,7 @@ func keyModel() porcupine.Model {
 	}
 }
 
-// step reports whether an operation can have its result in a state, and returns the state after it.
+// step reports whether an operation can have the result in a state, and returns the state after it.
 func step(s keyState, in asked, out answered) (bool, keyState) {
 	none, sick := keyState{}, s.id != "" && s.health != alive
 	switch in.act {
@@ -157,7 +157,7 @@ type history struct {
 	ops []porcupine.Operation
 }
 
-// record runs an operation and records its call time, return time, and result.
+// record runs an operation and records the call time, return time, and result.
 func (h *history) record(client int, in asked, do func() answered) answered {
 	call := time.Since(h.began)
 	out := do()
@@ -168,7 +168,7 @@ func (h *history) record(client int, in asked, do func() answered) answered {
 	return out
 }
 
-// TestHistories verifies concurrent clients that open, use, close, and kill the sandboxes of two keys. Their results
+// TestHistories verifies concurrent clients, which open, use, close, and kill the sandboxes of two keys. Their results
 // must be possible in a sequential order: a key has one sandbox, and neither a closed nor a lost sandbox is returned.
 func TestHistories(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {

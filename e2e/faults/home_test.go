@@ -20,7 +20,7 @@ steps:
   - {id: make, type: exec, command: "echo new > a.txt; head -c 8000000 /dev/urandom > out.bin; sha256sum out.bin"}
 `
 
-// TestKilledOnTheWayHome kills a run at each step of the collection of its results: the workspace is copied, the
+// TestKilledOnTheWayHome kills a run at each step of the collection of the results: the workspace is copied, the
 // archive is partly written, the archive exists, the sandbox is being removed, and the end is recorded. After resume or
 // cancel, no result is lost, and no temporary files of the run are left.
 func TestKilledOnTheWayHome(t *testing.T) {
@@ -88,7 +88,7 @@ func there(pattern string) func(run string) bool {
 	}
 }
 
-// isHome ends the latest run, which was killed, with resume or cancel. Afterwards its results must be kept, unless it
+// isHome ends the latest run, which was killed, with resume or cancel. Afterwards the results must be kept, unless it
 // was canceled before they were written.
 func (h *host) isHome(t *testing.T, end string) {
 	t.Helper()

@@ -32,11 +32,11 @@ func typed(err error) bool {
 	return false
 }
 
-// written tracks the lines that commands added to a file in a sandbox.
+// written tracks the lines added to a file by commands in a sandbox.
 type written struct {
 	s    *session.Session
 	last int
-	done map[string]bool // by line: whether its command reported success
+	done map[string]bool // by line: whether the command reported success
 
 	mayGo bool // the sandbox may be lost
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// injury is a fault that is injected into an engine while sandboxes are created, used, and removed on it.
+// injury is a fault injected into an engine while sandboxes are created, used, and removed on it.
 type injury struct {
 	name   string
 	gone   bool // the existing sandbox is lost, and its session must report that
@@ -48,9 +48,9 @@ func killShim(t *testing.T, x *private, kept *session.Session, random *rand.Rand
 	x.KillShim(t, kept.Info().EngineID)
 }
 
-// TestInjuredEngine stops and restarts engines while sandboxes are created, used, and removed, and takes away resources
-// that they need. If the engine keeps its containers running, nothing is lost. Otherwise, open sessions are reported as
-// lost, and a sandbox that an earlier process left is found with its files.
+// TestInjuredEngine stops and restarts engines while sandboxes are created, used, and removed, and takes away necessary
+// resources. If the engine keeps the containers running, nothing is lost. Otherwise, open sessions are reported as
+// lost, and the sandbox of an earlier process is found with all files.
 func TestInjuredEngine(t *testing.T) {
 	t.Parallel()
 	full := injury{"disk full", false, forAWhile(func(t *testing.T, x *private) { x.Fill(t) }, func(t *testing.T, x *private) { x.Free(t) })}
@@ -92,7 +92,7 @@ func TestInjuredEngine(t *testing.T) {
 	}
 }
 
-// injure injects a fault. left is the id of a sandbox that stays.
+// injure injects a fault. left is the id of a remaining sandbox.
 func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, left string) {
 	t.Helper()
 	t.Log(c.name)
@@ -133,7 +133,7 @@ func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 	}
 }
 
-// leaveSandbox creates a named sandbox with a file in it, like a process that then exits, and returns its id.
+// leaveSandbox creates a named sandbox with a file in it, like an exiting process, and returns the id.
 func (x *private) leaveSandbox(t *testing.T) string {
 	t.Helper()
 	l := x.library(t, x.driver(t))

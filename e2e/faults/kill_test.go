@@ -47,7 +47,7 @@ func (r stepsRun) finished() []string {
 	return done
 }
 
-// workflow writes a workflow and returns its path.
+// workflow writes a workflow and returns the path.
 func workflow(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "workflow.yaml")
@@ -73,7 +73,7 @@ func (h *host) show(t *testing.T, id string) stepsRun {
 	return r
 }
 
-// TestKilledRunIsResumed: a run that was killed at any step is resumed by another process in the same sandbox.
+// TestKilledRunIsResumed: a run killed at any step is resumed by another process in the same sandbox.
 func TestKilledRunIsResumed(t *testing.T) {
 	for name, moment := range map[string][]string{
 		"before the sandbox is made":      {"run"},
@@ -157,7 +157,7 @@ func (h *host) resumes(t *testing.T) {
 func (h *host) waited(t *testing.T, p *rig.Process, id string) (been bool) {
 	t.Helper()
 	eventually(t, "the second step waits, or is over", func() bool {
-		ended := p.Exited() // checked first, so that the journal has all entries of the process
+		ended := p.Exited() // checked first, to ensure that the journal has all entries of the process
 		if been = slices.Contains(h.show(t, id).finished(), "two"); been {
 			return true
 		}
@@ -212,7 +212,7 @@ func (h *host) owners(t *testing.T) []string {
 	return names
 }
 
-// ending is a workflow that ends soon.
+// ending is a short workflow.
 const ending = `id: ending
 sandbox: {runtime: bash}
 steps:
@@ -220,9 +220,9 @@ steps:
   - {id: last, type: exec, command: "cat file"}
 `
 
-// TestKilledAtItsEnd kills runs around the time at which they end and remove their sandboxes. A run that is reported as
-// ended has no sandboxes. An interrupted run has none after it was canceled. No removal may wait for the idle timeout
-// of a quarter of an hour.
+// TestKilledAtItsEnd kills runs around the time at which they end and remove their sandboxes. A run reported as ended
+// has no sandboxes. An interrupted run has none after it was canceled. No removal may wait for the idle timeout of a
+// quarter of an hour.
 func TestKilledAtItsEnd(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		f := faultOf("SIGKILL of a run, about its end", h.engine)

@@ -134,7 +134,7 @@ func laps(few int) iter.Seq[int] {
 	}
 }
 
-// chance returns a random number generator and logs its seed. The environment variable FAULTS_SEED sets the seed.
+// chance returns a random number generator and logs the seed. The environment variable FAULTS_SEED sets the seed.
 func chance(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())

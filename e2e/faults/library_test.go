@@ -36,7 +36,7 @@ var must, eventually = checktest.Must, checktest.Eventually
 // image is the image of sandboxes in the library's tests.
 const image = "workcell/debian:12"
 
-// engines returns the engines for tests of faults that do not depend on the engine.
+// engines returns the engines for tests of faults independent of the engine.
 func engines() []string { return []string{"docker", "containerd", "local"} }
 
 // openDriver opens the driver of an engine at an address. containerd and local keep their files in state.
@@ -50,15 +50,14 @@ func openDriver(ctx context.Context, engine, address, state string, patience tim
 	return local.New(ctx, &local.Options{StateDir: state})
 }
 
-// connect opens the driver of the system's engine like a program that uses the library, with the patience for a busy
-// engine.
+// connect opens the driver of the system's engine like a program with the library, with the patience for a busy engine.
 func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
 	address := map[string]string{"docker": os.Getenv("DOCKER_HOST"), "containerd": containerdAddress()}[engine]
 	state := map[string]string{"containerd": containerd.DefaultStateDir, "local": localState}[engine]
 	return openDriver(ctx, engine, address, state, patience)
 }
 
-// behind starts a proxy in front of an engine and returns a driver that uses it. The driver has little patience.
+// behind starts a proxy in front of an engine and returns a driver for it. The driver has little patience.
 func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	t.Helper()
 	if engine == "docker" {
@@ -89,7 +88,7 @@ func containerdAddress() string {
 	return cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress)
 }
 
-// library is a program that uses our library, with records on disk.
+// library is a program with our library, with records on disk.
 type library struct {
 	*session.Manager
 	driver backend.SandboxBackend
@@ -133,7 +132,7 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	return l
 }
 
-// named creates the host's instance id, like its first command would.
+// named creates the host's instance id, like the first command would.
 func (h *host) named(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(h.State, "instance")
@@ -171,7 +170,7 @@ func mainProcess(engine string, s *session.Session) (int, error) {
 	return run.PID, json.Unmarshal(text, &run)
 }
 
-// killMain kills the main process of a sandbox and waits for its end. It returns false if there was no such process.
+// killMain kills the main process of a sandbox and waits for the end. It returns false if there was no such process.
 func killMain(t *testing.T, engine string, s *session.Session) bool {
 	t.Helper()
 	pid, err := mainProcess(engine, s)
@@ -196,14 +195,14 @@ func killMain(t *testing.T, engine string, s *session.Session) bool {
 	return true
 }
 
-// ended reports whether a process has exited, even if its parent has not reaped it.
+// ended reports whether a process has exited, even if the parent has not reaped it.
 func ended(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-// output runs a program, which must succeed, and returns its output.
+// output runs a program, which must succeed, and returns the output.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package faults kills the command and damages its data, on real engines, and checks for losses and leftovers.
+// Package faults kills the command and damages the data, on real engines, and checks for losses and leftovers.
 package faults
 
 import (
@@ -52,7 +52,7 @@ type host struct {
 	engine string
 }
 
-// newHost creates a state directory. At the end of the test, it checks that the engine has no leftovers of the host.
+// newHost creates a state directory. At the end of the test, it checks the engine for leftovers of the host.
 func newHost(t *testing.T, engine string) *host {
 	t.Helper()
 	h := &host{rig.Host{Binary: binary, State: filepath.Join(t.TempDir(), "state")}, engine}

@@ -104,8 +104,8 @@ func (h *host) isDetached(t *testing.T, pid int) {
 	}
 }
 
-// TestReaperIsNotNoticed: a command without remaining sandboxes stops its reaper. A command whose sandboxes will expire
-// must end completely for its caller, which may wait until all inherited streams and descriptors are closed.
+// TestReaperIsNotNoticed: a command without remaining sandboxes stops the reaper. A command whose sandboxes will expire
+// must end completely for the caller, which may wait until all inherited streams and descriptors are closed.
 func TestReaperIsNotNoticed(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.reaps()
@@ -119,7 +119,7 @@ func TestReaperIsNotNoticed(t *testing.T) {
 		defer ours.Close()
 		cmd := h.Command("sandbox", "open", "--name", "box", "--idle-timeout", "1h")
 		cmd.ExtraFiles = []*os.File{theirs}
-		out, err := cmd.Output() // waits for its exit and until no other process holds its streams
+		out, err := cmd.Output() // waits for the exit and until no other process holds the streams
 		theirs.Close()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

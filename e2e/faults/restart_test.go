@@ -29,7 +29,7 @@ func (e *entries) Append(_ context.Context, entry flows.Entry) error {
 }
 
 // TestRunsOverRestarts restarts an engine during the second of three steps of ten runs. No run may fail. A run
-// continues, or is interrupted and can be resumed with the files of its first step.
+// continues, or is interrupted and can be resumed with the files of the first step.
 func TestRunsOverRestarts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

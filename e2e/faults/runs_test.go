@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
-// TestCancelledFromOutside: a run of a living process can be canceled and removes its sandbox.
+// TestCancelledFromOutside: a run of a living process can be canceled and removes the sandbox.
 func TestCancelledFromOutside(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		p := h.waiting(t, workflow(t, steps))
@@ -64,7 +64,7 @@ func TestOneResumes(t *testing.T) {
 		for i := range codes {
 			wg.Go(func() {
 				cmd := h.Command("runs", "resume", id)
-				_ = cmd.Run() // the test checks its exit code
+				_ = cmd.Run() // the test checks the exit code
 				codes[i] = cmd.ProcessState.ExitCode()
 			})
 		}
@@ -80,7 +80,7 @@ func TestOneResumes(t *testing.T) {
 	})
 }
 
-// waiting starts a run of steps and waits until its second step waits.
+// waiting starts a run of steps and waits until the second step waits.
 func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	t.Helper()
 	p := h.Start(t, "run", file)
@@ -89,7 +89,7 @@ func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	return p
 }
 
-// TestExpiredRun: the sandbox of a killed run is removed after its idle timeout, and resuming the run reports this.
+// TestExpiredRun: the sandbox of a killed run is removed after the idle timeout, and resuming the run reports this.
 func TestExpiredRun(t *testing.T) {
 	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {idle_timeout: 1s}}", 1)
 	on(t, []string{"local"}, func(t *testing.T, h *host) {

@@ -236,7 +236,7 @@ serve(read)
 	})
 }
 
-// TestConnections verifies many concurrent connections, and that connections above the limit wait.
+// TestConnections opens many concurrent connections. Connections above the limit wait.
 func TestConnections(t *testing.T) {
 	on(t, func(x *box) {
 		address := x.forward(x.server(echo))
@@ -292,7 +292,7 @@ func TestOnlyLoopback(t *testing.T) {
 	})
 }
 
-// TestOutlives: a connection ends with an error if its sandbox is removed or its session is closed. A forwarder ends
+// TestOutlives: a connection ends with an error if the sandbox is removed or the session is closed. A forwarder ends
 // with an error at the next connection.
 func TestOutlives(t *testing.T) {
 	on(t, func(x *box) {

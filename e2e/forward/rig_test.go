@@ -1,4 +1,4 @@
-// Package forward connects to programs that listen in real sandboxes.
+// Package forward connects to listening programs in real sandboxes.
 package forward
 
 import (
@@ -40,7 +40,7 @@ func on(t *testing.T, test func(x *box)) {
 	})
 }
 
-// listening is the beginning of a server program. It writes its port when it listens.
+// listening is the beginning of a server program. It writes the port when it listens.
 const listening = `
 import socket, sys, threading
 def listen():
@@ -54,7 +54,7 @@ def serve(handle):
         threading.Thread(target=handle, args=(c,), daemon=True).start()
 `
 
-// server starts a Python program in the sandbox. The program writes its listen port, and server returns it.
+// server starts a Python program in the sandbox. The program writes the listen port, and server returns it.
 func (x *box) server(program string) string {
 	x.t.Helper()
 	_, err := x.WriteFile(x.t.Context(), "server.py", strings.NewReader(listening+program), sandbox.WriteFileOptions{Overwrite: true})

@@ -28,7 +28,7 @@ func (d *desk) put(program, name string) {
 	must(d.t, err)
 }
 
-// run runs a command that may call tools, and returns its output.
+// run runs a command with tools, and returns the output.
 func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 	d.t.Helper()
 	req.Argv = argv

@@ -37,7 +37,7 @@ func newDeskIn(t *testing.T, m *session.Manager, req session.Request, o *hosttoo
 	return &desk{t, s, at, registry, set}
 }
 
-// newSet returns the tools of sources that the rules allow, until the end of the test.
+// newSet returns the tools of sources allowed by the rules, until the end of the test.
 func newSet(t *testing.T, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *hosttools.Set {
 	t.Helper()
 	_, set := freeze(t, nil, rules, approver, sources...)
@@ -66,7 +66,7 @@ func allow(tools ...string) (r hosttools.Rules) {
 	return r
 }
 
-// python runs a program that may call tools.
+// python runs a program with tools.
 func (d *desk) python(req sandbox.ExecRequest, code string) sandbox.ExecResult {
 	d.t.Helper()
 	req.Argv = []string{"python3", "-c", code}
@@ -83,13 +83,13 @@ func (d *desk) prints(want, code string) {
 	}
 }
 
-// works verifies that calls are answered.
+// works verifies that calls get answers.
 func (d *desk) works() {
 	d.t.Helper()
 	d.prints("12.5\n", `from workcell import tools; print(tools.orders.lookup(id="1")["total"])`)
 }
 
-// TestCommandEnds: the calls of a command that is killed or times out are canceled.
+// TestCommandEnds: the calls of a killed or timed-out command are canceled.
 func TestCommandEnds(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		waits := newWaits()
@@ -104,7 +104,7 @@ func TestCommandEnds(t *testing.T) {
 			}
 		}
 		t.Run("timed out", func(t *testing.T) {
-			// On a busy host, the program may need more than a second until its first call.
+			// On a busy host, the program may need more than a second until the first call.
 			for timeout := time.Second; ; timeout *= 2 {
 				res := d.python(sandbox.ExecRequest{Timeout: timeout}, program)
 				if res.Status != sandbox.ExecTimedOut {

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// numbers are measurements that a program in a sandbox prints as JSON.
+// numbers are measurements printed as JSON by a program in a sandbox.
 type numbers map[string]float64
 
 // attackHead is the common beginning of all attacks.
@@ -51,7 +51,7 @@ def call(s, name, **args):
 def show(**n): print(json.dumps({k: int(v) for k, v in n.items()}))
 `
 
-// ledger is a source `orders` that counts calls by command.
+// ledger is a source `orders` with a count of calls by command.
 type ledger struct {
 	mu    sync.Mutex
 	calls map[string]map[string]int // by tool and exec id
@@ -91,7 +91,7 @@ func (l *ledger) of(tool string) map[string]int {
 	return maps.Clone(l.calls[tool])
 }
 
-// begin starts a program with the tools of set, and returns its exec id.
+// begin starts a program with the tools of set, and returns the exec id.
 func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) string {
 	d.t.Helper()
 	req := sandbox.ExecRequest{Argv: []string{"python3", "-c", attackHead + code}, Background: true, Env: env}
@@ -103,7 +103,7 @@ func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) str
 	return res.ExecID
 }
 
-// numbers waits for the end of a program and returns its measurements.
+// numbers waits for the end of a program and returns the measurements.
 func (d *desk) numbers(exec string) (n numbers) {
 	d.t.Helper()
 	res, err := d.s.Command(exec).Wait(d.t.Context(), patience)
@@ -146,8 +146,8 @@ show(forged=env.get("WORKCELL_EXEC") == env.get("FORGED", ""), answered=sum(ping
 	})
 }
 
-// TestConfusedDeputy verifies two agents that share a sandbox and call tools concurrently. The tools of a command come
-// from the command's grant, and every call is attributed to the command that made it.
+// TestConfusedDeputy verifies two agents in one sandbox with concurrent tool calls. The tools of a command come from
+// the command's grant, and every call is attributed to the calling command.
 func TestConfusedDeputy(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -183,7 +183,7 @@ show(**seen)`
 	})
 }
 
-// victim is a command that keeps a connection and calls tools until it is stopped. It writes its PID to a file.
+// victim is a command with an open connection, which calls tools until it is stopped. It writes the PID to a file.
 const victim = `
 s = connect()
 calls = 0
@@ -204,7 +204,7 @@ while True:
 libc = ctypes.CDLL(None, use_errno=True)
 `
 
-// TestForgedTag: a command cannot assume the mark of another command, which identifies its connections.
+// TestForgedTag: a command cannot assume the mark of another command, which identifies connections.
 func TestForgedTag(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -244,9 +244,9 @@ show(lower=wanted < own, before=before, stayed=stayed, refunded=refunded, after=
 	})
 }
 
-// TestTracedSibling documents that a command can use the connections of another command in its sandbox, with the same
-// user, by tracing it or by taking a descriptor from it. These calls count as calls of the other command, and its own
-// calls remain its own. The sandbox is the security boundary.
+// TestTracedSibling documents the use of another command's connections in the same sandbox, with the same user, by
+// tracing it or by taking a descriptor from it. These calls count as calls of the other command, and its own calls
+// remain its own. The sandbox is the security boundary.
 func TestTracedSibling(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()
@@ -284,8 +284,7 @@ show(traced=traced, taken=got >= 0, stolen=stolen, own=own)`, nil)
 	})
 }
 
-// TestConnectionGivenAway: a connection that a command passed to another process ends with the last process of the
-// command.
+// TestConnectionGivenAway: a connection passed to another process ends with the last process of the command.
 func TestConnectionGivenAway(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		book := newLedger()

@@ -20,15 +20,15 @@ import (
 )
 
 // TestInterrupt: a call that needs approval interrupts the Generate call. The restart decides, and gets the output of
-// the same command, which waited in the sandbox. Commands that are never restarted, and restarts without a waiting
-// command, have no bad effects.
+// the same command, which waited in the sandbox. Commands without a restart, and restarts without a waiting command,
+// have no bad effects.
 func TestInterrupt(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		registry, err := hosttools.New(nil, orders(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = registry.Close() }) // its tools are functions
+		t.Cleanup(func() { _ = registry.Close() }) // with functions as tools
 		plugin := &tools.Plugin{Manager: m, HostTools: registry, ApprovalInterrupts: true}
 		g := genkit.Init(t.Context(), genkit.WithPlugins(plugin), genkit.WithPromptDir("."), genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"desk.prompt": {Data: []byte(
 			"---\nmodel: test/asks\nsandbox: {mode: script, image: " + pythonImage + ", host_tools: {allow: [{tool: orders.refund, ask: \"true\"}]}}\n---\nGo on.\n")}})))
@@ -110,7 +110,7 @@ for n in (1, 2):
 		if got := fmt.Sprint(out["stdout"]); !strings.HasSuffix(got, "\nrefunded\nrefunded\n") {
 			t.Errorf("a prompt's output is %v", out)
 		}
-		// Without an answer, the command ends with the sandboxes of its run.
+		// Without an answer, the command ends with the sandboxes of the run.
 		interruptOf(t, generate(ctx, ai.WithPrompt("go")))
 		if err := m.CloseScope(t.Context(), run.Scope()); err != nil {
 			t.Error(err)

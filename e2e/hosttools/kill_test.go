@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
-// ledgerVariable makes this binary an MCP server. Its value is the file of the ledger.
+// ledgerVariable makes this binary an MCP server. The value is the file of the ledger.
 const ledgerVariable = "HOSTTOOLS_TEST_LEDGER"
 
 // ledgerServer is an MCP server with a tool that records each call. The first call is never answered.
@@ -95,7 +95,7 @@ func newMachine(t *testing.T, binary, engine string) *machine {
 
 func (m *machine) path(name string) string { return filepath.Join(filepath.Dir(m.State), name) }
 
-// inSandbox runs a command in the only sandbox, in addition to its owner's commands.
+// inSandbox runs a command in the only sandbox, in addition to the owner's commands.
 func (m *machine) inSandbox(argv ...string) (string, error) {
 	var list []struct{ ID string }
 	m.Read(m.t, &list, "sandbox", "ls")
@@ -126,8 +126,8 @@ func (m *machine) recorded() (decisions []string) {
 	return decisions
 }
 
-// TestKilledRun kills a run while its agent's code calls a tool. Another command in the sandbox has no tools. The code
-// detects the end of its connection and is killed when the run is resumed. Then the program runs again, and the audit
+// TestKilledRun kills a run while the agent's code calls a tool. Another command in the sandbox has no tools. The code
+// detects the end of the connection and is killed when the run is resumed. Then the program runs again, and the audit
 // log contains the calls of both.
 func TestKilledRun(t *testing.T) {
 	binary, err := commandtest.Build(t.TempDir())

@@ -21,7 +21,7 @@ import (
 )
 
 // execTimeout is the timeout of commands whose calls wait longer for an approval. deadHost is the maximum extension of
-// a command after its host died.
+// a command after the death of the host.
 const (
 	execTimeout = 12 * time.Second
 	deadHost    = 15 * time.Second
@@ -68,14 +68,14 @@ tools.orders.refund(id="short"); time.sleep(600)`)
 	})
 }
 
-// Environment variables of the process that is killed while it waits for an approval.
+// Environment variables of the process killed while it waits for an approval.
 const (
 	waitingVariable  = "HOSTTOOLS_TEST_WAITS_ON" // engine
 	instanceVariable = "HOSTTOOLS_TEST_INSTANCE"
 	stateVariable    = "HOSTTOOLS_TEST_STATE"
 )
 
-// TestHostDiesDuringApproval: a command whose host died during an approval keeps only the extensions that it got.
+// TestHostDiesDuringApproval: a command whose host died during an approval keeps only the granted extensions.
 func TestHostDiesDuringApproval(t *testing.T) {
 	t.Parallel()
 	for _, engine := range enginetest.Names() {
@@ -105,7 +105,7 @@ func TestHostDiesDuringApproval(t *testing.T) {
 	}
 }
 
-// killedWhileWaiting kills a process that waits for an approval. It returns the sandbox and the running time of the
+// killedWhileWaiting kills a process with a pending approval. It returns the sandbox and the running time of the
 // command.
 func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, lived time.Duration) {
 	t.Helper()
@@ -136,7 +136,7 @@ func killedWhileWaiting(t *testing.T, engine, instance, dir string) (id string, 
 	return id, time.Since(began)
 }
 
-// waitForApproval is the process that is killed. Its command requests an approval that is never given.
+// waitForApproval is the killed process. Its command requests an approval, which is never given.
 func waitForApproval() int {
 	err := func() error {
 		ctx := context.Background()

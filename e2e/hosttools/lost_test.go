@@ -58,7 +58,7 @@ print("done")`)
 		select {
 		case err := <-waits.ended:
 			t.Errorf("the other call has also ended: %v", err)
-		default: // checked again after its own cancellation
+		default: // checked again after cancellation
 		}
 		d.writes("cancelled")
 		if err := waits.end(); !errors.Is(err, context.Canceled) {
@@ -163,13 +163,13 @@ print(tools.once.read())`)
 	})
 }
 
-// TestFullWorkspace: a result that does not fit into the workspace is an error of the call. With free space again,
-// calls succeed.
+// TestFullWorkspace: a result too large for the workspace is an error of the call. With free space again, calls
+// succeed.
 func TestFullWorkspace(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		req := session.Request{Image: pythonImage, Limits: backend.Limits{WorkspaceBytes: 8 << 20}}
 		d := newDeskIn(t, m, req, nil, allow("orders.*"), nil, orders(nil))
-		// On a workspace without a separate file system, a command that exceeds the limit is killed. The ballast leaves 512
+		// On a workspace without a separate file system, a command above the limit is killed. The ballast leaves 512
 		// KiB.
 		_, err := d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, 7<<20+512<<10)), sandbox.WriteFileOptions{})
 		for size := 7 << 20; errors.Is(err, backend.ErrQuota) && size > 6<<20; size -= 128 << 10 {
@@ -208,7 +208,7 @@ func (d *desk) ends(execID string) sandbox.ExecResult {
 	return res
 }
 
-// writes creates an empty file that a program waits for.
+// writes creates an empty file, for which a program waits.
 func (d *desk) writes(name string) {
 	d.t.Helper()
 	_, err := d.s.WriteFile(d.t.Context(), name, strings.NewReader(""), sandbox.WriteFileOptions{})

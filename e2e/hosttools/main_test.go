@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-// TestMain runs the tests. Afterwards, none of their goroutines may be left, neither for a tool call nor for its
-// connection. The binary may also be a process that a test has started.
+// TestMain runs the tests. Afterwards, none of their goroutines may be left, neither for a tool call nor for the
+// connection. The binary may also be a process started by a test.
 func TestMain(m *testing.M) {
 	for variable, program := range map[string]func() int{ledgerVariable: ledgerServer, waitingVariable: waitForApproval} {
 		if os.Getenv(variable) != "" {

@@ -1,6 +1,6 @@
 // Package hosttools runs agents whose code calls host tools, in real sandboxes without a network. It tests the
 // connection, the libraries in the sandbox, the registry, and the model's tools together. The tests of each package
-// verify its own behavior.
+// verify the package's behavior.
 package hosttools
 
 import (
@@ -32,7 +32,7 @@ var must, eventually = checktest.Must, checktest.Eventually
 
 const pythonImage = "workcell/python:3.11" // built by `make images`
 
-// patience is the maximum wait for an expected event. Hosts that run tests may be very busy.
+// patience is the maximum wait for an expected event. Hosts with running tests may be very busy.
 const patience = 3 * time.Minute
 
 type obj = map[string]any
@@ -47,7 +47,7 @@ func onDrivers(t *testing.T, test func(t *testing.T, b backend.SandboxBackend)) 
 	enginetest.On(t, func(t *testing.T, engine string) { test(t, enginetest.Driver(t, engine)) })
 }
 
-// managerOf opens a manager of a new instance. It verifies at the end that no sandbox is left.
+// managerOf opens a manager of a new instance. At the end, it checks for leftover sandboxes.
 func managerOf(t *testing.T, b backend.SandboxBackend) *session.Manager {
 	t.Helper()
 	return enginetest.Manager(t, b, &session.Options{Instance: "hosttools-" + record.NewID()})
@@ -78,7 +78,7 @@ func newRig(t *testing.T, m *session.Manager, sources ...hosttools.Source) *rig 
 	return r
 }
 
-// agent loads an agent. Its model calls sandbox_run with each program, and then answers. It also answers for an empty
+// agent loads an agent. The model calls sandbox_run with each program, and then answers. It also answers for an empty
 // program. outputs returns the outputs of the calls.
 func (r *rig) agent(name, sandbox string, programs ...string) (a *tools.Agent, outputs func() []obj) {
 	r.t.Helper()

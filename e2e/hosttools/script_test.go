@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestScriptCallsTools: an agent's program can call a host tool and print its result.
+// TestScriptCallsTools: an agent's program can call a host tool and print the result.
 func TestScriptCallsTools(t *testing.T) {
 	on(t, func(t *testing.T, m *session.Manager) {
 		r := newRig(t, m, orders(nil))

@@ -39,7 +39,7 @@ func operator(t *testing.T, file string) ([]hosttools.Source, *buffertest.Buffer
 	return sources, log
 }
 
-// watched is a desk for the servers of an operator's file. It tracks all output that must not contain the secret.
+// watched is a desk for the servers of an operator's file. It tracks all output, which must not contain the secret.
 type watched struct {
 	*desk
 	log   *buffertest.Buffer
@@ -54,7 +54,7 @@ func newWatched(t *testing.T, m *session.Manager, file string, allowed ...string
 	return &watched{newDeskIn(t, m, session.Request{Image: pythonImage}, o, allow(allowed...), nil, sources...), log, spans}
 }
 
-// secretStays verifies that the secret did not leak.
+// secretStays searches for leaks of the secret.
 func (w *watched) secretStays() {
 	w.t.Helper()
 	must(w.t, w.registry.Close()) // afterwards, the log has all output of the servers
@@ -127,7 +127,7 @@ try: tools.everything.trigger_long_running_operation(duration=60, steps=60, _tim
 except ToolTimeout as e: print(e.code)
 print("completed" in tools.everything.trigger_long_running_operation(duration=1, steps=5))`)
 
-		// Paths are only data for Workcell. The server restricts them to its root.
+		// Paths are only data for Workcell. The server restricts them to the root.
 		d.prints("in the root\nsaid\ntool_failed\ntool_failed\ntool_failed\n", fmt.Sprintf(`
 from workcell import tools, ToolError
 fs, root = tools.filesystem, %q
@@ -148,7 +148,7 @@ from workcell import tools
 print(len(tools.memory.create_entities(entities=[{"name": "Ada", "entityType": "person", "observations": ["counts"]}])["entities"]))`)
 		d.prints("Ada\n", `from workcell import tools; print(tools.memory.read_graph()["entities"][0]["name"])`)
 
-		// The server knows its secret, and this server reveals it to its callers. It must not appear anywhere else in the
+		// The server knows the secret, and this server reveals it to callers. It must not appear anywhere else in the
 		// sandbox.
 		res := d.python(sandbox.ExecRequest{}, `
 import os, subprocess

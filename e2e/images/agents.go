@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
-// geminiSettings override the settings of a repository, so that none of its programs are started.
+// geminiSettings override the settings of a repository, to prevent the start of the repository's programs.
 const geminiSettings = `{
   "mcpServers": {"workcell": {"command": "/.workcell/workcell-guest", "args": ["mcp"], "trust": true, "timeout": 1200000}},
   "mcp": {"allowed": ["workcell"]},

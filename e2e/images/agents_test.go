@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAgents: every agent has an image for the most common architecture, each tarball is pinned, and the image that
-// must not be redistributed is marked.
+// TestAgents: every agent has an image for the most common architecture, each tarball is pinned, and the image without
+// permission for redistribution is marked.
 func TestAgents(t *testing.T) {
 	list, err := Agents("amd64")
 	must(t, err)

@@ -16,7 +16,7 @@ import (
 
 // packageSource resolves and downloads Debian packages without changing the host's installed packages.
 type packageSource struct {
-	dir     string // private state; removed by its creator
+	dir     string // private state; removed by the creator
 	private bool   // use separate package lists instead of the host's lists
 	log     io.Writer
 	fetched map[string][]string // results of fetch, by wanted packages
@@ -45,7 +45,7 @@ func CanBuild() error {
 	return nil
 }
 
-// HostArch returns the architecture of the packages that apt returns, in Go's naming.
+// HostArch returns the architecture of apt's packages, in Go's naming.
 func HostArch() string { return runtime.GOARCH }
 
 func newPackageSource(dir string, log io.Writer) (*packageSource, error) {
@@ -69,7 +69,7 @@ func (s *packageSource) fetch(ctx context.Context, want []string) ([]string, err
 	}
 	files, err := s.tryFetch(ctx, want)
 	if err != nil && !s.private && ctx.Err() == nil {
-		// The host has no package lists, or they contain versions that the archive has since removed.
+		// The host has no package lists, or they contain versions since removed from the archive.
 		fmt.Fprintln(s.log, "the host's package lists are missing or old: fetching current ones")
 		s.private = true
 		if _, uerr := s.aptGet(ctx, "update"); uerr != nil {
@@ -85,7 +85,7 @@ func (s *packageSource) fetch(ctx context.Context, want []string) ([]string, err
 
 func (s *packageSource) tryFetch(ctx context.Context, want []string) ([]string, error) {
 	args := append([]string{"install", "--no-install-recommends"}, want...)
-	// Use an empty archive directory, so that apt lists every file. It would omit files in a filled archive directory.
+	// Use an empty archive directory, because apt omits files in a filled archive directory from the list.
 	none := "Dir::Cache::archives=" + filepath.Join(s.dir, "none") + "/"
 	out, err := s.aptGet(ctx, append([]string{"-o", none, "--print-uris"}, args...)...)
 	if err != nil {
@@ -129,7 +129,7 @@ func parseURIs(out []byte) ([]string, error) {
 	return names, nil
 }
 
-// aptGet runs apt-get with the private state and returns its standard output.
+// aptGet runs apt-get with the private state and returns the standard output.
 func (s *packageSource) aptGet(ctx context.Context, args ...string) ([]byte, error) {
 	user := "_apt"
 	if os.Geteuid() == 0 {

@@ -22,7 +22,7 @@ type Builder struct {
 	cache    string
 	registry string
 	log      io.Writer
-	// Created for the first layer that is not cached.
+	// Created for the first uncached layer.
 	work     string
 	packages *packageSource
 }
@@ -35,7 +35,7 @@ type BuilderOptions struct {
 	Log io.Writer
 }
 
-// NewBuilder returns a builder that stores layers in cacheDir. The caller must close it.
+// NewBuilder returns a builder with cacheDir as the cache of layers. The caller must close it.
 func NewBuilder(cacheDir string, o *BuilderOptions) *Builder {
 	b := &Builder{cache: cacheDir, registry: "https://registry.npmjs.org", log: io.Discard}
 	if o != nil && o.Registry != "" {
@@ -106,7 +106,7 @@ func (b *Builder) configure(img v1.Image, im Image) (v1.Image, error) {
 	return img, nil
 }
 
-// Write writes the image as an archive that engines can load.
+// Write writes the image as an archive for engines.
 func Write(w io.Writer, ref string, img v1.Image) error {
 	tag, err := name.NewTag(ref)
 	if err != nil {
@@ -136,7 +136,7 @@ func (b *Builder) layer(ctx context.Context, stack []Layer) (_ string, err error
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return "", fmt.Errorf("images: cache: %w", err)
 	}
-	// Rename the file when it is complete, so that an incomplete layer is never used.
+	// Rename the file when it is complete, to prevent the use of an incomplete layer.
 	tmp, err := os.CreateTemp(filepath.Dir(file), "new-*")
 	if err != nil {
 		return "", fmt.Errorf("images: cache: %w", err)
@@ -159,7 +159,7 @@ func layerFile(cache string, stack []Layer) string {
 	return filepath.Join(cache, "layers", layerKey(HostArch(), stack)+".tar.gz")
 }
 
-// fetch downloads the packages and tarballs that the top layer adds to the layers below.
+// fetch downloads the packages and tarballs added by the top layer.
 func (b *Builder) fetch(ctx context.Context, stack []Layer) (debs, tarballs []string, err error) {
 	if b.work == "" {
 		if err := os.MkdirAll(b.cache, 0o755); err != nil {
@@ -197,7 +197,7 @@ func (b *Builder) fetch(ctx context.Context, stack []Layer) (debs, tarballs []st
 	return debs, tarballs, nil
 }
 
-// packageName returns the part of a package file's name before its version.
+// packageName returns the part of a package file's name before the version.
 func packageName(file string) string {
 	n, _, _ := strings.Cut(filepath.Base(file), "_")
 	return n

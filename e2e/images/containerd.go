@@ -26,7 +26,7 @@ func (e containerdEngine) arch(ctx context.Context) (string, error) {
 	return runtime.GOARCH, err
 }
 
-// find treats an image as missing if it is not unpacked or its contents are gone, because its use would fail or be
+// find treats an image as missing if it is not unpacked or the contents are gone, because the use would fail or be
 // slow.
 func (e containerdEngine) find(ctx context.Context, ref string) (map[string]string, bool, error) {
 	name, err := fullName(ref)
@@ -73,8 +73,8 @@ func (e containerdEngine) load(ctx context.Context, archive io.Reader) error {
 	return nil
 }
 
-// unpack unpacks an image. Layers that only the previous image of this name used may be garbage-collected right after
-// they were found. Afterwards, the image references them, so a second attempt succeeds.
+// unpack unpacks an image. Layers of only the previous image of this name may be garbage-collected right after they
+// were found. Afterwards, the image references them, so a second attempt succeeds.
 func unpack(ctx context.Context, img ctrd.Image) error {
 	is, err := false, error(nil)
 	for i := 0; i < 2 && !is && err == nil; i++ {

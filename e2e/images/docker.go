@@ -60,7 +60,7 @@ func (e dockerEngine) pull(ctx context.Context, ref string) error {
 	return errors.Join(lastError(body), body.Close())
 }
 
-// lastError reads the engine's stream of JSON messages to its end and returns its error, if any.
+// lastError reads the engine's stream of JSON messages to the end and returns the error, if any.
 func lastError(r io.Reader) error {
 	dec := json.NewDecoder(bufio.NewReader(r))
 	var last error

@@ -24,11 +24,11 @@ type Outcome string
 const (
 	Present Outcome = "present" // the image existed
 	Built   Outcome = "built"   // built and loaded
-	Pulled  Outcome = "pulled"  // pulled from its registry
+	Pulled  Outcome = "pulled"  // pulled from a registry
 	Tagged  Outcome = "tagged"  // the official image with the project's tag
 )
 
-// Engine is a container engine that images can be loaded into. See Docker and Containerd.
+// Engine is a container engine for loading images. See Docker and Containerd.
 type Engine interface {
 	arch(ctx context.Context) (string, error)
 	// find returns the labels of an image. present reports whether the image exists and is ready for use.
@@ -100,7 +100,7 @@ func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome,
 	return Tagged, nil
 }
 
-// EnsureGuest loads the guest-agent image into the engine and returns its reference.
+// EnsureGuest loads the guest-agent image into the engine and returns the reference.
 func (k *Keeper) EnsureGuest(ctx context.Context, force bool) (ref string, _ Outcome, _ error) {
 	ref = guestimage.Reference()
 	if _, present, err := k.find(ctx, ref); err != nil || present && !force {

@@ -48,7 +48,7 @@ func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)
 	}
 }
 
-// TestImagesWork: the test images contain the programs that their names suggest, for a user without an account or a
+// TestImagesWork: the test images contain the programs suggested by their names, for a user without an account or a
 // network.
 func TestImagesWork(t *testing.T) {
 	t.Parallel()
@@ -108,8 +108,8 @@ func TestEnsureFindsWhatIsThere(t *testing.T) {
 	})
 }
 
-// TestStandIn: a cached layer becomes an image that is reproducible and is loaded with its labels. An official image
-// under the same name is kept.
+// TestStandIn: a cached layer becomes a reproducible image, which is loaded with labels. An official image under the
+// same name is kept.
 func TestStandIn(t *testing.T) {
 	onEngines(t, "workcell-test-"+strings.ToLower(rand.Text()), func(t *testing.T, e Engine) {
 		ctx := t.Context()

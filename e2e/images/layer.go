@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// entryTime returns the time of every entry and of the image itself. It is constant, so that builds are reproducible.
+// entryTime returns the time of every entry and of the image itself. It is constant, to ensure reproducible builds.
 func entryTime() time.Time { return time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 // layerWriter writes the entries of one layer. It writes each path once. The first entry for a path is used.
@@ -24,7 +24,7 @@ type layerWriter struct {
 	tw   *tar.Writer
 	seen map[string]bool
 	omit map[string]bool
-	// kept contains the files that are needed for the fix-ups of a base layer.
+	// kept contains the files for the fix-ups of a base layer.
 	kept map[string][]byte
 }
 
@@ -96,7 +96,7 @@ func (l *layerWriter) addTar(r io.Reader, place func(string) (string, bool)) err
 	}
 }
 
-// add writes one entry and its missing parent directories. It does nothing if the path was already written.
+// add writes one entry and missing parent directories. It does nothing if the path was already written.
 func (l *layerWriter) add(name string, h tar.Header, body io.Reader) error {
 	if name == "." || l.seen[name] {
 		return nil
@@ -146,8 +146,8 @@ func (l *layerWriter) addFile(name string, content []byte) error {
 	return l.add(name, h, bytes.NewReader(content))
 }
 
-// startBase writes the entries that must come before any package: links where older packages still have directories,
-// and directories with a special mode.
+// startBase writes the entries before any package: links where older packages still have directories, and directories
+// with a special mode.
 func (l *layerWriter) startBase() error {
 	for _, d := range []string{"bin", "lib", "lib64", "sbin"} {
 		if err := errors.Join(l.addDir("usr/"+d, 0o755), l.addLink(d, "usr/"+d)); err != nil {
@@ -170,7 +170,7 @@ func (l *layerWriter) startBase() error {
 	return nil
 }
 
-// finishBase writes the files that maintainer scripts would create.
+// finishBase writes the usual files of maintainer scripts.
 func (l *layerWriter) finishBase() error {
 	var certs bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(l.kept)) {
@@ -240,7 +240,7 @@ func isDocumentation(name string) bool {
 	return false
 }
 
-// writeLayer writes the compressed layer of spec to w. debs and tarballs are the files of its packages.
+// writeLayer writes the compressed layer of spec to w. debs and tarballs are the files of the packages.
 func writeLayer(ctx context.Context, w io.Writer, spec Layer, debs []string, tarballs []string) error {
 	zw, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {

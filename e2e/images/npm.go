@@ -23,7 +23,7 @@ const maxTarball = 200 << 20
 // ErrIntegrity means that a downloaded tarball does not match its pinned digest.
 var ErrIntegrity = errors.New("images: tarball does not match its pinned digest")
 
-// fetchNPM downloads a pinned tarball to dir and returns its path. It uses the npm command, which knows the user's
+// fetchNPM downloads a pinned tarball to dir and returns the path. It uses the npm command, which knows the user's
 // registry and credentials. If npm is not installed, it downloads the tarball from registry, which is as safe because
 // of the pinned digest.
 func fetchNPM(ctx context.Context, p NPMPackage, dir, registry string) (string, error) {
@@ -57,7 +57,7 @@ func npmPack(ctx context.Context, p NPMPackage, dir string) error {
 	return nil
 }
 
-// npmView returns a field of a package from its registry, for a version or for "latest".
+// npmView returns a field of a package from the registry, for a version or for "latest".
 func npmView(ctx context.Context, name, version, field string) (string, error) {
 	cmd := exec.CommandContext(ctx, "npm", "view", name+"@"+version, field)
 	var stderr bytes.Buffer

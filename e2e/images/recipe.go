@@ -13,11 +13,11 @@ import (
 	"fmt"
 )
 
-// builderVersion is part of every recipe hash. Increase it when the format of layers or configurations changes, so that
-// older images are rebuilt.
+// builderVersion is part of every recipe hash. Increase it when the format of layers or configurations changes, to
+// ensure that older images are rebuilt.
 const builderVersion = 1
 
-// Labels in the configuration of the images that this package builds.
+// Labels in the configuration of this package's images.
 const (
 	// LabelRecipe contains the hash of the image's recipe.
 	LabelRecipe = "dev.workcell.recipe"
@@ -31,29 +31,29 @@ const (
 type Layer struct {
 	// Name is for messages.
 	Name string
-	// Base is set for the bottom layer, which gets the directories, links, and account files that Debian's maintainer
-	// scripts would create.
+	// Base is set for the bottom layer, which gets the usual directories, links, and account files of Debian's
+	// maintainer scripts.
 	Base bool
 	// Packages are Debian packages. Their dependencies are included.
 	Packages []string
 	// NPM are tarballs of the npm registry.
 	NPM []NPMPackage
-	// Links maps the path of a symbolic link to its target.
+	// Links maps the path of a symbolic link to the target.
 	Links map[string]string
-	// Texts maps the path of a file to its content.
+	// Texts maps the path of a file to the content.
 	Texts map[string]string `json:",omitempty"`
 	// Omit are paths to leave out of the layer.
 	Omit []string
 }
 
-// NPMPackage is a pinned tarball of the npm registry, and the destinations of its files.
+// NPMPackage is a pinned tarball of the npm registry, and the destinations of the files.
 type NPMPackage struct {
 	Name    string
 	Version string
 	// Integrity is the registry's value: "sha512-" and the base64 digest.
 	Integrity string
-	// Files maps a path below the tarball's top directory to its destination. "./" stands for all files that are not
-	// listed. Other files are omitted.
+	// Files maps a path below the tarball's top directory to the destination. "./" stands for all unlisted files. Other
+	// files are omitted.
 	Files map[string]string
 }
 
@@ -66,9 +66,9 @@ type Image struct {
 	Layers   []Layer
 	Cmd      []string
 	Env      []string
-	// StandIn marks an image that is tagged with the official name.
+	// StandIn marks an image with the official name as the tag.
 	StandIn bool
-	// Private marks an image with contents that must not be redistributed.
+	// Private marks an image with contents without permission for redistribution.
 	Private bool `json:",omitempty"`
 }
 
@@ -93,8 +93,8 @@ func hashOf(parts ...any) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// TestImages returns the images for tests, for an architecture in Go's naming. They have the project's own tags, so
-// that they never replace an official image.
+// TestImages returns the images for tests, for an architecture in Go's naming. They have the project's own tags, to
+// avoid replacing official images.
 func TestImages(arch string) ([]Image, error) {
 	node, err := nodeLayer(arch, "22")
 	if err != nil {
@@ -173,13 +173,13 @@ func pythonLayer() Layer {
 		Name:     "python",
 		Packages: []string{"python-is-python3", "python3", "python3-pip"},
 		Links: map[string]string{
-			// The official image has its interpreter in /usr/local/bin.
+			// The official image has the interpreter in /usr/local/bin.
 			"usr/local/bin/python":     "/usr/bin/python3",
 			"usr/local/bin/python3":    "/usr/bin/python3",
 			"usr/local/bin/python3.11": "/usr/bin/python3",
 		},
-		// Debian forbids pip to install next to its own packages. In a sandbox, as in the official image, this is the purpose
-		// of pip.
+		// Debian forbids pip to install next to Debian's packages. In a sandbox, as in the official image, this is the
+		// purpose of pip.
 		Omit: []string{"usr/lib/python3.11/EXTERNALLY-MANAGED"},
 	}
 }

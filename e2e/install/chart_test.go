@@ -77,10 +77,10 @@ func database(t *testing.T) (here, inside string) {
 	return here, "postgres://" + at.User + "@" + l.Addr().String() + "/" + at.Database + "?sslmode=disable"
 }
 
-// TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a
-// worker, and a database. It uses the image of `make image` and no registry. A client opens a sandbox through the
-// servers, which answer alternate requests and have only the chart's role. The sandbox is a pod with a volume. It runs
-// a command and is removed. The worker executes a run. Finally, everything is uninstalled.
+// TestChart installs the chart into a namespace with the restricted Pod Security Standard, with two servers, a worker,
+// and a database. It uses the image of `make image` and no registry. A client opens a sandbox through the servers,
+// which answer alternate requests and have only the chart's role. The sandbox is a pod with a volume. It runs a command
+// and is removed. The worker executes a run. Finally, everything is uninstalled.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	api, err := clustertest.Config()
@@ -150,7 +150,7 @@ func ready(t *testing.T, api *rest.Config, what string, n int) (addresses []stri
 	return addresses
 }
 
-// carriedOut adds a run to the queue from the host. The worker must execute it, and its output file must be collected.
+// carriedOut adds a run to the queue from the host. The worker must execute it, and the output file must be collected.
 func carriedOut(t *testing.T, state string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -214,7 +214,7 @@ func call(t *testing.T, client *mcp.ClientSession, tool string, in obj) obj {
 	return out
 }
 
-// gone waits until no object that matches a selector exists.
+// gone waits until no object matches a selector.
 func gone(t *testing.T, api *rest.Config, what, selector string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {

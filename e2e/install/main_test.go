@@ -20,10 +20,10 @@ var must = checktest.Must
 // image is the command's image, as named in hack/images, the chart, and the manifests.
 const image = "ghcr.io/workcell-dev/workcell:dev"
 
-// patience is the maximum wait for an expected event. Hosts that run tests may be very busy.
+// patience is the maximum wait for an expected event. Hosts with running tests may be very busy.
 const patience = 5 * time.Minute
 
-// imagesDir is the directory filled by hack/images, with the command and its image as an archive.
+// imagesDir is the directory filled by hack/images, with the command and the image as an archive.
 var imagesDir string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }

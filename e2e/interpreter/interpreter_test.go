@@ -55,7 +55,7 @@ func (d *desk) run(code string, timeout time.Duration) interpreter.Result {
 	return res
 }
 
-// want checks the output of a program, whether it failed, and its value.
+// want checks the output of a program, whether it failed, and the value.
 func (d *desk) want(code, printed, failure, value string) {
 	d.t.Helper()
 	res := d.run(code, time.Minute)

@@ -30,7 +30,7 @@ type Trace struct {
 	Spans []*Span
 }
 
-// Span is a span with its child spans.
+// Span is a span with child spans.
 type Span struct {
 	ID, ParentID string
 	Name         string

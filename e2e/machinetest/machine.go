@@ -29,15 +29,15 @@ import (
 
 var must = checktest.Must
 
-// patience is the maximum time until an engine answers. Hosts that run tests may be very busy.
+// patience is the maximum time until an engine answers. Hosts with running tests may be very busy.
 const patience = 3 * time.Minute
 
 // runTime is the maximum duration of a shell line. If a line hangs, the machine and the test end.
 const runTime = 10 * time.Minute
 
-// Machine is a small disk and a shell in new namespaces, in which a test runs engines that it may damage. The system's
-// engines do not see it and are not affected by it. When the test ends or dies, all processes in the machine end too,
-// because the shell is PID 1 of its PID namespace and reads its commands from the test.
+// Machine is a small disk and a shell in new namespaces, for engines that a test may damage. The system's engines do
+// not see it and are not affected by it. When the test ends or dies, all processes in the machine end too, because the
+// shell is PID 1 of a PID namespace and reads commands from the test.
 type Machine struct {
 	Dir  string // sockets, settings, and logs
 	Disk string // mount point of a small file system
@@ -52,7 +52,7 @@ type Machine struct {
 }
 
 // outer creates the disk, runs the test's shell, and removes everything when the shell exits. A hang-up ends the shell.
-// Mounts that a driver creates on the disk are visible outside.
+// Mounts of a driver on the disk are visible outside.
 const outer = `set -e
 trap : HUP
 truncate -s "$2" "$1/disk.img"
@@ -123,7 +123,7 @@ func (m *Machine) ContainerdSocket() string { return filepath.Join(m.Dir, "c.soc
 // DockerHost returns the address of the machine's Docker Engine after StartEngine, in the format of DOCKER_HOST.
 func (m *Machine) DockerHost() string { return "unix://" + filepath.Join(m.Dir, "d.sock") }
 
-// Run runs a shell line in the machine, one at a time, and returns its output. The line must succeed.
+// Run runs a shell line in the machine, one at a time, and returns the output. The line must succeed.
 func (m *Machine) Run(t testing.TB, line string) string {
 	t.Helper()
 	m.mu.Lock()
@@ -151,7 +151,7 @@ func (m *Machine) Run(t testing.TB, line string) string {
 	}
 }
 
-// start starts a daemon in the background. Its log is in the machine's directory.
+// start starts a daemon in the background. The log is in the machine's directory.
 func (m *Machine) start(t testing.TB, name, line string) {
 	t.Helper()
 	m.Run(t, fmt.Sprintf("cd /; PATH=%[1]s/bin:$PATH %[3]s >>%[1]s/%[2]s.log 2>&1 </dev/null & echo $! >%[1]s/%[2]s.shellpid", m.Dir, name, line))
@@ -205,7 +205,7 @@ func (m *Machine) Restart(t testing.TB, daemon, signal string) {
 	}
 }
 
-// ContainerID returns the name of a container for the engine's id of its sandbox. containerd's name contains a shorter
+// ContainerID returns the name of a container for the engine's id of a sandbox. containerd's name contains a shorter
 // part of the session's id.
 func ContainerID(engineID string) string {
 	session, own, ours := strings.Cut(engineID, ".")
@@ -223,7 +223,7 @@ func (m *Machine) KillShim(t testing.TB, engineID string) {
 	done; test -n "$found"`)
 }
 
-// startContainerd starts containerd with its root directory on the machine's disk, and waits until it answers.
+// startContainerd starts containerd with the root directory on the machine's disk, and waits until it answers.
 func (m *Machine) startContainerd(t testing.TB) {
 	t.Helper()
 	socket := m.ContainerdSocket()

@@ -59,8 +59,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict checks that all
-// hosts accept the schemas.
+// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict checks the
+// schemas for all hosts.
 func TestInspector(t *testing.T) {
 	t.Parallel()
 	node, modules := npmtest.Tools(t)
@@ -129,7 +129,7 @@ func calling(tool string, args any) *llmtest.Server {
 	})
 }
 
-// TestCodingAgent: a real coding agent finds the server in its configuration, offers the tools to a model, and calls a
+// TestCodingAgent: a real coding agent finds the server in the configuration, offers the tools to a model, and calls a
 // tool.
 func TestCodingAgent(t *testing.T) {
 	t.Parallel()

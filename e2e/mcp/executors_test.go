@@ -10,7 +10,7 @@ import (
 )
 
 // TestExecutors: a client can give two tasks to a real coding agent. The second task continues the conversation of the
-// first, in its workspace, and the budget stops a third.
+// first, in the same workspace, and the budget stops a third.
 func TestExecutors(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"docker", "containerd"} { // local has no images

@@ -33,7 +33,7 @@ type httpServer struct {
 }
 
 // startHTTP starts the command on a free port of the loopback address. At the end of the test, it stops the server like
-// an operator would, and verifies that the server and its sandboxes are gone.
+// an operator would, and checks for leftover processes and sandboxes.
 func startHTTP(t *testing.T, args ...string) *httpServer {
 	t.Helper()
 	s := startServer(t, nil, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
@@ -80,7 +80,7 @@ func (s *httpServer) signal(sig syscall.Signal) {
 	}
 }
 
-// awaitListening waits until the server prints its listen address.
+// awaitListening waits until the server prints the listen address.
 func (s *httpServer) awaitListening() {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -137,14 +137,14 @@ func newRequest(t *testing.T, ctx context.Context, method, url, body string, hea
 	return req
 }
 
-// oneConnection returns a client that opens a new connection for each request.
+// oneConnection returns a client with a new connection for each request.
 func oneConnection(cfg *tls.Config) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}
 }
 
 const initializeBody = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 
-// begin starts a session and returns its id.
+// begin starts a session and returns the id.
 func (s *httpServer) begin(header map[string]string) string {
 	s.t.Helper()
 	status, body, got := s.do(http.MethodPost, initializeBody, header)
@@ -216,7 +216,7 @@ func tokenFile(t *testing.T, lines ...string) string {
 	return path
 }
 
-// usage runs the command with arguments that it must reject.
+// usage runs the command with invalid arguments.
 func usage(t *testing.T, env []string, args ...string) (code int, stderr string) {
 	t.Helper()
 	cmd, _ := command(t, args...)

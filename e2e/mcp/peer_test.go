@@ -47,7 +47,7 @@ type message struct {
 	} `json:"error"`
 }
 
-// command returns the real command with a new state directory, so that its sandboxes can be distinguished from others.
+// command returns the real command with a new state directory, to allow telling its sandboxes from others.
 func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	t.Helper()
 	state = t.TempDir()
@@ -59,8 +59,7 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	return cmd, state
 }
 
-// startPeer starts the command on stdio. At the end of the test, it verifies that the command and its sandboxes are
-// gone.
+// startPeer starts the command on stdio. At the end of the test, it checks for leftover processes and sandboxes.
 func startPeer(t *testing.T, args ...string) *peer {
 	t.Helper()
 	return startPeerEnv(t, nil, args...)
@@ -154,7 +153,7 @@ func (p *peer) decode(line string) message {
 	return m
 }
 
-// request sends a request and returns its id.
+// request sends a request and returns the id.
 func (p *peer) request(method string, params any) string {
 	p.t.Helper()
 	p.nextID++
@@ -176,7 +175,7 @@ func (p *peer) send(message map[string]any) {
 }
 
 // answer waits for the answer to a request. It stores earlier notifications and answers to other requests. The test
-// must wait for all of these answers before its end.
+// must wait for all of these answers before the end.
 func (p *peer) answer(id string) message {
 	p.t.Helper()
 	if m, ok := p.early[id]; ok {
@@ -255,13 +254,13 @@ func decodeResult(t *testing.T, m message) toolResult {
 	return r
 }
 
-// tool calls a tool that must return a result, possibly with an error.
+// tool calls a tool, which must return a result, possibly with an error.
 func (p *peer) tool(name string, args map[string]any) toolResult {
 	p.t.Helper()
 	return decodeResult(p.t, p.call("tools/call", map[string]any{"name": name, "arguments": args}))
 }
 
-// outcome waits for the answer to a tool call. If the call is pending, it waits for its result.
+// outcome waits for the answer to a tool call. If the call is pending, it waits for the result.
 func (p *peer) outcome(id string) toolResult {
 	p.t.Helper()
 	r := decodeResult(p.t, p.answer(id))
@@ -283,7 +282,7 @@ func (r toolResult) taskID(t *testing.T) string {
 	return pending.TaskID
 }
 
-// must calls a tool that must succeed.
+// must calls a tool, which must succeed.
 func (p *peer) must(name string, args map[string]any) toolResult {
 	p.t.Helper()
 	r := p.tool(name, args)
@@ -293,7 +292,7 @@ func (p *peer) must(name string, args map[string]any) toolResult {
 	return r
 }
 
-// alive verifies that the connection still works.
+// alive verifies that the connection is usable.
 func (p *peer) alive() {
 	p.t.Helper()
 	if m := p.call("ping", map[string]any{}); m.Error != nil {
@@ -301,7 +300,7 @@ func (p *peer) alive() {
 	}
 }
 
-// instance returns the id that marks the sandboxes of a state directory.
+// instance returns the id of a state directory's sandboxes.
 func instance(t *testing.T, state string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(state, "instance"))

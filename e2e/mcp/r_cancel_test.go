@@ -19,7 +19,7 @@ type pending struct {
 	err    error
 }
 
-// start sends a call without waiting for its answer.
+// start sends a call without waiting for the answer.
 func (s *httpServer) start(body string, header map[string]string) *pending {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -83,7 +83,7 @@ func TestR8HangUp(t *testing.T) {
 	}
 }
 
-// TestR8CancelInASession verifies R8 over HTTP in a session: a call continues if its connection breaks, as the protocol
+// TestR8CancelInASession verifies R8 over HTTP in a session: a call continues if the connection breaks, as the protocol
 // requires, and ends if it is canceled.
 func TestR8CancelInASession(t *testing.T) {
 	t.Parallel()
@@ -125,8 +125,8 @@ func TestR8CancelInASession(t *testing.T) {
 	}
 }
 
-// TestR8LongCalls verifies R8: a program that runs longer than its client waits continues, even if the client gives up
-// before the answer. Its result can be fetched.
+// TestR8LongCalls verifies R8: a program continues beyond the client's wait, even if the client gives up before the
+// answer. The result can be fetched.
 func TestR8LongCalls(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)

@@ -20,8 +20,7 @@ const (
 	oldToken   = "old-0123456789abcdef"
 )
 
-// TestR2OversizedOnHTTP verifies R2 over HTTP: a body that is too long is refused, with and without an announced
-// length.
+// TestR2OversizedOnHTTP verifies R2 over HTTP: an overlong body is refused, with and without an announced length.
 func TestR2OversizedOnHTTP(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
@@ -43,8 +42,8 @@ func TestR2OversizedOnHTTP(t *testing.T) {
 	}
 }
 
-// TestR3OriginAndHost verifies R3: only the server's own pages and allowed pages may use the server, and only under its
-// own host names. Other hosts need tokens.
+// TestR3OriginAndHost verifies R3: only the server's own pages and allowed pages may use the server, and only under the
+// server's host names. Other hosts need tokens.
 func TestR3OriginAndHost(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, "--allow-origin", "https://app.example", "--allow-host", "box.example")
@@ -87,7 +86,7 @@ func TestR3OriginAndHost(t *testing.T) {
 	}
 }
 
-// TestR4Owners verifies R4: a missing, wrong, or expired token is refused. A session belongs to its creator, and an
+// TestR4Owners verifies R4: a missing, wrong, or expired token is refused. A session belongs to the creator, and an
 // ended session is gone.
 func TestR4Owners(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func twoOwners() []mcpserver.Token {
 	return []mcpserver.Token{{Name: "alice", Secret: aliceToken}, {Name: "bob", Secret: bobToken}}
 }
 
-// handshake starts a session that is not used afterwards.
+// handshake starts a session without further use.
 func handshake(t *testing.T, addr string, header map[string]string) (status int, body, id string) {
 	t.Helper()
 	status, body, got := doTo(t, http.MethodPost, "http://"+addr+"/mcp", initializeBody, header)
@@ -77,8 +77,8 @@ func TestR6SessionsOfOneOwner(t *testing.T) {
 	})
 }
 
-// TestR6Streams verifies R6: a session has one event stream, which does not count as a request, so that its client can
-// still make calls.
+// TestR6Streams verifies R6: a session has one event stream, which does not count as a request, to allow further calls
+// of the client.
 func TestR6Streams(t *testing.T) {
 	t.Parallel()
 	addr := inProcess(t, &mcpserver.HTTPOptions{MaxRequests: 1})

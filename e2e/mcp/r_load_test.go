@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// inProcess starts a server in this process with the limits of a test, and returns its address.
+// inProcess starts a server in this process with the limits of a test, and returns the address.
 func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

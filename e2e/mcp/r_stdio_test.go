@@ -85,8 +85,8 @@ func peakMemory(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// TestR8Cancel verifies R8: a canceled call ends with all processes that it started. Canceling an unknown or finished
-// call has no effect.
+// TestR8Cancel verifies R8: a canceled call ends with all processes of the call. Canceling an unknown or finished call
+// has no effect.
 func TestR8Cancel(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -121,7 +121,7 @@ func TestR8Cancel(t *testing.T) {
 }
 
 // TestR9NothingButMessages verifies R9: standard output contains only messages, even with all logs enabled and commands
-// that print arbitrary output. The peer checks every line.
+// with arbitrary output. The peer checks every line.
 func TestR9NothingButMessages(t *testing.T) {
 	t.Parallel()
 	p := startPeerEnv(t, []string{"WORKCELL_DEBUG=1", "GODEBUG=gctrace=1"})
@@ -140,7 +140,7 @@ func TestR9NothingButMessages(t *testing.T) {
 	}
 }
 
-// TestR10ClientDies verifies R10: the server ends with its client, and its sandboxes end as configured.
+// TestR10ClientDies verifies R10: the server ends with the client, and the sandboxes end as configured.
 func TestR10ClientDies(t *testing.T) {
 	t.Parallel()
 	t.Run("hangs up", func(t *testing.T) {

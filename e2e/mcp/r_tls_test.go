@@ -33,8 +33,7 @@ func TestR3OriginOverTLS(t *testing.T) {
 	}
 }
 
-// certificate returns the files of a certificate for the loopback address, and the configuration of a client that
-// trusts it.
+// certificate returns the files of a certificate for the loopback address, and the configuration of a trusting client.
 func certificate(t *testing.T) (certFile, keyFile string, trusting *tls.Config) {
 	t.Helper()
 	owner := httptest.NewTLSServer(nil)

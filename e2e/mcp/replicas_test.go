@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record/postgres"
 )
 
-// replicas are servers that share a database, and a plain load balancer in front of them. It does not know MCP, passes
+// replicas are servers with a shared database, and a plain load balancer in front of them. It does not know MCP, passes
 // requests to ready servers in turn, and tries the next server if one does not accept the connection.
 type replicas struct {
 	t        *testing.T
@@ -163,8 +163,8 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	}
 }
 
-// TestReplicasKilled verifies a client while each server is killed and restarted. A call fails only if its server is
-// killed. Files and sandboxes stay the same until the end, and then nothing is left.
+// TestReplicasKilled verifies a client while each server is killed and restarted. A call fails only if the client's
+// server is killed. Files and sandboxes stay the same until the end, and then nothing is left.
 func TestReplicasKilled(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 3, "--token-file", tokenFile(t, "alice "+aliceToken))

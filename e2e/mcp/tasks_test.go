@@ -20,7 +20,7 @@ func taskFolders(t *testing.T) []string {
 	}
 }
 
-// TestTaskWorkflow runs an example workflow with recorded model answers, follows its steps, and gets the files.
+// TestTaskWorkflow runs an example workflow with recorded model answers, follows the steps, and gets the files.
 func TestTaskWorkflow(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "workflows", "scripts", "debug-and-fix.yaml"))
@@ -83,8 +83,8 @@ func TestTaskWithoutModel(t *testing.T) {
 	}
 }
 
-// TestTaskInputs: an invalid input is an error that the caller can correct, and valid input is converted to the types
-// that the agent requires.
+// TestTaskInputs: an invalid input is an error for the caller to correct, and valid input is converted to the agent's
+// types.
 func TestTaskInputs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

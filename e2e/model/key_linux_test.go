@@ -16,11 +16,11 @@ import (
 )
 
 // TestNoKeyInside: the operator's key is in no process, file, environment, or answer of the sandbox, and in no span,
-// log, or answer outside. To prove that a place was really searched, the lease's key must be found there.
+// log, or answer outside. To prove the search of a place, the lease's key must be found there.
 func TestNoKeyInside(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		ask := "for b in ({**BODY, 'stream': True}, {**BODY, 'model': 'large'}, BODY): ask(b)\nask(BODY, '/v1/nothing')\n"
-		// The program has sent its requests and stays, so that it can be examined from outside.
+		// The program has sent its requests and stays, to allow an examination from outside.
 		res, err := d.s.Exec(t.Context(), sandbox.ExecRequest{
 			Argv:  []string{"python3", "-c", inside + ask + "import time\nopen('/workspace/asked', 'w').close(); time.sleep(600)", d.lease.Key(), d.at.BaseURL("anthropic")},
 			Yield: time.Millisecond,
@@ -61,7 +61,7 @@ func TestNoKeyInside(t *testing.T) {
 }
 
 // inFiles searches all files, environments, and command lines from inside, and an answer. The program has the key's
-// bytes inverted and searches inverted contents, so that it does not find itself.
+// bytes inverted and searches inverted contents, to avoid finding itself.
 func inFiles(t *testing.T, d *desk) (seen int, found []string) {
 	t.Helper()
 	wanted := []byte(canary)
@@ -94,9 +94,9 @@ print(json.dumps([seen, found]))`)
 	return seen, found
 }
 
-// inMemory searches the memory of all processes in the sandbox. These share a PID namespace with a process that has the
-// lease's key in its command line. It returns the number of processes with the lease's key, and the processes with the
-// operator's key.
+// inMemory searches the memory of all processes in the sandbox. These share a PID namespace with a process whose
+// command line contains the lease's key. It returns the number of processes with the lease's key, and the processes
+// with the operator's key.
 func inMemory(t *testing.T, lease string) (with int, found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")

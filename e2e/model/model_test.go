@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestAnswers: code in a sandbox without a network can use each provider with a key that is not the provider's.
+// TestAnswers: code in a sandbox without a network can use each provider with a key other than the provider's.
 func TestAnswers(t *testing.T) {
 	on(t, func(t *testing.T, d *desk) {
 		for _, tt := range []struct{ provider, path, body string }{

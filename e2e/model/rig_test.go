@@ -36,7 +36,7 @@ func on(t *testing.T, test func(t *testing.T, d *desk)) {
 	enginetest.On(t, func(t *testing.T, engine string) { test(t, newDesk(t, engine)) })
 }
 
-// desk is a sandbox whose commands use a model server through a proxy, and the data that is visible outside.
+// desk is a sandbox whose commands use a model server through a proxy, and the data visible outside.
 type desk struct {
 	t     *testing.T
 	m     *session.Manager
@@ -52,7 +52,7 @@ type desk struct {
 	held, release chan struct{}
 }
 
-// models returns the model names that leases of a desk allow.
+// models returns the model names allowed by a desk's leases.
 func models() []string { return []string{"small"} }
 
 func newDesk(t *testing.T, engine string) *desk {
@@ -103,7 +103,7 @@ func (d *desk) issue(provider string) *model.Lease {
 	return l
 }
 
-// inside is the common beginning of programs. Its function ask sends a request with the key in the first argument to
+// inside is the common beginning of programs. The function ask sends a request with the key in the first argument to
 // the base URL in the second argument.
 const inside = `
 import json, sys, urllib.error, urllib.request
@@ -117,7 +117,7 @@ def ask(body, path="/v1/messages", key=KEY, timeout=60, **headers):
 BODY = {"model": "small", "max_tokens": 100, "messages": [{"role": "user", "content": "six times seven?"}]}
 `
 
-// python runs a program in the sandbox with a lease, and returns its output.
+// python runs a program in the sandbox with a lease, and returns the output.
 func (d *desk) python(l *model.Lease, provider, code string) string {
 	d.t.Helper()
 	res, err := d.s.Exec(d.t.Context(), sandbox.ExecRequest{Argv: []string{"python3", "-c", inside + code, l.Key(), d.at.BaseURL(provider)}})

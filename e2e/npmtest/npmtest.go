@@ -1,4 +1,4 @@
-// Package npmtest finds the npm programs that tests run: MCP clients and servers, and coding agents.
+// Package npmtest finds the npm programs for tests: MCP clients and servers, and coding agents.
 package npmtest
 
 import (

@@ -240,9 +240,9 @@ func TestA7DeleteRace(t *testing.T) {
 		b.background(t, "swap.py", dir+"/tree/d", dir+"/tree/dl", dir+"/tree/d/e", dir+"/tree/el", dir+"/tree", dir+"/treel")
 		gone := 0
 		for i := range 60 {
-			// Create the tree elsewhere and rename it, because the commands themselves would follow the links. Create it again
-			// in each attempt, because rm -f skips a directory that has just become a link, so that only the first mv may
-			// succeed.
+			// Create the tree elsewhere and rename it, because the commands themselves would follow the links. Create
+			// it again in each attempt, because rm -f skips a directory that has just become a link. Then only the
+			// first mv may succeed.
 			b.sh(t, "cd "+dir+" && until rm -rf tree treel made link && mkdir -p made/d/e && touch made/d/1 made/d/2 made/d/e/3 && ln -s "+out+
 				" made/dl && ln -s "+out+"/a made/el && ln -s "+out+" link && mv -T made tree && mv -T link treel; do :; done 2>/dev/null")
 			for _, path := range []string{"/tree/d", "/tree", "/treel"} {

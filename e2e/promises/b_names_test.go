@@ -77,7 +77,7 @@ func TestB1Special(t *testing.T) {
 	})
 }
 
-// oddNames returns names that programs often misinterpret.
+// oddNames returns names often misinterpreted by programs.
 func oddNames() []string {
 	return []string{
 		"new\nline", "tab\there", "esc\x1b[31mred\x1b]0;title\x07", "-rf", "--help", "*", "?", "[a-z]", "'single'", `"double"`, "`touch pwned`",
@@ -134,7 +134,7 @@ func TestB4OddNames(t *testing.T) {
 	})
 }
 
-// namesIn returns the sorted names that sandbox_fs_list lists in a directory.
+// namesIn returns the sorted names in a directory, as listed by sandbox_fs_list.
 func namesIn(t *testing.T, b *testSandbox, dir string) (names []string) {
 	t.Helper()
 	for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir})["entries"].([]any) {

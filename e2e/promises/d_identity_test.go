@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// callsWith returns a call of every tool that accepts a sandbox id.
+// callsWith returns a call of every tool with a sandbox id.
 func callsWith(id, execID string) map[string]obj {
 	return map[string]obj{
 		toolspec.ToolExec:      {"sandbox_id": id, "cmd": []string{"cat", "secret"}},
@@ -52,7 +52,7 @@ func TestD1OtherRun(t *testing.T) {
 			t.Errorf("%s answers otherwise than for an unknown id (-unknown +other run's):\n%s", tool, diff)
 		}
 	}
-	// Without its sandbox id, the exec id of another sandbox is unknown too.
+	// Without the sandbox id, the exec id of another sandbox is unknown too.
 	for _, tool := range []string{toolspec.ToolExecRead, toolspec.ToolExecWait, toolspec.ToolExecKill, toolspec.ToolExecWrite} {
 		in := callsWith("", execID)[tool]
 		delete(in, "sandbox_id")
@@ -138,7 +138,7 @@ func TestD3KeyInjection(t *testing.T) {
 	}
 }
 
-// TestD5GoneIDs: the id of a closed sandbox is never reused, whether its user or the end of its manager closed it.
+// TestD5GoneIDs: the id of a closed sandbox is never reused, whether the user or the end of the manager closed it.
 func TestD5GoneIDs(t *testing.T) {
 	t.Parallel()
 	first := newManager(t, w.driver, session.Options{})
@@ -191,14 +191,14 @@ func TestD6ReservedNames(t *testing.T) {
 	m := newManager(t, w.driver, session.Options{})
 	s, _, err := m.Open(t.Context(), session.UserKey("d6"), session.Request{Image: image})
 	must(t, err)
-	// The sandbox belongs only to us, whatever labels its image has.
+	// The sandbox belongs only to us, whatever labels the image has.
 	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
 		t.Errorf("the stranger's sandboxes: %+v, %v", list, err)
 	}
 	if list, err := m.List(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() || list[0].Run != "" {
 		t.Errorf("our sandboxes: %+v, %v", list, err)
 	}
-	// The variable that identifies commands cannot be set, and the image's value is removed.
+	// The identifying variable of commands cannot be set, and the image's value is removed.
 	if _, err := s.Exec(t.Context(), sandbox.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}}); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("WORKCELL_EXEC was accepted: %v", err)
 	}

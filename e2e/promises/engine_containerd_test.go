@@ -293,8 +293,8 @@ func (e *containerdEngine) inspect(t *testing.T, b *testSandbox) {
 	}
 }
 
-// goldenSpec returns the guaranteed spec. It is written out, so that a change of the driver is visible as a change of
-// the guarantee. own is the sandbox's own directory.
+// goldenSpec returns the guaranteed spec. It is written out, to ensure that a change of the driver is visible as a
+// change of the guarantee. own is the sandbox's own directory.
 func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	info := b.s.Info()
 	uid := uint32(1000)
@@ -365,7 +365,7 @@ func goldenSpec(b *testSandbox, state, own string) *specs.Spec {
 	return golden
 }
 
-// throttles returns the directory of each processor that counts thermal throttling, in the order of the processors'
+// throttles returns the directory of each processor with a count of thermal throttling, in the order of the processors'
 // numbers.
 func throttles() (paths []string) {
 	for cpu := range runtime.NumCPU() {

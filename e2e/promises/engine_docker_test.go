@@ -176,7 +176,7 @@ func (e *dockerEngine) close() error { return e.api.Close() }
 
 // inspect checks a container's description against section 5 of the CIS Docker Benchmark and our additional
 // requirements. AppArmor and SELinux (5.1, 5.2) depend on the host. A health check (5.26) would start a program
-// repeatedly in a sandbox whose main process already reports its health.
+// repeatedly in a sandbox whose main process already reports the health.
 func (e *dockerEngine) inspect(t *testing.T, b *testSandbox) {
 	t.Helper()
 	info, err := e.api.Info(t.Context())

@@ -50,7 +50,7 @@ func openKubernetes() (engine, error) {
 	return e, err
 }
 
-// cannot returns the tests that cannot run on Kubernetes. docs/operations/kubernetes.md has the reasons.
+// cannot returns the tests excluded on Kubernetes. docs/operations/kubernetes.md has the reasons.
 func (e *kubernetesEngine) cannot() []string {
 	return []string{
 		"TestH3Root",                                        // require root
@@ -194,7 +194,7 @@ func (e *kubernetesEngine) creates(r *http.Request) bool {
 
 func (e *kubernetesEngine) streams() bool { return true }
 
-// mounts also allows the container's termination log, a file on the node that every container has.
+// mounts also allows the container's termination log, a file on the node for every container.
 func (e *kubernetesEngine) mounts() *regexp.Regexp {
 	return regexp.MustCompile(containerMounts().String() + `|^/dev/termination-log$`)
 }

@@ -169,7 +169,7 @@ func fileOf(t *testing.T, pid int, name string) string {
 }
 
 // inspectGroup checks the limits of a sandbox's control group, of either version. If control groups are not writable,
-// Capabilities and doctor report it. TestN10Limits checks the limits that apply in this case.
+// Capabilities and doctor report it. TestN10Limits checks the limits in this case.
 func (e *localEngine) inspectGroup(t *testing.T, b *testSandbox) {
 	t.Helper()
 	caps := w.driver.Capabilities()

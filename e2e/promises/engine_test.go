@@ -22,17 +22,16 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// backendVariable is the environment variable that selects the driver to attack: docker, containerd, local, or
-// kubernetes.
+// backendVariable is the environment variable for the attacked driver: docker, containerd, local, or kubernetes.
 const backendVariable = "WORKCELL_TEST_BACKEND"
 
-// engine examines an engine independently of its driver: how to look at it from outside, and what to expect there.
+// engine examines an engine independently of the driver: how to look at it from outside, and what to expect there.
 type engine interface {
 	// connect opens a driver, like another process of the same user would.
 	connect(ctx context.Context, opts connection) (backend.SandboxBackend, error)
 	// environ returns the variables with which the command line finds the same engine.
 	environ() []string
-	// left lists everything with an instance that begins with prefix, or with a name that contains it.
+	// left lists everything with prefix at the start of the instance or anywhere in the name.
 	left(ctx context.Context, prefix string) ([]string, error)
 	// pid returns the PID on the host of a sandbox's main process.
 	pid(ctx context.Context, id string) (int, error)
@@ -50,15 +49,15 @@ type engine interface {
 
 // imaged is implemented by engines that run sandboxes from images.
 type imaged interface {
-	// derive builds an image from the plain image, for the duration of the test, and returns its reference.
+	// derive builds an image from the plain image, for the duration of the test, and returns the reference.
 	derive(t testing.TB, c change) string
 	// tag creates another reference to an image, or moves one.
 	tag(ctx context.Context, image, ref string) error
-	// forget removes a reference, and the image with its last reference.
+	// forget removes a reference, and the image with the last reference.
 	forget(ctx context.Context, ref string) error
 }
 
-// served is implemented by engines that are separate programs behind a socket.
+// served is implemented by engines in separate programs behind a socket.
 type served interface {
 	// proxy starts a proxy in front of the engine.
 	proxy(t testing.TB) *proxy
@@ -71,7 +70,7 @@ type served interface {
 // clustered is implemented by engines with several hosts. The driver knows none of the hosts. No sandbox runs as root,
 // because the cluster's administrator forbids it.
 type clustered interface {
-	// cannot returns the tests of guarantees that do not apply to the cluster.
+	// cannot returns the tests of guarantees not applicable to the cluster.
 	cannot() []string
 }
 
@@ -91,7 +90,7 @@ type change struct {
 	file        *file
 }
 
-// file is a file that belongs to root.
+// file is a file of root.
 type file struct {
 	path string // without a leading slash
 	mode int64
@@ -100,7 +99,7 @@ type file struct {
 
 // stranger is a container or process on the engine that does not belong to Workcell.
 type stranger struct {
-	names []string // names that the engine accepts
+	names []string // names accepted by the engine
 	runs  func() bool
 }
 
@@ -178,9 +177,8 @@ func containerMounts() *regexp.Regexp {
 	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/.*)?|/dev(/(pts|mqueue|shm))?|/tmp|/workspace|/\.workcell|/etc/(resolv\.conf|hostname|hosts|passwd|group))$`)
 }
 
-// newReference returns a reference that no engine knows.
+// newReference returns a reference unknown to every engine.
 func newReference() string { return "workcell-promises/" + strings.ToLower(record.NewID()) + ":1" }
 
-// strangerName returns a name for objects that tests create in addition to sandboxes. If such an object stays, it
-// counts as left.
+// strangerName returns a name for the tests' objects other than sandboxes. If such an object stays, it counts as left.
 func strangerName() string { return "other-" + w.instance + "-" + record.NewID() }

@@ -45,7 +45,7 @@ func allDead(t *testing.T, b *testSandbox, dir, mark string) {
 	})
 }
 
-// TestF2Tree: a command with child processes of every kind is killed at its timeout.
+// TestF2Tree: a command with child processes of every kind is killed at the timeout.
 func TestF2Tree(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {
@@ -58,7 +58,7 @@ func TestF2Tree(t *testing.T) {
 	})
 }
 
-// TestF5Cancel: canceling a call kills the command, including actions that the command scheduled for later.
+// TestF5Cancel: canceling a call kills the command, including actions scheduled for later by the command.
 func TestF5Cancel(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {

@@ -51,7 +51,7 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestG6Stream: a caller that reads no output blocks only its command. When it reads the output, it gets all of it.
+// TestG6Stream: a caller that reads no output blocks only the command. When it reads the output, it gets all of it.
 func TestG6Stream(t *testing.T) {
 	t.Parallel()
 	const blocks, most = 64, 32

@@ -36,7 +36,7 @@ func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b
 	}
 }
 
-// TestH1Memory: a command that uses too much memory is killed, and its result reports this. The result of a command
+// TestH1Memory: a command with excessive memory use is killed, and the result reports this. The result of a command
 // killed by another signal must not.
 func TestH1Memory(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestH1Memory(t *testing.T) {
 			}
 		}
 		b.sh(t, "rm /dev/shm/fill /tmp/fill")
-		// A command that kills itself with a signal is different.
+		// A command killed by its own signal is different.
 		if out := b.ok(t, toolspec.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
 			t.Errorf("kill -9: %v", out)
 		}
@@ -162,8 +162,7 @@ func TestH6Spin(t *testing.T) {
 }
 
 // TestH7Flood: while a sandbox's commands flood the socket of its main process, other sandboxes can be created, used,
-// and removed. The flooded sandbox must not be lost: its owner and another process that connects to it can still use
-// it.
+// and removed. The flooded sandbox must not be lost: its owner and another connected process can still use it.
 func TestH7Flood(t *testing.T) {
 	t.Parallel()
 	store := record.NewMemoryStore()
@@ -304,7 +303,7 @@ func fillWatchedRoot(t *testing.T, b *testSandbox) {
 	w.root.alive(t)
 }
 
-// refusedFor runs a command that must fail because the workspace is full. The result must report this.
+// refusedFor runs a command, which must fail because the workspace is full. The result must report this.
 func refusedFor(t *testing.T, b *testSandbox, line string) obj {
 	t.Helper()
 	out := b.ok(t, toolspec.ToolExec, obj{"command": line, "yield_ms": 600_000})
@@ -336,7 +335,7 @@ func whileFull(t *testing.T, b *testSandbox) {
 		t.Errorf("the old file holds %.100q", got)
 	}
 	b.ok(t, toolspec.ToolFSList, obj{"recursive": true})
-	// Output that does not fit is truncated, and no command is killed.
+	// Excessive output is truncated, and no command is killed.
 	if out := b.ok(t, toolspec.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
 		t.Errorf("output: %v, %v", out["status"], out["exit_code"])
 	}
@@ -344,7 +343,7 @@ func whileFull(t *testing.T, b *testSandbox) {
 }
 
 // TestH3Places: all writable places have a size limit, even for a user that owns directories without access
-// permissions. A pod has files of the node. One of them is writable, and its size is limited like other files.
+// permissions. A pod has files of the node. One of them is writable, and the size is limited like other files.
 func TestH3Places(t *testing.T) {
 	t.Parallel()
 	for name, of := range users() {
@@ -400,8 +399,8 @@ func TestH3FileSize(t *testing.T) {
 	}
 }
 
-// TestH3SharedMemory: processes share 200 MiB by default, as loaders of data and browsers do. A command that the kernel
-// kills because /dev/shm is full gets the limit of the file.
+// TestH3SharedMemory: processes share 200 MiB by default, as loaders of data and browsers do. A command killed by the
+// kernel because /dev/shm is full gets the limit of the file.
 func TestH3SharedMemory(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *testSandbox) {

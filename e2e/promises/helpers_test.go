@@ -50,12 +50,12 @@ func pythonSandbox() tools.Sandbox {
 	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage}
 }
 
-// rootSandbox returns the configuration with the most privileges that an attacker can request.
+// rootSandbox returns the configuration with the most privileges available to an attacker.
 func rootSandbox() tools.Sandbox {
 	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage, User: "0:0", Root: frontmatter.RootWritable}
 }
 
-// testSandbox is a sandbox with the tools of an agent that uses it.
+// testSandbox is a sandbox with the tools of an agent.
 type testSandbox struct {
 	s     *session.Session
 	run   session.Run
@@ -82,7 +82,7 @@ func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg t
 	return b, err
 }
 
-// agentOf returns the tools of a run's agent. Its sandbox is not open yet.
+// agentOf returns the tools of a run's agent. The sandbox is not open yet.
 func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*testSandbox, error) {
 	list, err := p.Tools(session.WithRun(ctx, run), cfg)
 	if err != nil {
@@ -166,13 +166,13 @@ func fails(t testing.TB, what string, out obj, want ...toolspec.Code) {
 	t.Errorf("%s: %.300v, want an error of class %v", what, out, want)
 }
 
-// sh runs a shell line, which must succeed, and returns its standard output.
+// sh runs a shell line, which must succeed, and returns the standard output.
 func (b *testSandbox) sh(t testing.TB, line string) string {
 	t.Helper()
 	return b.exec(t, sandbox.ExecRequest{Command: line})
 }
 
-// python runs a program of testdata, which must succeed, and returns its standard output.
+// python runs a program of testdata, which must succeed, and returns the standard output.
 func (b *testSandbox) python(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	return b.exec(t, sandbox.ExecRequest{Argv: append([]string{"python3", "-c", program(t, name)}, args...)})
@@ -191,7 +191,7 @@ func (b *testSandbox) exec(t testing.TB, req sandbox.ExecRequest) string {
 	return string(res.Stdout.Bytes())
 }
 
-// background starts a program of testdata, which runs until the test ends, and returns its first output.
+// background starts a program of testdata, which runs until the test ends, and returns the first output.
 func (b *testSandbox) background(t testing.TB, name string, args ...string) (said string) {
 	t.Helper()
 	res, err := b.s.Exec(t.Context(), sandbox.ExecRequest{
@@ -225,7 +225,7 @@ func (b *testSandbox) alive(t testing.TB) {
 	}
 }
 
-// dir creates a directory for the test in the workspace, and returns its name.
+// dir creates a directory for the test in the workspace, and returns the name.
 func (b *testSandbox) dir(t testing.TB) string {
 	t.Helper()
 	name := "test-" + record.NewID()
@@ -240,7 +240,7 @@ func each(t *testing.T, f func(t *testing.T, b *testSandbox)) {
 	eachOf(t, map[string]*testSandbox{"user": w.user, "root": w.root}, f)
 }
 
-// eachOf runs a test in shared sandboxes. It skips sandboxes that the engine does not support.
+// eachOf runs a test in shared sandboxes. It skips sandboxes not supported by the engine.
 func eachOf(t *testing.T, sandboxes map[string]*testSandbox, f func(t *testing.T, b *testSandbox)) {
 	t.Helper()
 	for name, b := range sandboxes {
@@ -268,7 +268,7 @@ func users() map[string]tools.Sandbox {
 // request returns the plain sandbox request for tests of the session API.
 func request() session.Request { return session.Request{Image: debianImage} }
 
-// newManager returns a manager with a new instance, and verifies at the end that it left nothing.
+// newManager returns a manager with a new instance, and verifies at the end that nothing is left.
 func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
@@ -305,8 +305,8 @@ func newDriver(t testing.TB, c connection) backend.SandboxBackend {
 	return b
 }
 
-// refuses verifies that an engine rejects a sandbox with unsupported features, or with features that this user may not
-// use.
+// refuses verifies that an engine rejects a sandbox with unsupported features, or with features forbidden for this
+// user.
 func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 	t.Helper()
 	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)
@@ -318,11 +318,11 @@ func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 }
 
 // patience is the maximum wait for an expected event. The test host may be very busy. A hang still fails the test,
-// because everything that a test blocks on purpose lasts for ten minutes.
+// because intentional blocks of tests last for ten minutes.
 const patience = 3 * time.Minute
 
-// timedOut runs a command that never exits with sandbox_exec. The timeout must be long enough to reach the state that
-// ready requires. On a busy host, timedOut increases the timeout.
+// timedOut runs a command without an end with sandbox_exec. The timeout must be long enough to reach the state required
+// by ready. On a busy host, timedOut increases the timeout.
 func (b *testSandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
 	t.Helper()
 	for {

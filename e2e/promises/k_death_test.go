@@ -22,13 +22,13 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// mcpServer is `workcell mcp` and its client.
+// mcpServer is `workcell mcp` with a client.
 type mcpServer struct {
 	*mcp.ClientSession
 	cmd *exec.Cmd
 }
 
-// startMCP starts an MCP server. The test must close it before its end.
+// startMCP starts an MCP server. The test must close it before the end of the test.
 func startMCP(t *testing.T, cmd *exec.Cmd) *mcpServer {
 	t.Helper()
 	var stderr buffertest.Buffer
@@ -57,7 +57,7 @@ func (f *mcpServer) ok(t *testing.T, tool string, in obj) obj {
 }
 
 // TestF12Clock changes the clock of the command while it has sandboxes: by an hour, back to an hour before the true
-// time, and by a day. Commands end when their own timeout has passed. No sandbox is removed before or long after its
+// time, and by a day. Commands end when their own timeout has passed. No sandbox is removed before or long after the
 // timeout, whichever process runs the cleanup, with the true clock or another.
 func TestF12Clock(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestF12Clock(t *testing.T) {
 	gone()
 }
 
-// garbage returns the ids of the sandboxes that gc removed. It ignores guest agents of other versions on the engine.
+// garbage returns the ids of the sandboxes removed by gc. It ignores guest agents of other versions on the engine.
 func garbage(gc *exec.Cmd) ([]string, error) {
 	var list []struct{ ID, Key string }
 	out, err := gc.Output()
@@ -119,8 +119,8 @@ func garbage(gc *exec.Cmd) ([]string, error) {
 	return ids, err
 }
 
-// leaveIdle leaves a sandbox whose creation time is long after its last use according to its own server, because the
-// clock was set back in between. gone waits until the sandbox is removed. The wrong times must not delay the removal.
+// leaveIdle leaves a sandbox whose creation time is long after its last use according to the server, because the clock
+// was set back in between. gone waits until the sandbox is removed. The wrong times must not delay the removal.
 func leaveIdle(t *testing.T, bin string) (gone func()) {
 	t.Helper()
 	clock := clocktest.New(t, bin)
@@ -136,7 +136,7 @@ func leaveIdle(t *testing.T, bin string) (gone func()) {
 	}
 }
 
-// host is a state directory of the command, and the instance id of its sandboxes.
+// host is a state directory of the command, and the instance id of the sandboxes.
 type host struct{ state, instance string }
 
 func newHost(t *testing.T) *host {
@@ -152,7 +152,7 @@ func (h *host) command(t *testing.T, args ...string) *exec.Cmd {
 	return command(t, h.state, nil, args...)
 }
 
-// has verifies the number of running sandboxes, and that one of them was created with a clock that is ahead.
+// has verifies the number of running sandboxes, one of which was created with a clock ahead.
 func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 	t.Helper()
 	var list []struct {

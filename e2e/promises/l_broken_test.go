@@ -23,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// typed reports whether an error has one of the classes that callers can distinguish.
+// typed reports whether an error has one of the distinguishable classes.
 func typed(err error) bool {
 	for _, class := range []error{
 		backend.ErrQuota, backend.ErrUnavailable, backend.ErrLost, backend.ErrUnsupported, backend.ErrCapacity, backend.ErrImage, backend.ErrClosed,
@@ -35,7 +35,7 @@ func typed(err error) bool {
 	return false
 }
 
-// check runs a command in a session that must work.
+// check runs a command in a session, which must work.
 func check(t *testing.T, s *session.Session, line, want string) {
 	t.Helper()
 	res, err := s.Exec(t.Context(), sandbox.ExecRequest{Command: line})
@@ -91,8 +91,8 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 }
 
-// TestL4Reserved: a workspace with a separate file system has its space reserved. On a full disk, it is writable up to
-// its limit, and the data stays. If the disk is too full for a workspace, it is not created.
+// TestL4Reserved: a workspace with a separate file system has reserved space. On a full disk, it is writable up to the
+// limit, and the data stays. If the disk is too full for a workspace, it is not created.
 func TestL4Reserved(t *testing.T) {
 	t.Parallel()
 	if w.name == "docker" { // monitors the size instead
@@ -255,7 +255,7 @@ func newBroken(t *testing.T, disk string, liveRestore bool) *broken {
 	return x
 }
 
-// open connects to the engine and returns a manager. It verifies at the end that the manager left nothing.
+// open connects to the engine and returns a manager. At the end, it verifies that the manager left nothing.
 func (x *broken) open(t *testing.T) *session.Manager {
 	t.Helper()
 	driver, err := x.engine.connect(t.Context(), connection{})

@@ -65,8 +65,8 @@ func newRegistry(t testing.TB) *registryServer {
 	return r
 }
 
-// push stores an image that no engine has, and returns its reference. At the end of the test, the image is removed from
-// the engine.
+// push stores an image unknown to every engine, and returns the reference. At the end of the test, the image is removed
+// from the engine.
 func (r *registryServer) push(t testing.TB, repo string) string {
 	t.Helper()
 	unique := (&file{"unique", 0o644, []byte(record.NewID())}).archive(t)
@@ -118,7 +118,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 		toolspec.ToolExec: {"cmd": []string{"true"}}, toolspec.ToolFSRead: {"path": "f"}, toolspec.ToolFSList: {}, toolspec.ToolOpen: {"session_key": "another"},
 	} {
 		out := b.call(t, tool, in)
-		if !e.streams() && tool != toolspec.ToolOpen { // the sandbox and its session work without the engine
+		if !e.streams() && tool != toolspec.ToolOpen { // the sandbox and the session work without the engine
 			if code(out) != "" {
 				t.Errorf("%s: %v", tool, out)
 			}
@@ -148,7 +148,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 	}
 }
 
-// TestL5PullTimeout: a registry that stops answering blocks an open at most for its timeout.
+// TestL5PullTimeout: a registry without answers blocks an open at most for the timeout.
 func TestL5PullTimeout(t *testing.T) {
 	t.Parallel()
 	if _, ok := w.engine.(imaged); !ok {
@@ -174,7 +174,7 @@ func TestL5PullTimeout(t *testing.T) {
 	nothingLeft(t, m.Instance())
 }
 
-// TestL5TagSwapped: a tag that is moved between the check of the image and its use does not lead to the other image.
+// TestL5TagSwapped: a tag moved between the check of the image and the use does not lead to the other image.
 func TestL5TagSwapped(t *testing.T) {
 	t.Parallel()
 	images, ok := w.engine.(imaged)
@@ -209,7 +209,7 @@ func TestL5TagSwapped(t *testing.T) {
 	nothingLeft(t, m.Instance())
 }
 
-// TestL8Features verifies the description of the engine and its host. The drivers' conformance suite verifies the
+// TestL8Features verifies the description of the engine and the host. The drivers' conformance suite verifies the
 // capabilities.
 func TestL8Features(t *testing.T) {
 	t.Parallel()
@@ -220,7 +220,7 @@ func TestL8Features(t *testing.T) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		version = "2"
 	}
-	if onCluster() { // its hosts may be of any kind
+	if onCluster() { // the hosts may be of any kind
 		if info.Name != w.name || info.Version == "" || info.Cgroup+info.Arch+info.Kernel != "" {
 			t.Errorf("the cluster is described as %+v", info)
 		}
@@ -232,7 +232,7 @@ func TestL8Features(t *testing.T) {
 	}
 }
 
-// oldEngine verifies that an engine that is too old for the guarantees is rejected because of its version.
+// oldEngine verifies the rejection of an engine with a version too old for the guarantees.
 func oldEngine(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "old.sock")

@@ -57,8 +57,8 @@ func probe(t *testing.T, b *testSandbox, targets []target) []target {
 	return out
 }
 
-// refused verifies that no target can be reached, and that each target is refused immediately. A target that is only
-// missing would time out after three seconds each time.
+// refused verifies that each target is refused immediately. A target that is only missing would time out after three
+// seconds each time.
 func refused(t *testing.T, b *testSandbox, targets []target) {
 	t.Helper()
 	at := []string{"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "EPERM", "EADDRNOTAVAIL", "EAFNOSUPPORT"}
@@ -79,7 +79,7 @@ func refused(t *testing.T, b *testSandbox, targets []target) {
 	}
 }
 
-// hostServices listens on the engine's host in every way that a sandbox could try.
+// hostServices listens on the engine's host in every way reachable from a sandbox.
 type hostServices struct {
 	tcp, loopback, udp int
 	abstract           string
@@ -139,7 +139,7 @@ func (h *hostServices) targets(t *testing.T) (list []target) {
 	return list
 }
 
-// addressOf returns the address of a bridged sandbox and the address of its network's gateway.
+// addressOf returns the address of a bridged sandbox and the address of the network's gateway.
 func addressOf(t *testing.T, b *testSandbox) (own, gateway string) {
 	t.Helper()
 	f := strings.Fields(b.exec(t, sandbox.ExecRequest{Argv: []string{"python3", "-c", `
@@ -152,7 +152,7 @@ print(s.getsockname()[0], [socket.inet_ntoa(struct.pack("<L", int(r[2], 16))) fo
 	return f[0], f[1]
 }
 
-// TestM2Closed: private targets of the host, its cloud, and other sandboxes are refused with and without a network.
+// TestM2Closed: private targets of the host, the cloud, and other sandboxes are refused with and without a network.
 func TestM2Closed(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
@@ -191,7 +191,7 @@ func TestM2Closed(t *testing.T) {
 	})
 }
 
-// control verifies that the same probe reaches an allowed host, and only this host.
+// control verifies that the same probe can reach only an allowed host.
 func control(t *testing.T, gateway string, neighbour target) {
 	t.Helper()
 	h := newHostServices(t)
@@ -199,7 +199,7 @@ func control(t *testing.T, gateway string, neighbour target) {
 	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, bridged(pythonSandbox()))
 	must(t, err)
 	eventually(t, "the gateway, which is let through, is reached", func() bool {
-		// A cluster's network learns of a pod after its start.
+		// A cluster's network learns of a pod after the start.
 		return probe(t, b, []target{{Kind: "tcp", Host: gateway, Port: h.tcp}})[0].Result == "reached"
 	})
 	eventually(t, "the host heard the call that was let through", func() bool { return h.got.String() != "" })
@@ -228,7 +228,7 @@ func TestM3AbstractSockets(t *testing.T) {
 	})
 }
 
-// TestM4SocketKinds: no socket can be created that could read or forge packets, leave the network, or change it.
+// TestM4SocketKinds: no socket can be created for reading or forging packets, leaving the network, or changing it.
 func TestM4SocketKinds(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {

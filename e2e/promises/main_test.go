@@ -1,11 +1,10 @@
 //go:build linux
 
 // Package promises attacks the product like an agent, a user, or their code could, on a real engine: through the tools,
-// the session API, and the command line. Each test has the name of the row in docs/security/guarantees.md that it
-// verifies.
+// the session API, and the command line. Each test has the name of a row in docs/security/guarantees.md.
 //
 // WORKCELL_TEST_BACKEND selects the engine: docker (the default), containerd, local, or kubernetes. If an engine does
-// not support the feature of a test, for example images, the test verifies that requests for the feature are rejected.
+// not support the feature of a test, for example images, the test verifies the rejection of requests for the feature.
 package promises
 
 import (
@@ -45,12 +44,12 @@ const (
 	debianImage = "workcell/debian:12"
 )
 
-// hostCanary is a variable of this process that no sandbox must ever see.
+// hostCanary is a variable of this process, which no sandbox must ever see.
 const hostCanary = "PROMISES_HOST_CANARY"
 
-// world is the state that all tests share. It is created before the first test and never changed.
+// world is the shared state of all tests. It is created before the first test and never changed.
 type world struct {
-	instance string // prefix of the instances of everything that the tests create
+	instance string // prefix of the instances of everything created by the tests
 	name     string // engine name
 	engine   engine
 	driver   backend.SandboxBackend
@@ -85,7 +84,7 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	// Background jobs of a shell and nohup ignore signals. Child processes would inherit this, and the command line
-	// would not receive the signals of the tests. Child processes do not ignore signals that are caught here.
+	// would not receive the signals of the tests. Child processes do not ignore signals caught here.
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -174,7 +173,7 @@ func (v *world) end(ctx context.Context) error {
 		if lerr == nil && len(left) > 0 {
 			lerr = fmt.Errorf("left on the engine:\n%s", strings.Join(left, "\n"))
 		}
-		if lerr == nil || time.Now().After(deadline) { // the last cleanup runs concurrently with the call that requested it
+		if lerr == nil || time.Now().After(deadline) { // the last cleanup runs concurrently with the requesting call
 			err = errors.Join(err, lerr)
 			break
 		}

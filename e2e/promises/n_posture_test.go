@@ -249,7 +249,7 @@ func TestN7KernelFiles(t *testing.T) {
 	})
 }
 
-// TestN9SystemCalls: system calls that could change the container or attack the kernel are refused.
+// TestN9SystemCalls: system calls for changing the container or attacking the kernel are refused.
 func TestN9SystemCalls(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, func(t *testing.T, b *testSandbox) {
@@ -268,7 +268,7 @@ func TestN9SystemCalls(t *testing.T) {
 	})
 }
 
-// TestN9Guest attacks the guest agent, the main process of the sandbox, from its commands.
+// TestN9Guest attacks the guest agent, the main process of the sandbox, from commands.
 func TestN9Guest(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range users() {
@@ -308,7 +308,7 @@ func TestN9Guest(t *testing.T) {
 			if out := b.ok(t, toolspec.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
 				t.Error("the guest's program can be changed")
 			}
-			// Data sent to its sockets, or by another guest agent started by a command, must change nothing.
+			// Data sent to the sockets, or by another guest agent started by a command, must change nothing.
 			b.python(t, "pester.py")
 			b.python(t, "faults.py")
 			b.alive(t)
@@ -376,13 +376,13 @@ func TestN11Descriptors(t *testing.T) {
 }
 
 // TestN12Benchmark examines the isolation from outside: every field of the engine's description of a sandbox, or the
-// kernel's data on its processes.
+// kernel's data on the processes.
 func TestN12Benchmark(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, w.engine.inspect)
 }
 
-// guestArguments returns the arguments of a container's guest agent: its timeout without a host, which is some minutes
+// guestArguments returns the arguments of a container's guest agent: the timeout without a host, which is some minutes
 // longer than the sandbox's idle timeout, and the default limits of the workspace and the root.
 func guestArguments(b *testSandbox) []string {
 	alone := max(b.s.Info().IdleTimeout, 2*time.Minute) + 2*time.Minute

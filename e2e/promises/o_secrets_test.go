@@ -20,11 +20,11 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// canary is a secret that must not appear anywhere. Each use appends a different suffix, which identifies the source of
-// a leak.
+// canary is a secret, which must not appear anywhere. Each use appends a different suffix, which identifies the source
+// of a leak.
 const canary = "c4n4ry-s3cret"
 
-// leak searches for the canary, including encodings that other programs use.
+// leak searches for the canary, including encodings of other programs.
 func leak(t *testing.T, where, text string) {
 	t.Helper()
 	for _, form := range []string{canary, strings.ReplaceAll(canary, "-", "%2D"), b64([]byte(canary))[:16]} {
@@ -34,7 +34,7 @@ func leak(t *testing.T, where, text string) {
 	}
 }
 
-// newCollector starts an OpenTelemetry collector and returns its address and its received data.
+// newCollector starts an OpenTelemetry collector and returns the address and the received data.
 func newCollector(t *testing.T) (url string, traces *buffertest.Buffer) {
 	t.Helper()
 	traces = &buffertest.Buffer{}
@@ -127,7 +127,7 @@ steps:
 }
 
 // TestO1Run runs a workflow with a scripted agent like a user. The secrets must not appear in the command's traces,
-// including Genkit's spans, in its output, or in the engine's descriptions.
+// including Genkit's spans, in the output, or in the engine's descriptions.
 func TestO1Run(t *testing.T) {
 	t.Parallel()
 	workflow, script := secretFiles(t)
@@ -135,7 +135,7 @@ func TestO1Run(t *testing.T) {
 	instance := w.instance + record.NewID()
 	var res rig.Result
 	var described string
-	for range 5 { // a busy engine may not describe the sandbox during its lifetime
+	for range 5 { // a busy engine may not describe the sandbox during the sandbox's lifetime
 		stop := inspectAll(t, instance)
 		res = workcell(t, w.stateDir(t, instance), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector, "WORKCELL_DEBUG=1", "OTEL_BSP_SCHEDULE_DELAY=100"},
 			"run", workflow, "--model", "scripted/"+script, "--input", "secret="+canary+"-input")

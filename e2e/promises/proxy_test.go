@@ -19,9 +19,9 @@ import (
 )
 
 // proxy is a proxy in front of the real engine. A test can act at a selected moment of a call, or cut the engine off.
-// It does not change the data. Requests that it received are executed on the engine, even if the caller hangs up.
+// It does not change the data. Received requests are executed on the engine, even if the caller hangs up.
 type proxy struct {
-	address string                              // address of its socket
+	address string                              // address of the socket
 	hook    atomic.Pointer[func(*http.Request)] // called with every request before it is forwarded
 
 	mu    sync.Mutex // guards the fields below

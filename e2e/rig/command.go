@@ -20,7 +20,7 @@ import (
 // patience is longer than any test step takes on a busy host.
 const patience = 4 * time.Minute
 
-// Environ returns the variables that are needed to find programs and engines.
+// Environ returns the variables needed to find programs and engines.
 func Environ() []string {
 	env := []string{"PATH=" + os.Getenv("PATH")}
 	for _, v := range os.Environ() {
@@ -49,7 +49,7 @@ func Run(t testing.TB, cmd *exec.Cmd) Result {
 	return Result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// Output runs a command, which must succeed, and returns its standard output.
+// Output runs a command, which must succeed, and returns the standard output.
 func Output(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -63,9 +63,9 @@ func Output(cmd *exec.Cmd) (string, error) {
 // Process is a started command.
 type Process struct {
 	Cmd   *exec.Cmd
-	Ended chan struct{} // closed at the end of its standard error
+	Ended chan struct{} // closed at the end of standard error
 
-	seen int        // number of lines that Await has read
+	seen int        // number of lines read by Await
 	mu   sync.Mutex // guards log
 	log  []string
 }
@@ -92,7 +92,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Await waits for a line that contains these words in this order. The next call continues after this line.
+// Await waits for a line with these words in this order. The next call continues after this line.
 func (p *Process) Await(t testing.TB, words ...string) {
 	t.Helper()
 	want := " " + strings.Join(words, " ") + " "
@@ -111,7 +111,7 @@ func (p *Process) Await(t testing.TB, words ...string) {
 	}
 }
 
-// Exited reports whether the process has closed its standard error.
+// Exited reports whether the process has closed standard error.
 func (p *Process) Exited() bool {
 	select {
 	case <-p.Ended:
@@ -136,7 +136,7 @@ func (p *Process) Kill() {
 	_ = p.Cmd.Wait()
 }
 
-// Wait waits until the process exits, and returns its exit code.
+// Wait waits until the process exits, and returns the exit code.
 func (p *Process) Wait() int {
 	<-p.Ended // required because Cmd.Wait closes the pipe
 	_ = p.Cmd.Wait()

@@ -39,12 +39,12 @@ func (t Tests) Run() int {
 	return code
 }
 
-// Host is a user's host. Its commands have the variables of Environ and Env, and no others.
+// Host is a user's host. The commands have the variables of Environ and Env, and no others.
 type Host struct {
 	Binary string   // path of the command
 	State  string   // state directory of the command, below the home directory
 	Env    []string // more variables
-	Prefix []string // program that starts the command, with its arguments
+	Prefix []string // wrapper of the command, with arguments
 }
 
 // Command returns a run of the command.
@@ -68,7 +68,7 @@ func (h *Host) Start(t testing.TB, args ...string) *Process {
 	return Start(t, h.Command(args...))
 }
 
-// OK runs the command, which must succeed, and returns its standard output.
+// OK runs the command, which must succeed, and returns the standard output.
 func (h *Host) OK(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := Output(h.Command(args...))
@@ -76,7 +76,7 @@ func (h *Host) OK(t testing.TB, args ...string) string {
 	return out
 }
 
-// Read runs the command with -o json and decodes its output.
+// Read runs the command with -o json and decodes the output.
 func (h *Host) Read(t testing.TB, v any, args ...string) {
 	t.Helper()
 	checktest.Must(t, json.Unmarshal([]byte(h.OK(t, append(args, "-o", "json")...)), v))

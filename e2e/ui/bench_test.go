@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// BenchmarkPage measures the page with 10,000 runs, a run with 500 rows, and a run that is being written.
+// BenchmarkPage measures the page with 10,000 runs, a run with 500 rows, and an unfinished run.
 func BenchmarkPage(b *testing.B) {
 	s := newStage(b, "")
 	s.serve()
@@ -67,7 +67,7 @@ func BenchmarkPage(b *testing.B) {
 	})
 }
 
-// cpu returns the time that a process has used.
+// cpu returns the CPU time of a process.
 func cpu(b *testing.B, pid int) (used time.Duration) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	checktest.Must(b, err)

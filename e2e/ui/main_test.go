@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package ui opens the pages of `workcell ui` in a browser. Each test starts the command on a state with real runs, and
-// runs a script of the same name that drives the browser.
+// runs the browser script of the same name.
 package ui
 
 import (
@@ -37,7 +37,7 @@ func onEachState(t *testing.T, test func(*stage)) {
 	}
 }
 
-// stage is a state and the server that shows it.
+// stage is a state and its server.
 type stage struct {
 	testing.TB
 	dir     string // working directory of the commands, which is also the home directory
@@ -90,7 +90,7 @@ func (s *stage) removeSandboxes() {
 	}
 }
 
-// run runs a workflow and returns the ID of its run.
+// run runs a workflow and returns the run's ID.
 func (s *stage) run(code int, args ...string) string {
 	s.Helper()
 	var out struct {
@@ -145,7 +145,7 @@ func (s *stage) journal() runstore.Store {
 // answers has a function for each question of a script.
 type answers map[string]func() any
 
-// browse runs a script, which must find no fault. "others" of the data are origins that the script may open.
+// browse runs a script, which must find no fault. "others" of the data are origins allowed for the script.
 func (s *stage) browse(script string, data map[string]any, ask answers) {
 	s.Helper()
 	node, modules := npmtest.Tools(s.TB)

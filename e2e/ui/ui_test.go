@@ -61,7 +61,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestWhy: a failed run opens at the step that failed, with the error and the end of the output.
+// TestWhy: a failed run opens at the failed step, with the error and the end of the output.
 func TestWhy(t *testing.T) {
 	onEachState(t, func(s *stage) {
 		id := s.run(1, "flows/fail.yaml", "--model", scripted)
@@ -102,7 +102,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// nasty is text that must stay text wherever it comes from.
+// nasty is text from any source, which must stay text.
 const nasty = `</script><script>pwned=1</script><img id=hostile src=x onerror="pwned=1">{{.}}{{printf "%s" .}}${7*7}` +
 	"<style>*{display:none}</style><a href=javascript:pwned=1>x</a>' onload=pwned=1 \" " +
 	"\x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil.example/\x1b\\link" +
@@ -157,7 +157,7 @@ func tree(t testing.TB, dir string) string {
 	return out
 }
 
-// TestApply: the page shows every kind of change, and its preview and its result match the command.
+// TestApply: the page shows every kind of change, and the preview and the result match the command.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "")

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 )
 
-// TestDemo runs the demo as on a new host, prints the time until its first line of work, and searches for its trace in
+// TestDemo runs the demo as on a new host, prints the time until the first line of work, and searches for the trace in
 // Jaeger.
 func TestDemo(t *testing.T) {
 	w := newWalker(t)

@@ -18,10 +18,10 @@ import (
 // excuses is the number of blocks that no test machine can run. Each is preceded by <!-- not run: REASON -->.
 const excuses = 35
 
-// block is a fenced block of a page, or a command that readers do not see: <!-- test: COMMAND -->.
+// block is a fenced block of a page, or an invisible command: <!-- test: COMMAND -->.
 type block struct {
 	kind, text string // language of the fence, or "test"
-	file       string // name that the page gives to the file with the text; empty for none
+	file       string // name of the file with the text on the page; empty for none
 	line       int    // line of the text
 	excuse     string // reason why it cannot run; empty if it can
 }
@@ -150,13 +150,13 @@ func split(text string) []string {
 	return regexp.MustCompile(`(?m)^.*[^\n\\|](?:[\\|]\n.*[^\n\\|])*$`).FindAllString(text, -1)
 }
 
-// written returns the command that the test runs for a command on a page.
+// written returns the test's command for a command on a page.
 func written(command string) string {
 	for _, r := range [][2]string{
 		// Releases are not this tree.
 		{`^go install github.com/workcell-dev/workcell/cmd/workcell@latest`, `make build`},
 		{`^git clone https://github.com/workcell-dev/workcell && cd workcell`, `true`},
-		// A terminal ends with its input, and a server when it is stopped.
+		// A terminal ends with the input, and a server when it is stopped.
 		{`^workcell sandbox attach .*`, "timeout 5 script -qec '$0' /dev/null <<<exit; (( $$? % 124 == 0 ))"},
 		{`^workcell (mcp|dev|worker|sandbox forward) .*`, "timeout -s INT 3 $0\n(( $$? % 124 == 0 ))"},
 	} {
@@ -172,7 +172,7 @@ func matches(documented, out string) bool {
 	return regexp.MustCompile(`(?s)^` + pattern + `$`).MatchString(strings.TrimSpace(lines.ReplaceAllString(out, "\n")))
 }
 
-// reader returns a complete file with the text, its name, and the command that reads it.
+// reader returns a complete file with the text, the name, and the command for reading it.
 func reader(text string) (name, complete, command string) {
 	key := regexp.MustCompile(`(?m)^(---|\w+)`).FindString(text)
 	prompt := func(text string) string { return "---\nmodel: googleai/gemini-2.5-flash\n" + text + "---\nx\n" }

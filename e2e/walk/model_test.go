@@ -32,23 +32,23 @@ func agents() map[string]agent {
 	}
 }
 
-// A sed script that fixes both bugs of the calculator.
+// A sed script with fixes for both bugs of the calculator.
 const mend = `s/if self.peek() in ("+", "-")/while self.peek() in ("+", "-")/
 s/return value + self.expression()/value = value + self.term()/
 s/^            return value - self.expression()/            else:\n                value = value - self.term()/
 s|value / self.factor()|value / (self.factor() or no_divisor())|
 $a def no_divisor(): raise CalculatorError("division by zero")`
 
-// gemini is a server that replaces the vendor's server. Model, plugin, and key come from the agents' files.
+// gemini is a replacement for the vendor's server. Model, plugin, and key come from the agents' files.
 type gemini struct {
 	t *testing.T
 
 	mu    sync.Mutex    // guards the fields below
-	held  string        // words in the instructions of the agent that gets no answer; empty for none
+	held  string        // words in the instructions of the agent without answers; empty for none
 	asked chan struct{} // closed when this agent sends a request
 }
 
-// hold makes an agent wait for its answers. The returned channel is closed when the agent sends a request. If words is
+// hold makes an agent wait for answers. The returned channel is closed when the agent sends a request. If words is
 // empty, no agent waits.
 func (g *gemini) hold(words string) <-chan struct{} {
 	g.mu.Lock()

@@ -27,7 +27,7 @@ var must = checktest.Must
 type step struct {
 	says         string // pattern of the output that shows that the command works as documented
 	why, instead string // reason why the command cannot run as written, and the replacement; empty if it can
-	first, then  string // commands that create the preconditions, and commands that check the result
+	first, then  string // commands for the preconditions, and commands to check the result
 	killed       bool   // run_… is a run whose process was killed
 }
 
@@ -102,7 +102,7 @@ type walker struct {
 }
 
 func newWalker(t *testing.T) *walker {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // for commands that hang
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // for hanging commands
 	t.Cleanup(cancel)
 	home := t.TempDir()
 	w := &walker{
@@ -134,7 +134,7 @@ func newWalker(t *testing.T) *walker {
 	t.Cleanup(func() {
 		w.say(t, "kill $(jobs -p); workcell sandbox rm --all") // after a failed command
 		stdin.Close()
-		_ = shell.Wait() // only the exit codes of its commands matter
+		_ = shell.Wait() // only the exit codes of the commands matter
 	})
 	return w
 }
@@ -150,7 +150,7 @@ func output(t *testing.T, name string, args ...string) string {
 
 var ids = regexp.MustCompile(`\b(run|sbx|exe)_([0-9a-z]+|…)`)
 
-// say runs a command in the shell and returns its output and exit code. It replaces run_… by the latest run, and so on.
+// say runs a command in the shell and returns the output and exit code. It replaces run_… by the latest run, and so on.
 func (w *walker) say(t *testing.T, command string) (out, code string) {
 	t.Helper()
 	command = ids.ReplaceAllStringFunc(command, func(id string) string {
@@ -196,7 +196,7 @@ func (w *walker) take(t *testing.T, command string, s step) {
 	}
 }
 
-// kill starts a run and kills its process while the second agent sends a request to its model.
+// kill starts a run and kills the process while the second agent sends a request to the model.
 func (w *walker) kill(t *testing.T) {
 	asked := w.model.hold("You fix")
 	defer w.model.hold("")
@@ -208,7 +208,7 @@ func (w *walker) kill(t *testing.T) {
 	case <-time.After(3 * time.Minute):
 		t.Error("the second agent asks nothing")
 	}
-	_, _ = cmd.Process.Kill(), cmd.Wait() // reports that it was killed
+	_, _ = cmd.Process.Kill(), cmd.Wait() // reports the kill
 	w.take(t, "workcell runs ls | grep interrupted", step{})
 }
 

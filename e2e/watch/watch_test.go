@@ -143,7 +143,7 @@ func TestWatchEnds(t *testing.T) {
 	})
 }
 
-// TestWatchGap: a watch continues after a failed check, and reports that it may have missed changes.
+// TestWatchGap: a watch continues after a failed check, and reports possibly missed changes.
 func TestWatchGap(t *testing.T) {
 	t.Parallel()
 	b, err := memory.New(nil)

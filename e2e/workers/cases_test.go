@@ -29,14 +29,14 @@ steps:
   - {id: three, type: exec, command: "echo three >> log; cat log"}
 `
 
-// pair returns two hosts that share a database.
+// pair returns two hosts with a shared database.
 func pair(t *testing.T) (here, there *machine) {
 	t.Helper()
 	url := pgtest.Database(t)
 	return newMachine(t, "here", url), newMachine(t, "there", url)
 }
 
-// inTwo waits until a run is in its second step.
+// inTwo waits until a run is in the second step.
 func (m *machine) inTwo(t *testing.T, id string) {
 	t.Helper()
 	eventually(t, "the run is in its second step", func() bool { return strings.Contains(m.ok(t, "runs", "logs", id), "two ") })
@@ -48,8 +48,8 @@ func (m *machine) gone(t *testing.T, id string) {
 	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sandbox", "ls"), id[:12]) })
 }
 
-// TestElsewhere: a run detached on one host is executed on another host, with all of its files, even after they are
-// deleted on the first host. Its log, its patch, and its outputs are available on the first host.
+// TestElsewhere: a run detached on one host is executed on another host, with all files, even after they are deleted on
+// the first host. The log, the patch, and the outputs are available on the first host.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -118,7 +118,7 @@ func TestFailedRun(t *testing.T) {
 	}
 }
 
-// TestGracefulEnd: a worker that is stopped hands over its runs immediately, with their sandboxes. With
+// TestGracefulEnd: a stopped worker hands over the runs immediately, with their sandboxes. With
 // --grace, the runs get time to end.
 func TestGracefulEnd(t *testing.T) {
 	t.Parallel()
@@ -149,7 +149,7 @@ func TestGracefulEnd(t *testing.T) {
 	}
 }
 
-// TestCancelled: a run can be canceled from another host while it is queued, while a worker runs it, and after its
+// TestCancelled: a run can be canceled from another host while it is queued, while a worker runs it, and after the
 // worker was killed.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
@@ -176,13 +176,13 @@ func TestCancelled(t *testing.T) {
 			t.Errorf("its log: exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 		}
 	}
-	if r := here.show(t, queued); len(r.Entries) != 2 { // its start and its end
+	if r := here.show(t, queued); len(r.Entries) != 2 { // start and end
 		t.Errorf("the run that was cancelled in the queue did something: %v", r.Entries)
 	}
 }
 
-// TestCancelledElsewhere verifies a run whose sandbox is on an engine that only another host can access, and whose
-// worker was killed. Canceling the run on the first host reports what is missing, and the next worker on the other host
+// TestCancelledElsewhere verifies a run whose sandbox is on an engine accessible only to another host, and whose worker
+// was killed. Canceling the run on the first host reports what is missing, and the next worker on the other host
 // cancels it.
 func TestCancelledElsewhere(t *testing.T) {
 	t.Parallel()
@@ -213,7 +213,7 @@ func TestCancelledElsewhere(t *testing.T) {
 	there.gone(t, run)
 }
 
-// TestFilesGone: a run fails with an appropriate error if its sandbox was removed while no process had the run.
+// TestFilesGone: a run fails with an appropriate error if the sandbox was removed while no process had the run.
 func TestFilesGone(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -255,7 +255,7 @@ steps:
 	here.gone(t, id)
 }
 
-// noteOf returns an SQL statement that sets the note of a run to an expression and returns the note.
+// noteOf returns an SQL statement to set the note of a run to an expression and return the note.
 func noteOf(id, to string) string {
 	return fmt.Sprintf(`UPDATE workcell.run SET note = %s WHERE id = '%s' RETURNING note`, to, id)
 }
@@ -266,8 +266,8 @@ func tampered(t *testing.T, m *machine, id, key, value string) {
 	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '%s')::text`, key, value)))
 }
 
-// TestHandedToWorkers: a run that was not detached, and whose process was killed, can be added to the queue. A worker
-// continues it with its original workspace.
+// TestHandedToWorkers: an attached run with a killed process can be added to the queue. A worker continues it with the
+// original workspace.
 func TestHandedToWorkers(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -283,7 +283,7 @@ func TestHandedToWorkers(t *testing.T) {
 	p.Kill()
 	must(t, os.WriteFile(filepath.Join(project, "given"), []byte("changed meanwhile\n"), 0o600))
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
-	// Only the host that started the run can resume it, and only with its original settings.
+	// Only the starting host can resume the run, and only with the original settings.
 	note := query(t, here.url, noteOf(id, "note"))
 	if res := there.Run(t, "runs", "resume", id); res.Code != 1 || !strings.Contains(res.Stderr, "was not started with this state") {
 		t.Errorf("on another machine: exit code %d\n%s", res.Code, res.Stderr)
@@ -419,7 +419,7 @@ func TestDatabaseAway(t *testing.T) {
 	}
 }
 
-// TestCannotHere: a worker that cannot execute a run writes the reason to the log, and another worker executes the run.
+// TestCannotHere: a worker unable to execute a run writes the reason to the log, and another worker executes the run.
 func TestCannotHere(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -441,7 +441,7 @@ func TestCannotHere(t *testing.T) {
 	}
 }
 
-// TestHostileDatabase: a writer of the database cannot access files on a worker's host, and cannot choose its backend
+// TestHostileDatabase: a writer of the database cannot access files on a worker's host, and cannot choose the backend
 // or script.
 func TestHostileDatabase(t *testing.T) {
 	t.Parallel()

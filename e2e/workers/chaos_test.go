@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
 )
 
-// steps is a workflow that is short enough for hundreds of runs, and long enough to be killed. Each step writes to a
-// log in the sandbox, which is collected at the end.
+// steps is a workflow short enough for hundreds of runs, and long enough to be killed. Each step writes to a log in the
+// sandbox, which is collected at the end.
 const steps = `id: short
 sandbox: {runtime: bash}
 outputs: [log]
@@ -51,7 +51,7 @@ func planned(t *testing.T) plan {
 	return plan{runs: int(d.Minutes() * 100), every: 10 * time.Second, kills: int(d / (10 * time.Second))}
 }
 
-// TestKilledWorkers kills workers at any time, on hosts that share only a database and an engine. Each run must end
+// TestKilledWorkers kills workers at any time, on hosts with only a database and an engine in common. Each run must end
 // exactly once, no finished step may be repeated, and nothing may be left.
 func TestKilledWorkers(t *testing.T) {
 	p, n, continued := planned(t), newNetwork(t, 3), 0
@@ -127,7 +127,7 @@ func (n *network) awaitEnd(t *testing.T) {
 	}
 }
 
-// query runs a statement in a new connection and returns its result, a single text.
+// query runs a statement in a new connection and returns the result, a single text.
 func query(t *testing.T, address, statement string) (text string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)

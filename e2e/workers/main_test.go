@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package workers runs workers for detached runs, as processes on hosts that share only a database, and kills them.
+// Package workers runs workers for detached runs, as processes on hosts with only a database in common, and kills them.
 package workers
 
 import (
@@ -42,7 +42,7 @@ func newMachine(t *testing.T, name, url string) *machine {
 	return m
 }
 
-// ok runs a command, which must succeed, and returns its standard output without the last line end.
+// ok runs a command, which must succeed, and returns the standard output without the last line end.
 func (m *machine) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	return strings.TrimSuffix(m.OK(t, args...), "\n")
@@ -68,7 +68,7 @@ func (m *machine) worker(t *testing.T, args ...string) *rig.Process {
 	return p
 }
 
-// file writes a file to a new directory and returns its path.
+// file writes a file to a new directory and returns the path.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -16,15 +16,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
 
-// network consists of hosts that are connected only by a network: namespaces with an address each, on a bridge in
-// another namespace, which has the database.
+// network consists of hosts connected only by a network: namespaces with an address each, on a bridge in another
+// namespace, which has the database.
 type network struct {
 	server   *pgtest.Server
 	machines []*machine
 }
 
-// newNetwork creates namespaces for machines, and a database with its own address. Everything is removed at the end of
-// the test.
+// newNetwork creates namespaces for machines, and a database with a separate address. Everything is removed at the end
+// of the test.
 func newNetwork(t *testing.T, machines int) *network {
 	t.Helper()
 	n := &network{server: pgtest.NewServer(t, "max_connections = 400")}

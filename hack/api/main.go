@@ -1,7 +1,7 @@
 // Api prints the exported API of the module's public packages, sorted, with one line for each constant, variable,
 // function, type, field, and method. The file api.txt contains the current list. Api reads the sources for all
-// platforms. It prints the paths of internal packages, so "internal/" in the list indicates a signature that other
-// modules cannot use.
+// platforms. It prints the paths of internal packages, so "internal/" in the list indicates a signature that is
+// unusable in other modules.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // House prints the number of lines of code in each package, and the limits in the bounds file. It fails if a package
-// exceeds one of its limits. Comments and blank lines do not count, so there is no reason to omit comments.
+// exceeds a limit. Comments and blank lines do not count, so there is no reason to omit comments.
 package main
 
 import (
@@ -56,7 +56,7 @@ const (
 	tests          // lines of _test.go files
 	files          // product files
 	names          // exported constants, variables, functions, methods, types
-	rigs           // lines of other Go code that only tests use
+	rigs           // lines of other Go code, for tests only
 	nColumns
 )
 
@@ -124,8 +124,8 @@ func codeLines(src []byte) (lines int) {
 	}
 }
 
-// isRig reports whether a folder contains only code for tests and development: e2e, hack, examples, and packages that
-// tests share.
+// isRig reports whether a folder contains only code for tests and development: e2e, hack, examples, and shared packages
+// of tests.
 func isRig(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
 	return top == "e2e" || top == "hack" || top == "examples" || strings.HasSuffix(dir, "test")
@@ -177,7 +177,7 @@ func receiver(t ast.Expr) string {
 	return ""
 }
 
-// readBounds reads the bounds file. Each line contains a folder and the limits for its columns, and "#" starts a
+// readBounds reads the bounds file. Each line contains a folder and the limits for the columns, and "#" starts a
 // comment. "-" means the limit in the line "default". If a line has no limit for rigs, the limit for tests applies.
 func readBounds(file string) (map[string]size, error) {
 	f, err := os.Open(filepath.Clean(file))

@@ -22,7 +22,7 @@ const billType = types.MediaType("application/spdx+json")
 
 type object = map[string]any
 
-// bill returns the bill of materials of a binary: the modules and the Go version that the binary itself lists.
+// bill returns the bill of materials of a binary: the modules and the Go version in the binary's build information.
 func (o options) bill(binary string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {

@@ -55,7 +55,7 @@ func (o options) image(binary, arch string) (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// layer returns the image's files as an archive. The archive contains nothing from the host that builds it.
+// layer returns the image's files as an archive. The archive contains nothing from the build host.
 func (o options) layer(binary []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -93,7 +93,7 @@ func (o options) layer(binary []byte) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-// authorities returns the CA certificates that Mozilla trusts without constraints, because a PEM file cannot express
+// authorities returns the CA certificates trusted by Mozilla without constraints, because a PEM file cannot express
 // constraints.
 func authorities() []byte {
 	var buf bytes.Buffer

@@ -71,7 +71,7 @@ func TestImages(t *testing.T) {
 	runOnDocker(t, filepath.Join(dir, "workcell-linux-"+runtime.GOARCH+".tar"), tag)
 }
 
-// TestUsualTag: the chart, the manifests, and the Compose files use the image name that hack/images uses by default.
+// TestUsualTag: the chart, the manifests, and the Compose files use the default image name of hack/images.
 func TestUsualTag(t *testing.T) {
 	t.Parallel()
 	repository, tag, _ := strings.Cut(usualTag, ":")

@@ -1,4 +1,4 @@
-// Images builds the image of the workcell command from its module, without a container engine. The result is an index
+// Images builds the image of the workcell command from the module, without a container engine. The result is an index
 // for linux/amd64 and linux/arm64 with a bill of materials (SPDX) for each. Images writes an OCI layout and archives
 // for docker load, and can push to a registry.
 //
@@ -36,7 +36,7 @@ const usualTag = "ghcr.io/workcell-dev/workcell:dev"
 type options struct {
 	version, tag, push string
 	arch               []string
-	// The commit time, which the files and bills get, so that the same tree produces the same bytes.
+	// The commit time, also of the files and bills. The same tree produces the same bytes.
 	created time.Time
 }
 
@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// built is the image for one architecture with its bill of materials.
+// built is the image for one architecture with a bill of materials.
 type built struct {
 	arch  string
 	image v1.Image
@@ -103,7 +103,7 @@ func (o options) write(ctx context.Context, dir string) error {
 	return err
 }
 
-// build compiles the command for an architecture and creates its image.
+// build compiles the command for an architecture and creates the image.
 func (o options) build(ctx context.Context, dir, arch string) (built, error) {
 	binary := filepath.Join(dir, "workcell-linux-"+arch)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -122,7 +122,7 @@ func (o options) build(ctx context.Context, dir, arch string) (built, error) {
 	return built{arch: arch, image: image, bill: bill}, err
 }
 
-// files writes the files of one architecture that are not part of the layout.
+// files writes the files of one architecture outside of the layout.
 func (o options) files(dir string, b built) error {
 	tag, err := name.NewTag(o.tag)
 	if err != nil {
@@ -134,7 +134,7 @@ func (o options) files(dir string, b built) error {
 	return tarball.WriteToFile(filepath.Join(dir, "workcell-linux-"+b.arch+".tar"), tag, b.image)
 }
 
-// assemble returns the index, and the bills of materials as images that refer to the images that they describe.
+// assemble returns the index, and the bills of materials as images with references to the described images.
 func assemble(all []built) (v1.ImageIndex, []v1.Image, error) {
 	index, bills := mutate.IndexMediaType(empty.Index, types.OCIImageIndex), []v1.Image{}
 	for _, b := range all {

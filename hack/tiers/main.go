@@ -28,8 +28,8 @@ const (
 	docsFile = "docs/security/guarantees.md"
 )
 
-// places are `make test` and the areas, in the order in which the documentation lists them. "none" is for tests that a
-// backend adds nothing to, and for tests that cannot pass on a backend.
+// places are `make test` and the areas, in the order in which the documentation lists them. "none" is for tests without
+// additional value on a backend, and for tests that cannot pass there.
 var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "page", "network", "systems", "newcomer", "none"}
 
 func main() {
@@ -145,8 +145,7 @@ func tests(root string) (map[string][]string, error) {
 
 var isTest = regexp.MustCompile(`^(Test|Fuzz|Example)([^a-z]|$)`)
 
-// lanes prints the rows of a place as lanes. A lane omits the tests that belong to earlier rows for its package and
-// backend.
+// lanes prints the rows of a place as lanes. A lane omits the tests of earlier rows for its package and backend.
 func (p *plan) lanes(place string) []string {
 	var lanes []string
 	for i, r := range p.rows {
@@ -191,8 +190,8 @@ func (r row) matches(test string) (whole, part bool) {
 	return whole, part
 }
 
-// alternatives splits a pattern at the bars that are not in parentheses or brackets, in the same way as the flags -run
-// and -skip.
+// alternatives splits a pattern at the bars outside of parentheses and brackets, in the same way as the flags -run and
+// -skip.
 func alternatives(pattern string) []string {
 	var list []string
 	depth, begin := 0, 0
@@ -210,7 +209,7 @@ func alternatives(pattern string) []string {
 	return append(list, pattern[begin:])
 }
 
-// check reports rows that match no test, packages without tests, and tests that no row matches on some backend.
+// check reports rows without a matching test, packages without tests, and tests without a matching row on some backend.
 func (p *plan) check() error {
 	var errs []error
 	for i, r := range p.rows {
@@ -232,7 +231,7 @@ func (p *plan) check() error {
 			if len(p.placesOf(dir, test)) == 0 {
 				errs = append(errs, fmt.Errorf("%s: no row for %s of %s", planFile, test, dir))
 			}
-			// hack/test.sh runs all packages that need no engine with one -skip.
+			// hack/test.sh runs all packages without engines with one -skip.
 			for _, r := range p.rows {
 				if _, part := r.matches(test); part && r.pattern != "." && r.backends[0] == "-" && r.pkg != dir && p.bulk(dir) && p.bulk(r.pkg) {
 					errs = append(errs, fmt.Errorf("%s:%d: the pattern also matches %s of %s; rename one of the tests", planFile, r.line, test, dir))
@@ -255,8 +254,8 @@ func (p *plan) check() error {
 	return errors.Join(errs...)
 }
 
-// bulk reports whether `make test` runs a package's tests in the same go test command as all other packages that need
-// no engine.
+// bulk reports whether `make test` runs a package's tests in the same go test command as all other packages without
+// engines.
 func (p *plan) bulk(dir string) bool {
 	return slices.ContainsFunc(p.rows, func(r row) bool {
 		return r.pkg == dir && r.place == "test" && r.mode == "race" && r.backends[0] == "-" && r.pattern == "."
@@ -292,8 +291,8 @@ var (
 	packaged = regexp.MustCompile("`([a-z0-9]+(?:/[a-z0-9]+)*)`")
 )
 
-// docs updates the last column of the tables in docs/security/guarantees.md, or reports that it is out of date. Rows
-// that name no test remain unchanged.
+// docs updates the last column of the tables in docs/security/guarantees.md, or reports an outdated column. Rows
+// without a test name remain unchanged.
 func (p *plan) docs(write bool) error {
 	text, err := os.ReadFile(docsFile)
 	if err != nil {
@@ -337,8 +336,8 @@ func (p *plan) docs(write bool) error {
 	return errors.Join(errs...)
 }
 
-// dirsOf returns the folders that have a test with this name. If there are several, and the cell names some of them,
-// dirsOf returns only those.
+// dirsOf returns the folders with a test of this name. If there are several, and the cell names some of them, dirsOf
+// returns only those.
 func (p *plan) dirsOf(test, cell string) []string {
 	var dirs, mentioned []string
 	for dir, tests := range p.tests {

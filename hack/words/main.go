@@ -1,6 +1,6 @@
 // Words keeps the prose of the repository readable. It counts banned phrases in Markdown, comments, and string
-// literals, measures how often common words appear, and counts lines of Go that are too long. budget.txt lists the
-// counts of each directory, which may only fall. Words also checks the subjects of commits that were added after it.
+// literals, measures how often common words appear, and counts overlong lines of Go. budget.txt lists the counts of
+// each directory, which may only fall. Words also checks the subjects of later commits.
 package main
 
 import (
@@ -103,7 +103,7 @@ func check(root string, write bool, list string, stdout io.Writer) ([]string, er
 	return append(problems, subjects...), errors.Join(err, gitErr)
 }
 
-// A ban is a pattern of phrases that native speakers do not use. It does not apply to a text that matches unless.
+// A ban is a pattern of phrases not used by native speakers. Texts with a match of unless are exempt.
 type ban struct {
 	id              string
 	pattern, unless *regexp.Regexp
@@ -134,7 +134,7 @@ func readBans(file string) (bans []ban, err error) {
 	return bans, nil
 }
 
-// literals returns strings such that every match contains at least one of them, or nil if it finds none.
+// literals returns strings, at least one of which is part of every match, or nil if there are none.
 func literals(re *syntax.Regexp) (best []string) {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -179,7 +179,7 @@ func (p *prose) search(bans []ban) {
 	}
 }
 
-// readBudget returns the counts in budget.txt, by name, and the lines that excuse commits.
+// readBudget returns the counts in budget.txt, by name, and the lines with excused commits.
 func readBudget(file string) (counts map[string]int, commits []string, err error) {
 	data, err := os.ReadFile(filepath.Clean(file))
 	counts = map[string]int{}
@@ -211,7 +211,7 @@ func writeBudget(file string, counts map[string]int, commits []string) error {
 	return os.WriteFile(file, []byte(out+strings.Join(append(commits, ""), "\n")), 0o644)
 }
 
-// compare returns the counts that differ from the budget, and the rates that got worse.
+// compare returns the counts different from the budget, and the worsened rates.
 func compare(today, allowed map[string]int) (problems []string) {
 	keys := maps.Clone(allowed)
 	maps.Copy(keys, today)
@@ -251,7 +251,7 @@ func checkSubject(line string, bans []ban) string {
 	return ""
 }
 
-// checkCommits checks the subjects of commits that follow the commit that added this program.
+// checkCommits checks the subjects of all commits after the addition of this program.
 func checkCommits(root string, bans []ban, excused []string) (problems []string, err error) {
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
 		return nil, nil // not a Git checkout

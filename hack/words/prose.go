@@ -45,9 +45,9 @@ type prose struct {
 	excused  int      // exceptions
 	problems []string // exceptions without a reason
 
-	path  string // the file that is being read
+	path  string // the current file
 	ok    map[int]bool
-	open  []string // the lines of the text that is being read
+	open  []string // the lines of the current text
 	first int
 }
 

@@ -1,8 +1,8 @@
 // Package audit writes decisions and commands to a file, with one line of JSON for each sandbox, tool call, command,
 // end of a command, and connection. The package only appends to the file. A program such as logrotate can rotate it.
 //
-// If a record cannot be written, the operation that it describes fails: a command does not start, and a tool does not
-// run. Therefore, nothing happens without a record, except that operations that have already started can end.
+// If a record cannot be written, the described operation fails: a command does not start, and a tool does not run.
+// Therefore, nothing happens without a record, except for the end of operations in progress.
 package audit
 
 import (
@@ -48,7 +48,7 @@ type Record struct {
 	Image      string    `json:"image,omitempty"`
 	Exec       string    `json:"exec,omitempty"`
 	Argv       []string  `json:"argv,omitempty"`
-	Host       string    `json:"host,omitempty"`        // with its port
+	Host       string    `json:"host,omitempty"`        // with the port
 	Request    string    `json:"request,omitempty"`     // method and path, without the query
 	ArgvSHA256 string    `json:"argv_sha256,omitempty"` // of the arguments, each followed by a zero byte
 	Status     string    `json:"status,omitempty"`      // of a command
@@ -56,7 +56,7 @@ type Record struct {
 	Signal     string    `json:"signal,omitempty"`
 	DurationMS int64     `json:"duration_ms,omitempty"`
 	Decision   string    `json:"decision,omitempty"`
-	Rule       string    `json:"rule,omitempty"`      // that refused
+	Rule       string    `json:"rule,omitempty"`      // of the refusal
 	Error      string    `json:"error,omitempty"`     // the class of a failure
 	Isolation  string    `json:"isolation,omitempty"` // of the sandbox, or of a new one
 	Backend    string    `json:"backend,omitempty"`
@@ -132,7 +132,7 @@ func (l *Log) Write(r Record) error {
 	if err == nil && l.file == nil {
 		err = os.ErrClosed
 	}
-	if err == nil { // one write, so that the lines of several processes do not mix
+	if err == nil { // one write, to prevent a mix of lines of several processes
 		_, err = l.file.Write(append(line, '\n'))
 	}
 	if err != nil {
@@ -146,7 +146,7 @@ func (l *Log) Write(r Record) error {
 
 type (
 	logKey    struct{} // holds the *Log of a context
-	recordKey struct{} // holds a Record with the fields for everything that is done under a context
+	recordKey struct{} // holds a Record with the fields for everything under a context
 )
 
 // NewContext returns a context under which Note writes to l.
@@ -154,7 +154,7 @@ func NewContext(ctx context.Context, l *Log) context.Context {
 	return context.WithValue(ctx, logKey{}, l)
 }
 
-// With returns a context whose records start with the fields that set sets.
+// With returns a context whose records start with the fields from set.
 func With(ctx context.Context, set func(*Record)) context.Context {
 	if _, ok := ctx.Value(logKey{}).(*Log); !ok {
 		return ctx
@@ -164,7 +164,7 @@ func With(ctx context.Context, set func(*Record)) context.Context {
 	return context.WithValue(ctx, recordKey{}, r)
 }
 
-// Note writes a record to the log in ctx, with the fields that With has set. If ctx has no log, Note does nothing.
+// Note writes a record to the log in ctx, with the fields from With. If ctx has no log, Note does nothing.
 func Note(ctx context.Context, set func(*Record)) error {
 	l, ok := ctx.Value(logKey{}).(*Log)
 	if !ok {

@@ -75,7 +75,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestSettingsOnce: only the first record of a policy has its settings.
+// TestSettingsOnce: only the first record of a policy has the settings.
 func TestSettingsOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
@@ -129,8 +129,8 @@ func TestSharedFile(t *testing.T) {
 	}
 }
 
-// TestFailureStays verifies that, after a record could not be written, no more records are written, and that OnFailure
-// is called once.
+// TestFailureStays verifies the behavior after a record could not be written: no more records are written, and
+// OnFailure is called once.
 func TestFailureStays(t *testing.T) {
 	t.Parallel()
 	told := 0

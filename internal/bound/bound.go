@@ -1,4 +1,4 @@
-// Package bound contains limits and helpers that are shared by packages that do not import each other.
+// Package bound contains limits and helpers shared by packages without imports of each other.
 package bound
 
 import (
@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ExecTimeout is the longest timeout that a command can have.
+// ExecTimeout is the longest timeout of a command.
 const ExecTimeout = time.Hour
 
 // Pause waits for d, and reports whether ctx was still active at the end.

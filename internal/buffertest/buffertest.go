@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Buffer is a bytes.Buffer that is safe for concurrent use. The zero value is empty.
+// Buffer is a bytes.Buffer for concurrent use. The zero value is empty.
 type Buffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -20,7 +20,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns everything that was written.
+// String returns everything written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

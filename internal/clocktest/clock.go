@@ -26,21 +26,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programVariable makes the test binary become a program with a clock that the test sets. Its value is the program's
-// path.
+// programVariable makes the test binary become a program with a clock set by the test. The value is the program's path.
 const programVariable = "CLOCKTEST_PROGRAM"
 
-// listenerFD is the file descriptor of the socket through which such a process sends its filter's listener.
+// listenerFD is the file descriptor of the socket through which such a process sends the filter's listener.
 const listenerFD = 3
 
-// Clock is the clock for the programs of a test. Its methods are safe for concurrent use.
+// Clock is the clock for the programs of a test. The methods are safe for concurrent use.
 type Clock struct {
 	t       testing.TB
 	program string       // path of the copy
 	offset  atomic.Int64 // in nanoseconds
 }
 
-// New copies a Go program, so that the copy can have its own clock.
+// New copies a Go program, to give the copy a separate clock.
 func New(t testing.TB, program string) *Clock {
 	t.Helper()
 	text, err := os.ReadFile(program)
@@ -51,7 +50,7 @@ func New(t testing.TB, program string) *Clock {
 		text = bytes.ReplaceAll(text, []byte(name), []byte(strings.Replace(name, "clock", "klock", 1)))
 	}
 	c := &Clock{t: t, program: filepath.Join(t.TempDir(), filepath.Base(program))}
-	// Otherwise, a process that is forked during the write would inherit the open file. Until that process calls exec, the
+	// Otherwise, a process forked during the write would inherit the open file. Until that process calls exec, the
 	// program cannot run.
 	syscall.ForkLock.RLock()
 	err = os.WriteFile(c.program, text, 0o700)
@@ -65,8 +64,8 @@ func New(t testing.TB, program string) *Clock {
 // Set sets the offset between this clock and the host's clock.
 func (c *Clock) Set(offset time.Duration) { c.offset.Store(int64(offset)) }
 
-// Under changes a command that has not been started. The command then runs the copy, and the command and its children
-// have this clock until the end of the test. The test binary's TestMain must call Main first.
+// Under changes a command before its start. The command then runs the copy, and the command and all children have this
+// clock until the end of the test. The test binary's TestMain must call Main first.
 func (c *Clock) Under(cmd *exec.Cmd) *exec.Cmd {
 	c.t.Helper()
 	if len(cmd.ExtraFiles) > 0 {
@@ -98,7 +97,7 @@ func (c *Clock) Under(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// serve answers the calls of one process and its children, until these processes or the test end.
+// serve answers the calls of one process and all children, until these processes or the test end.
 func (c *Clock) serve(conn *net.UnixConn, stop *os.File) error {
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)

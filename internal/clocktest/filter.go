@@ -114,7 +114,7 @@ type answered struct {
 	flags uint32
 }
 
-// answer receives and answers one call. The process that made the call can end at any time, which is not an error.
+// answer receives and answers one call. The calling process can end at any time, which is not an error.
 func (l listener) answer(now func(clock int32) (unix.Timespec, error)) error {
 	var q asked
 	if err := l.control(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); err != nil {
@@ -154,7 +154,7 @@ func (l listener) control(request uintptr, arg unsafe.Pointer) error {
 	}
 }
 
-// gone returns nil for the errors that occur if a process has ended, and err for other errors.
+// gone returns nil for the errors of ended processes, and err for other errors.
 func gone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EFAULT) {
 		return nil

@@ -1,4 +1,4 @@
-// Package clustertest connects tests to the cluster that `make cluster` starts, and creates namespaces for tests.
+// Package clustertest connects tests to the cluster of `make cluster`, and creates namespaces for tests.
 package clustertest
 
 import (
@@ -39,12 +39,11 @@ const Service = "10.214.0.1"
 // Containerd is the socket of the node's containerd.
 const Containerd = "/run/workcell/cluster/containerd.sock"
 
-// NamespaceVariable is set to the name of the namespace that Namespace created, for the tests and the processes that
-// they start.
+// NamespaceVariable is set to the name of the namespace from Namespace, for the tests and their processes.
 const NamespaceVariable = "WORKCELL_TEST_NAMESPACE"
 
-// Leaks returns options that ignore certain goroutines of client-go. If a stream to a pod is canceled while it is being
-// opened, client-go closes the connection but keeps waiting for a stream that was added afterwards.
+// Leaks returns options to ignore certain goroutines of client-go. If a stream to a pod is canceled while it is being
+// opened, client-go closes the connection but keeps waiting for a stream added afterwards.
 func Leaks() []goleak.Option {
 	const shutdown = "github.com/moby/spdystream.(*Connection).shutdown"
 	return []goleak.Option{goleak.IgnoreAnyFunction(shutdown), goleak.IgnoreAnyFunction(shutdown + ".func1")}
@@ -96,7 +95,7 @@ func Kind[T, L any, O interface {
 	}
 }
 
-// Kinds that tests use most.
+// The usual kinds in tests.
 var (
 	Namespaces             = Kind[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
 	PersistentVolumeClaims = Kind[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
@@ -105,8 +104,8 @@ var (
 	ServiceAccounts        = Kind[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
 )
 
-// Namespace creates a namespace that enforces the restricted Pod Security Standard, and returns a function that removes
-// it. In a process that a test started, it returns the namespace of the test.
+// Namespace creates a namespace with the restricted Pod Security Standard, and returns a function to remove it. In a
+// process started by a test, it returns the namespace of the test.
 func Namespace(ctx context.Context) (name string, remove func() error, err error) {
 	if name := os.Getenv(NamespaceVariable); name != "" {
 		return name, func() error { return nil }, nil
@@ -131,7 +130,7 @@ func Namespace(ctx context.Context) (name string, remove func() error, err error
 	return name, remove, os.Setenv(NamespaceVariable, name)
 }
 
-// Make creates a namespace and waits for its service account, because pods are refused without it. If Make fails, it
+// Make creates a namespace and waits for the service account, because pods are refused without it. If Make fails, it
 // removes the namespace.
 func Make(ctx context.Context, api *rest.Config, ns *corev1.Namespace) error {
 	_, err := Namespaces(api, "").Create(ctx, ns, metav1.CreateOptions{})
@@ -163,11 +162,11 @@ func Main(m interface{ Run() int }) int {
 	return m.Run()
 }
 
-// Options returns options for a driver that uses a namespace of the cluster.
+// Options returns options for a driver in a namespace of the cluster.
 func Options(namespace string) *kubernetes.Options {
 	return &kubernetes.Options{
 		Kubeconfig: Kubeconfig(), Namespace: namespace, GuestImage: guestimage.Reference(), StorageClass: StorageClass,
-		// So that the node has enough CPUs for all sandboxes that run at the same time.
+		// To ensure that the node has enough CPUs for all concurrent sandboxes.
 		Limits: backend.Limits{CPUMillis: 500},
 
 		NetworkPolicyEnforced: true, // by e2e/cluster/addons

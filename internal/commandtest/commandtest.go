@@ -9,7 +9,7 @@ import (
 	"runtime"
 )
 
-// Variable contains the path of a command that is already built. `make test` sets it, because linking the command takes
+// Variable contains the path of an already built command. `make test` sets it, because linking the command takes
 // several seconds.
 const Variable = "WORKCELL_TEST_COMMAND"
 

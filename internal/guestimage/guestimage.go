@@ -23,7 +23,7 @@ import (
 // Reference returns the usual name of the image.
 func Reference() string { return "workcell/guest:" + embed.Version() }
 
-// Image returns the image for an architecture. It contains only the guest agent and its other files in [embed.Dir]. The
+// Image returns the image for an architecture. It contains only the guest agent and the other files in [embed.Dir]. The
 // same version produces the same image on every host.
 func Image(arch string) (v1.Image, error) {
 	guest, err := embed.Binary(arch)
@@ -59,8 +59,8 @@ func withConfig(img v1.Image, arch string) *v1.ConfigFile {
 	return c
 }
 
-// archive returns the files as a layer. All users can read the guest agent, because the user that starts it here must
-// be able to copy it.
+// archive returns the files as a layer. All users can read the guest agent, because the starting user must be able to
+// copy it.
 func archive(guest []byte) ([]byte, error) {
 	files, err := embed.Files(guest)
 	if err != nil {
@@ -89,7 +89,7 @@ func archive(guest []byte) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-// directories writes entries for a directory and its parents, except those that were already written.
+// directories writes entries for a directory and its parents, except already written ones.
 func directories(w *tar.Writer, dir string, made map[string]bool) error {
 	if dir == "." || made[dir] {
 		return nil

@@ -19,8 +19,8 @@ import (
 
 var must = checktest.Must
 
-// TestWrite reads the archive in the same way as an engine. It verifies that the archive contains the exact content of
-// every file of the guest agent, and that it is the same each time.
+// TestWrite reads the archive in the same way as an engine. The archive must contain the exact content of every file of
+// the guest agent, and be the same each time.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	var one, two bytes.Buffer

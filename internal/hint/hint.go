@@ -1,4 +1,4 @@
-// Package hint provides errors that include a hint about what the user can do.
+// Package hint provides errors with a hint for the user.
 package hint
 
 import (
@@ -9,7 +9,7 @@ import (
 // Kind is the exit code of a command.
 type Kind int
 
-// Kinds of errors that packages other than the command use.
+// Kinds of errors for packages other than the command.
 const (
 	Failed      Kind = 0 // the class of the error determines the exit code
 	Usage       Kind = 2 // wrong flags or arguments

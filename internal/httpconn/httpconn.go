@@ -16,8 +16,8 @@ const (
 	maxHeader = 64 << 10
 )
 
-// Serve handles the requests on a connection under ctx. It returns when the server, or a handler that hijacked the
-// connection, has closed it. The header of a request must arrive within headerTime.
+// Serve handles the requests on a connection under ctx. It returns when the server, or a hijacking handler, has closed
+// it. The header of a request must arrive within headerTime.
 func Serve(ctx context.Context, c net.Conn, h http.Handler, headerTime time.Duration) {
 	closed, end := context.WithCancel(context.Background())
 	srv := &http.Server{
@@ -43,7 +43,7 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-// listener is a net.Listener that returns a single connection.
+// listener is a net.Listener for a single connection.
 type listener struct {
 	conn net.Conn
 	done bool

@@ -29,7 +29,7 @@ func NewTransport() http.RoundTripper {
 	return t
 }
 
-// Relay sends requests from a sandbox to a server that the host chose. It follows no redirect.
+// Relay sends requests from a sandbox to a server chosen by the host. It follows no redirect.
 type Relay struct {
 	Transport http.RoundTripper
 	// Rewrite returns the address and all headers of the outgoing request. Nothing else of the sandbox's header passes.
@@ -39,7 +39,7 @@ type Relay struct {
 	Failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// ServeHTTP sends a request, which may have another body and context than the one that came.
+// ServeHTTP sends a request, which may have another body and context than the incoming request.
 func (x Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
@@ -47,7 +47,7 @@ func (x Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			pr.Out.Host, pr.Out.Trailer, pr.Out.TransferEncoding = "", nil, nil
 		},
 		Transport: x.Transport, FlushInterval: -1, ModifyResponse: x.Answer, ErrorHandler: x.Failed,
-		ErrorLog: log.New(io.Discard, "", 0), // of connections that ended; Failed gets errors of the server
+		ErrorLog: log.New(io.Discard, "", 0), // of ended connections; Failed gets errors of the server
 	}
 	proxy.ServeHTTP(finalOnly{w}, r)
 	// Trailers may name the account.
@@ -56,7 +56,8 @@ func (x Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// finalOnly drops answers like 103 that come before the answer, with whatever headers a server gives them.
+// finalOnly drops informational answers such as 103, which come before the answer, with whatever headers a server gives
+// them.
 type finalOnly struct{ http.ResponseWriter }
 
 func (w finalOnly) WriteHeader(status int) {
@@ -78,7 +79,7 @@ func EndWith(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
 	})
 }
 
-// minSecret is the shortest credential that is removed from answers. Servers without keys get any word, such as "x" or
+// minSecret is the shortest credential to remove from answers. Servers without keys get any word, such as "x" or
 // "none", and removing its letters would damage every answer.
 const minSecret = 8
 

@@ -1,5 +1,5 @@
-// Package httpguard contains the checks and limits that the HTTP servers of the project apply to every request: host
-// names, origins, bearer tokens, request rates, and clients that do not read their answers.
+// Package httpguard contains the checks and limits of the project's HTTP servers for every request: host names,
+// origins, bearer tokens, request rates, and clients that stop reading.
 package httpguard
 
 import (
@@ -31,7 +31,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// HostAllowed protects against DNS rebinding. A web page can make its own host name resolve to the server, but it
+// HostAllowed protects against DNS rebinding. A web page can make the page's host name resolve to the server, but it
 // cannot use an IP address or a foreign host name. names are further host names of the server, with or without a port.
 func HostAllowed(hostport string, names ...string) bool {
 	host := hostport
@@ -49,7 +49,7 @@ func HostAllowed(hostport string, names ...string) bool {
 }
 
 // OriginAllowed reports whether the request has an allowed origin: no web page, a page of the server's host, or a page
-// of an origin that p trusts.
+// of an origin trusted by p.
 func OriginAllowed(p *http.CrossOriginProtection, r *http.Request) bool {
 	changing := *r
 	changing.Method = http.MethodPost // GET must be checked too, because it opens an event stream
@@ -110,7 +110,8 @@ const Local = "local"
 
 var ownerPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 
-// Tokens contains tokens by the digests of their secrets, so that the lookup time reveals nothing about similar tokens.
+// Tokens contains tokens by the digests of their secrets, to prevent information about similar tokens in the lookup
+// time.
 type Tokens map[[sha256.Size]byte]Token
 
 // NewTokens returns the tokens of a list. It returns an error if a token is invalid or two owners have the same token.

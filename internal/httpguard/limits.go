@@ -52,7 +52,7 @@ func NewLimiter(perSecond int, limits ...Limit) *Limiter {
 	}
 }
 
-// Refusal is the answer to a request that is refused because of a limit.
+// Refusal is the answer to a request refused because of a limit.
 type Refusal struct {
 	Status int
 	Text   string
@@ -81,7 +81,7 @@ func (l *Limiter) of(client string) *usage {
 	return u
 }
 
-// Ask counts one request of the client against its rate. It returns a refusal if the client exceeds its rate.
+// Ask counts one request of the client against the client's rate. It returns a refusal above the rate.
 func (l *Limiter) Ask(client string) *Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package interrupt is for callers that cannot give approvals during a call. The call returns the questions, and its
+// Package interrupt is for callers that cannot give approvals during a call. The call returns the questions, and the
 // work, such as a command in a sandbox, waits in the background. A later call contains the answers and continues to
 // wait for the same work.
 package interrupt
@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 )
 
-// Job is work that can continue after the call that started it has returned to ask for approvals. Its methods are safe
-// for concurrent use.
+// Job is work that can continue after its first call has returned to ask for approvals. The methods are safe for
+// concurrent use.
 type Job[T any] struct {
 	hold      func() (release func())
 	cancel    context.CancelFunc
@@ -22,7 +22,7 @@ type Job[T any] struct {
 	err       error
 }
 
-// Question is a call of a host tool that waits for approval.
+// Question is a pending call of a host tool.
 type Question struct {
 	hosttools.ApprovalRequest
 	answer chan hosttools.Decision // buffered, with space for one decision
@@ -70,7 +70,7 @@ func (j *Job[T]) Approve(ctx context.Context, r hosttools.ApprovalRequest) (host
 }
 
 // unanswered cancels the work if no answer arrived before the deadline. Otherwise, the work could ask many more
-// questions, although no caller waits for its result.
+// questions, although no caller waits for the result.
 func (j *Job[T]) unanswered(ctx context.Context) (hosttools.Decision, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		j.cancel()
@@ -87,7 +87,7 @@ func (j *Job[T]) Wait(ctx context.Context) (q *Question, out T, err error) {
 }
 
 // Next waits for a question or for the end of the work. At the end, q is nil, and out and err are the results of the
-// work. If ctx ends first, err is its cause, and the work continues.
+// work. If ctx ends first, err is the cause, and the work continues.
 func (j *Job[T]) Next(ctx context.Context) (q *Question, out T, err error) {
 	select {
 	case <-j.done:
@@ -115,10 +115,10 @@ func (j *Job[T]) Another() *Question {
 	}
 }
 
-// Done returns a channel that is closed when the work has ended.
+// Done returns a channel that is closed at the end of the work.
 func (j *Job[T]) Done() <-chan struct{} { return j.done }
 
-// Round contains questions of a job that were sent to the caller and need answers.
+// Round contains questions of a job sent to the caller for answers.
 type Round[J Ender] struct {
 	Job       J
 	Questions []*Question
@@ -138,7 +138,7 @@ type owned[J Ender] struct {
 	owner any
 }
 
-// Keep stores a round under an id. Only its owner, a comparable value, can take it.
+// Keep stores a round under an id. Only the owner, a comparable value, can take it.
 func (r *Rounds[J]) Keep(id string, owner any, round Round[J]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +155,7 @@ func (r *Rounds[J]) Keep(id string, owner any, round Round[J]) {
 	r.kept[id] = owned[J]{round, owner}
 }
 
-// Take removes and returns a round if owner is its owner.
+// Take removes and returns a round if it belongs to owner.
 func (r *Rounds[J]) Take(id string, owner any) (Round[J], bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

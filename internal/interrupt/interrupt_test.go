@@ -27,7 +27,7 @@ func asks(ctx context.Context) (int, error) {
 	}
 }
 
-// TestNobodyComesBack: work ends with its first question if no answer arrives, regardless of how many questions would
+// TestNobodyComesBack: work ends with the first question if no answer arrives, regardless of how many questions would
 // follow.
 func TestNobodyComesBack(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestNobodyComesBack(t *testing.T) {
 	})
 }
 
-// TestWaitIsCancelled: canceling a call that waits ends the work, and a late answer does not block.
+// TestWaitIsCancelled: canceling a waiting call ends the work, and a late answer does not block.
 func TestWaitIsCancelled(t *testing.T) {
 	t.Parallel()
 	held := 0
@@ -61,7 +61,7 @@ func TestWaitIsCancelled(t *testing.T) {
 	q.Answer(hosttools.Decision{Allow: true})
 }
 
-// TestRounds: a round can be taken once and only by its owner, and a round is removed after its work has ended.
+// TestRounds: a round can be taken once and only by the owner, and a round is removed after the end of the work.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	type rounds = interrupt.Rounds[*interrupt.Job[int]]

@@ -41,7 +41,7 @@ func TestGuaranteesNameTests(t *testing.T) {
 }
 
 // TestArchitectureNamesPackages: the table in ARCHITECTURE.md contains every package, and no name without packages. A
-// package belongs to the longest name that matches. "x/..." means x and everything below it.
+// package belongs to the longest matching name. "x/..." means x and everything below it.
 func TestArchitectureNamesPackages(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -81,7 +81,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 }
 
-// packages returns the directories of the module's packages, including packages that contain only tests.
+// packages returns the directories of the module's packages, including packages with only tests.
 func packages(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}

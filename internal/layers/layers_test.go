@@ -22,9 +22,9 @@ var must = checktest.Must
 
 const module = "github.com/workcell-dev/workcell"
 
-// A layer is a folder, and the packages of this module that packages in and below the folder can import. A package
-// belongs to the longest folder that matches. Packages can always import packages in their own layer. In may, "x" means
-// the layer x, and "x/..." means x and every layer below it.
+// A layer is a folder, and the allowed imports of packages in and below the folder, within this module. A package
+// belongs to the longest matching folder. Packages can always import packages in their own layer. In may, "x" means the
+// layer x, and "x/..." means x and every layer below it.
 type layer struct {
 	dir    string
 	may    []string
@@ -43,7 +43,7 @@ func layers() []layer {
 	commands := append(slices.Clone(all), "cmd/workcell/internal/app", "cmd/workcell/internal/cli")
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
-		// The driver contract has few dependencies, so that anyone can implement it.
+		// The driver contract has few dependencies, to allow other implementations.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers use the contract, and connect to the guest agent.
 		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "backend/internal/snapshots")},
@@ -55,7 +55,7 @@ func layers() []layer {
 		// guest agent.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
-		// Packages that drivers share.
+		// Shared packages of drivers.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli", "github.com/docker/docker-credential-helpers"}},
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
@@ -66,7 +66,7 @@ func layers() []layer {
 		{dir: "internal/guest/files", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
 		{dir: "internal/guest/output", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
 		{dir: "internal/guest/server", may: []string{"internal/guest/..."}},
-		// Reads streams that arrive in small parts.
+		// Reads streams in small parts.
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// File systems with a fixed size, for workspaces.
 		{dir: "backend/internal/snapshots", may: []string{"backend", "backend/internal/host", "backend/internal/sizedfs"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sync", "golang.org/x/sys"}},
@@ -75,13 +75,13 @@ func layers() []layer {
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{"golang.org/x/sync"}},
 		{dir: "internal/audit", only: []string{}},
-		// For every program that uses Genkit. It knows Genkit only by its spans.
+		// For every program that uses Genkit. It knows Genkit only by spans.
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/yamlnode", may: []string{"internal/suggest", "internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
-		// The definition of a tool, independent of the protocol that offers it.
+		// The definition of a tool, independent of the protocol.
 		{dir: "internal/toolspec", may: above("backend", "sandbox", "session")},
-		// Conversations of agents, in the form that a journal stores.
+		// Conversations of agents, in the form for a journal.
 		{dir: "internal/transcript", may: []string{"internal/toolspec"}, genkit: true},
 		// The sandbox settings of a file, converted to a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
@@ -111,7 +111,7 @@ func layers() []layer {
 		{dir: "internal/porttest", only: []string{}},
 		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 
-		// Durable state in one file or one database, for all packages that store some.
+		// Durable state in one file or one database, for all packages with stored state.
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "internal/postgres", may: []string{"backend"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "internal/postgres/pgtest", may: []string{"internal/checktest"}, only: []string{"github.com/jackc/pgx/v5"}},
@@ -126,7 +126,7 @@ func layers() []layer {
 		// The handle of a running sandbox. It depends on neither managers nor stores.
 		{dir: "sandbox", may: above("backend", "internal/rules", "internal/guest", "patch")},
 		{dir: "session", may: above("backend", "sandbox", "session/record", "internal/rules", "internal/guest", "internal/guest/server", "patch")},
-		// Files and directories that are copied between the host and a sandbox, and other features of sessions.
+		// Copies of files and directories between the host and a sandbox, and other features of sessions.
 		{dir: "session/admin", may: []string{"internal/bound", "internal/sanitize", "backend", "session", "session/record"}, only: []string{}},
 		{dir: "session/cache", may: []string{"backend", "sandbox", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "sandbox", "internal/sanitize"}, only: []string{}},
@@ -155,7 +155,7 @@ func layers() []layer {
 		// Plays recorded turns as a model. It does not depend on sandboxes.
 		{dir: "cmd/workcell/internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
-		// PID 1 of every sandbox. It is small and static, so its attack surface is small.
+		// PID 1 of every sandbox. It is small and static, so the attack surface is small.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
 		{dir: "cmd/workcell/internal/app", may: all, genkit: true},
 		// Pages for a browser.
@@ -333,7 +333,7 @@ func layerOf(rules []layer, dir string) (layer, bool) {
 }
 
 // sources returns the imports of every folder with Go sources, without tests. The value for each import is the first
-// file that contains it.
+// file with it.
 func sources(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -379,7 +379,7 @@ func sources(t *testing.T) map[string]map[string]string {
 	return out
 }
 
-// skipDir skips folders that are not part of the module.
+// skipDir skips folders outside of the module.
 func skipDir(root, p string, d fs.DirEntry) error {
 	if p == root {
 		return nil

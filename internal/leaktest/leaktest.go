@@ -1,5 +1,5 @@
 // Package leaktest fails the tests of a package if they leave goroutines behind. goleak alone waits less than half a
-// second for goroutines to end, which can be too short on a host that runs other tests at the same time.
+// second for goroutines to end, which can be too short on a host with other tests at the same time.
 package leaktest
 
 import (
@@ -32,7 +32,7 @@ func (t Tests) Run() int {
 	return code
 }
 
-// Find waits until all goroutines except the caller's have ended, and returns an error with those that remain.
+// Find waits until all goroutines except the caller's have ended, and returns an error with the remaining ones.
 func Find(ignored ...goleak.Option) error {
 	err := goleak.Find(ignored...)
 	for late := time.Now().Add(patience); err != nil && time.Now().Before(late); err = goleak.Find(ignored...) {

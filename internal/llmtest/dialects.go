@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// answers returns the functions that write an answer, by dialect.
+// answers returns the functions for writing an answer, by dialect.
 func answers() map[string]func(*writer, Answer, Usage) {
 	return map[string]func(*writer, Answer, Usage){
 		"anthropic": anthropic, "openai-responses": responses, "openai-chat": chat, "gemini": gemini, "ollama": ollama,

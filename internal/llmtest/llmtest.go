@@ -1,6 +1,6 @@
 // Package llmtest provides a scripted model server for tests and demonstrations. It speaks the wire formats of
 // Anthropic, OpenAI (Responses and Chat Completions), Gemini, and Ollama, with and without streaming except for Ollama.
-// It counts the tokens that its answers report.
+// It counts the tokens reported in answers.
 package llmtest
 
 import (
@@ -17,7 +17,7 @@ import (
 // Object is a JSON object.
 type Object = map[string]any
 
-// Call is a tool call that the model makes.
+// Call is a tool call of the model.
 type Call struct {
 	Name  string
 	Input any
@@ -29,7 +29,7 @@ type Answer struct {
 	Calls   []Call
 	Thought string      // reasoning before the answer, for Anthropic, OpenAI Responses, and Gemini
 	Refused bool        // the answer is a refusal, for Anthropic and Gemini
-	Used    *Usage      // the reported usage; nil for a usage that depends on the request
+	Used    *Usage      // the reported usage; nil for a usage based on the request
 	Status  int         // the status of an error whose message is Text; zero for a normal answer
 	Header  http.Header // additional headers for the response
 	Gate    func()      // called between the parts of a stream; may be nil
@@ -47,8 +47,8 @@ type Request struct {
 	Body    Object
 }
 
-// Usage is the token usage of answers. Input includes the tokens that were read from and written to caches. Output
-// includes reasoning tokens.
+// Usage is the token usage of answers. Input includes the tokens read from and written to caches. Output includes
+// reasoning tokens.
 type Usage struct {
 	Requests                                        int64
 	Input, Output, CacheRead, CacheWrite, Reasoning int64
@@ -73,7 +73,7 @@ func (s *Server) Requests() []Request {
 	return slices.Clone(s.requests)
 }
 
-// Used returns the total usage that all answers reported. Errors use nothing.
+// Used returns the total usage reported in all answers. Errors use nothing.
 func (s *Server) Used() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package porttest finds free ports for test programs that cannot choose a port themselves.
+// Package porttest finds free ports for test programs unable to choose a port themselves.
 package porttest
 
 import (

@@ -7,9 +7,9 @@ import (
 )
 
 // Listen calls heard when it starts to listen on a channel and for each notification, until ctx ends or the connection
-// is lost. It uses a separate connection outside the pool. A notification means that rows may have changed; its
-// receiver must read the rows. A caller that calls Listen again must also read the rows, because heard is not called
-// for changes in between.
+// is lost. It uses a separate connection outside the pool. After a notification, the receiver must read the rows, which
+// may have changed. After another call of Listen, the caller must also read the rows, because heard is not called for
+// changes in between.
 func (db *DB) Listen(ctx context.Context, channel string, heard func(payload string)) error {
 	conn, err := pgx.ConnectConfig(ctx, db.pool.Config().ConnConfig)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 )
 
 // An owner is a process or a part of one. Before other processes change the owner's part of the database, they must
-// check that the owner is alive. The owner has a row and renews it. If a process finds that the row was not renewed for
-// the duration of the lease, according to the server's clock, it deletes the row. From then on, the owner is dead for
-// all processes, including its own. An owner whose lease has expired stays alive until another process checks it. Every
-// write of an owner locks its row during the write, so that no write comes after the owner's death.
+// check whether the owner is alive. The owner has a row and renews it. If a process finds a row without renewal for the
+// duration of the lease, according to the server's clock, it deletes the row. From then on, the owner is dead for all
+// processes, including the owner's own. An owner whose lease has expired stays alive until another process checks it.
+// Every write of an owner locks the row during the write, to prevent writes after the owner's death.
 
 // Lease is how long an owner stays alive without a renewal. renewEvery is the interval between renewals.
 const (
@@ -126,8 +126,8 @@ func (o *Owner) renewOnce(ctx context.Context, within time.Duration) (there bool
 	return n > 0, err
 }
 
-// Overdue reports whether the server was unreachable for so long that this owner may be dead before an operation that
-// begins now is done. It measures elapsed time, so changes of the local clock do not matter.
+// Overdue reports whether the server was unreachable for so long that this owner may be dead before an operation
+// started now is done. It measures elapsed time, so changes of the local clock do not matter.
 func (o *Owner) Overdue() bool { return time.Since(*o.renewed.Load()) >= o.trusted }
 
 // Lost returns a channel that is closed when the owner learns that it was treated as dead. If the server is
@@ -135,7 +135,7 @@ func (o *Owner) Overdue() bool { return time.Since(*o.renewed.Load()) >= o.trust
 // processes may then continue must end. The owner may still turn out to be alive later, if no process checked it.
 func (o *Owner) Lost() <-chan struct{} { return o.lost }
 
-// leaveTimeout is the timeout for deleting an owner's row. After a failure, the owner is dead when its lease expires.
+// leaveTimeout is the timeout for deleting an owner's row. After a failure, the owner is dead when the lease expires.
 const leaveTimeout = 5 * time.Second
 
 // Leave ends the owner. It may be called twice.
@@ -166,7 +166,7 @@ func (db *DB) Lives(ctx context.Context, id string) (lives bool, err error) {
 		if err != nil || !over {
 			return err
 		}
-		// The owner may renew its lease at this moment. The order of the two statements decides for both sides.
+		// The owner may renew the lease at this moment. The order of the two statements decides for both sides.
 		tag, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE id = $1 AND `+Late, id)
 		if err == nil && tag.RowsAffected() == 0 {
 			return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.owner WHERE id = $1)`, id).Scan(&lives)

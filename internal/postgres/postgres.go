@@ -1,9 +1,9 @@
-// Package postgres stores state in a PostgreSQL database that processes on several hosts use concurrently. The state
+// Package postgres stores state in a PostgreSQL database for concurrent use by processes on several hosts. The state
 // survives the end of any process.
 //
-// A database contains components: groups of tables that belong to one package. Each component has its own schema
-// version. All tables are in the schema "workcell". Opening a component updates its tables. If a newer program wrote
-// the tables, Open returns an error. All time comparisons use the server's clock, never a client's clock.
+// A database contains components: groups of tables of one package. Each component has a schema version. All tables are
+// in the schema "workcell". Opening a component updates the tables. If a newer program wrote the tables, Open returns
+// an error. All time comparisons use the server's clock, never a client's clock.
 package postgres
 
 import (
@@ -129,7 +129,7 @@ func config(url string) (*pgxpool.Config, error) {
 	params := conf.ConnConfig.RuntimeParams
 	for name, value := range map[string]string{
 		"application_name": "workcell",
-		// A transaction of a disconnected client must not keep its locks.
+		// A transaction of a disconnected client must not keep locks.
 		"idle_in_transaction_session_timeout": "30s", "lock_timeout": "15s", "statement_timeout": "60s",
 		// An acknowledged write must be on the server's disk, whatever the server's default is.
 		"synchronous_commit": "on",
@@ -205,8 +205,8 @@ type Queryer interface {
 
 // Do calls fn with a connection. fn must run a single statement, which is a separate transaction. If the connection is
 // lost or unavailable, Do calls fn again. If again is true, an earlier call may have succeeded although the answer was
-// lost. fn must then accept existing changes as its own. Errors of the server are converted to the errors of this
-// package.
+// lost. fn must then accept existing changes as the call's own. Errors of the server are converted to the errors of
+// this package.
 func (db *DB) Do(ctx context.Context, fn func(ctx context.Context, q Queryer, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error { return fn(ctx, db.pool, again) })
 }
@@ -221,7 +221,7 @@ func (db *DB) Exec(ctx context.Context, query string, args ...any) (n int64, err
 	return n, err
 }
 
-// Tx is like Do for a transaction with several statements. All statements must use the context that fn receives.
+// Tx is like Do for a transaction with several statements. All statements must use the context passed to fn.
 func (db *DB) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error {
 		return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return fn(ctx, tx, again) })
@@ -231,7 +231,7 @@ func (db *DB) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, ag
 // repeat calls fn until it succeeds or fails for another reason than the connection, at most for db.patience.
 func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again bool) error) error {
 	began, wait, again := time.Now(), minWait, false
-	var last error // error of the latest attempt that ctx did not end
+	var last error // error of the latest attempt not ended by ctx
 	over := func() error {
 		if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return fmt.Errorf("%w: %w", db.Error(last), ctx.Err())

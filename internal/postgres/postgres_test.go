@@ -156,7 +156,7 @@ func TestCloseSilent(t *testing.T) {
 	}
 }
 
-// TestOwnerDies: an owner that is not renewed is dead after its lease, for itself and for all other processes.
+// TestOwnerDies: an owner without renewal is dead after the lease, for itself and for all other processes.
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -189,7 +189,7 @@ func TestOwnerDies(t *testing.T) {
 	must(t, renewed.Leave())
 }
 
-// TestOwnerLostInTime: an owner that was not renewed is lost at its deadline, even if no renewal has failed yet.
+// TestOwnerLostInTime: an owner without renewal is lost at the deadline, even if no renewal has failed yet.
 func TestOwnerLostInTime(t *testing.T) {
 	t.Parallel()
 	db := open(t, pgtest.Database(t))
@@ -401,8 +401,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestConnectionFallsSilent: a connection that stops responding in a transaction is closed, and the call is repeated on
-// a new connection.
+// TestConnectionFallsSilent: an unresponsive connection in a transaction is closed, and the call is repeated on a new
+// connection.
 func TestConnectionFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t, pgtest.Database(t))
@@ -521,7 +521,7 @@ func TestLockedTable(t *testing.T) {
 	}
 }
 
-// TestOwnerCutOff: an owner that cannot reach the server is lost before other processes may treat it as dead. The
+// TestOwnerCutOff: an owner without access to the server is lost before other processes may treat it as dead. The
 // owner's process then stops waiting for the server. If the server becomes reachable and no process checked the owner,
 // the owner is renewed.
 func TestOwnerCutOff(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 	maxArg = 120 << 10
 )
 
-// errInvalidArgs is returned for command lines that cannot be run.
+// errInvalidArgs is returned for unusable command lines.
 var errInvalidArgs = errors.New("invalid command line")
 
 // placeholders returns all placeholders.
@@ -72,7 +72,7 @@ func HasArg(args []string, name string) bool {
 	})
 }
 
-// FillArgs replaces the placeholders in a command line. A placeholder without a value becomes an empty string, and its
+// FillArgs replaces the placeholders in a command line. A placeholder without a value becomes an empty string, and the
 // argument remains.
 func FillArgs(args []string, values map[string]string) ([]string, error) {
 	if err := CheckArgs(args); err != nil {

@@ -1,5 +1,5 @@
-// Package rules holds the small languages of prompt and workflow files that several packages read. The host decides
-// with them; nothing here runs in a sandbox.
+// Package rules holds the small languages of prompt and workflow files for several packages. The host decides with
+// them; nothing here runs in a sandbox.
 //
 //   - Hosts: `network:`, the hosts that code in a sandbox may connect to, and the presets of package registries.
 //   - Services: `services:`, the requests to HTTP services of the operator that code in a sandbox can send.

@@ -14,13 +14,13 @@ const (
 	maxSetupBytes = 64 << 10
 )
 
-// Environment describes what is installed in a sandbox. It is installed once for all sandboxes that need the same
+// Environment describes what is installed in a sandbox. It is installed once for all sandboxes with the same
 // environment with the same image and user. The zero value installs nothing.
 type Environment struct {
 	Pip   []string `json:"pip,omitempty"`   // packages from the Python package index, with or without versions
 	Npm   []string `json:"npm,omitempty"`   // packages from the npm registry, with or without versions
 	Setup []string `json:"setup,omitempty"` // shell commands, which run before packages are installed
-	// Network contains the hosts that Setup, pip, and npm can connect to, in addition to the package registries.
+	// Network contains the hosts available to Setup, pip, and npm, in addition to the package registries.
 	Network Hosts `json:"network,omitzero"`
 }
 

@@ -16,7 +16,7 @@ import (
 const maxGlobs = 100
 
 // Globs are patterns for paths below the work directory. They can contain `*`, `?`, `[…]`, and `{…}` as in shells, and
-// `**` for any number of directories. A question mark at the end of a pattern means that the file can be missing.
+// `**` for any number of directories. A question mark at the end of a pattern marks a possibly missing file.
 type Globs []string
 
 // Problems returns all problems with the patterns. Their fields are "outputs", or "outputs[N]" for a single pattern.
@@ -47,7 +47,7 @@ func splitGlob(text string) (glob string, optional bool) {
 	return strings.CutSuffix(text, "?")
 }
 
-// Match reports whether a path is an output. A pattern that matches a directory includes everything in it.
+// Match reports whether a path is an output. A pattern for a directory includes everything in it.
 func (g Globs) Match(name string) bool {
 	return slices.ContainsFunc(g, func(text string) bool { return matchGlob(text, name) })
 }
@@ -84,8 +84,8 @@ func enterGlob(glob, dir []string) bool {
 	return true
 }
 
-// Missing returns the indices of the patterns that match none of the paths. The patterns for files that can be missing
-// are in optional.
+// Missing returns the indices of the patterns without a matching path. The patterns for possibly missing files are in
+// optional.
 func (g Globs) Missing(names []string) (missing, optional []int) {
 	for i, text := range g {
 		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(text, name) }) {
@@ -109,7 +109,7 @@ func (g Globs) Pick(at []int) (list []string) {
 	return list
 }
 
-// In returns the matching files of fsys, in order. It skips directories that cannot be read.
+// In returns the matching files of fsys, in order. It skips unreadable directories.
 func (g Globs) In(fsys fs.FS) []string {
 	var names []string
 	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

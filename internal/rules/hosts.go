@@ -27,9 +27,9 @@ const (
 //go:embed presets.txt
 var presetText string
 
-// Hosts lists the hosts that can be reached. A host is an exact name, or *.name for all subdomains of name. By default,
-// ports 80 and 443 can be reached. An entry with :port permits only that port. registry:NAME stands for the hosts of a
-// preset. Deny takes precedence over Allow.
+// Hosts lists the reachable hosts. A host is an exact name, or *.name for all subdomains of name. By default, ports 80
+// and 443 can be reached. An entry with :port permits only that port. registry:NAME stands for the hosts of a preset.
+// Deny takes precedence over Allow.
 type Hosts struct {
 	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
@@ -224,7 +224,7 @@ func labelRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_'
 }
 
-// match reports whether the rule allows a port of a host. The host must have the form that Host returns.
+// match reports whether the rule allows a port of a host. The host must have the form from Host.
 func (r HostRule) match(host string, port uint16) (named, ok bool) {
 	for _, p := range r.hosts {
 		switch {
@@ -277,8 +277,8 @@ func (l Hosts) Compile() (*HostSet, error) {
 	return s, nil
 }
 
-// Match returns the rule that allows a connection to a host, which must have the form that Host returns. If there is no
-// such rule, why is the reason for the refusal. more contains additional rules that allow hosts.
+// Match returns the allowing rule for a connection to a host, which must have the form from Host. If there is no such
+// rule, why is the reason for the refusal. more contains additional rules for allowed hosts.
 func (s *HostSet) Match(host string, port uint16, more ...HostRule) (m HostMatch, why string) {
 	for _, r := range s.deny {
 		if r.denies(host, port) {

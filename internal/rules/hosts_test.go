@@ -19,7 +19,7 @@ func TestHostMatch(t *testing.T) {
 	for _, tt := range []struct {
 		host string
 		port uint16
-		rule string // the rule that allows the host, or
+		rule string // the allowing rule, or
 		why  string
 	}{
 		{"example.org", 443, "Example.org.", ""},
@@ -104,7 +104,7 @@ func TestHostProblems(t *testing.T) {
 	}
 }
 
-// FuzzParseHost: a valid rule matches only hosts that its text contains.
+// FuzzParseHost: a valid rule matches only hosts in its text.
 func FuzzParseHost(f *testing.F) {
 	for _, seed := range []string{"a.org", "*.a.org:443", "[::1]:80", "::1", "registry:go", "1.2.3.4", "a.org.", "A.ORG:1", "["} {
 		f.Add(seed, "a.org")

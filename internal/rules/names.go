@@ -5,11 +5,11 @@ import "strings"
 // isolatedPrefix is the prefix of the names of isolated sandboxes. Names of other sandboxes cannot start with it.
 const isolatedPrefix = "isolated."
 
-// IsolatedName returns the name of the sandbox that belongs only to owner. The name depends only on owner, so that a
-// resumed run finds its sandboxes again.
+// IsolatedName returns the name of the sandbox that belongs only to owner. The name depends only on owner, to ensure
+// that a resumed run finds its sandboxes again.
 func IsolatedName(owner string) string { return isolatedPrefix + owner }
 
-// Prefixes of the names of snapshots that a run creates itself.
+// Prefixes of the names of a run's own snapshots.
 const (
 	Checkpoint = "cp."   // the sandboxes at the end of a step
 	ForkBase   = "fork." // the common start for the items of a for_each

@@ -21,7 +21,7 @@ var (
 		`(?: *` + pipVersion + `(?: *, *` + pipVersion + `)*)?$`)
 	// An npm package name with or without a scope, followed by a version range or a tag.
 	npmForm = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*(?:@(?:` + npmRange + `(?: *\|\| *` + npmRange + `)*|[a-z][a-z0-9-]*))?$`)
-	// Names that pip and npm treat as files.
+	// Names treated as files by pip and npm.
 	archiveForm = regexp.MustCompile(`(?i)\.(?:whl|zip|egg|tgz|tar|gz|bz2|tbz|xz|txz|tlz|lz|lzma)$`)
 )
 
@@ -32,7 +32,7 @@ const (
 )
 
 // checkPackages adds the problems with a list of packages. It allows only package names with versions. It refuses all
-// other arguments that pip and npm accept, such as options, URLs, paths, and archives.
+// other valid arguments of pip and npm, such as options, URLs, paths, and archives.
 func checkPackages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
 	if len(list) > maxPackages {
 		const todo = "list only packages that are not dependencies of others"

@@ -11,8 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// ServiceUse is an HTTP service that code in a sandbox can call. The operator defines the service; a use can only
-// narrow it.
+// ServiceUse is an HTTP service for code in a sandbox. The operator defines the service; a use can only narrow it.
 type ServiceUse struct {
 	Name  string   `json:"name" jsonschema_description:"name of the service in the operator's workcell.yaml"`
 	Allow []string `json:"allow,omitempty" jsonschema_description:"requests to allow, such as GET /repos/**; default: all requests that the operator allows"`
@@ -45,7 +44,7 @@ func CheckServiceRules(allow []string) (found hint.Problems) {
 	return found
 }
 
-// serviceProblems returns the problems of the services that a file uses.
+// serviceProblems returns the problems of the services of a file.
 func serviceProblems(uses []ServiceUse) (found hint.Problems) {
 	for i, use := range uses {
 		at := fmt.Sprintf("services[%d]", i)

@@ -44,8 +44,8 @@ func TestServiceRules(t *testing.T) {
 	}
 }
 
-// FuzzServicePath: a path has one spelling, which means the same to servers that decode, clean, or split it, and which
-// a client sends as it is.
+// FuzzServicePath: a path has one spelling, which means the same to servers after decoding, cleaning, or splitting, and
+// which a client sends as it is.
 func FuzzServicePath(f *testing.F) {
 	for _, raw := range []string{
 		"/", "/repos/a", "/repos/%61%7e/", "/a/../b", "/a/%2e%2e/b", "/a//b", "/a/..;/b", `/a\b`, "/a%5cb", "/%252e", "/%00", "/\xc0\xae", "/a%2fb", "/%u002e", "/%", "/a:b@c,d=e+f'(g)!$&*", "/%E2%82%AC", "//x", "/.", "/...",

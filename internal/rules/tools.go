@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Tools is the value of `host_tools:`. A limit of zero is invalid in a file. In a value that Go code creates, a zero
-// field means the default.
+// Tools is the value of `host_tools:`. A limit of zero is invalid in a file. In a value from Go code, a zero field
+// means the default.
 type Tools struct {
 	Allow  []Tool     `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
 	Limits ToolLimits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`
@@ -46,7 +46,7 @@ type ToolLimits struct {
 	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; larger results are files"`
 }
 
-// toolBound is a limit with its valid range and its default.
+// toolBound is a limit with the valid range and the default.
 type toolBound struct {
 	Name                 string
 	Value                *int64
@@ -73,7 +73,7 @@ func (l ToolLimits) WithDefaults() ToolLimits {
 	return l
 }
 
-// Under returns the limits, lowered to the limits that most sets.
+// Under returns the limits, lowered to the limits of most.
 func (l ToolLimits) Under(most ToolLimits) ToolLimits {
 	above := most.Bounds()
 	for i, b := range l.Bounds() {
@@ -87,7 +87,7 @@ func (l ToolLimits) Under(most ToolLimits) ToolLimits {
 // MaxTools is the maximum number of rules in a file.
 const MaxTools = 500
 
-// Problems returns the problems that can be found without the tools and without compiling conditions.
+// Problems returns the problems detectable without the tools and without compiling conditions.
 func (r Tools) Problems() (found hint.Problems) {
 	if len(r.Allow) == 0 {
 		found.Add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
@@ -114,7 +114,7 @@ func (r Tools) Problems() (found hint.Problems) {
 	return found
 }
 
-// Problems returns the limits that are out of range.
+// Problems returns the limits outside of their ranges.
 func (l ToolLimits) Problems() (found hint.Problems) {
 	for _, b := range l.Bounds() {
 		if v := *b.Value; v != 0 && (v < b.Least || v > b.Most) {
@@ -124,7 +124,7 @@ func (l ToolLimits) Problems() (found hint.Problems) {
 	return found
 }
 
-// ToolPattern matches tools. It has the form "server.tool", and a * stands for any text on its side of the dot.
+// ToolPattern matches tools. It has the form "server.tool", and a * stands for any text on that side of the dot.
 type ToolPattern string
 
 var (

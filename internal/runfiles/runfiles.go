@@ -1,4 +1,4 @@
-// Package runfiles stores files of runs on the host: the initial files of a run's workspace, its outputs, and its
+// Package runfiles stores files of runs on the host: the initial files of a run's workspace, the outputs, and the
 // patch. The run's id is the name of the run's directory.
 package runfiles
 
@@ -21,14 +21,14 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 )
 
-// Names in a run's directory and in its archive.
+// Names in a run's directory and in the archive.
 const (
 	baseFile    = "base.zip" // initial workspace; only while the run is running or interrupted
 	madeFile    = "made.zip" // results of the run
 	fetchedFile = "fetched"  // exists if madeFile comes from another host
 	noteFile    = "note"     // how the run was started; only while it is running or interrupted
-	needsDir    = "needs"    // followed by unnamed: files that the run needs on a host where it did not start
-	unnamed     = "-*"       // suffix pattern of files that are being written
+	needsDir    = "needs"    // followed by unnamed: files for the run on a host where it did not start
+	unnamed     = "-*"       // suffix pattern of unfinished files
 	aboutName   = "about.json"
 	outputsDir  = "outputs/"
 )
@@ -37,7 +37,7 @@ const (
 // each.
 const maxBytes = 1 << 30
 
-// Dir is the directory that contains the directories of all runs.
+// Dir is the directory with the directories of all runs.
 type Dir string
 
 // Made contains the results of a run.
@@ -63,7 +63,7 @@ func (d Dir) Fetched(run string) error {
 	return os.WriteFile(d.Of(run, fetchedFile), nil, 0o600)
 }
 
-// KeepNote stores locally how a run was started, so that writers of the database cannot change it.
+// KeepNote stores locally how a run was started, to prevent changes by writers of the database.
 func (d Dir) KeepNote(run, note string) error {
 	return errors.Join(os.MkdirAll(d.Of(run), 0o700), os.WriteFile(d.Of(run, noteFile), []byte(note), 0o600))
 }
@@ -74,7 +74,7 @@ func (d Dir) Note(run string) (string, error) {
 	return string(note), err
 }
 
-// Needs creates a directory for files that a process needs to execute a run. The process must delete it at the end.
+// Needs creates a directory for files for the execution of a run in a process. The process must delete it at the end.
 // RemoveBegun deletes the directories of killed processes.
 func (d Dir) Needs(run string) (string, error) {
 	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
@@ -199,7 +199,7 @@ func (d Dir) Open(run string) (*Archive, error) {
 	ar := &Archive{z: z, entries: map[string]*zip.File{}}
 	left := uint64(maxBytes)
 	for _, f := range z.File {
-		if f.UncompressedSize64 > left { // an entry cannot exceed its declared size when it is read
+		if f.UncompressedSize64 > left { // an entry cannot exceed the declared size when it is read
 			return nil, errors.Join(fmt.Errorf("%s contains more than %d bytes", d.Of(run, madeFile), maxBytes), z.Close())
 		}
 		left -= f.UncompressedSize64
@@ -341,7 +341,7 @@ func (d Dir) begun(run string) (files []string) {
 	return files
 }
 
-// RemoveBegun deletes the temporary files of a run and keeps its results. The run must have ended.
+// RemoveBegun deletes the temporary files of a run and keeps the results. The run must have ended.
 func (d Dir) RemoveBegun(run string) error {
 	var errs []error
 	for _, file := range d.begun(run) {
@@ -356,7 +356,7 @@ func (d Dir) Remove(run string) error { return os.RemoveAll(d.Of(run)) }
 // Clear deletes the files of all runs.
 func (d Dir) Clear() error { return os.RemoveAll(string(d)) }
 
-// Prune deletes the files of runs that were last changed before a time, except runs for which known returns true.
+// Prune deletes the files of runs with the last change before a time, except runs for which known returns true.
 func (d Dir) Prune(before time.Time, known func(run string) bool) error {
 	ids, err := d.Runs()
 	errs := []error{err}

@@ -74,7 +74,7 @@ func TestSaveAndOpen(t *testing.T) {
 	}
 }
 
-// TestTooMuchKept: a small archive that unpacks to a huge size is refused. A database may contain such an archive.
+// TestTooMuchKept: a small archive with a huge unpacked size is refused. A database may contain such an archive.
 func TestTooMuchKept(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())

@@ -76,7 +76,7 @@ func Cut(s string, most int) string {
 // OneLine returns s on one line with single spaces, and shortens it in the same way as Cut.
 func OneLine(s string, most int) string { return Cut(strings.Join(strings.Fields(s), " "), most) }
 
-// Error replaces the message of the error that it wraps.
+// Error replaces the message of the wrapped error.
 type Error struct {
 	Text string
 	Err  error

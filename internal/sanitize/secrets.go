@@ -9,7 +9,7 @@ import (
 // overlap or several secrets start with the same bytes. The zero value replaces nothing.
 type Secrets struct {
 	words [][]byte
-	begin [256]bool // bytes that a word begins with
+	begin [256]bool // first bytes of words
 	with  []byte
 }
 
@@ -30,8 +30,8 @@ func (s Secrets) Replace(text string) string {
 	return string(p.push([]byte(text), true))
 }
 
-// Reader returns a reader that reads from r and replaces the secrets. It only holds back bytes that could be the start
-// of a secret.
+// Reader returns a reader that reads from r and replaces the secrets. It holds back only the possible start of a
+// secret.
 func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 	return &secretsReader{ReadCloser: r, p: passing{s: s}}
 }
@@ -40,11 +40,11 @@ func (s Secrets) Reader(r io.ReadCloser) io.ReadCloser {
 type passing struct {
 	s      Secrets
 	rest   []byte // may be the start of a secret
-	hidden int    // number of bytes at the start of rest that belong to a secret
+	hidden int    // number of a secret's bytes at the start of rest
 	in     bool   // whether the last byte belonged to a secret
 }
 
-// push adds the next part and returns the text that is complete.
+// push adds the next part and returns the complete text.
 func (p *passing) push(part []byte, last bool) []byte {
 	p.rest = append(p.rest, part...)
 	until := len(p.rest)

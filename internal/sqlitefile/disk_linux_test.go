@@ -18,7 +18,7 @@ func smallDisk(t *testing.T) string {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatalf("these tests mount a small file system, which root may: %v", err)
 	}
-	// A process that another test is starting may have the file system's files open for a moment.
+	// A new process of another test may have the file system's files open for a moment.
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	return dir
 }
@@ -49,8 +49,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestReadOnlyDisk is not parallel: a process that another test starts holds the closed file for a moment, and a file
-// system with such a file cannot become read-only.
+// TestReadOnlyDisk is not parallel: a new process of another test holds the closed file for a moment, and a file system
+// with such a file cannot become read-only.
 func TestReadOnlyDisk(t *testing.T) {
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "state.db")

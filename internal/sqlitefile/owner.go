@@ -16,7 +16,7 @@ import (
 )
 
 // An owner is a process or a part of one. Before other processes change the owner's part of the file, they must check
-// that the owner is alive. The owner locks a separate file next to the state file. The kernel releases the lock when
+// whether the owner is alive. The owner locks a separate file next to the state file. The kernel releases the lock when
 // the process exits in any way, and never earlier. A renewed lease would expire if the process is stopped, the host
 // sleeps, or the clock jumps. A lock does not expire, and other processes notice a death at once.
 
@@ -102,7 +102,7 @@ func (f *File) locked(name string) (bool, error) {
 
 // forgetDead removes the files of dead owners.
 func (f *File) forgetDead() {
-	entries, _ := os.ReadDir(f.ownerDir()) // files that cannot be read now are left for the next call
+	entries, _ := os.ReadDir(f.ownerDir()) // files unreadable now are left for the next call
 	for _, e := range entries {
 		_, _ = f.locked(e.Name())
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 )
 
-// ownerProcess is the environment variable that makes the test binary join the file in its value, print its id, and
+// ownerProcess is the environment variable that makes the test binary join the file in the value, print the id, and
 // wait.
 const ownerProcess = "SQLITEFILE_TEST_OWNER"
 
@@ -76,7 +76,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestKilledOwner: an owner lives exactly as long as its process.
+// TestKilledOwner: an owner lives exactly as long as the process.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -104,7 +104,7 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
-// TestOwnersElsewhere: the owners of a file with a relative path are found after the process changes its directory.
+// TestOwnersElsewhere: the owners of a file with a relative path are found after a change of the process's directory.
 func TestOwnersElsewhere(t *testing.T) { // not parallel, because the directory belongs to the whole process
 	t.Chdir(t.TempDir())
 	f := open(t, "state.db", notes())
@@ -183,7 +183,7 @@ func TestAwaitEnd(t *testing.T) {
 	}
 }
 
-// TestClaim: only one owner has a name at a time, and a dead owner loses its name.
+// TestClaim: only one owner has a name at a time, and a dead owner loses the name.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")

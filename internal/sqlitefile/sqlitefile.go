@@ -1,8 +1,8 @@
-// Package sqlitefile stores state in one SQLite file that several processes use concurrently. The state survives the
+// Package sqlitefile stores state in one SQLite file for concurrent use by several processes. The state survives the
 // end of any process, or of the host, at any moment.
 //
-// A file contains components: groups of tables that belong to one package. Each component has its own schema version.
-// Opening a component updates its tables. If a newer program wrote the tables, Open returns an error.
+// A file contains components: groups of tables of one package. Each component has a schema version. Opening a component
+// updates the tables. If a newer program wrote the tables, Open returns an error.
 package sqlitefile
 
 import (
@@ -60,10 +60,10 @@ type File struct {
 	turn chan struct{}
 }
 
-// Open opens the file at path and updates c. If the file or its directory does not exist, Open creates it. Only the
-// user can access the file and its directory (0600, 0700).
+// Open opens the file at path and updates c. Open creates a missing file or directory. Only the user can access the
+// file and the directory (0600, 0700).
 func Open(ctx context.Context, path string, c Component) (*File, error) {
-	path, err := filepath.Abs(path) // owners are next to it, even if the process changes its directory
+	path, err := filepath.Abs(path) // owners are next to it, even if the process changes the current directory
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -81,8 +81,8 @@ func Open(ctx context.Context, path string, c Component) (*File, error) {
 	return f, nil
 }
 
-// dsn selects a write-ahead log that is on disk before a commit returns. Transactions take the write lock at their
-// beginning, because a transaction that starts as a reader could fail later.
+// dsn selects a write-ahead log on disk before a commit returns. Transactions take the write lock at their beginning,
+// because a transaction started as a reader could fail later.
 func dsn(path string) string {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
 		"busy_timeout(" + strconv.FormatInt(busyTimeout.Milliseconds(), 10) + ")",
@@ -150,7 +150,7 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 	})
 }
 
-// check verifies that the file belongs to this program and is not damaged. It marks a new file.
+// check refuses damaged files and files of other programs. It marks a new file.
 func (f *File) check(ctx context.Context) error {
 	var id, pages int
 	if err := f.db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
@@ -175,7 +175,7 @@ func (f *File) isEmpty(ctx context.Context) bool {
 	return err == nil && tables == 0
 }
 
-// sound detects damage that SQLite would otherwise only find when it reads the damaged page. The file is small.
+// sound detects damage, which SQLite would otherwise only find when it reads the damaged page. The file is small.
 func (f *File) sound(ctx context.Context) error {
 	var first string
 	if err := f.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&first); err != nil {
@@ -236,7 +236,8 @@ func (f *File) Exec(ctx context.Context, query string, args ...any) (int64, erro
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	// If the context ends during the statement, the driver reports its error even if the statement had an effect.
+	// If the context ends during the statement, the driver reports the context's error even if the statement had an
+	// effect.
 	res, err := f.db.ExecContext(context.WithoutCancel(ctx), query, args...)
 	if err != nil {
 		return 0, f.Error(err)

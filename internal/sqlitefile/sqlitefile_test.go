@@ -46,7 +46,7 @@ func count(t *testing.T, f *sqlitefile.File) (n int) {
 	return n
 }
 
-// crashWriter is the environment variable that makes the test binary write notes to the file in its value and report
+// crashWriter is the environment variable that makes the test binary write notes to the file in the value and report
 // each stored note.
 const crashWriter = "SQLITEFILE_TEST_WRITER"
 
@@ -79,7 +79,7 @@ func writeForever(path string) error {
 	}
 }
 
-// TestKilledWriters kills writers at arbitrary points. It verifies that all reported notes are stored.
+// TestKilledWriters kills writers at arbitrary points. All reported notes must be stored.
 func TestKilledWriters(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -98,7 +98,7 @@ func TestKilledWriters(t *testing.T) {
 			kept++
 		}
 		must(t, cmd.Process.Kill())
-		for lines.Scan() { // reports before its death
+		for lines.Scan() { // reports before the death
 			kept++
 		}
 		_ = cmd.Wait() // killed
@@ -207,7 +207,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// TestWaitsForOthers: a writer waits for another process's transaction, but not longer than its context.
+// TestWaitsForOthers: a writer waits for another process's transaction, but not longer than the context.
 func TestWaitsForOthers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -239,7 +239,7 @@ func (e ending) Value() (driver.Value, error) {
 	return "kept", nil
 }
 
-// TestContextEndsDuringStatement: Exec reports the effect of a statement during which its context ends.
+// TestContextEndsDuringStatement: Exec reports the effect of a statement during which the context ends.
 func TestContextEndsDuringStatement(t *testing.T) {
 	t.Parallel()
 	f := open(t, filepath.Join(t.TempDir(), "state.db"), notes())

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Closest returns the known word that is closest to word. It ignores case, hyphens, underscores, and spaces. It returns
-// false if no word is close enough: about a third of the word can differ, or one word can be the start of the other. If
+// Closest returns the closest known word to word. It ignores case, hyphens, underscores, and spaces. It returns false
+// if no word is close enough: about a third of the word can differ, or one word can be the start of the other. If
 // several words are equally close, it returns the first of them.
 func Closest(word string, known []string) (string, bool) {
 	folded := fold(word)
@@ -57,7 +57,7 @@ func fold(s string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
 }
 
-// distance returns the number of bytes that are inserted, deleted, changed, or swapped with a neighbor between a and b.
+// distance returns the number of bytes inserted, deleted, changed, or swapped with a neighbor between a and b.
 func distance(a, b string) int {
 	before, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {

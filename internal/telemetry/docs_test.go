@@ -77,7 +77,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	// Names that are not defined here: an MCP method and a command.
+	// Names from elsewhere: an MCP method and a command.
 	for _, name := range []string{"tools/call", "workcell"} {
 		delete(documented, name)
 	}

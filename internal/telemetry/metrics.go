@@ -11,19 +11,19 @@ import (
 
 // Workcell's own metrics. The metrics of the OpenTelemetry conventions are in package semconv.
 const (
-	MetricActive       = "workcell.sandbox.active"        // sandboxes that are open in this process
+	MetricActive       = "workcell.sandbox.active"        // open sandboxes of this process
 	MetricOpenDuration = "workcell.sandbox.open.duration" // duration of session.Open
 	MetricExecDuration = "workcell.sandbox.exec.duration" // duration of commands that a caller waited for
 	MetricRemoved      = "workcell.sandbox.removed"
-	MetricOOMKills     = "workcell.sandbox.oom_kills" // commands that the kernel's OOM killer ended
+	MetricOOMKills     = "workcell.sandbox.oom_kills" // commands ended by the kernel's OOM killer
 )
 
 // Reasons for MetricRemoved.
 const (
-	RemovedClosed = "closed" // by its owner or at the end of its run
+	RemovedClosed = "closed" // by the owner or at the end of its run
 	RemovedIdle   = "idle"
-	RemovedOrphan = "orphan" // its process had ended, or its time had expired
-	RemovedLost   = "lost"   // the remains of a sandbox that was lost
+	RemovedOrphan = "orphan" // the process had ended, or the time had expired
+	RemovedLost   = "lost"   // the remains of a lost sandbox
 )
 
 // Histogram returns a histogram of durations in seconds, from the global meter provider.

@@ -1,7 +1,7 @@
-// Package telemetry contains the names of Workcell's spans and attributes, and a few helpers that keep spans uniform.
+// Package telemetry contains the names of Workcell's spans and attributes, and a few helpers for uniform spans.
 //
 // Attributes never contain command lines, environment variables, contents, or the messages of errors. For an error,
-// they contain only its class.
+// they contain only the class.
 package telemetry
 
 import "go.opentelemetry.io/otel/attribute"
@@ -58,7 +58,7 @@ const SpanEgress = "egress.Connect"
 const SpanService = "services.Request"
 
 // SpanWorkflowStep covers one attempt of one step. Spans of operations in the conventions (package semconv) are named
-// after the operation and its target, for example "invoke_workflow debug-and-fix".
+// after the operation and the target, for example "invoke_workflow debug-and-fix".
 const SpanWorkflowStep = "workflow.step"
 
 // SpanExecutor covers one call of a CLI coding agent.
@@ -95,18 +95,18 @@ const (
 	KeyEntries     = attribute.Key("workcell.file.entries")
 	KeyWorkflowID  = attribute.Key("workcell.workflow.id")
 	KeyStepID      = attribute.Key("workcell.step.id")
-	KeyStepPath    = attribute.Key("workcell.step.path") // includes the branches and items that the step belongs to
+	KeyStepPath    = attribute.Key("workcell.step.path") // includes the branches and items of the step
 	KeyStepType    = attribute.Key("workcell.step.type")
 	KeyVisit       = attribute.Key("workcell.step.visit")   // starts at 1; greater in a loop
 	KeyAttempt     = attribute.Key("workcell.step.attempt") // starts at 1; greater after a failure
 	KeyOutcome     = attribute.Key("workcell.outcome")
 	KeySteps       = attribute.Key("workcell.run.steps")        // attempts of all steps in the run
 	KeyTurns       = attribute.Key("workcell.agent.turns")      // calls to the model
-	KeyToolCalls   = attribute.Key("workcell.agent.tool_calls") // tool calls that the model made
+	KeyToolCalls   = attribute.Key("workcell.agent.tool_calls") // tool calls of the model
 	KeyRule        = attribute.Key("workcell.rule")             // the rule that refused a call
 	KeyReason      = attribute.Key("workcell.reason")
 	KeyToolServer  = attribute.Key("workcell.tool.server")   // the server of a host tool
-	KeyToolSet     = attribute.Key("workcell.tool.set")      // digest of the host tools that the run can call
+	KeyToolSet     = attribute.Key("workcell.tool.set")      // digest of the host tools available to the run
 	KeyDecision    = attribute.Key("workcell.tool.decision") // allowed, denied, approved, or rejected
 	KeyArgsBytes   = attribute.Key("workcell.tool.args_bytes")
 	KeyResultBytes = attribute.Key("workcell.tool.result_bytes")

@@ -38,7 +38,7 @@ func SandboxAttributes(backend, key, run string) []attribute.KeyValue {
 }
 
 // StartOperation starts the span of an operation in the OpenTelemetry conventions. The span's name contains the
-// operation and its subject.
+// operation and the subject.
 func StartOperation(ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	name = Text(with, name).Value.AsString()
 	return StartWith(ctx, tp, strings.TrimSpace(operation+" "+name), append(attrs, semconv.OperationName.String(operation), with.String(name))...)
@@ -71,7 +71,7 @@ func Text(key attribute.Key, value string) attribute.KeyValue {
 	return key.String(strings.ToValidUTF8(value[:min(len(value), maxAttribute)], ""))
 }
 
-// Texts returns text attributes for the values that are not empty.
+// Texts returns text attributes for the nonempty values.
 func Texts(values map[attribute.Key]string) (attrs []attribute.KeyValue) {
 	for key, value := range values {
 		if value != "" {

@@ -1,4 +1,4 @@
-// Package wish converts the sandbox settings of a file to a session's request, and stores a workflow's defaults for its
+// Package wish converts the sandbox settings of a file to a session's request, and stores a workflow's defaults for
 // agents in a context.
 package wish
 
@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Request returns the request for the sandbox that s describes. Fields that s does not set stay unset, so that
-// Request.WithDefaults can take them from a base. An explicit "no" is set. The image is copied as written; the caller
+// Request returns the request for the sandbox described by s. Fields not set by s stay unset, to allow
+// Request.WithDefaults to take them from a base. An explicit "no" is set. The image is copied as written; the caller
 // selects a runtime's image.
 func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
@@ -42,7 +42,7 @@ const MoreIsolation = "use an OCI runtime such as runsc, or another backend; " +
 	"`workcell doctor` shows the isolation of each"
 
 // CheckIsolation returns a *frontmatter.Error with the place in the file if new sandboxes of an agent would be less
-// isolated than its file requires.
+// isolated than required by the agent's file.
 func CheckIsolation(m *session.Manager, doc *frontmatter.Document) error {
 	if doc.Sandbox != nil && doc.Sandbox.Isolation != "" {
 		if err := m.CheckIsolation(Request(*doc.Sandbox)); err != nil {
@@ -61,8 +61,8 @@ func DefaultImage(req *session.Request, r frontmatter.Runtime) {
 
 type yieldKey struct{} // time.Duration from WithYield
 
-// WithYield returns a context with the default time that sandbox_exec waits for the end of a command. The call and the
-// agent can override this time. If d is zero, WithYield returns ctx.
+// WithYield returns a context with the default wait of sandbox_exec for the end of a command. The call and the agent
+// can override this time. If d is zero, WithYield returns ctx.
 func WithYield(ctx context.Context, d time.Duration) context.Context {
 	if d == 0 {
 		return ctx

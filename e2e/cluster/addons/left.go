@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// left prints the objects in the cluster that are not part of every cluster, one per line. After all tests have ended,
-// these are leftovers of tests.
+// left prints the objects not present in every cluster, one per line. After all tests have ended, these are leftovers
+// of tests.
 func left(ctx context.Context, api kubernetes.Interface) error {
 	all := metav1.ListOptions{}
 	print := func(kind string, m metav1.ObjectMeta) {

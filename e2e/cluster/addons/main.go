@@ -1,6 +1,6 @@
-// Command addons provides the components of a cluster that are not part of Kubernetes itself, for the single node of
-// the tests. It enforces NetworkPolicies with iptables, like a network plugin. It connects pods to the API server. It
-// provisions volumes, which are directories on the node.
+// Command addons provides the components of a cluster outside of Kubernetes itself, for the single node of the tests.
+// It enforces NetworkPolicies with iptables, like a network plugin. It connects pods to the API server. It provisions
+// volumes, which are directories on the node.
 //
 //	addons --kubeconfig FILE --node NAME --pods CIDR --service ADDRESS --server ADDRESS --storage-class NAME --volumes DIRECTORY
 //	addons --kubeconfig FILE --left    lists what tests left in it
@@ -82,7 +82,7 @@ type addons struct {
 	rules      string // current rules
 }
 
-// run keeps the node in the state that the server requests until ctx is done.
+// run keeps the node in the state requested by the server until ctx is done.
 func (a *addons) run(ctx context.Context) {
 	f := informers.NewSharedInformerFactory(a.api, 0)
 	core, network := f.Core().V1(), f.Networking().V1()

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// chain is the iptables chain for packets from and to pods. Its rules implement the policies. Packets with the address
+// chain is the iptables chain for packets from and to pods. The rules implement the policies. Packets with the address
 // of an unknown pod are dropped, so a pod is isolated until its policies are known.
 const chain = "WORKCELL-CLUSTER"
 
-// allowed is the mark of a packet that a policy rule allows.
+// allowed is the mark of a packet allowed by a policy rule.
 const allowed = "0x40000/0x40000"
 
 // enforce updates the node's rules to the policies.

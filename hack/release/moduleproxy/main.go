@@ -1,6 +1,6 @@
-// Moduleproxy writes the files that a Go module proxy serves for one version of a source tree. To use them, set
-// GOPROXY=file://DIR. The zip file follows the rules for published modules, so Moduleproxy refuses a tree that could
-// not be published.
+// Moduleproxy writes the files of a Go module proxy for one version of a source tree. To use them, set
+// GOPROXY=file://DIR. The zip file follows the rules for published modules, so Moduleproxy refuses an unpublishable
+// tree.
 //
 // usage: moduleproxy -version v1.2.3 TREE DIR
 package main

@@ -24,11 +24,11 @@ import (
 
 var must = checktest.Must
 
-// Variable is the environment variable with the URL of a server that replaces the server of hack/service.sh. The URL's
-// user must be able to create databases.
+// Variable is the environment variable with the URL of a replacement for the server of hack/service.sh. The URL's user
+// must be able to create databases.
 const Variable = "WORKCELL_TEST_POSTGRES"
 
-// Database creates a database and returns its URL. At the end of the test, the database is dropped and its connections
+// Database creates a database and returns the URL. At the end of the test, the database is dropped and all connections
 // are closed.
 func Database(t testing.TB) string {
 	t.Helper()
@@ -60,8 +60,8 @@ func Exec(t testing.TB, address, query string, args ...any) {
 	}
 }
 
-// Relay forwards connections from l to a server that listens on a Unix socket. At the end of the test, it closes l and
-// all connections.
+// Relay forwards connections from l to a server on a Unix socket. At the end of the test, it closes l and all
+// connections.
 func Relay(t testing.TB, l net.Listener, server string) {
 	t.Helper()
 	at, err := pgx.ParseConfig(server)

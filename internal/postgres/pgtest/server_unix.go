@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// Server is a private PostgreSQL server that a test may kill and restart.
+// Server is a private PostgreSQL server, which a test may kill and restart.
 type Server struct {
 	URL string // URL of the database postgres
 
@@ -53,7 +53,7 @@ func (s *Server) Promote() {
 	s.run("pg_ctl", "promote", "-s", "-w", "-t", "120", "-D", s.data())
 }
 
-// WithStandby returns the URL of the database postgres on s, or on the standby after its promotion.
+// WithStandby returns the URL of the database postgres on s, or on the standby after the promotion.
 func (s *Server) WithStandby(standby *Server) string {
 	return strings.Replace(s.URL, url.QueryEscape(s.dir), url.QueryEscape(s.dir+","+standby.dir), 1) + "&target_session_attrs=read-write"
 }

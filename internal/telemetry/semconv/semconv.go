@@ -1,4 +1,4 @@
-// Package semconv has the names of OpenTelemetry's conventions that Workcell and otelgenai use: those for generative AI
+// Package semconv has the names of OpenTelemetry's conventions used by Workcell and otelgenai: those for generative AI
 // and MCP in their release Release, and the core ones for processes and containers.
 package semconv
 
@@ -35,7 +35,7 @@ const (
 	StatusCode       = attribute.Key("rpc.response.status_code")
 	NetworkTransport = attribute.Key("network.transport")
 
-	ProcessName     = attribute.Key("process.executable.name") // argv[0] without its directory
+	ProcessName     = attribute.Key("process.executable.name") // argv[0] without the directory
 	ProcessExitCode = attribute.Key("process.exit.code")
 
 	ContainerID      = attribute.Key("container.id")
@@ -86,7 +86,7 @@ const (
 	OldWorkflowDuration = "gen_ai.invoke_workflow.duration"
 )
 
-// DurationBuckets returns the boundaries, in seconds, that the conventions specify for histograms of durations.
+// DurationBuckets returns the boundaries, in seconds, specified by the conventions for histograms of durations.
 func DurationBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 }

@@ -141,8 +141,7 @@ func (o options) wants(im images.Image) bool {
 	return o.only == "" || slices.Contains(strings.Split(o.only, ","), name)
 }
 
-// connector returns an engine and the function that closes it. The connector of an engine excluded by build tags is
-// nil.
+// connector returns an engine and its close function. The connector of an engine excluded by build tags is nil.
 type connector func(o options) (images.Engine, func() error, error)
 
 func (o options) connect(name string) (images.Engine, func() error, error) {
