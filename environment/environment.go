@@ -45,8 +45,8 @@ type Options struct {
 	// Dir is a directory for locks and for the times of last use. Processes with the same Dir do not install the same
 	// environment twice. If empty, processes do not coordinate.
 	Dir string
-	// PipIndex and NpmRegistry are http or https addresses of replacements for pypi.org's index and npm's registry. If
-	// empty, the image's settings apply.
+	// PipIndex and NpmRegistry are http or https addresses of replacements for pypi.org's index and npm's registry, for
+	// example https://pypi.example.com/simple. If empty, the image's settings apply.
 	PipIndex, NpmRegistry string
 	// Timeout is the timeout of an installation. If zero, it is DefaultTimeout.
 	Timeout time.Duration

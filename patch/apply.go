@@ -28,7 +28,7 @@ type Result struct {
 	Conflicts []Conflict `json:"conflicts,omitempty"` // not applied
 }
 
-// Conflict is an unapplied change.
+// Conflict is an unapplied change, for example because the same lines have changed since.
 type Conflict struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
@@ -431,7 +431,7 @@ func gitPath(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// isGitDir reports whether some file system treats name as .git.
+// isGitDir reports whether some file system treats name as .git, for example .GIT.
 func isGitDir(name string) bool {
 	name = gitName(name)
 	return name == ".git" || name == "git~1"

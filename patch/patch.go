@@ -28,8 +28,8 @@ type Entry struct {
 // NewLink returns the entry of a symbolic link to target.
 func NewLink(target []byte) Entry { return Entry{Mode: fs.ModeSymlink, Content: target} }
 
-// Tree is a state of a directory: the entries by path. Paths are relative and clean and use slashes. Directories are
-// not included.
+// Tree is a state of a directory: the entries by path. Paths are relative and clean and use slashes, for example
+// cmd/main.go. Directories are not included.
 type Tree map[string]Entry
 
 // Change is the difference at one path.

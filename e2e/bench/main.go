@@ -162,7 +162,7 @@ func clusterOptions(raw *clientGo) *kubernetes.Options {
 	return opts
 }
 
-// figures maps a key, "<what>.<contestant>", to the value.
+// figures maps a key, "<what>.<contestant>", to the value, for example "exec_p50_ms.host".
 type figures map[string]float64
 
 // print prints a table with one column per contestant, and one line for each figure without a contestant.

@@ -59,9 +59,9 @@ type NPMPackage struct {
 
 // Image is a recipe: a tag, layers from the bottom up, and the configuration.
 type Image struct {
-	// Ref is the image's tag in the engine.
+	// Ref is the image's tag in the engine, for example workcell/python:3.11.
 	Ref string
-	// Official is the corresponding published image.
+	// Official is the corresponding published image, for example python:3.11-slim.
 	Official string
 	Layers   []Layer
 	Cmd      []string

@@ -65,7 +65,7 @@ umount -l "$1/disk" 2>/dev/null || true
 rm -rf "$1"
 `
 
-// New creates a machine with a disk of size, in the format of truncate.
+// New creates a machine with a disk of size, in the format of truncate, for example 300M.
 func New(t testing.TB, size string) *Machine {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// Reference returns the usual name of the image.
+// Reference returns the usual name of the image, for example workcell/guest:VERSION.
 func Reference() string { return "workcell/guest:" + embed.Version() }
 
 // Image returns the image for an architecture. It contains only the guest agent and the other files in [embed.Dir]. The

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Problem is a mistake in a file, or in a value of a file.
+// Problem is a mistake in a file, or in a value of a file, for example an unknown field.
 type Problem struct {
 	File    string // empty for a problem in a value
 	Line    int    // starts at 1; 0 if the problem concerns the whole file

@@ -81,7 +81,7 @@ func classify(err error) error {
 	return nil
 }
 
-// asksFor reports whether a URL sets a parameter.
+// asksFor reports whether a URL sets a parameter, for example sslmode.
 func asksFor(address, name string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Query().Has(name)

@@ -72,8 +72,8 @@ func HasArg(args []string, name string) bool {
 	})
 }
 
-// FillArgs replaces the placeholders in a command line. A placeholder without a value becomes an empty string, and the
-// argument remains.
+// FillArgs replaces the placeholders in a command line, such as {prompt}. A placeholder without a value becomes an
+// empty string, and the argument remains.
 func FillArgs(args []string, values map[string]string) ([]string, error) {
 	if err := CheckArgs(args); err != nil {
 		return nil, err

@@ -15,8 +15,9 @@ import (
 // maxGlobs is the maximum length of a list.
 const maxGlobs = 100
 
-// Globs are patterns for paths below the work directory. They can contain `*`, `?`, `[…]`, and `{…}` as in shells, and
-// `**` for any number of directories. A question mark at the end of a pattern marks a possibly missing file.
+// Globs are patterns for paths below the work directory, for example dist/**. They can contain `*`, `?`, `[…]`, and
+// `{…}` as in shells, and `**` for any number of directories. A question mark at the end of a pattern marks a possibly
+// missing file.
 type Globs []string
 
 // Problems returns all problems with the patterns. Their fields are "outputs", or "outputs[N]" for a single pattern.

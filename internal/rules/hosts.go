@@ -27,9 +27,9 @@ const (
 //go:embed presets.txt
 var presetText string
 
-// Hosts lists the reachable hosts. A host is an exact name, or *.name for all subdomains of name. By default, ports 80
-// and 443 can be reached. An entry with :port permits only that port. registry:NAME stands for the hosts of a preset.
-// Deny takes precedence over Allow.
+// Hosts lists the reachable hosts. A host is an exact name such as example.com, or *.name for all subdomains of name.
+// By default, ports 80 and 443 can be reached. An entry with :port permits only that port. registry:NAME stands for the
+// hosts of a preset. Deny takes precedence over Allow.
 type Hosts struct {
 	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`

@@ -12,7 +12,8 @@ import (
 )
 
 // Text returns s in a form that is safe for a terminal. It escapes control characters, escape sequences, invisible
-// characters, characters that change the text direction, and invalid UTF-8. Line feeds and tabs remain.
+// characters such as zero-width spaces, characters that change the text direction, and invalid UTF-8. Line feeds and
+// tabs remain.
 func Text(s string) string {
 	if isPlain(s) {
 		return s

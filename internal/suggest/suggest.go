@@ -1,4 +1,4 @@
-// Package suggest finds the known word that a misspelled word probably stands for.
+// Package suggest finds the known word that a misspelled word probably stands for, for example timeout for timout.
 package suggest
 
 import (

@@ -38,7 +38,7 @@ const (
 	SpanJoinTerminal = "session.JoinTerminal"
 )
 
-// Spans of drivers. The driver's name and a dot come first, as in "docker.Create".
+// Spans of drivers. The driver's name and a dot come first, for example "docker.Create".
 const (
 	SpanDriverCreate = "Create"
 	SpanDriverPull   = "Pull"

@@ -94,7 +94,7 @@ func TraceParent(ctx context.Context) string {
 	return carrier["traceparent"] // tracestate and baggage stay on the host
 }
 
-// Class returns a stable word for the class of err, or "internal" if err has no known class.
+// Class returns a stable word for the class of err, for example "not_found", or "internal" if err has no known class.
 func Class(err error) string {
 	if err == nil {
 		return ""

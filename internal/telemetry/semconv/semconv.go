@@ -91,7 +91,8 @@ func DurationBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 }
 
-// Provider returns the conventions' name for the provider behind a plugin of Genkit's.
+// Provider returns the conventions' name for the provider behind a Genkit plugin, for example "gcp.gemini" for
+// googleai.
 func Provider(plugin string) string {
 	switch plugin {
 	case "googleai":
