@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,41 +31,21 @@ func TestAgent(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d := newDesk(t, engine, egress.Limits{})
 		port := server(t, says("hello from outside"))
-		image := netImage
-		if engine == "local" {
-			image = "host"
-		}
-		g := genkit.Init(t.Context(), genkit.WithPlugins(&tools.Plugin{Manager: d.m}), genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
 		commands := []string{"curl -sS http://good.test:" + port, "curl -sS --fail http://evil.test:" + port + "/secret-path"}
-		var outputs []obj
-		var offered string
-		genkit.DefineModelAction(g, "test/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, SystemRole: true}},
-			func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-				offered = req.Tools[0].Description
-				if last := req.Messages[len(req.Messages)-1].Content[0]; last.ToolResponse != nil {
-					outputs = append(outputs, last.ToolResponse.Output.(obj))
-				}
-				message := ai.NewModelTextMessage("done")
-				if len(outputs) < len(commands) {
-					message = ai.NewModelMessage(ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_run", Input: obj{"code": commands[len(outputs)]}}))
-				}
-				return &ai.ModelResponse{Request: req, Message: message, FinishReason: ai.FinishReasonStop}, nil
-			})
-		file := fmt.Sprintf("---\nmodel: test/m\nsandbox: {runtime: bash, image: %q, network: {allow: ['good.test:%s']}}\n---\nGo on.\n", image, port)
-		agents, err := tools.LoadAgentsFS(g, fs.FS(fstest.MapFS{"a.prompt": {Data: []byte(file)}}))
-		must(t, err)
+		file := fmt.Sprintf("---\nmodel: test/m\nsandbox: {runtime: bash, image: %q, network: {allow: ['good.test:%s']}}\n---\nGo on.\n", d.netImage(), port)
+		m := d.agents(map[string]string{"a": file}, commands...)
 		trail := filepath.Join(t.TempDir(), "audit")
 		record, err := audit.Open(trail, audit.Options{})
 		must(t, err)
-		_, err = agents["a"].Run(audit.NewContext(t.Context(), record), nil, nil)
+		_, err = m.agents["a"].Run(audit.NewContext(t.Context(), record), nil, nil)
 		must(t, errors.Join(err, record.Close()))
-		if !strings.Contains(offered, "Network access is limited to these hosts") || !strings.Contains(offered, "good.test:"+port) {
-			t.Errorf("the model is offered %s", offered)
+		if !strings.Contains(m.offered, "Network access is limited to these hosts") || !strings.Contains(m.offered, "good.test:"+port) {
+			t.Errorf("the model is offered %s", m.offered)
 		}
-		if out := outputs[0]["stdout"]; out != "hello from outside" || outputs[0]["network_refused"] != nil {
-			t.Errorf("%v", outputs[0])
+		if out := m.outputs[0]["stdout"]; out != "hello from outside" || m.outputs[0]["network_refused"] != nil {
+			t.Errorf("%v", m.outputs[0])
 		}
-		text, err := json.Marshal(outputs[1]["network_refused"])
+		text, err := json.Marshal(m.outputs[1]["network_refused"])
 		must(t, err)
 		want := `[{"hint":"The sandbox can reach only the hosts in network.allow. Continue without this host, or report which host is needed and why.","host":"evil.test:` + port + `","rule":"network.allow does not name it"}]`
 		if string(text) != want {
@@ -75,6 +54,49 @@ func TestAgent(t *testing.T) {
 		d.recorded(trail, []string{"good.test:" + port + " allowed", "evil.test:" + port + " refused"})
 		d.traced(len(commands))
 	})
+}
+
+// scripted are agents with a model that calls sandbox_run with each of several programs, and then answers.
+type scripted struct {
+	agents  map[string]*tools.Agent
+	offered string // description of the tool
+	outputs []obj  // outputs of the calls
+}
+
+// agents loads agents from their files, by name.
+func (d *desk) agents(files map[string]string, programs ...string) *scripted {
+	d.t.Helper()
+	m := &scripted{}
+	g := genkit.Init(d.t.Context(), genkit.WithPlugins(&tools.Plugin{Manager: d.m}),
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+	supports := &ai.ModelSupports{Multiturn: true, Tools: true, SystemRole: true}
+	genkit.DefineModelAction(g, "test/m", &ai.ModelOptions{Supports: supports},
+		func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			m.offered = req.Tools[0].Description
+			var answers []obj
+			for _, message := range req.Messages {
+				if part := message.Content[0]; part.ToolResponse != nil {
+					answers = append(answers, part.ToolResponse.Output.(obj))
+				}
+			}
+			message := ai.NewModelTextMessage("done")
+			if n := len(answers); n > 0 {
+				m.outputs = append(m.outputs, answers[n-1])
+			}
+			if n := len(answers); n < len(programs) {
+				call := &ai.ToolRequest{Name: "sandbox_run", Input: obj{"code": programs[n]}}
+				message = ai.NewModelMessage(ai.NewToolRequestPart(call))
+			}
+			return &ai.ModelResponse{Request: req, Message: message, FinishReason: ai.FinishReasonStop}, nil
+		})
+	prompts := fstest.MapFS{}
+	for name, text := range files {
+		prompts[name+".prompt"] = &fstest.MapFile{Data: []byte(text)}
+	}
+	var err error
+	m.agents, err = tools.LoadAgentsFS(g, prompts)
+	must(d.t, err)
+	return m
 }
 
 // recorded verifies the entries for hosts in an audit log.

@@ -1,8 +1,6 @@
 package egress
 
 import (
-	"archive/zip"
-	"bytes"
 	"testing"
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
@@ -100,18 +98,12 @@ func TestNpmCache(t *testing.T) {
 // TestGoCache: the go command finds modules in the cache. Only the local backend has a go command, which is the host's.
 func TestGoCache(t *testing.T) {
 	t.Parallel()
-	var b bytes.Buffer
-	w := zip.NewWriter(&b)
-	for name, text := range map[string]string{"go.mod": "module hello.test/greet\n", "greet.go": "package greet\n\nconst Text = \"hello from a module\"\n"} {
-		f, err := w.Create("hello.test/greet@v1.0.0/" + name)
-		must(t, err)
-		_, err = f.Write([]byte(text))
-		must(t, err)
-	}
-	must(t, w.Close())
+	const at = "hello.test/greet@v1.0.0/"
+	module := zipped(t, [2]string{at + "go.mod", "module hello.test/greet\n"},
+		[2]string{at + "greet.go", "package greet\n\nconst Text = \"hello from a module\"\n"})
 	port := server(t, files(map[string][]byte{
 		"/hello.test/greet/@v/list": []byte("v1.0.0\n"), "/hello.test/greet/@v/v1.0.0.info": []byte(`{"Version": "v1.0.0"}`),
-		"/hello.test/greet/@v/v1.0.0.mod": []byte("module hello.test/greet\n"), "/hello.test/greet/@v/v1.0.0.zip": b.Bytes(),
+		"/hello.test/greet/@v/v1.0.0.mod": []byte("module hello.test/greet\n"), "/hello.test/greet/@v/v1.0.0.zip": module,
 	}))
 	d, store := caching(t, "local")
 	d.names.set("proxy.test", addrs("127.0.0.1"))

@@ -10,16 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
-
-	"github.com/firebase/genkit/go/ai"
-	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
@@ -29,7 +24,6 @@ import (
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // registries are a Python package index and an npm registry. They count the downloaded packages.
@@ -43,10 +37,21 @@ type registries struct {
 func newRegistries(t *testing.T) *registries {
 	t.Helper()
 	r := &registries{}
+	r.port = server(t, r.handler(t))
+	return r
+}
+
+func (r *registries) handler(t *testing.T) http.Handler {
+	t.Helper()
 	whl := wheel(t)
 	packs := map[string][]byte{
-		"greeting": tarball(t),
-		"script":   packed(t, map[string]string{"package.json": `{"name": "script", "version": "1.0.0", "scripts": {"postinstall": "touch ran"}}`, "index.js": ""}),
+		"greeting": packed(t, map[string]string{
+			"package.json": `{"name": "greeting", "version": "1.0.0", "main": "index.js"}`,
+			"index.js":     "module.exports = 'hello from a tarball'\n",
+		}),
+		"script": packed(t, map[string]string{
+			"package.json": `{"name": "script", "version": "1.0.0", "scripts": {"postinstall": "touch ran"}}`, "index.js": "",
+		}),
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/simple/", files(map[string][]byte{
@@ -69,10 +74,13 @@ func newRegistries(t *testing.T) *registries {
 			http.NotFound(w, req)
 			return
 		}
-		sum := sha512.Sum512(data)
+		sum, scheme := sha512.Sum512(data), "http"
+		if req.TLS != nil {
+			scheme = "https"
+		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{
 			"1.0.0": map[string]any{"name": name, "version": "1.0.0", "hasInstallScript": name == "script", "dist": map[string]string{
-				"tarball": "http://" + req.Host + "/npm/" + name + ".tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+				"tarball": scheme + "://" + req.Host + "/npm/" + name + ".tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
 			}},
 		}})
 	})
@@ -80,8 +88,7 @@ func newRegistries(t *testing.T) *registries {
 		r.fetched.Add(1)
 		_, _ = w.Write([]byte("#!/bin/sh\necho hello from a tool\n"))
 	})
-	r.port = server(t, mux)
-	return r
+	return mux
 }
 
 // packed returns an npm package with these files.
@@ -190,13 +197,10 @@ func TestSetupEnvironment(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
 		d := installing(t, engine, r)
-		image, fetch := netImage, "curl -fsS -o /opt/workcell/bin/tool http://good.test:"+r.port+"/tool"
+		image, fetch := d.netImage(), "curl -fsS -o /opt/workcell/bin/tool http://good.test:"+r.port+"/tool"
 		e := session.Environment{
 			Setup:   []string{fetch, "chmod +x /opt/workcell/bin/tool && echo done > /workspace/x"},
 			Network: sandbox.Egress{Allow: []string{"good.test:" + r.port}},
-		}
-		if engine == "local" {
-			image = "host"
 		}
 		second := *d
 		second.m = d.manager()
@@ -243,16 +247,12 @@ func TestInstallationThatIsLeft(t *testing.T) {
 			close(asked)
 			<-req.Context().Done()
 		}))
-		image := netImage
-		if engine == "local" {
-			image = "host"
-		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			<-asked
 			cancel()
 		}()
-		_, _, err := d.m.Open(ctx, session.UserKey("u"+record.NewID()), session.Request{Image: image, Environment: session.Environment{
+		_, _, err := d.m.Open(ctx, session.UserKey("u"+record.NewID()), session.Request{Image: d.netImage(), Environment: session.Environment{
 			Setup: []string{"touch /opt/workcell/half", "curl -sS http://good.test:" + port}, Network: sandbox.Egress{Allow: []string{"good.test:" + port}},
 		}})
 		if !errors.Is(err, context.Canceled) {
@@ -270,36 +270,22 @@ func TestAgentWithPackages(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		r := newRegistries(t)
 		d := installing(t, engine, r)
-		g := genkit.Init(t.Context(), genkit.WithPlugins(&tools.Plugin{Manager: d.m}), genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
-		var output obj
-		var offered string
-		genkit.DefineModelAction(g, "test/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, SystemRole: true}},
-			func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-				offered = req.Tools[0].Description
-				message := ai.NewModelMessage(ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_run", Input: obj{"code": "import greeting; print(greeting.text)"}}))
-				if last := req.Messages[len(req.Messages)-1].Content[0]; last.ToolResponse != nil {
-					output = last.ToolResponse.Output.(obj)
-					message = ai.NewModelTextMessage("done")
-				}
-				return &ai.ModelResponse{Request: req, Message: message, FinishReason: ai.FinishReasonStop}, nil
-			})
 		file := "---\nmodel: test/m\nsandbox: {image: %q, pip_packages: [%q]}\n---\nGo on.\n"
-		agents, err := tools.LoadAgentsFS(g, fs.FS(fstest.MapFS{
-			"good.prompt": {Data: fmt.Appendf(nil, file, pythonImage, "greeting>=1.0")},
-			"bad.prompt":  {Data: fmt.Appendf(nil, file, pythonImage, "greeting>=2.0")},
-		}))
+		m := d.agents(map[string]string{
+			"good": fmt.Sprintf(file, pythonImage, "greeting>=1.0"), "bad": fmt.Sprintf(file, pythonImage, "greeting>=2.0"),
+		}, "import greeting; print(greeting.text)")
+		_, err := m.agents["good"].Run(t.Context(), nil, nil)
 		must(t, err)
-		_, err = agents["good"].Run(t.Context(), nil, nil)
-		must(t, err)
-		if output["stdout"] != "hello from a wheel\n" || !strings.Contains(offered, "Installed Python packages: greeting>=1.0.") {
-			t.Errorf("%v, offered as %s", output, offered)
+		if m.outputs[0]["stdout"] != "hello from a wheel\n" ||
+			!strings.Contains(m.offered, "Installed Python packages: greeting>=1.0.") {
+			t.Errorf("%v, offered as %s", m.outputs, m.offered)
 		}
-		_, err = agents["bad"].Run(t.Context(), nil, nil)
+		_, err = m.agents["bad"].Run(t.Context(), nil, nil)
 		var failed *session.InstallError
 		if !errors.As(err, &failed) || !strings.Contains(err.Error(), "No matching distribution found for greeting>=2.0") {
 			t.Errorf("an agent with missing packages: %v", err)
 		}
-		text, err := json.Marshal(output["error"])
+		text, err := json.Marshal(m.outputs[1]["error"])
 		must(t, err)
 		for _, want := range []string{`"code":"invalid_argument"`, "pip install failed", "pip_packages"} {
 			if !strings.Contains(string(text), want) {

@@ -1,14 +1,9 @@
 package egress
 
 import (
-	"archive/tar"
 	"archive/zip"
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
-	"crypto/sha512"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
@@ -31,17 +26,12 @@ func files(list map[string][]byte) http.Handler {
 	})
 }
 
-// wheel returns a Python package.
-func wheel(t *testing.T) []byte {
+// zipped returns an archive of files with names and texts.
+func zipped(t *testing.T, files ...[2]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
-	for _, f := range [][2]string{
-		{"greeting.py", "text = 'hello from a wheel'\n"},
-		{"greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"},
-		{"greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
-		{"greeting-1.0.dist-info/RECORD", "greeting.py,,\ngreeting-1.0.dist-info/METADATA,,\ngreeting-1.0.dist-info/WHEEL,,\ngreeting-1.0.dist-info/RECORD,,\n"},
-	} {
+	for _, f := range files {
 		w, err := z.Create(f[0])
 		must(t, err)
 		_, err = w.Write([]byte(f[1]))
@@ -51,14 +41,23 @@ func wheel(t *testing.T) []byte {
 	return b.Bytes()
 }
 
+// wheel returns a Python package.
+func wheel(t *testing.T) []byte {
+	t.Helper()
+	const info = "greeting-1.0.dist-info/"
+	return zipped(t,
+		[2]string{"greeting.py", "text = 'hello from a wheel'\n"},
+		[2]string{info + "METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"},
+		[2]string{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		[2]string{info + "RECORD", "greeting.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n"},
+	)
+}
+
 // TestPip: pip installs from an allowed index over TLS, and shows why another index is refused.
 func TestPip(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
-		port := ca.server("pypi.test", files(map[string][]byte{
-			"/simple/greeting":               []byte(`<a href="/greeting-1.0-py3-none-any.whl">greeting-1.0-py3-none-any.whl</a>`),
-			"/greeting-1.0-py3-none-any.whl": wheel(t),
-		}))
+		port := ca.server("pypi.test", new(registries).handler(t))
 		s := d.open(pythonImage, "pypi.test:"+port)
 		ca.trust(s)
 		pip := "python3 -m pip --cert ca.pem --retries 0 --disable-pip-version-check install --no-cache-dir --target lib greeting --index-url https://"
@@ -67,46 +66,16 @@ func TestPip(t *testing.T) {
 	})
 }
 
-// tarball returns an npm package.
-func tarball(t *testing.T) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	gz := gzip.NewWriter(&b)
-	w := tar.NewWriter(gz)
-	for _, f := range [][2]string{
-		{"package/package.json", `{"name": "greeting", "version": "1.0.0", "main": "index.js"}`},
-		{"package/index.js", "module.exports = 'hello from a tarball'\n"},
-	} {
-		must(t, w.WriteHeader(&tar.Header{Name: f[0], Mode: 0o644, Size: int64(len(f[1]))}))
-		_, err := w.Write([]byte(f[1]))
-		must(t, err)
-	}
-	must(t, w.Close())
-	must(t, gz.Close())
-	return b.Bytes()
-}
-
 // TestNpm: npm installs from a registry over TLS.
 func TestNpm(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		d, ca := newDesk(t, engine, egress.Limits{}), newAuthority(t)
-		pack, sum := tarball(t), sha512.Sum512(tarball(t))
-		port := ca.server("npm.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/greeting.tgz" {
-				_, _ = w.Write(pack)
-				return
-			}
-			_ = json.NewEncoder(w).Encode(map[string]any{"name": "greeting", "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{
-				"1.0.0": map[string]any{"name": "greeting", "version": "1.0.0", "dist": map[string]string{
-					"tarball": "https://" + r.Host + "/greeting.tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
-				}},
-			}})
-		}))
+		port := ca.server("npm.test", new(registries).handler(t))
 		s := d.open(nodeImage, "npm.test:"+port)
 		ca.trust(s)
 		npm := "npm install --cafile ca.pem --fetch-retries 0 --no-audit --no-fund --no-update-notifier --cache /tmp/npm greeting --registry https://"
-		d.prints(s, npm+"npm.test:"+port+`/ && node -p 'require("greeting")'`, "hello from a tarball")
-		d.fails(s, "rm -rf node_modules package*.json; "+npm+"other.test:"+port+"/", "403", "network.allow")
+		d.prints(s, npm+"npm.test:"+port+`/npm/ && node -p 'require("greeting")'`, "hello from a tarball")
+		d.fails(s, "rm -rf node_modules package*.json; "+npm+"other.test:"+port+"/npm/", "403", "network.allow")
 	})
 }
 

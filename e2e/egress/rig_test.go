@@ -86,11 +86,19 @@ func (d *desk) ended(n int) tracetest.SpanStubs {
 	return d.spans.GetSpans()
 }
 
+// netImage returns the image with curl, git, and apt. Local sandboxes use the programs of the host.
+func (d *desk) netImage() string {
+	if d.engine == "local" {
+		return "host"
+	}
+	return netImage
+}
+
 // open opens a sandbox with allowed hosts. The hosts contain the port of a server.
 func (d *desk) open(image string, allow ...string) *session.Session {
 	d.t.Helper()
-	if d.engine == "local" && image == netImage {
-		image = "host" // programs of the host
+	if image == netImage {
+		image = d.netImage()
 	}
 	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Egress: sandbox.Egress{Allow: allow}})
 	must(d.t, err)

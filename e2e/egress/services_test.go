@@ -39,12 +39,8 @@ func TestServices(t *testing.T) {
 		must(t, err)
 		d.options.Egress, d.options.Instance = gateway, "services-"+record.NewID()
 		d.m = enginetest.Manager(t, d.b, &d.options)
-		image := netImage
-		if engine == "local" {
-			image = "host" // the machine's own programs
-		}
 		s, _, err := d.m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{
-			Image: image, Egress: sandbox.Egress{Services: []sandbox.ServiceUse{{Name: "github"}}},
+			Image: d.netImage(), Egress: sandbox.Egress{Services: []sandbox.ServiceUse{{Name: "github"}}},
 		})
 		must(t, err)
 		for _, how := range []string{"http://github.workcell", "--proxytunnel http://github.workcell", "$GITHUB_BASE_URL", "--noproxy '*' $GITHUB_BASE_URL"} {

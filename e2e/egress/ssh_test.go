@@ -101,15 +101,11 @@ func TestGitOverSSH(t *testing.T) {
 		d, dir := newDesk(t, engine, egress.Limits{}), t.TempDir()
 		bareRepository(t, dir)
 		port := sshServer(t, dir)
-		image := netImage
-		if engine == "local" {
-			image = "host"
-		}
 		d.options.AllowRoot = true
 		m := d.manager()
 		defer func() { must(t, m.Close(t.Context())) }()
 		s, _, err := m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{
-			Image: image, User: "0:0", // ssh requires a user with a name
+			Image: d.netImage(), User: "0:0", // ssh requires a user with a name
 			Egress: sandbox.Egress{Allow: []string{"git.test:" + port, "other.test"}},
 		})
 		must(t, err)
