@@ -5,42 +5,29 @@ package executor
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/llmtest"
-	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // TestACP: a CLI works the same through the Agent Client Protocol as with its own command line on every engine: it
 // answers, calls a host tool, and resumes, with skills and a schema. It also ends with the budget.
 func TestACP(t *testing.T) {
 	t.Parallel()
-	limits := backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}
 	for _, engine := range []string{"docker", "containerd", "local"} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			a := speakers()[0]
 			if engine != "local" {
-				newDesk(t, managerOn(t, engine), a, limits).speaks(t)
+				newDesk(t, managerOn(t, engine), a, ample).speaks(t)
 				return
 			}
 			_, modules := npmtest.Tools(t)
-			a.Driver, a.image = carried{a.Driver}, "debian:12"
-			d := newDesk(t, managerOn(t, engine), a, backend.Limits{})
-			f, err := os.Open(npmtest.OpenCode(t, modules))
-			must(t, err)
-			defer f.Close()
-			info, err := f.Stat()
-			must(t, err)
-			_, err = d.s.WriteFile(t.Context(), a.Name(), f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
-			must(t, err)
-			d.speaks(t)
+			newCarried(t, a, npmtest.OpenCode(t, modules)).speaks(t)
 		})
 	}
 }

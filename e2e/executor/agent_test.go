@@ -16,7 +16,6 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/tools"
@@ -37,32 +36,36 @@ func newAgentRig(t *testing.T, script func(n int, r llmtest.Request) llmtest.Ans
 	r := &agentRig{t: t, model: llmtest.New(script)}
 	web := httptest.NewServer(r.model)
 	t.Cleanup(web.Close)
-	provider := func(name, path string, dialects ...gateway.Dialect) gateway.Provider {
-		base, err := url.Parse(web.URL + path)
-		must(t, err)
-		return gateway.Provider{Name: name, Dialects: dialects, Base: base, Auth: func(h http.Header) error {
-			h.Set("Authorization", "Bearer "+operatorsKey)
-			return nil
-		}}
-	}
-	proxy, err := gateway.New([]gateway.Provider{
-		provider("anthropic", "", gateway.Anthropic), provider("openai", "/v1", gateway.OpenAIResponses, gateway.OpenAIChat), provider("googleai", "", gateway.Gemini),
-	}, nil)
-	must(t, err)
-	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
-		Definition: hosttools.Definition{Name: "lookup", Description: "Finds an order.", ReadOnly: true,
-			Input: map[string]any{"type": "object", "properties": map[string]any{"id": map[string]any{"type": "string"}}, "required": []any{"id"}}},
-		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
-			return hosttools.Result{Data: []byte(`{"total":12.5}`)}, nil
-		},
-	}))
-	must(t, err)
-	t.Cleanup(func() { must(t, registry.Close()) })
+	proxy := proxyTo(t, web.URL, "anthropic", "openai", "googleai")
+	registry := orders(t, func(string) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	r.g = genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager(t), HostTools: registry, Models: proxy}),
 		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
 	return r
+}
+
+// proxyTo returns a model proxy with these providers, which are all behind an address.
+func proxyTo(t *testing.T, address string, names ...string) *gateway.Proxy {
+	t.Helper()
+	dialects := map[string][]gateway.Dialect{
+		"anthropic": {gateway.Anthropic}, "openai": {gateway.OpenAIResponses, gateway.OpenAIChat}, "googleai": {gateway.Gemini},
+	}
+	var list []gateway.Provider
+	for _, name := range names {
+		base, err := url.Parse(address)
+		must(t, err)
+		if name == "openai" {
+			base = base.JoinPath("v1")
+		}
+		list = append(list, gateway.Provider{Name: name, Dialects: dialects[name], Base: base, Auth: func(h http.Header) error {
+			h.Set("Authorization", "Bearer "+operatorsKey)
+			return nil
+		}})
+	}
+	proxy, err := gateway.New(list, nil)
+	must(t, err)
+	return proxy
 }
 
 func (r *agentRig) agent(model, frontmatter string) *tools.Agent {
@@ -78,6 +81,11 @@ func lookUp(_ int, r llmtest.Request) llmtest.Answer {
 	if results := r.Results(); len(results) > 0 {
 		return llmtest.Answer{Text: "The tool said " + strings.Join(results, " ")}
 	}
+	return callTool(r)
+}
+
+// callTool calls the tool.
+func callTool(r llmtest.Request) llmtest.Answer {
 	for name := range r.Tools() {
 		if strings.HasSuffix(name, "orders_lookup") {
 			return llmtest.Answer{Calls: []llmtest.Call{{Name: name, Input: llmtest.Object{"id": "42"}}}}
@@ -127,14 +135,7 @@ func TestAgent(t *testing.T) {
 // TestAgentEnds: each reason for stopping a coding agent is a distinct error with the usage so far.
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
-	again := func(n int, r llmtest.Request) llmtest.Answer {
-		for name := range r.Tools() {
-			if strings.HasSuffix(name, "orders_lookup") {
-				return llmtest.Answer{Calls: []llmtest.Call{{Name: name, Input: llmtest.Object{"id": "42"}}}}
-			}
-		}
-		return llmtest.Answer{Text: "There is no tool."}
-	}
+	again := func(_ int, r llmtest.Request) llmtest.Answer { return callTool(r) }
 	for name, tt := range map[string]struct {
 		executor string
 		want     error

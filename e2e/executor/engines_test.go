@@ -28,6 +28,21 @@ func (c carried) Prepare(t executor.Task, in executor.Inside) (executor.Invocati
 	return inv, err
 }
 
+// newCarried returns a local desk whose CLI is a program in the workspace.
+func newCarried(t *testing.T, a agent, program string) *desk {
+	t.Helper()
+	a.Driver, a.image = carried{a.Driver}, "debian:12"
+	d := newDesk(t, managerOn(t, "local"), a, backend.Limits{})
+	f, err := os.Open(program)
+	must(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	must(t, err)
+	_, err = d.s.WriteFile(t.Context(), a.Name(), f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
+	must(t, err)
+	return d
+}
+
 // TestLocal: the single-file CLIs work in namespaces like in containers.
 func TestLocal(t *testing.T) {
 	t.Parallel()
@@ -38,18 +53,9 @@ func TestLocal(t *testing.T) {
 		if program == "" { // not a single file
 			continue
 		}
-		a.Driver, a.image = carried{a.Driver}, "debian:12"
 		t.Run(a.Name(), func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t, managerOn(t, "local"), a, backend.Limits{})
-			f, err := os.Open(program)
-			must(t, err)
-			defer f.Close()
-			info, err := f.Stat()
-			must(t, err)
-			_, err = d.s.WriteFile(t.Context(), a.Name(), f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
-			must(t, err)
-			d.everything(t)
+			newCarried(t, a, program).everything(t)
 		})
 	}
 }
@@ -57,7 +63,7 @@ func TestLocal(t *testing.T) {
 // TestContainerd: the CLIs work on containerd like on Docker.
 func TestContainerd(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
-		newDesk(t, managerOn(t, "containerd"), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}).everything(t)
+		newDesk(t, managerOn(t, "containerd"), a, ample).everything(t)
 	})
 }
 
@@ -80,7 +86,7 @@ func (d *desk) everything(t *testing.T) {
 		t.Errorf("session %q, then %q", first.SessionID, second.SessionID)
 	}
 	schema := works("schema", trial{
-		task: executor.Task{Schema: []byte(`{"type":"object","properties":{"total":{"type":"number"}},"required":["total"],"additionalProperties":false}`)},
+		task: executor.Task{Schema: []byte(totalSchema)},
 		play: func(_ int, r llmtest.Request) llmtest.Answer {
 			if _, ok := r.Tools()["StructuredOutput"]; ok && len(r.Results()) == 0 { // a tool of Claude Code
 				return llmtest.Answer{Calls: []llmtest.Call{{Name: "StructuredOutput", Input: llmtest.Object{"total": 12.5}}}}

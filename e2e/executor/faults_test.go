@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -54,15 +53,8 @@ func newDesk(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *
 	web := httptest.NewServer(d)
 	t.Cleanup(web.Close)
 	name, _ := a.upstream()
-	paths := map[string]string{"openai": "/v1"}
-	dialects := map[string][]gateway.Dialect{"anthropic": {gateway.Anthropic}, "openai": {gateway.OpenAIResponses, gateway.OpenAIChat}, "googleai": {gateway.Gemini}}
-	base, err := url.Parse(web.URL + paths[name])
-	must(t, err)
-	d.proxy, err = gateway.New([]gateway.Provider{{Name: name, Dialects: dialects[name], Base: base, Auth: func(h http.Header) error {
-		h.Set("Authorization", "Bearer "+operatorsKey)
-		return nil
-	}}}, nil)
-	must(t, err)
+	d.proxy = proxyTo(t, web.URL, name)
+	var err error
 	d.at, err = d.proxy.Attach(t.Context(), d.s.Sandbox)
 	must(t, err)
 	return d
@@ -166,7 +158,7 @@ func TestFaults(t *testing.T) {
 }
 
 func faults(t *testing.T, a agent) {
-	d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
+	d := newDesk(t, manager(t), a, ample)
 	asked := make(chan struct{}, 100)
 	hang := func(n int, w http.ResponseWriter, r *http.Request) bool {
 		asked <- struct{}{}

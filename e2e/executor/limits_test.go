@@ -92,7 +92,7 @@ func TestSideBySide(t *testing.T) {
 // network except loopback. The operator's key does not appear in processes, environment, files, events, or output.
 func TestWalls(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
-		d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
+		d := newDesk(t, manager(t), a, ample)
 		var seen string
 		res, _, err := d.try(t.Context(), trial{play: func(n int, r llmtest.Request) llmtest.Answer {
 			if n == 0 { // while the agent works

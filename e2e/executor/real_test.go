@@ -207,14 +207,15 @@ func TestSkills(t *testing.T) {
 	})
 }
 
+const totalSchema = `{"type":"object","properties":{"total":{"type":"number"}},"required":["total"],"additionalProperties":false}`
+
 // TestSchema: an answer with a schema is reported as data.
 func TestSchema(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		r := newRig(t, a)
 		// A tool of Claude Code.
 		r.model.tool, r.model.args, r.model.text = "StructuredOutput", `{"total":12.5}`, `{"total":12.5}`
-		schema := `{"type":"object","properties":{"total":{"type":"number"}},"required":["total"],"additionalProperties":false}`
-		res, err := r.run(t.Context(), "schema", executor.Task{Prompt: "What is the total of order 42?", Schema: []byte(schema)})
+		res, err := r.run(t.Context(), "schema", executor.Task{Prompt: "What is the total of order 42?", Schema: []byte(totalSchema)})
 		must(t, err)
 		if res.Outcome != executor.Completed || string(res.Data) != `{"total":12.5}` {
 			t.Errorf("%+v: %s\n%s", res, res.Data, r.output.Bytes())

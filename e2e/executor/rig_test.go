@@ -40,6 +40,9 @@ var recording = flag.Bool("record", false, "record the output of the CLIs for th
 // patience is the maximum duration of a CLI. Hosts with running tests may be very busy.
 const patience = 5 * time.Minute
 
+// ample are limits that no CLI reaches.
+var ample = backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000}
+
 // agent is a CLI to test.
 type agent struct {
 	executor.Driver
@@ -120,7 +123,7 @@ type rig struct {
 
 func newRig(t *testing.T, a agent) *rig {
 	t.Helper()
-	r := newSandbox(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
+	r := newSandbox(t, manager(t), a, ample)
 	r.model = newModel("orders_lookup", `{"id":"42"}`, "The total is 12.5.")
 	addr := r.model.serve(t, r.s)
 	r.o.Models = map[gateway.Dialect]executor.Endpoint{
@@ -152,19 +155,11 @@ func newSandbox(t *testing.T, m *session.Manager, a agent, limits backend.Limits
 
 // tools allows the CLI to call orders.lookup.
 func (r *rig) tools() {
-	id := map[string]any{"type": "string"}
-	schema := map[string]any{"type": "object", "properties": map[string]any{"id": id}, "required": []any{"id"}}
-	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
-		Definition: hosttools.Definition{Name: "lookup", Description: "Finds an order.", ReadOnly: true, Input: schema},
-		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.calls = append(r.calls, string(c.Args))
-			return hosttools.Result{Data: []byte(`{"total":12.5}`)}, nil
-		},
-	}))
-	must(r.t, err)
-	r.t.Cleanup(func() { must(r.t, registry.Close()) })
+	registry := orders(r.t, func(args string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.calls = append(r.calls, args)
+	})
 	set, err := registry.Set(r.t.Context(), hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "orders.lookup"}}}})
 	must(r.t, err)
 	r.t.Cleanup(func() { must(r.t, set.Close(context.Background())) })
@@ -172,6 +167,23 @@ func (r *rig) tools() {
 	must(r.t, err)
 	r.o.HostTools = true
 	r.o.Grant = func(ctx context.Context, req *sandbox.ExecRequest) { attached.Grant(ctx, set, req) }
+}
+
+// orders returns a registry with the tool orders.lookup, which passes the arguments of each call to note.
+func orders(t *testing.T, note func(args string)) *hosttools.Registry {
+	t.Helper()
+	id := map[string]any{"type": "string"}
+	schema := map[string]any{"type": "object", "properties": map[string]any{"id": id}, "required": []any{"id"}}
+	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
+		Definition: hosttools.Definition{Name: "lookup", Description: "Finds an order.", ReadOnly: true, Input: schema},
+		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+			note(string(c.Args))
+			return hosttools.Result{Data: []byte(`{"total":12.5}`)}, nil
+		},
+	}))
+	must(t, err)
+	t.Cleanup(func() { must(t, registry.Close()) })
+	return registry
 }
 
 // run runs the CLI. If recording is set, it writes the output to the testdata of the driver.
