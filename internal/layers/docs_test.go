@@ -11,44 +11,13 @@ import (
 	"testing"
 )
 
-// TestGuaranteesNameTests: each test named in docs/security/guarantees.md exists.
-func TestGuaranteesNameTests(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join("..", "..")
-	text, err := os.ReadFile(filepath.Join(root, "docs", "security", "guarantees.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[string]bool{}
-	declaration := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		source, err := os.ReadFile(path)
-		for _, m := range declaration.FindAllSubmatch(source, -1) {
-			declared[string(m[1])] = true
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1) {
-		if name := string(m[1]); !declared[name] {
-			t.Errorf("docs/security/guarantees.md names %s, which does not exist", name)
-		}
-	}
-}
-
 // TestArchitectureNamesPackages: the table in ARCHITECTURE.md contains every package, and no name without packages. A
 // package belongs to the longest matching name. "x/..." means x and everything below it.
 func TestArchitectureNamesPackages(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, text, _ = bytes.Cut(text, []byte("\n## Packages\n"))
 	text, _, _ = bytes.Cut(text, []byte("\n## "))
 	count := map[string]int{} // number of packages for each name

@@ -226,14 +226,9 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestServerKilled: writers wait while the server is killed and restarted, and acknowledged writes are neither lost nor
-// repeated. Owners stay alive, because the server's downtime does not count.
-func TestServerKilled(t *testing.T) {
-	t.Parallel()
-	s := pgtest.NewServer(t)
-	db := open(t, pgtest.DatabaseOn(t, s.URL))
-	owner, err := db.JoinFor(t.Context(), 10*time.Minute, 100*time.Millisecond)
-	must(t, err)
+// writers starts six writers. more waits for 50 further acknowledged writes. finish stops the writers, and verifies that
+// the database has each acknowledged write exactly once.
+func writers(t *testing.T, db *postgres.DB) (more, finish func()) {
 	var next, done atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -248,21 +243,36 @@ func TestServerKilled(t *testing.T) {
 			}
 		})
 	}
-	for range 3 {
+	more = func() {
 		for from := done.Load(); done.Load() < from+50 && !t.Failed(); {
 			time.Sleep(time.Millisecond)
 		}
+	}
+	return more, func() {
+		stop()
+		wg.Wait()
+		if n := count(t, db); n != done.Load() {
+			t.Errorf("%d rows, %d were acknowledged", n, done.Load())
+		}
+	}
+}
+
+// TestServerKilled: writers wait while the server is killed and restarted, and acknowledged writes are neither lost nor
+// repeated. Owners stay alive, because the server's downtime does not count.
+func TestServerKilled(t *testing.T) {
+	t.Parallel()
+	s := pgtest.NewServer(t)
+	db := open(t, pgtest.DatabaseOn(t, s.URL))
+	owner, err := db.JoinFor(t.Context(), 10*time.Minute, 100*time.Millisecond)
+	must(t, err)
+	more, finish := writers(t, db)
+	for range 3 {
+		more()
 		s.Kill()
 		s.Start()
 	}
-	for from := done.Load(); done.Load() < from+50 && !t.Failed(); {
-		time.Sleep(time.Millisecond)
-	}
-	stop()
-	wg.Wait()
-	if n := count(t, db); n != done.Load() {
-		t.Errorf("%d rows, %d were acknowledged", n, done.Load())
-	}
+	more()
+	finish()
 	if lives, err := db.Lives(t.Context(), owner.ID); !lives || err != nil {
 		t.Errorf("the owner lives: %v, %v", lives, err)
 	}
@@ -278,34 +288,12 @@ func TestFailover(t *testing.T) {
 	db := open(t, s.WithStandby(standby))
 	owner, err := db.Join(t.Context())
 	must(t, err)
-	var next, done atomic.Int64
-	ctx, stop := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range 6 {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				if err := add(t.Context(), db, next.Add(1)); err != nil {
-					t.Error(err)
-					return
-				}
-				done.Add(1)
-			}
-		})
-	}
-	more := func() {
-		for from := done.Load(); done.Load() < from+50 && !t.Failed(); {
-			time.Sleep(time.Millisecond)
-		}
-	}
+	more, finish := writers(t, db)
 	more()
 	s.Kill()
 	standby.Promote()
 	more()
-	stop()
-	wg.Wait()
-	if n := count(t, db); n != done.Load() {
-		t.Errorf("%d rows, %d were acknowledged", n, done.Load())
-	}
+	finish()
 	if lives, err := db.Lives(t.Context(), owner.ID); !lives || err != nil {
 		t.Errorf("the owner lives: %v, %v", lives, err)
 	}
