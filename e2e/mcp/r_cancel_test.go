@@ -124,38 +124,3 @@ func TestR8CancelInASession(t *testing.T) {
 		t.Error("the command was not killed")
 	}
 }
-
-// TestR8LongCalls verifies R8: a program continues beyond the client's wait, even if the client gives up before the
-// answer. The result can be fetched.
-func TestR8LongCalls(t *testing.T) {
-	t.Parallel()
-	p := startPeer(t)
-	p.initialize()
-	code := map[string]any{"code": "import time; time.sleep(60); print(6*7)"}
-	long := map[string]any{"name": "sandbox_run", "arguments": code}
-	waits, givesUp := p.request("tools/call", long), p.request("tools/call", long)
-	var list struct {
-		Tasks []struct {
-			TaskID string `json:"task_id"`
-		}
-	}
-	eventually(t, "both are listed", func() bool {
-		raw := p.must("task_status", nil).Structured["tasks"]
-		return json.Unmarshal(raw, &list.Tasks) == nil && len(list.Tasks) == 2
-	})
-	p.notify("notifications/cancelled", map[string]any{
-		"requestId": json.RawMessage(givesUp), "reason": "McpError: MCP error -32001: Request timed out",
-	})
-	pending := decodeResult(t, p.answer(waits))
-	if pending.IsError || pending.taskID(t) == "" {
-		t.Fatalf("after 45 s: %v", pending.Content)
-	}
-	for _, task := range list.Tasks {
-		args := map[string]any{"task_id": task.TaskID}
-		id := p.request("tools/call", map[string]any{"name": "task_result", "arguments": args})
-		if r := p.outcome(id); r.text(t, "stdout") != "42\n" {
-			t.Errorf("%s: %v", task.TaskID, r.Content)
-		}
-	}
-	delete(p.early, givesUp) // this request is answered too
-}
