@@ -42,10 +42,8 @@ func HostAllowed(hostport string, names ...string) bool {
 	if host == "localhost" || net.ParseIP(host) != nil {
 		return true
 	}
-	return slices.ContainsFunc(names, func(h string) bool {
-		return strings.EqualFold(h, host) ||
-			strings.EqualFold(h, hostport)
-	})
+	same := func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, hostport) }
+	return slices.ContainsFunc(names, same)
 }
 
 // OriginAllowed reports whether the request has an allowed origin: no web page, a page of the server's host, or a page

@@ -47,8 +47,8 @@ type usage struct {
 // NewLimiter returns a Limiter. Each client can send perSecond requests per second, and twice as many in a burst.
 func NewLimiter(perSecond int, limits ...Limit) *Limiter {
 	return &Limiter{
-		rate: perSecond, limits: limits, clients: map[string]*usage{}, held: make([]int64,
-			len(limits)), Drained: make(chan struct{}),
+		rate: perSecond, limits: limits, clients: map[string]*usage{}, held: make([]int64, len(limits)),
+		Drained: make(chan struct{}),
 	}
 }
 

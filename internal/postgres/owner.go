@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // An owner is a process or a part of one. Before other processes change the owner's part of the database, they must
@@ -60,7 +62,10 @@ type Owner struct {
 func (db *DB) Join(ctx context.Context) (*Owner, error) { return db.join(ctx, Lease, renewEvery) }
 
 func (db *DB) join(ctx context.Context, lease, every time.Duration) (*Owner, error) {
-	o := &Owner{ID: strings.ToLower(rand.Text()), db: db, done: make(chan struct{}), lost: make(chan struct{}), trusted: lease - every}
+	o := &Owner{
+		ID: strings.ToLower(rand.Text()), db: db,
+		done: make(chan struct{}), lost: make(chan struct{}), trusted: lease - every,
+	}
 	o.lose = sync.OnceFunc(func() { close(o.lost) })
 	own, err := db.alone(ctx)
 	if err != nil {
@@ -197,9 +202,7 @@ func (db *DB) AwaitEnd(ctx context.Context, id string) error {
 		if lives, err := db.Lives(ctx, id); err != nil || !lives {
 			return err
 		}
-		select {
-		case <-time.After(awaitEvery):
-		case <-ctx.Done():
+		if !bound.Pause(ctx, awaitEvery) {
 			return ctx.Err()
 		}
 	}
@@ -215,7 +218,8 @@ func (db *DB) Claim(ctx context.Context, name string) (leave func() error, held 
 		return nil, false, db.Error(err)
 	}
 	var ok bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended('workcell/' || $1, 0))`, name).Scan(&ok); err != nil || !ok {
+	const lock = `SELECT pg_try_advisory_lock(hashtextextended('workcell/' || $1, 0))`
+	if err := conn.QueryRow(ctx, lock, name).Scan(&ok); err != nil || !ok {
 		conn.Release()
 		return nil, !ok && err == nil, db.Error(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Limits for calls to the server.
@@ -89,7 +90,8 @@ func Open(ctx context.Context, url string, components ...Component) (*DB, error)
 		return nil, fmt.Errorf("%w: %v", ErrAddress, err)
 	}
 	c := conf.ConnConfig
-	db := &DB{pool: pool, where: fmt.Sprintf("database %s on %s", c.Database, c.Host), patience: openPatience, timeout: callTimeout}
+	where := fmt.Sprintf("database %s on %s", c.Database, c.Host)
+	db := &DB{pool: pool, where: where, patience: openPatience, timeout: callTimeout}
 	for _, component := range append([]Component{owners()}, components...) {
 		if err := db.migrate(ctx, component); err != nil {
 			db.Close()
@@ -155,7 +157,8 @@ func (db *DB) migrate(ctx context.Context, c Component) error {
 		return err
 	}
 	if have > len(c.Migrations) {
-		return fmt.Errorf("%s: %w: version %d of its %s, this program supports %d", db.where, ErrNewer, have, c.Name, len(c.Migrations))
+		return fmt.Errorf("%s: %w: version %d of its %s, this program supports %d",
+			db.where, ErrNewer, have, c.Name, len(c.Migrations))
 	}
 	return db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('workcell/migrate', 0))`); err != nil {
@@ -259,9 +262,7 @@ func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again boo
 		// After other failures, the result is unknown. For example, a commit whose answer is lost fails with "conn closed".
 		var connect *pgconn.ConnectError
 		again = again || !errors.As(err, &connect)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !bound.Pause(ctx, wait) {
 			return over()
 		}
 		wait = min(2*wait, maxWait)

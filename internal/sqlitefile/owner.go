@@ -25,7 +25,7 @@ var errLocked = errors.New("locked by another process")
 
 // Join creates an owner that lives until leave is called or this process exits. leave may be called twice.
 func (f *File) Join() (id string, leave func() error, err error) {
-	dir := f.ownerDir()
+	dir := ownerDir(f.path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, fileError(dir, err)
 	}
@@ -84,7 +84,7 @@ func (f *File) Lives(id string) (bool, error) {
 
 // locked reports whether an owner's file is locked. An unlocked file belongs to a dead owner, and locked removes it.
 func (f *File) locked(name string) (bool, error) {
-	path := filepath.Join(f.ownerDir(), name)
+	path := filepath.Join(ownerDir(f.path), name)
 	lock := flock.New(path, flock.SetFlag(os.O_RDWR))
 	free, err := lock.TryRLock()
 	switch {
@@ -102,7 +102,7 @@ func (f *File) locked(name string) (bool, error) {
 
 // forgetDead removes the files of dead owners.
 func (f *File) forgetDead() {
-	entries, _ := os.ReadDir(f.ownerDir()) // files unreadable now are left for the next call
+	entries, _ := os.ReadDir(ownerDir(f.path)) // files unreadable now are left for the next call
 	for _, e := range entries {
 		_, _ = f.locked(e.Name())
 	}
@@ -137,14 +137,14 @@ func AwaitEnd(ctx context.Context, path, id string) error {
 // directory must exist.
 func Claim(path, name string) (leave func() error, held bool, err error) {
 	f := &File{path: path}
-	if err := os.Mkdir(f.ownerDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(ownerDir(f.path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, false, fileError(path, err)
 	}
 	for {
 		if held, err = f.Lives(name); held || err != nil {
 			return nil, held, err
 		}
-		own := filepath.Join(f.ownerDir(), name)
+		own := filepath.Join(ownerDir(f.path), name)
 		lock, err := lockNew(own)
 		switch {
 		case err == nil:
@@ -154,7 +154,5 @@ func Claim(path, name string) (leave func() error, held bool, err error) {
 		}
 	}
 }
-
-func (f *File) ownerDir() string { return ownerDir(f.path) }
 
 func ownerDir(path string) string { return path + "-owners" }
