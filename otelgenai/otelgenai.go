@@ -192,7 +192,10 @@ func (s *span) response(output string) {
 	if reason != "" {
 		s.set(semconv.FinishReasons.StringSlice([]string{reason}))
 	}
-	for key, n := range map[attribute.Key]int{semconv.InputTokens: r.Usage.Input, semconv.OutputTokens: r.Usage.Output, semconv.CachedTokens: r.Usage.Cached, semconv.ThinkingTokens: r.Usage.Thoughts} {
+	for key, n := range map[attribute.Key]int{
+		semconv.InputTokens: r.Usage.Input, semconv.OutputTokens: r.Usage.Output,
+		semconv.CachedTokens: r.Usage.Cached, semconv.ThinkingTokens: r.Usage.Thoughts,
+	} {
 		if n > 0 {
 			s.set(key.Int(n))
 		}

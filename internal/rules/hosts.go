@@ -265,16 +265,14 @@ func (l Hosts) Compile() (*HostSet, error) {
 	if problems := l.Problems(); problems != nil {
 		return nil, problems[0]
 	}
-	s := &HostSet{}
-	for _, text := range l.Allow {
-		r, _ := ParseHost(text)
-		s.allow = append(s.allow, r)
+	parsed := func(list []string) (rules []HostRule) {
+		for _, text := range list {
+			r, _ := ParseHost(text)
+			rules = append(rules, r)
+		}
+		return rules
 	}
-	for _, text := range l.Deny {
-		r, _ := ParseHost(text)
-		s.deny = append(s.deny, r)
-	}
-	return s, nil
+	return &HostSet{allow: parsed(l.Allow), deny: parsed(l.Deny)}, nil
 }
 
 // Match returns the allowing rule for a connection to a host, which must have the form from Host. If there is no such

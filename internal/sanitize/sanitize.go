@@ -58,8 +58,9 @@ func Strip(s string) string {
 }
 
 // Clip shortens untrusted text for a message to 80 bytes, and adds a mark if it cuts the text.
-func Clip(s string) string {
-	const most = 80
+func Clip(s string) string { return clip(s, 80) }
+
+func clip(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
@@ -112,20 +113,12 @@ const maxMessage = 1024
 // length.
 func Message(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	text = strings.Map(func(r rune) rune {
+	return clip(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return ' '
 		}
 		return r
-	}, text)
-	if len(text) <= maxMessage {
-		return text
-	}
-	text = text[:maxMessage]
-	for len(text) > 0 && !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text + "…"
+	}, text), maxMessage)
 }
 
 // JSON returns v as JSON on one line, for people and models. It does not escape HTML characters.

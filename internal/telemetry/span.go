@@ -24,7 +24,9 @@ func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (conte
 }
 
 // StartWith starts a span with the given provider.
-func StartWith(ctx context.Context, tp trace.TracerProvider, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+func StartWith(
+	ctx context.Context, tp trace.TracerProvider, name string, attrs ...attribute.KeyValue,
+) (context.Context, trace.Span) {
 	return tp.Tracer(TracerName).Start(ctx, name, trace.WithAttributes(attrs...))
 }
 
@@ -39,9 +41,12 @@ func SandboxAttributes(backend, key, run string) []attribute.KeyValue {
 
 // StartOperation starts the span of an operation in the OpenTelemetry conventions. The span's name contains the
 // operation and the subject.
-func StartOperation(ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+func StartOperation(
+	ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue,
+) (context.Context, trace.Span) {
 	name = Text(with, name).Value.AsString()
-	return StartWith(ctx, tp, strings.TrimSpace(operation+" "+name), append(attrs, semconv.OperationName.String(operation), with.String(name))...)
+	attrs = append(attrs, semconv.OperationName.String(operation), with.String(name))
+	return StartWith(ctx, tp, strings.TrimSpace(operation+" "+name), attrs...)
 }
 
 // Around marks the span in ctx, which Genkit created, as a duplicate: another span around it describes the same
