@@ -42,7 +42,8 @@ func SandboxAttributes(backend, key, run string) []attribute.KeyValue {
 // StartOperation starts the span of an operation in the OpenTelemetry conventions. The span's name contains the
 // operation and the subject.
 func StartOperation(
-	ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue,
+	ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string,
+	attrs ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	name = Text(with, name).Value.AsString()
 	attrs = append(attrs, semconv.OperationName.String(operation), with.String(name))
