@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/checktest"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -77,6 +78,18 @@ func Driver(t testing.TB, engine string) backend.SandboxBackend {
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
 	return b
+}
+
+// Put copies a program of the host into a sandbox.
+func Put(t testing.TB, s *session.Session, program, name string) {
+	t.Helper()
+	f, err := os.Open(program)
+	must(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	must(t, err)
+	_, err = s.WriteFile(t.Context(), name, f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
+	must(t, err)
 }
 
 // Manager returns a manager for a new instance, which o must set. At the end of the test, it checks for leftover

@@ -39,24 +39,22 @@ func newMachine(t *testing.T, play func(n int, r llmtest.Request) llmtest.Answer
 	t.Cleanup(web.Close)
 	m := &machine{shared.Host{Binary: binary, State: filepath.Join(t.TempDir(), "state")}, t}
 	m.Env = []string{
-		"WORKCELL_BACKEND=" + enginetest.Names()[0], "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml"),
+		"WORKCELL_BACKEND=" + enginetest.Names()[0], "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.Path("host-tools.yaml"),
 		"ANTHROPIC_BASE_URL=" + web.URL, "ANTHROPIC_API_KEY=" + operatorsKey,
 	}
-	_, err := shared.Output(exec.Command("go", "build", "-o", m.path("orders"), "github.com/workcell-dev/workcell/examples/orders"))
+	_, err := shared.Output(exec.Command("go", "build", "-o", m.Path("orders"), "github.com/workcell-dev/workcell/examples/orders"))
 	must(t, err)
 	for name, text := range map[string]string{
 		"flow.yaml": "id: flow\nsteps:\n  - {id: look, type: agent, agent: desk}\n",
 		"desk.prompt": "---\nmodel: anthropic/claude-sonnet-4-5\nsandbox:\n  mode: executor\n  limits: {memory_mb: 2048, pids: 512}\n  host_tools: {allow: [orders.lookup]}\n" +
 			"  executor: {command: claude, budget: {usd: 2}}\n---\nLook the secret order 42 up.\n",
-		"host-tools.yaml": fmt.Sprintf("servers:\n  orders:\n    command: [%q]\n", m.path("orders")),
+		"host-tools.yaml": fmt.Sprintf("servers:\n  orders:\n    command: [%q]\n", m.Path("orders")),
 	} {
-		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
+		must(t, os.WriteFile(m.Path(name), []byte(text), 0o600))
 	}
 	t.Cleanup(func() { m.Run(t, "sandbox", "rm", "--all") }) // cleanup after a failed test
 	return m, mock
 }
-
-func (m *machine) path(name string) string { return filepath.Join(filepath.Dir(m.State), name) }
 
 // span is a span of a trace in the output of `runs trace`.
 type span struct {
@@ -77,7 +75,7 @@ func TestTrace(t *testing.T) {
 		Outcome string
 		Output  any
 	}
-	m.Read(t, &res, "run", m.path("flow.yaml"))
+	m.Read(t, &res, "run", m.Path("flow.yaml"))
 	if text := fmt.Sprint(res.Output); res.Outcome != "succeeded" || !strings.Contains(text, "The tool said") {
 		t.Fatalf("%+v", res)
 	}
@@ -166,12 +164,10 @@ func TestHostKilled(t *testing.T) {
 				}
 				return llmtest.Answer{Text: "That is all."}
 			})
-			cmd := m.Command("run", m.path("flow.yaml"))
-			must(t, cmd.Start())
+			p := m.Start(t, "run", m.Path("flow.yaml"))
 			<-asked
 			time.Sleep(pause) // the kill point, not a wait for an event
-			must(t, cmd.Process.Kill())
-			_ = cmd.Wait() // killed
+			p.Kill()
 			before := len(mock.Requests())
 			var runs []struct{ ID, State string }
 			m.Read(t, &runs, "runs", "ls")

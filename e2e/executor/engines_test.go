@@ -5,16 +5,15 @@ package executor
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/llmtest"
-	"github.com/workcell-dev/workcell/sandbox"
 )
 
 // carried is a CLI in the workspace, because sandboxes of the local backend have no images.
@@ -33,13 +32,7 @@ func newCarried(t *testing.T, a agent, program string) *desk {
 	t.Helper()
 	a.Driver, a.image = carried{a.Driver}, "debian:12"
 	d := newDesk(t, managerOn(t, "local"), a, backend.Limits{})
-	f, err := os.Open(program)
-	must(t, err)
-	defer f.Close()
-	info, err := f.Stat()
-	must(t, err)
-	_, err = d.s.WriteFile(t.Context(), a.Name(), f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
-	must(t, err)
+	enginetest.Put(t, d.s, program, a.Name())
 	return d
 }
 

@@ -16,18 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// put copies a program of the host into the sandbox.
-func (d *desk) put(program, name string) {
-	d.t.Helper()
-	f, err := os.Open(program)
-	must(d.t, err)
-	defer f.Close()
-	info, err := f.Stat()
-	must(d.t, err)
-	_, err = d.s.WriteFile(d.t.Context(), name, f, sandbox.WriteFileOptions{Size: info.Size(), Mode: 0o755})
-	must(d.t, err)
-}
-
 // run runs a command with tools, and returns the output.
 func (d *desk) run(req sandbox.ExecRequest, argv ...string) string {
 	d.t.Helper()
@@ -60,7 +48,7 @@ func TestInspectorInside(t *testing.T) {
 	if res.ExitCode != 0 {
 		t.Fatalf("tar: %+v", res.ExecStatus)
 	}
-	d.put(node, "node")
+	enginetest.Put(t, d.s, node, "node")
 	inspect := func(args ...string) string {
 		return d.run(sandbox.ExecRequest{Env: map[string]string{"TMPDIR": "/workspace", "NO_COLOR": "1"}},
 			append([]string{"/workspace/node", "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js", "--cli", "/.workcell/workcell-guest", "mcp"}, args...)...)

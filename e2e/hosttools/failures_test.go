@@ -126,11 +126,7 @@ func TestCommandEnds(t *testing.T) {
 			if res.Done() {
 				t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
 			}
-			select {
-			case <-waits.begun:
-			case <-time.After(patience):
-				t.Fatal("the program never called")
-			}
+			waits.begins(t)
 			_, err := d.s.Command(res.ExecID).Signal(t.Context(), "")
 			must(t, err)
 			if err := waits.end(); !errors.Is(err, context.Canceled) {

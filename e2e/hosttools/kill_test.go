@@ -16,7 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/audit"
-	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
@@ -60,11 +59,11 @@ func newMachine(t *testing.T, binary, engine string) *machine {
 	self, err := os.Executable()
 	must(t, err)
 	m := &machine{shared.Host{Binary: binary, State: filepath.Join(t.TempDir(), "state")}, t}
-	m.Env = []string{"WORKCELL_BACKEND=" + engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml")}
+	m.Env = []string{"WORKCELL_BACKEND=" + engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.Path("host-tools.yaml")}
 	for name, text := range map[string]string{
 		"flow.yaml":       "id: flow\nsandbox: {image: " + pythonImage + "}\nsteps: [{id: work, type: agent, agent: worker}]\n",
 		"worker.prompt":   "---\nsandbox: {mode: script, host_tools: {allow: [ledger.charge]}}\n---\nWork.\n",
-		"host-tools.yaml": fmt.Sprintf("servers:\n  ledger:\n    command: [%q]\n    env: {%s: %q}\n", self, ledgerVariable, m.path("ledger")),
+		"host-tools.yaml": fmt.Sprintf("servers:\n  ledger:\n    command: [%q]\n    env: {%s: %q}\n", self, ledgerVariable, m.Path("ledger")),
 		"script.yaml": `agents:
   worker:
     - - tool: sandbox_run
@@ -87,13 +86,11 @@ func newMachine(t *testing.T, binary, engine string) *machine {
       - {text: "${ last.stdout }"}
 `,
 	} {
-		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
+		must(t, os.WriteFile(m.Path(name), []byte(text), 0o600))
 	}
 	t.Cleanup(func() { m.Run(t, "sandbox", "rm", "--all") }) // cleanup after a failed test
 	return m
 }
-
-func (m *machine) path(name string) string { return filepath.Join(filepath.Dir(m.State), name) }
 
 // inSandbox runs a command in the only sandbox, in addition to the owner's commands.
 func (m *machine) inSandbox(argv ...string) (string, error) {
@@ -107,13 +104,13 @@ func (m *machine) inSandbox(argv ...string) (string, error) {
 
 // charged returns the number of calls of the tool.
 func (m *machine) charged() int {
-	ledger, _ := os.ReadFile(m.path("ledger")) // the file exists after the first call
+	ledger, _ := os.ReadFile(m.Path("ledger")) // the file exists after the first call
 	return strings.Count(string(ledger), "charged")
 }
 
 // recorded returns the decisions about calls of the tool in the audit log.
 func (m *machine) recorded() (decisions []string) {
-	file, err := os.Open(m.path("audit"))
+	file, err := os.Open(m.Path("audit"))
 	must(m.t, err)
 	defer file.Close() // opened for reading only
 	for s := bufio.NewScanner(file); s.Scan(); {
@@ -136,15 +133,8 @@ func TestKilledRun(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, binary, engine)
-			cmd := m.Command("run", m.path("flow.yaml"), "--model", "scripted/"+m.path("script.yaml"), "--audit", m.path("audit"))
-			log := &buffertest.Buffer{}
-			cmd.Stderr = log
-			must(t, cmd.Start())
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill() // already killed
-				_ = cmd.Wait()
-			})
-			eventually(t, "the tool is called: "+log.String(), func() bool { return m.charged() == 1 })
+			p := m.Start(t, "run", m.Path("flow.yaml"), "--model", "scripted/"+m.Path("script.yaml"), "--audit", m.Path("audit"))
+			eventually(t, "the tool is called", func() bool { return m.charged() == 1 })
 			beside, err := m.inSandbox("python3", "-c", `
 import os, socket
 s = socket.socket(socket.AF_UNIX); s.connect("\0workcell-tools")
@@ -155,8 +145,7 @@ except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
 			if must(t, err); beside != "b'' None\n" {
 				t.Errorf("a process that the run did not start: %q", beside)
 			}
-			must(t, cmd.Process.Kill())
-			_ = cmd.Wait() // killed
+			p.Kill()
 			var runs []struct{ ID, State string }
 			m.Read(m.t, &runs, "runs", "ls")
 			if len(runs) != 1 || runs[0].State != "interrupted" {

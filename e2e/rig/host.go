@@ -47,6 +47,9 @@ type Host struct {
 	Prefix []string // wrapper of the command, with arguments
 }
 
+// Path returns the path of a file in the home directory.
+func (h *Host) Path(name string) string { return filepath.Join(filepath.Dir(h.State), name) }
+
 // Command returns a run of the command.
 func (h *Host) Command(args ...string) *exec.Cmd {
 	argv := slices.Concat(h.Prefix, []string{h.Binary}, args)
