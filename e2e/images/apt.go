@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -44,9 +43,6 @@ func CanBuild() error {
 	}
 	return nil
 }
-
-// HostArch returns the architecture of apt's packages, in Go's naming.
-func HostArch() string { return runtime.GOARCH }
 
 func newPackageSource(dir string, log io.Writer) (*packageSource, error) {
 	s := &packageSource{dir: dir, log: log, fetched: map[string][]string{}}

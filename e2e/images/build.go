@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -87,12 +88,12 @@ func (b *Builder) configure(img v1.Image, im Image) (v1.Image, error) {
 		return nil, fmt.Errorf("images: %s: %w", im.Ref, err)
 	}
 	cfg = cfg.DeepCopy()
-	cfg.Architecture, cfg.OS = HostArch(), "linux"
+	cfg.Architecture, cfg.OS = runtime.GOARCH, "linux"
 	cfg.Created = v1.Time{Time: entryTime()}
 	cfg.Config = v1.Config{
 		Env:    im.Env,
 		Cmd:    im.Cmd,
-		Labels: map[string]string{LabelRecipe: im.Hash(HostArch())},
+		Labels: map[string]string{LabelRecipe: im.Hash(runtime.GOARCH)},
 	}
 	if im.StandIn {
 		cfg.Config.Labels[LabelStandIn] = "true"
@@ -156,7 +157,7 @@ func (b *Builder) layer(ctx context.Context, stack []Layer) (_ string, err error
 }
 
 func layerFile(cache string, stack []Layer) string {
-	return filepath.Join(cache, "layers", layerKey(HostArch(), stack)+".tar.gz")
+	return filepath.Join(cache, "layers", layerKey(runtime.GOARCH, stack)+".tar.gz")
 }
 
 // fetch downloads the packages and tarballs added by the top layer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"time"
 
@@ -181,8 +182,8 @@ func (k *Keeper) EnsureOfficial(ctx context.Context, im Image, force bool) (_ Ou
 }
 
 func (k *Keeper) cannotBuild(arch string) error {
-	if arch != HostArch() {
-		return fmt.Errorf("images: the engine runs on %s, packages here are for %s", arch, HostArch())
+	if arch != runtime.GOARCH {
+		return fmt.Errorf("images: the engine runs on %s, packages here are for %s", arch, runtime.GOARCH)
 	}
 	return CanBuild()
 }

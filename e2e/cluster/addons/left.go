@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -13,49 +14,34 @@ import (
 // of tests.
 func left(ctx context.Context, api kubernetes.Interface) error {
 	all := metav1.ListOptions{}
+	namespaces, e1 := api.CoreV1().Namespaces().List(ctx, all)
+	pods, e2 := api.CoreV1().Pods("").List(ctx, all)
+	claims, e3 := api.CoreV1().PersistentVolumeClaims("").List(ctx, all)
+	volumes, e4 := api.CoreV1().PersistentVolumes().List(ctx, all)
+	policies, e5 := api.NetworkingV1().NetworkPolicies("").List(ctx, all)
+	classes, e6 := api.SchedulingV1().PriorityClasses().List(ctx, all)
+	if err := errors.Join(e1, e2, e3, e4, e5, e6); err != nil {
+		return err
+	}
 	print := func(kind string, m metav1.ObjectMeta) {
 		fmt.Println(kind, strings.TrimPrefix(m.Namespace+"/"+m.Name, "/"))
-	}
-	namespaces, err := api.CoreV1().Namespaces().List(ctx, all)
-	if err != nil {
-		return err
 	}
 	for _, n := range namespaces.Items {
 		if n.Name != metav1.NamespaceDefault && !strings.HasPrefix(n.Name, "kube-") {
 			print("namespace", n.ObjectMeta)
 		}
 	}
-	pods, err := api.CoreV1().Pods("").List(ctx, all)
-	if err != nil {
-		return err
-	}
 	for _, p := range pods.Items {
 		print("pod", p.ObjectMeta)
-	}
-	claims, err := api.CoreV1().PersistentVolumeClaims("").List(ctx, all)
-	if err != nil {
-		return err
 	}
 	for _, c := range claims.Items {
 		print("claim", c.ObjectMeta)
 	}
-	volumes, err := api.CoreV1().PersistentVolumes().List(ctx, all)
-	if err != nil {
-		return err
-	}
 	for _, v := range volumes.Items {
 		print("volume", v.ObjectMeta)
 	}
-	policies, err := api.NetworkingV1().NetworkPolicies("").List(ctx, all)
-	if err != nil {
-		return err
-	}
 	for _, p := range policies.Items {
 		print("policy", p.ObjectMeta)
-	}
-	classes, err := api.SchedulingV1().PriorityClasses().List(ctx, all)
-	if err != nil {
-		return err
 	}
 	for _, c := range classes.Items {
 		if !strings.HasPrefix(c.Name, "system-") {

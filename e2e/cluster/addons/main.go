@@ -17,7 +17,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -128,14 +127,4 @@ func selected(s labels.Selector, err error, set map[string]string) bool {
 // live reports whether a pod is running with its own address.
 func live(p *corev1.Pod) bool {
 	return p.Status.PodIP != "" && !p.Spec.HostNetwork && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
-}
-
-// isolates reports whether a policy applies to a direction.
-func isolates(p *networkingv1.NetworkPolicy, direction networkingv1.PolicyType) bool {
-	for _, t := range p.Spec.PolicyTypes {
-		if t == direction {
-			return true
-		}
-	}
-	return false
 }

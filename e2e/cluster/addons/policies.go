@@ -96,7 +96,7 @@ func (w *writer) direction(p *corev1.Pod, policies []*networkingv1.NetworkPolicy
 	var of []*networkingv1.NetworkPolicy
 	for _, policy := range policies {
 		s, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
-		if policy.Namespace == p.Namespace && isolates(policy, d) && selected(s, err, p.Labels) {
+		if policy.Namespace == p.Namespace && slices.Contains(policy.Spec.PolicyTypes, d) && selected(s, err, p.Labels) {
 			of = append(of, policy)
 		}
 	}
