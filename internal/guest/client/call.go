@@ -97,6 +97,22 @@ func (k *call) answer(resp any) error {
 	return decodeAnswer(f, resp)
 }
 
+// keep reads the response of a call for a connection. The caller's context then no longer applies to the call. If keep
+// or check fails, it ends the call.
+func (k *call) keep(resp any, check func() error) error {
+	err := k.answer(resp)
+	if err == nil {
+		err = check()
+	}
+	if err == nil && !k.stop() {
+		err = k.ctx.Err()
+	}
+	if err != nil {
+		k.end()
+	}
+	return err
+}
+
 func decodeAnswer(f wire.Frame, resp any) error {
 	if f.Kind != wire.KindAnswer {
 		return protocolErrorf("frame kind %d instead of an answer", f.Kind)

@@ -84,7 +84,8 @@ func readHello(link *hostLink) (wire.Hello, error) {
 	var hello wire.Hello
 	f, err := wire.ReadFrame(link, nil)
 	if err != nil {
-		return hello, link.explain(err)
+		link.fail(protocolErrorf("%v", err)) // unless the stream failed
+		return hello, link.reason()
 	}
 	if f.Kind != wire.KindAnswer {
 		return hello, protocolErrorf("frame kind %d instead of a hello", f.Kind)

@@ -31,14 +31,7 @@ func (c *Conn) Dial(ctx context.Context, req wire.DialRequest) (*Dialed, error) 
 	}
 	d := &Dialed{peerConn: &peerConn{call: k}}
 	var res wire.Dialed
-	if err = k.answer(&res); err == nil {
-		err = d.addresses(&res)
-	}
-	if err == nil && !k.stop() { // ctx no longer applies to the connection
-		err = ctx.Err()
-	}
-	if err != nil {
-		k.end()
+	if err := k.keep(&res, func() error { return d.addresses(&res) }); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -98,16 +98,6 @@ func (l *hostLink) reason() error {
 	return l.cause
 }
 
-// explain returns the recorded reason, or err if none was recorded.
-func (l *hostLink) explain(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cause != nil {
-		return l.cause
-	}
-	return protocolErrorf("%v", err)
-}
-
 // checkFrame validates a header of the multiplexer before the multiplexer reads it. A guest agent may only answer. It
 // must not open streams or send ping requests, because each of them would use the host's memory.
 func checkFrame(head []byte) error {

@@ -118,22 +118,15 @@ func (l *Listener) accept() (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Peer{}
-	if err = k.answer(&p.Accepted); err == nil {
-		err = checkAccepted(l.network, &p.Accepted)
-	}
-	if err == nil && !k.stop() { // the listener's context no longer applies
-		err = l.ctx.Err()
+	p := &Peer{peerConn: &peerConn{call: k}}
+	err = k.keep(&p.Accepted, func() error { return checkAccepted(l.network, &p.Accepted) })
+	var refused *wire.Error
+	if errors.As(err, &refused) && refused.Code == wire.CodeNotFound {
+		err = ErrNotListening
 	}
 	if err != nil {
-		k.end()
-		var refused *wire.Error
-		if errors.As(err, &refused) && refused.Code == wire.CodeNotFound {
-			err = ErrNotListening
-		}
 		return nil, err
 	}
-	p.peerConn = &peerConn{call: k}
 	return p, nil
 }
 

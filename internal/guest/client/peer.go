@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,18 +126,17 @@ func (c *peerConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	done := 0
-	for done < len(p) && c.writeErr == nil {
-		n := min(len(p)-done, wire.MaxData)
-		c.buf = wire.AppendData(c.buf[:0], wire.ChanConn, p[done:done+n])
+	for part := range slices.Chunk(p, wire.MaxData) {
+		if c.writeErr != nil {
+			return done, c.writeErr
+		}
+		c.buf = wire.AppendData(c.buf[:0], wire.ChanConn, part)
 		if err := c.send(c.buf); err != nil {
 			return done, err
 		}
-		done += n
+		done += len(part)
 	}
-	if len(p) == 0 || done == len(p) {
-		return done, nil
-	}
-	return done, c.writeErr
+	return done, nil
 }
 
 // CloseWrite ends the direction to the command.
@@ -146,12 +146,11 @@ func (c *peerConn) CloseWrite() error {
 	if c.writeErr != nil {
 		return c.writeErr
 	}
-	err := c.send(wire.AppendEOF(nil, wire.ChanConn))
-	c.buf = nil
-	if c.writeErr == nil {
-		c.writeErr = net.ErrClosed
+	if err := c.send(wire.AppendEOF(nil, wire.ChanConn)); err != nil {
+		return err
 	}
-	return err
+	c.buf, c.writeErr = nil, net.ErrClosed
+	return nil
 }
 
 // send sends a frame. If only a part was sent, later writes fail. The caller must hold writing.
