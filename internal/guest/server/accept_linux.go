@@ -57,9 +57,7 @@ func (sv *service) again(c *serviceConn) {
 	if c == nil {
 		return
 	}
-	sv.mu.Lock()
-	sv.waiting++
-	sv.mu.Unlock()
+	sv.countWaiting(1)
 	go sv.offer(c)
 }
 
@@ -143,23 +141,19 @@ func (h *carrier) fromHost() {
 
 func (h *carrier) frames() {
 	var buf []byte
-	ended, refused := false, false
 	for {
 		f, err := wire.ReadFrame(h.r, buf)
 		conn := h.conn.Load()
-		if err != nil || conn == nil || ended || f.Channel != wire.ChanConn {
+		if err != nil || conn == nil || closed(h.hostEnd) || f.Channel != wire.ChanConn {
 			return
 		}
 		if f.Kind == wire.KindEOF {
-			ended = true
 			closeWrite(*conn)
 			close(h.hostEnd)
 			continue
 		}
-		if !refused {
-			if refused = h.write(*conn, f.Body) != nil; refused {
-				close(h.refused)
-			}
+		if !closed(h.refused) && h.write(*conn, f.Body) != nil {
+			close(h.refused)
 		}
 		if cap(f.Body) > cap(buf) {
 			buf = f.Body[:0]

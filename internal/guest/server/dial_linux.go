@@ -98,9 +98,7 @@ func dialError(target netip.AddrPort, err error) error {
 // close closes a connection. If the host disconnected without ending the direction, the data may be incomplete. The
 // reader must not treat incomplete data as complete, so close resets the connection.
 func (h *carrier) close(conn *net.TCPConn) {
-	select {
-	case <-h.hostEnd:
-	default:
+	if !closed(h.hostEnd) {
 		_ = conn.SetLinger(0) // fails if the connection is closed
 	}
 	_ = conn.Close() // no data can be lost

@@ -250,7 +250,7 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 		e.out.Note(want.Note)
 	}
 	e.finish(end, state, leaked, want)
-	e.s.execs.ended(e) // first, so that waiters see that no command is running
+	e.s.execs.ended() // first, so that waiters see that no command is running
 	close(e.ended)
 }
 

@@ -188,7 +188,7 @@ func (sv *service) offer(c *serviceConn) {
 	sv.mu.Lock()
 	late := time.After(sv.wait)
 	sv.mu.Unlock()
-	defer sv.stopWaiting()
+	defer sv.countWaiting(-1)
 	var hungUp <-chan struct{}
 	hungUp, c.unwatch = watchHangup(c.Conn)
 	select {
@@ -218,10 +218,10 @@ func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
 	}
 }
 
-func (sv *service) stopWaiting() {
+func (sv *service) countWaiting(by int) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	sv.waiting--
+	sv.waiting += by
 }
 
 // end closes a connection and removes it from the counts.
@@ -230,9 +230,8 @@ func (c *serviceConn) end() {
 	c.sv.mu.Lock()
 	defer c.sv.mu.Unlock()
 	c.sv.open--
-	if n := c.sv.ofExec[c.who.ExecID]; n > 1 {
-		c.sv.ofExec[c.who.ExecID] = n - 1
-	} else {
+	c.sv.ofExec[c.who.ExecID]--
+	if c.sv.ofExec[c.who.ExecID] <= 0 { // negative for TCP, which does not count
 		delete(c.sv.ofExec, c.who.ExecID)
 	}
 }

@@ -68,8 +68,9 @@ func (r *registry) find(tag uint64) *execution {
 	return nil
 }
 
-// ended records that e has ended. It removes the oldest ended commands, and output that exceeds the budget.
-func (r *registry) ended(e *execution) {
+// ended records the end of a command, before the command is final. It removes the oldest ended commands, and output
+// over the budget.
+func (r *registry) ended() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running--
@@ -77,7 +78,7 @@ func (r *registry) ended(e *execution) {
 	r.lastEnd = time.Now()
 	r.order = slices.DeleteFunc(r.order, func(old *execution) bool {
 		many := r.finished > maxFinished
-		if !old.final() || old == e || !many && !r.budget.Exceeded() {
+		if !old.final() || !many && !r.budget.Exceeded() {
 			return false
 		}
 		old.forget()
@@ -124,7 +125,7 @@ func (r *registry) get(id string) (*execution, error) {
 func (r *registry) all() []*execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]*execution(nil), r.order...)
+	return slices.Clone(r.order)
 }
 
 // active returns the number of running commands.

@@ -17,36 +17,33 @@ import (
 // handler handles one request.
 type handler func(*Server, *request) error
 
-// operations lists the guest agent's requests.
-var operations = []struct {
-	op    wire.Op
-	serve handler
-}{
-	{wire.OpHealth, (*Server).handleHealth},
-	{wire.OpRun, decoded((*Server).handleRun)},
-	{wire.OpAttach, decoded((*Server).handleAttach)},
-	{wire.OpRead, decoded((*Server).handleRead)},
-	{wire.OpWait, decoded((*Server).handleWait)},
-	{wire.OpStdin, decoded((*Server).handleStdin)},
-	{wire.OpKill, decoded((*Server).handleKill)},
-	{wire.OpKillAll, (*Server).handleKillAll},
-	{wire.OpExecs, (*Server).handleExecs},
-	{wire.OpFileGet, onFiles((*files.Service).Get)},
-	{wire.OpFilePut, onFiles((*files.Service).Put)},
-	{wire.OpList, onFiles((*files.Service).List)},
-	{wire.OpStat, onFiles((*files.Service).Stat)},
-	{wire.OpRemove, onFiles((*files.Service).Remove)},
-	{wire.OpMkdir, onFiles((*files.Service).Mkdir)},
-	{wire.OpRename, onFiles((*files.Service).Rename)},
-	{wire.OpDigest, onFiles((*files.Service).Digest)},
-	{wire.OpTerminal, decoded((*Server).handleTerminal)},
-	{wire.OpJoin, decoded((*Server).handleJoin)},
-	{wire.OpResize, decoded((*Server).handleResize)},
-	{wire.OpListen, decoded((*Server).handleListen)},
-	{wire.OpAccept, decoded((*Server).handleAccept)},
-	{wire.OpDeadline, decoded((*Server).handleDeadline)},
-	{wire.OpDial, decoded((*Server).handleDial)},
-	{wire.OpClaim, decoded((*Server).handleClaim)},
+// operations contains the handlers of all requests.
+var operations = map[wire.Op]handler{
+	wire.OpHealth:   (*Server).handleHealth,
+	wire.OpRun:      decoded((*Server).handleRun),
+	wire.OpAttach:   decoded((*Server).handleAttach),
+	wire.OpRead:     decoded((*Server).handleRead),
+	wire.OpWait:     decoded((*Server).handleWait),
+	wire.OpStdin:    decoded((*Server).handleStdin),
+	wire.OpKill:     decoded((*Server).handleKill),
+	wire.OpKillAll:  (*Server).handleKillAll,
+	wire.OpExecs:    (*Server).handleExecs,
+	wire.OpFileGet:  onFiles((*files.Service).Get),
+	wire.OpFilePut:  onFiles((*files.Service).Put),
+	wire.OpList:     onFiles((*files.Service).List),
+	wire.OpStat:     onFiles((*files.Service).Stat),
+	wire.OpRemove:   onFiles((*files.Service).Remove),
+	wire.OpMkdir:    onFiles((*files.Service).Mkdir),
+	wire.OpRename:   onFiles((*files.Service).Rename),
+	wire.OpDigest:   onFiles((*files.Service).Digest),
+	wire.OpTerminal: decoded((*Server).handleTerminal),
+	wire.OpJoin:     decoded((*Server).handleJoin),
+	wire.OpResize:   decoded((*Server).handleResize),
+	wire.OpListen:   decoded((*Server).handleListen),
+	wire.OpAccept:   decoded((*Server).handleAccept),
+	wire.OpDeadline: decoded((*Server).handleDeadline),
+	wire.OpDial:     decoded((*Server).handleDial),
+	wire.OpClaim:    decoded((*Server).handleClaim),
 }
 
 // decoded returns a handler. It decodes the request's message.
@@ -104,24 +101,18 @@ func (s *Server) serveStream(r *request) {
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return
 	}
-	serve := unknown
-	for _, o := range operations {
-		if o.op == r.op {
-			serve = o.serve
-		}
-	}
-	if err != nil {
+	serve := operations[r.op]
+	switch {
+	case err != nil:
 		err = wire.Errorf(wire.CodeInvalid, "%v", err)
-	} else {
+	case serve == nil:
+		err = wire.Errorf(wire.CodeUnsupported, "unknown request %.40q", r.op)
+	default:
 		err = serve(s, r)
 	}
 	if err != nil {
 		r.fail(err)
 	}
-}
-
-func unknown(_ *Server, r *request) error {
-	return wire.Errorf(wire.CodeUnsupported, "unknown request %.40q", r.op)
 }
 
 func (r *request) read() error {

@@ -22,13 +22,11 @@ const (
 	startPatience = 10 * time.Second
 )
 
-func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: wire.SocketName, Net: "unix"} }
-
 // ServeSocket serves hosts connecting through Connect or from the host into the sandbox's network namespace. Each host
 // has a separate session. ServeSocket returns when the listener fails. The guest agent must be the init process of its
 // PID namespace.
 func (s *Server) ServeSocket() error {
-	ln, err := net.ListenUnix("unix", socketAddr())
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: wire.SocketName, Net: "unix"})
 	if err != nil {
 		return err
 	}
