@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -44,16 +45,16 @@ func overlayBegun(root string) int64 {
 func mountedFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} }
 
 // measure returns the size of the layer. The caller must hold looking.
-func (l *layer) measure(root *os.File, limit Limit, quit <-chan struct{}) (found usage, blind bool) {
+func (l *layer) measure(ctx context.Context, root *os.File, limit Limit) (found usage, blind bool) {
 	if l.since == 0 && !l.begun {
-		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), nil, quit) // no limit; inaccessible files are the image's
+		l.base, _ = measure(ctx, root, Limit{}, 0, mountedFiles(), nil) // no limit; inaccessible files are the image's
 	}
 	l.begun = true
 	limit.Bytes += l.base.bytes
 	if limit.Files > 0 {
 		limit.Files += l.base.files
 	}
-	found, blind = measure(root, limit, l.since, mountedFiles(), nil, quit)
+	found, blind = measure(ctx, root, limit, l.since, mountedFiles(), nil)
 	return usage{max(0, found.bytes-l.base.bytes), max(0, found.files-l.base.files)}, blind
 }
 

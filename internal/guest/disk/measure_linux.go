@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ type scan struct {
 	since int64               // skips entries without changes since this time, in Unix nanoseconds; 0 counts all
 	most  int64               // maximum number of entries to count
 	twice map[FileID]struct{} // counted files with several names or mounted by an engine
-	quit  <-chan struct{}
+	ctx   context.Context
 	grown *growth // nil for layers
 	buf   []byte
 	blind bool // commands prevented access to a part of the tree
@@ -46,10 +47,11 @@ type FileID struct{ dev, ino uint64 }
 func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
 // measure returns the disk space of the tree, plus the space of deleted open files. If commands prevent access to the
-// tree, blind is true and the tree counts as over the limit. If quit is closed during the scan, the result is
+// tree, blind is true and the tree counts as over the limit. If ctx ends during the scan, the result is
 // meaningless. For since and grown, see scan. For mounted, see scan.addMounted.
-func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth, quit <-chan struct{}) (found usage, blind bool) {
-	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, grown: grown, buf: make([]byte, 1<<13)}
+func measure(ctx context.Context, dir *os.File, l Limit, since int64, mounted []string, grown *growth) (found usage, blind bool) {
+	s := &scan{ctx: ctx, uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, grown: grown,
+		buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
 		s.most = 2 * l.most().Files
 	}
@@ -74,7 +76,7 @@ func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth
 
 // walk adds the entries of d.
 func (s *scan) walk(d *level) {
-	for s.files <= s.most && !closed(s.quit) {
+	for s.files <= s.most && s.ctx.Err() == nil {
 		n, err := unix.ReadDirent(d.fd, s.buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -86,16 +88,6 @@ func (s *scan) walk(d *level) {
 		for _, name := range names {
 			s.entry(d, name)
 		}
-	}
-}
-
-// closed reports whether c is closed.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

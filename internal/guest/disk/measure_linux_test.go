@@ -47,7 +47,7 @@ func scanOf(t *testing.T, dir string) (*scan, *level) {
 	f, err := os.Open(dir)
 	must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
-	s := &scan{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[FileID]struct{}{}, buf: make([]byte, 1<<13)}
+	s := &scan{ctx: t.Context(), uid: uint32(os.Getuid()), most: 1 << 40, twice: map[FileID]struct{}{}, buf: make([]byte, 1<<13)}
 	s.dev = device(t, dir)
 	return s, &level{fd: int(f.Fd())}
 }
@@ -104,7 +104,7 @@ func TestMeasureClosedRoot(t *testing.T) {
 	write(t, filepath.Join(dir, "f"))
 	for _, m := range []os.FileMode{0, 0o311, 0o644} {
 		must(t, os.Chmod(dir, m))
-		if found, blind := measure(f, Limit{Bytes: 1 << 40}, 0, nil, nil, nil); found.files < 1 || blind || mode(t, dir) != m {
+		if found, blind := measure(t.Context(), f, Limit{Bytes: 1 << 40}, 0, nil, nil); found.files < 1 || blind || mode(t, dir) != m {
 			t.Errorf("mode %o: %+v, %t, afterwards %o", m, found, blind, mode(t, dir))
 		}
 	}
@@ -118,7 +118,7 @@ func TestMeasureNothing(t *testing.T) {
 	must(t, err)
 	_ = f.Close()
 	l := Limit{Bytes: 5}
-	if found, blind := measure(f, l, 0, nil, nil, nil); !blind || !l.over(found) {
+	if found, blind := measure(t.Context(), f, l, 0, nil, nil); !blind || !l.over(found) {
 		t.Errorf("%+v, %t", found, blind)
 	}
 }

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -69,9 +70,10 @@ type Quota struct {
 	stop  func()      // kills every command
 	busy  func() bool // reports whether a command or a remaining process of a command is running
 	kick  chan struct{}
-	quit  chan struct{}
 	first chan struct{} // closed after the first scan
 	done  chan struct{}
+	ctx   context.Context // ends with close
+	end   context.CancelFunc
 
 	ticking atomic.Bool // the watch goroutine will call busy next
 
@@ -99,7 +101,9 @@ func NewQuota(dir string, over *layer, l Limit, stop func(), busy func() bool) (
 	if l.Bytes <= 0 {
 		return nil, nil //nolint:nilnil // nil means no limit
 	}
-	q := &Quota{limit: l, dir: dir, layer: over, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), first: make(chan struct{}), done: make(chan struct{})}
+	q := &Quota{limit: l, dir: dir, layer: over, stop: stop, busy: busy, kick: make(chan struct{}, 1),
+		first: make(chan struct{}), done: make(chan struct{})}
+	q.ctx, q.end = context.WithCancel(context.Background())
 	q.floor = usage{l.Bytes, l.Files}
 	if !l.Watched {
 		close(q.first)
@@ -115,14 +119,15 @@ func NewQuota(dir string, over *layer, l Limit, stop func(), busy func() bool) (
 }
 
 func (q *Quota) close() {
-	if q != nil {
-		close(q.quit)
-		<-q.done
-		if q.root != nil {
-			q.looking.Lock()
-			defer q.looking.Unlock()
-			_ = q.root.Close() // only read
-		}
+	if q == nil {
+		return
+	}
+	q.end()
+	<-q.done
+	if q.root != nil {
+		q.looking.Lock()
+		defer q.looking.Unlock()
+		_ = q.root.Close() // only read
 	}
 }
 
@@ -138,7 +143,7 @@ func (q *Quota) watch() {
 			q.ticking.Store(true)
 		}
 		select {
-		case <-q.quit:
+		case <-q.ctx.Done():
 			return
 		case <-q.kick:
 			q.ticking.Store(false)
@@ -197,14 +202,14 @@ func (q *Quota) look() {
 	q.mu.Lock()
 	own := q.wrote
 	q.mu.Unlock()
-	if closed(q.quit) {
+	if q.ctx.Err() != nil {
 		return
 	}
 	found, blind := q.measure()
 	if blind { // maybe a rollback replaced the tree; hidden files stay hidden
 		found, blind = q.measure()
 	}
-	if !closed(q.quit) && q.take(found, own, begun, free, blind) {
+	if q.ctx.Err() == nil && q.take(found, own, begun, free, blind) {
 		q.stop()
 		q.cut()
 	}
@@ -214,9 +219,9 @@ func (q *Quota) look() {
 func (q *Quota) measure() (found usage, blind bool) {
 	if q.layer == nil {
 		q.growth.now, q.growth.grown = map[FileID]int64{}, nil
-		return measure(q.root, q.limit, 0, nil, &q.growth, q.quit)
+		return measure(q.ctx, q.root, q.limit, 0, nil, &q.growth)
 	}
-	return q.layer.measure(q.root, q.limit, q.quit)
+	return q.layer.measure(q.ctx, q.root, q.limit)
 }
 
 // take records the result of a scan and reports whether commands must be killed. This is the case if the limit is
@@ -372,7 +377,7 @@ func (q *Quota) untouched() bool {
 func (q *Quota) quick() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return closed(q.first) && q.cost <= quotaQuick
+	return q.cost <= quotaQuick
 }
 
 // Reserve reserves space for a write of the guest agent. The caller must call release after the write has succeeded or
@@ -401,7 +406,7 @@ func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 func (q *Quota) tryReserve(want usage) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.limit.over(q.found.plus(q.wrote).plus(q.open).plus(want)) {
+	if q.limit.over(q.used().plus(want)) {
 		return false
 	}
 	q.open = q.open.plus(want)
@@ -409,6 +414,8 @@ func (q *Quota) tryReserve(want usage) bool {
 }
 
 func (q *Quota) refusal() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	u := q.used()
 	if q.layer != nil {
 		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside %s, where the limit is %d KiB, in %d of at most %d files: "+
@@ -418,9 +425,5 @@ func (q *Quota) refusal() error {
 		"in %d of at most %d files; delete some", u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
 }
 
-// used returns the known usage.
-func (q *Quota) used() usage {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.found.plus(q.wrote).plus(q.open)
-}
+// used returns the known usage. The caller must hold mu.
+func (q *Quota) used() usage { return q.found.plus(q.wrote).plus(q.open) }

@@ -18,7 +18,7 @@ func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 	must(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	limit.Watched = true
-	q := &Quota{limit: limit, dir: dir, layer: over, root: root, stop: func() {}, kick: make(chan struct{}, 1), first: make(chan struct{})}
+	q := &Quota{limit: limit, dir: dir, layer: over, root: root, stop: func() {}, kick: make(chan struct{}, 1), first: make(chan struct{}), ctx: t.Context()}
 	q.floor = usage{limit.Bytes, limit.Files}
 	q.look()
 	close(q.first)
