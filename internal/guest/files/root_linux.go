@@ -64,8 +64,6 @@ func reopen(dir string) error {
 	return unix.Chmod(proc.FDPath(fd), st.Mode&0o7777|0o700)
 }
 
-func (r *root) close() error { return r.Root.Close() }
-
 // rel converts the path of a request to a path below the root. "." is the root. An absolute path must be inside the
 // root. rel resolves ".." lexically, before any link. The result does not depend on the request type.
 func (r *root) rel(p string) (string, error) {

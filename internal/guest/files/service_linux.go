@@ -57,9 +57,9 @@ func (s *Service) AddScratch(dir string, fits func(int64) error) error {
 // Close closes the roots.
 func (s *Service) Close() error {
 	if s.scratch != nil {
-		return errors.Join(s.root.close(), s.scratch.close())
+		return errors.Join(s.root.Close(), s.scratch.Close())
 	}
-	return s.root.close()
+	return s.root.Close()
 }
 
 // locate returns the root of a request's path, and the path below this root. Relative paths are in the workspace.

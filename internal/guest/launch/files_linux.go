@@ -106,10 +106,10 @@ func setUser(cfg *Config) error {
 			return failed(IsolationUser, "giving up groups", e)
 		}
 	}
-	return become1(cfg.Owner)
+	return changeUser(cfg.Owner)
 }
 
-func become1(id ID) error {
+func changeUser(id ID) error {
 	g, u := uintptr(id.GID), uintptr(id.UID)
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, g, g, g); e != 0 {
 		return failed(IsolationUser, "changing the group", e)
@@ -205,22 +205,12 @@ func makeParent(p string) error {
 }
 
 func writeNew(f File) error {
-	fd, err := unix.Open(below(f.Path), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, f.Mode)
+	out, err := os.OpenFile(below(f.Path), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, os.FileMode(f.Mode))
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeAll(fd, f.Data), unix.Close(fd))
-}
-
-func writeAll(fd int, b []byte) error {
-	for len(b) > 0 {
-		n, err := unix.Write(fd, b)
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
+	_, err = out.Write(f.Data)
+	return errors.Join(err, out.Close())
 }
 
 func mount(m Mount) error {
@@ -258,7 +248,7 @@ func restrict(cfg *Config) error {
 		}
 	}
 	for _, p := range cfg.Readonly {
-		if err := bindReadonly(p, p); err != nil {
+		if err := bindReadonly(p); err != nil {
 			return failed(IsolationProc, "closing "+p, err)
 		}
 	}
@@ -274,9 +264,9 @@ func restrict(cfg *Config) error {
 	return failed(IsolationFiles, "making the root read-only", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
 }
 
-// bindReadonly mounts from on to, read-only.
-func bindReadonly(from, to string) error {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+// bindReadonly mounts a path over itself, read-only.
+func bindReadonly(p string) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -288,7 +278,7 @@ func bindReadonly(from, to string) error {
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		return err
 	}
-	return unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return unix.MoveMount(fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 // mask hides a file behind the null device, or a directory behind an empty directory. Missing files need no mask; they

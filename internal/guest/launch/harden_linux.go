@@ -80,7 +80,7 @@ func dropCapabilities(user ID) error {
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
 		return failed(IsolationCapabilities, "locking the secure bits", err)
 	}
-	if err := become1(user); err != nil {
+	if err := changeUser(user); err != nil {
 		return err
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -64,7 +64,7 @@ func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *sysc
 	if err != nil {
 		return err
 	}
-	err = setLimits(p.PID, limits, s.protection.key)
+	err = setLimits(p.PID, limits, s.key)
 	if traced {
 		err = errors.Join(err, letGo(p.PID))
 	}

@@ -42,21 +42,19 @@ type Spawner struct {
 	reaper  *reaper
 	null    int // standard input of commands without input
 
-	tracing    chan struct{} // held while the limits of a command are set
-	protection *Protection
-	oom        *os.File  // written with forking held; has the guest agent's score except during a fork
-	score      [2]string // score of the guest agent, and score of child processes
+	tracing chan struct{} // held while the limits of a command are set
+	oom     *os.File      // written with forking held; has the guest agent's score except during a fork
+	score   [2]string     // score of the guest agent, and score of child processes
 }
 
 // NewSpawner returns a Spawner.
 func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
-	t := newTracker(p)
 	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) // every container runtime creates this file
 	if err != nil {
 		return nil, os.NewSyscallError("/dev/null", err)
 	}
-	return &Spawner{workdir: workdir, reaper: newReaper(reapAll), tracker: t, null: null,
-		tracing: make(chan struct{}, tracers), protection: p, oom: p.score, score: oomScores(p.score)}, nil
+	return &Spawner{workdir: workdir, reaper: newReaper(reapAll), tracker: newTracker(p), null: null,
+		tracing: make(chan struct{}, tracers), oom: p.score, score: oomScores(p.score)}, nil
 }
 
 // oomScores returns the guest agent's initial score, below which it could not lower the score again, and the score of

@@ -150,19 +150,16 @@ func (s *StreamInput) run() {
 		s.mu.Unlock()
 		s.in.Write(data, nil)
 		spare = data
-		if eof && cut {
-			return
-		}
 		if eof {
-			break
+			if !cut && !s.keep {
+				s.in.Close()
+			}
+			return
 		}
 		if taken += len(data); taken >= creditBatch {
 			s.credit(taken)
 			taken = 0
 		}
-	}
-	if !s.keep {
-		s.in.Close()
 	}
 }
 

@@ -196,18 +196,14 @@ func AllPIDs() []int {
 		return nil
 	}
 	defer d.Close()
+	names, _ := d.Readdirnames(-1) // the names before an error
 	var pids []int
-	for {
-		names, err := d.Readdirnames(256)
-		for _, n := range names {
-			if pid, err := strconv.Atoi(n); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-		if err != nil {
-			return pids
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil {
+			pids = append(pids, pid)
 		}
 	}
+	return pids
 }
 
 // readProc reads /proc/PID/stat. It returns false if the process has exited or is a zombie. A process whose first
