@@ -41,7 +41,8 @@ func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 		return 0, fmt.Errorf("the interpreter does not answer: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // the process exits
-	if err := json.NewEncoder(conn).Encode(map[string]string{"exec": os.Getenv("WORKCELL_EXEC"), "code": string(code)}); err != nil {
+	program := map[string]string{"exec": os.Getenv("WORKCELL_EXEC"), "code": string(code)}
+	if err := json.NewEncoder(conn).Encode(program); err != nil {
 		return 0, err
 	}
 	status, err := relay(conn, out, errs)

@@ -116,7 +116,8 @@ func lower(resource int, to uint64) error {
 
 // tools runs the tools command, with which code in the sandbox calls host tools from a shell.
 func tools(args []string) int {
-	c := &toolsCommand{in: os.Stdin, out: os.Stdout, err: os.Stderr, address: os.Getenv(toolsVariable), trace: os.Getenv("TRACEPARENT")}
+	c := &toolsCommand{in: os.Stdin, out: os.Stdout, err: os.Stderr, address: os.Getenv(toolsVariable),
+		trace: os.Getenv("TRACEPARENT")}
 	return c.run(args)
 }
 

@@ -137,7 +137,8 @@ func (c *toolsCommand) list(want func(listedTool) bool) error {
 		}
 	}
 	if !found {
-		return &toolFailure{Code: "not_found", Message: fmt.Sprintf("no match among %d tools", len(all)), Remediation: "tools ls lists all."}
+		return &toolFailure{Code: "not_found", Message: fmt.Sprintf("no match among %d tools", len(all)),
+			Remediation: "tools ls lists all."}
 	}
 	return nil
 }
@@ -198,8 +199,9 @@ func (c *toolsCommand) call(name string, args []string) error {
 	if *save != "" {
 		meta[wire.MetaSave] = *save
 	}
+	params := map[string]any{"name": mcpName(name), "arguments": json.RawMessage(input)}
 	var a toolAnswer
-	if err := c.request("tools/call", map[string]any{"name": mcpName(name), "arguments": json.RawMessage(input)}, meta, end, &a); err != nil {
+	if err := c.request("tools/call", params, meta, end, &a); err != nil {
 		return err
 	}
 	return c.print(a, *save != "")

@@ -79,7 +79,8 @@ func (c *toolsCommand) request(method string, params, meta map[string]any, end t
 	case err == nil || errors.As(err, &failure):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &toolFailure{Code: "timeout", Message: "no answer within --timeout", Remediation: "Pass a larger --timeout, or do less in a call."}
+		return &toolFailure{Code: "timeout", Message: "no answer within --timeout",
+			Remediation: "Pass a larger --timeout, or do less in a call."}
 	}
 	return &toolFailure{Code: "unavailable", Message: "lost the connection to the host during the call: " + err.Error(),
 		Remediation: "Find out whether the call took effect before repeating it.", OutcomeUnknown: true}
@@ -88,7 +89,8 @@ func (c *toolsCommand) request(method string, params, meta map[string]any, end t
 // connect returns a connection on which the host has answered.
 func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 	if !strings.HasPrefix(c.address, "@") {
-		return nil, &toolFailure{Code: "unavailable", Message: "this command has no host tools", Remediation: "Continue without them, and mention it in the answer."}
+		return nil, &toolFailure{Code: "unavailable", Message: "this command has no host tools",
+			Remediation: "Continue without them, and mention it in the answer."}
 	}
 	until := time.Now().Add(toolPatience)
 	own := !end.IsZero() && end.Before(until)
@@ -105,7 +107,8 @@ func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 		case own:
 			return nil, &toolFailure{Code: "timeout", Message: "could not reach the host within --timeout", Retryable: true}
 		default:
-			return nil, &toolFailure{Code: "unavailable", Message: "cannot reach the host: " + err.Error(), Remediation: "Try again later.", Retryable: true}
+			return nil, &toolFailure{Code: "unavailable", Message: "cannot reach the host: " + err.Error(),
+				Remediation: "Try again later.", Retryable: true}
 		}
 	}
 }

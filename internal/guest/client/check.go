@@ -19,7 +19,8 @@ func checkStatus(id string, st *wire.ExecStatus) error {
 		return protocolErrorf("answer about another exec")
 	}
 	switch st.State {
-	case wire.ExecRunning, wire.ExecCompleted, wire.ExecTimedOut, wire.ExecKilled, wire.ExecOOMKilled, wire.ExecQuotaKilled:
+	case wire.ExecRunning, wire.ExecCompleted, wire.ExecTimedOut, wire.ExecKilled, wire.ExecOOMKilled,
+		wire.ExecQuotaKilled:
 	default:
 		return protocolErrorf("unknown exec state")
 	}
@@ -111,7 +112,8 @@ func checkDigests(req *wire.DigestRequest, res *wire.DigestResult) error {
 		return protocolErrorf("%d digests of %d paths", len(res.Digests), len(req.Paths))
 	}
 	for _, d := range res.Digests {
-		if len(d.SHA256) != 0 && len(d.SHA256) != sha256.Size || len(d.Target) > maxLinkTarget || bytes.IndexByte(d.Target, 0) >= 0 {
+		if len(d.SHA256) != 0 && len(d.SHA256) != sha256.Size || len(d.Target) > maxLinkTarget ||
+			bytes.IndexByte(d.Target, 0) >= 0 {
 			return protocolErrorf("digest out of range")
 		}
 	}

@@ -46,7 +46,9 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 // discards the output. A slow writer blocks the command. Standard input comes from stdin; nil means no input. If ctx
 // ends first, the command and all its child processes are killed. Attach may return while a Read of stdin is in
 // progress.
-func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
+func (c *Conn) Attach(
+	ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer,
+) (wire.RunResult, error) {
 	req.StdinStream = stdin != nil
 	return c.live(ctx, wire.OpAttach, &req, &req, stdin, stdout, stderr)
 }
@@ -56,12 +58,16 @@ func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader,
 // slow writer blocks it. If ctx or stdin ends first, the command keeps running. The guest agent kills it when no host
 // was connected to the terminal for req.TimeoutMillis. Terminal may return while a Read of stdin is in progress. If
 // another host joins the terminal, Terminal returns ErrTakenOver.
-func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+func (c *Conn) Terminal(
+	ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer,
+) (wire.RunResult, error) {
 	return c.live(ctx, wire.OpTerminal, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
 }
 
 // Join connects to the terminal of a command, like Terminal. It first shows a part of the earlier output.
-func (c *Conn) Join(ctx context.Context, req wire.TerminalRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+func (c *Conn) Join(
+	ctx context.Context, req wire.TerminalRequest, stdin io.Reader, stdout io.Writer,
+) (wire.RunResult, error) {
 	return c.live(ctx, wire.OpJoin, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
 }
 
@@ -71,7 +77,9 @@ func (c *Conn) Resize(ctx context.Context, req wire.TerminalRequest) error {
 }
 
 // live sends a request with live output and waits for the response, which must match want.
-func (c *Conn) live(ctx context.Context, op wire.Op, req any, want *wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
+func (c *Conn) live(
+	ctx context.Context, op wire.Op, req any, want *wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer,
+) (wire.RunResult, error) {
 	k, err := c.open(ctx, op, req)
 	if err != nil {
 		return wire.RunResult{}, err

@@ -153,8 +153,9 @@ func checkAddress(network, address string) error {
 // has none.
 func checkAccepted(network string, a *wire.Accepted) error {
 	known := wire.ValidExecID(a.ExecID) && a.PID > 0
-	nobody := a.ExecID == "" && a.PID == 0 && a.Program == ""
-	if !connID.MatchString(a.ConnID) || !program.MatchString(a.Program) || network == "unix" && !known || network == "tcp" && !nobody {
+	unknown := a.ExecID == "" && a.PID == 0 && a.Program == ""
+	if !connID.MatchString(a.ConnID) || !program.MatchString(a.Program) ||
+		network == "unix" && !known || network == "tcp" && !unknown {
 		return protocolErrorf("connection without identity")
 	}
 	return nil

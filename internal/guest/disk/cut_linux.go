@@ -84,7 +84,8 @@ func (q *Quota) cut() {
 	q.found = found
 	q.floor.bytes = max(found.bytes, q.limit.Bytes)
 	if n := len(names); n > 0 {
-		q.note = "[workcell: workspace limit exceeded, so these files were truncated: " + strings.Join(names[:min(n, cutNames)], ", ")
+		q.note = "[workcell: workspace limit exceeded, so these files were truncated: "
+		q.note += strings.Join(names[:min(n, cutNames)], ", ")
 		if n > cutNames {
 			q.note += " and " + strconv.Itoa(n-cutNames) + " more"
 		}

@@ -34,7 +34,8 @@ func NewLayer(root, workspace string) *layer {
 func overlayBegun(root string) int64 {
 	var fs unix.Statfs_t
 	var st unix.Statx_t
-	if unix.Statfs(root, &fs) != nil || int64(fs.Type) != unix.OVERLAYFS_SUPER_MAGIC || //nolint:unconvert // of 32 bits on some machines
+	//nolint:unconvert // of 32 bits on some machines
+	if unix.Statfs(root, &fs) != nil || int64(fs.Type) != unix.OVERLAYFS_SUPER_MAGIC ||
 		unix.Statx(unix.AT_FDCWD, root, 0, unix.STATX_BTIME, &st) != nil || st.Mask&unix.STATX_BTIME == 0 {
 		return 0
 	}
@@ -93,7 +94,8 @@ type Shortage struct {
 func (q Quotas) Ended(since Marks, cut, failed bool) Shortage {
 	full, stopped := q.Workspace.ended(since.workspace, cut, failed)
 	fullOutside, stoppedOutside := q.Layer.ended(since.layer, cut, failed)
-	return Shortage{full || fullOutside, stopped || stoppedOutside, fullOutside && !full && !stopped, q.Workspace.shortened(since.workspace)}
+	return Shortage{Full: full || fullOutside, Stopped: stopped || stoppedOutside,
+		Outside: fullOutside && !full && !stopped, Note: q.Workspace.shortened(since.workspace)}
 }
 
 // Close stops monitoring.

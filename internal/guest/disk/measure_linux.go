@@ -49,7 +49,9 @@ func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 // measure returns the disk space of the tree, plus the space of deleted open files. If commands prevent access to the
 // tree, blind is true and the tree counts as over the limit. If ctx ends during the scan, the result is
 // meaningless. For since and grown, see scan. For mounted, see scan.addMounted.
-func measure(ctx context.Context, dir *os.File, l Limit, since int64, mounted []string, grown *growth) (found usage, blind bool) {
+func measure(
+	ctx context.Context, dir *os.File, l Limit, since int64, mounted []string, grown *growth,
+) (found usage, blind bool) {
 	s := &scan{ctx: ctx, uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, grown: grown,
 		buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
@@ -119,7 +121,8 @@ func (s *scan) entry(d *level, name string) {
 // mountPoint reports whether the directory of fd is a mount point. Old kernels do not support this query.
 func mountPoint(fd int) bool {
 	var st unix.Statx_t
-	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // open opens a directory, or returns nil. It also opens directories whose mode denies access to their owner, so that
@@ -244,7 +247,8 @@ func (s *scan) addDeleted() {
 		}
 		for _, name := range names {
 			var st unix.Stat_t
-			if unix.Stat(filepath.Join(dir, name), &st) != nil || st.Dev != s.dev || st.Nlink != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			if unix.Stat(filepath.Join(dir, name), &st) != nil || st.Dev != s.dev || st.Nlink != 0 ||
+				st.Mode&unix.S_IFMT != unix.S_IFREG {
 				continue
 			}
 			if _, ok := s.twice[IDOf(&st)]; !ok {

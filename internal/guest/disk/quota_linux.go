@@ -418,8 +418,9 @@ func (q *Quota) refusal() error {
 	defer q.mu.Unlock()
 	u := q.used()
 	if q.layer != nil {
-		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside %s, where the limit is %d KiB, in %d of at most %d files: "+
-			"this sandbox cannot run commands; files in %[2]s can still be read", u.bytes>>10, q.layer.workspace, q.limit.Bytes>>10, u.files, q.limit.Files)
+		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside %s, where the limit is %d KiB, in %d of at most %d "+
+			"files: this sandbox cannot run commands; files in %[2]s can still be read",
+			u.bytes>>10, q.layer.workspace, q.limit.Bytes>>10, u.files, q.limit.Files)
 	}
 	return wire.Errorf(wire.CodeQuota, "not enough space in the workspace: %d KiB of %d KiB are used, "+
 		"in %d of at most %d files; delete some", u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)

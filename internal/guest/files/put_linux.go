@@ -287,7 +287,8 @@ func (d *draft) swap(dir int) error {
 // is reports whether a name in a directory refers to the file.
 func (d *draft) is(dir int, name string) bool {
 	var there, own unix.Stat_t
-	return unix.Fstatat(dir, name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstat(int(d.f.Fd()), &own) == nil && disk.IDOf(&there) == disk.IDOf(&own)
+	return unix.Fstatat(dir, name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		unix.Fstat(int(d.f.Fd()), &own) == nil && disk.IDOf(&there) == disk.IDOf(&own)
 }
 
 // holds reports whether a name in a directory is a regular file with this checksum.

@@ -135,7 +135,8 @@ var errEscapes = errors.New("path escapes from its root")
 func escapes(err error) bool {
 	var errno unix.Errno
 	var answer *wire.Error
-	return err != nil && !errors.As(err, &errno) && !errors.As(err, &answer) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist)
+	return err != nil && !errors.As(err, &errno) && !errors.As(err, &answer) &&
+		!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist)
 }
 
 // follow returns the path below the root to which the links in rel lead, according to the kernel. The last components

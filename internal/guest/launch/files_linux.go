@@ -274,7 +274,9 @@ func bindReadonly(p string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+	attr := unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
+	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		return err
 	}
@@ -289,7 +291,8 @@ func mask(p string) error {
 	switch {
 	case err != nil:
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		err = unix.Mount("tmpfs", p, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555")
+		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		err = unix.Mount("tmpfs", p, "tmpfs", flags, "size=4k,nr_inodes=2,mode=0555")
 	default:
 		err = unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
 	}

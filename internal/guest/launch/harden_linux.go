@@ -43,7 +43,8 @@ func settleScore() error {
 // harden permanently drops all privileges. Each step needs privileges dropped by a later step.
 func harden(cfg *Config) error {
 	// If keyrings are not accessible, the host's keyring cannot be left, but it also cannot be used.
-	if _, _, e := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
+	_, _, e := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+	if e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return failed(IsolationPrivileges, "leaving the host's keyring", e)
 	}
 	if err := dropCapabilities(cfg.User); err != nil {

@@ -79,7 +79,8 @@ func ruleset(r Rules, closed []netip.Prefix, counts bool) []message {
 
 func rule(exprs ...[]byte) message {
 	return message{kind: unix.NFT_MSG_NEWRULE, flags: unix.NLM_F_CREATE | unix.NLM_F_APPEND, attrs: join(
-		str(unix.NFTA_RULE_TABLE, tableName), str(unix.NFTA_RULE_CHAIN, chainName), nest(unix.NFTA_RULE_EXPRESSIONS, exprs...),
+		str(unix.NFTA_RULE_TABLE, tableName), str(unix.NFTA_RULE_CHAIN, chainName),
+		nest(unix.NFTA_RULE_EXPRESSIONS, exprs...),
 	)}
 }
 
@@ -97,8 +98,9 @@ func begins() []byte {
 
 // tooFast matches packets over the rate.
 func tooFast() []byte {
-	return expr("limit", num64(unix.NFTA_LIMIT_RATE, flowRate), num64(unix.NFTA_LIMIT_UNIT, 1), num(unix.NFTA_LIMIT_BURST, flowBurst),
-		num(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS), num(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV))
+	return expr("limit", num64(unix.NFTA_LIMIT_RATE, flowRate), num64(unix.NFTA_LIMIT_UNIT, 1),
+		num(unix.NFTA_LIMIT_BURST, flowBurst), num(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS),
+		num(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV))
 }
 
 // tooMany matches connections over the maximum number. Package unix does not define the attribute names: count, flags,
@@ -121,8 +123,8 @@ func to(p netip.Prefix) []byte {
 // masked applies a mask to the 32 loaded bits.
 func masked(mask []byte) []byte {
 	return expr("bitwise",
-		num(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_LEN, 4),
-		value(unix.NFTA_BITWISE_MASK, mask), value(unix.NFTA_BITWISE_XOR, make([]byte, 4)))
+		num(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1),
+		num(unix.NFTA_BITWISE_LEN, 4), value(unix.NFTA_BITWISE_MASK, mask), value(unix.NFTA_BITWISE_XOR, make([]byte, 4)))
 }
 
 // port matches the destination port of a transport protocol.
@@ -153,7 +155,8 @@ func payload(base, offset, size uint32) []byte {
 }
 
 func equals(data []byte) []byte {
-	return expr("cmp", num(unix.NFTA_CMP_SREG, unix.NFT_REG_1), num(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ), value(unix.NFTA_CMP_DATA, data))
+	return expr("cmp", num(unix.NFTA_CMP_SREG, unix.NFT_REG_1), num(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ),
+		value(unix.NFTA_CMP_DATA, data))
 }
 
 func expr(name string, attrs ...[]byte) []byte {

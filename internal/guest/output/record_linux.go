@@ -23,10 +23,13 @@ type Recorder struct {
 
 // NewRecorder returns the sink of a new command. done must be closed when the command ends. status must return its
 // current status.
-func NewRecorder(req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct{}, status func() wire.ExecStatus) *Recorder {
+func NewRecorder(
+	req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct{}, status func() wire.ExecStatus,
+) *Recorder {
 	r := &Recorder{budget: b, done: done, status: status, ring: newRing()}
+	head, tail := min(max(0, req.HeadBytes), wire.MaxKeep), min(max(0, req.TailBytes), wire.MaxKeep)
 	for i := range r.keep {
-		r.keep[i] = &keeper{headMax: min(max(0, req.HeadBytes), wire.MaxKeep), tailMax: min(max(0, req.TailBytes), wire.MaxKeep)}
+		r.keep[i] = &keeper{headMax: head, tailMax: tail}
 	}
 	if req.Spill {
 		r.spilled[0] = s.plan(req.ExecID, wire.Stdout)

@@ -1,7 +1,6 @@
 package output
 
 import (
-	"cmp"
 	"io/fs"
 	"os"
 	"path"
@@ -107,7 +106,7 @@ func (s *Spiller) findKept() {
 			found = append(found, info)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b fs.FileInfo) int { return cmp.Compare(a.ModTime().UnixNano(), b.ModTime().UnixNano()) })
+	slices.SortStableFunc(found, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
 	for _, info := range found {
 		s.kept = append(s.kept, &spill{s: s, name: path.Join(spillDir, info.Name()), held: info.Size()})
 		s.held += info.Size()

@@ -45,7 +45,8 @@ func dirError(err error, dir string) error {
 	case errors.Is(err, unix.EACCES):
 		return launchFail(launchBadDir, "permission denied to enter the directory %q", dir)
 	case errors.Is(err, unix.ELOOP):
-		return launchFail(launchBadDir, "the directory %q is not allowed: it leads through too many links or through /proc", dir)
+		return launchFail(launchBadDir,
+			"the directory %q is not allowed: it leads through too many links or through /proc", dir)
 	}
 	return launchFail(launchBadDir, "cannot use the directory %q: %v", dir, err)
 }

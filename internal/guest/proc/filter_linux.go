@@ -51,10 +51,14 @@ var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
 const x32Bit = 0x40000000
 
 var abis = []abi{
-	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203, [4]uint32{129, 297, 524, 536}, [2]uint32{72, 72}, [2]uint32{206, 543}, [2]uint32{16, 514}, 285},
-	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241, [4]uint32{178, 335, 178, 335}, [2]uint32{55, 221}, [2]uint32{245, 245}, [2]uint32{54, 54}, 324},
-	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122, [4]uint32{138, 240, 138, 240}, [2]uint32{25, 25}, [2]uint32{0, 0}, [2]uint32{29, 29}, 47},
-	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241, [4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}, [2]uint32{243, 243}, [2]uint32{54, 54}, 352},
+	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203,
+		[4]uint32{129, 297, 524, 536}, [2]uint32{72, 72}, [2]uint32{206, 543}, [2]uint32{16, 514}, 285},
+	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241,
+		[4]uint32{178, 335, 178, 335}, [2]uint32{55, 221}, [2]uint32{245, 245}, [2]uint32{54, 54}, 324},
+	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122,
+		[4]uint32{138, 240, 138, 240}, [2]uint32{25, 25}, [2]uint32{0, 0}, [2]uint32{29, 29}, 47},
+	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241,
+		[4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}, [2]uint32{243, 243}, [2]uint32{54, 54}, 352},
 }
 
 // Argument values for all processes of a user.
@@ -83,7 +87,8 @@ func install(filter []unix.SockFilter) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // already set by every engine
 		return os.NewSyscallError("no_new_privs", err)
 	}
-	thread, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	thread, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&prog)))
 	if e != 0 {
 		return os.NewSyscallError("seccomp", e)
 	}
@@ -131,7 +136,44 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 			verdict(verdictDeny),
 		}, thread(1)...)
 	}
-	limits := []unix.SockFilter{
+	tags := []unix.SockFilter{
+		loadArg(0, 0),
+		jump(unix.BPF_JEQ, uint32(tag), 0, 1),
+		verdict(verdictDeny),
+		verdict(verdictAllow),
+	}
+	siginfo := []unix.SockFilter{
+		loadArg(2, 0),
+		jump(unix.BPF_JEQ, 0, 0, 2),
+		loadArg(2, 4),
+		jump(unix.BPF_JEQ, 0, 1, 0),
+		verdict(verdictDeny),
+		verdict(verdictAllow),
+	}
+	ready := append([]unix.SockFilter{
+		loadArg(1, 0),
+		jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1),
+		loadArg(2, 0),
+	}, refuse(faults, verdictDeny)...)
+	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
+		on(a.setup[0], []unix.SockFilter{verdict(verdictNone)})
+		on(a.setup[1], []unix.SockFilter{verdict(verdictNone)})
+		on(a.prlimit, limitRule(key, tag))
+		on(a.setrlimit, tags)
+		on(a.setpriority, class(prioUser))
+		on(a.ioprioSet, class(ioprioUser))
+		for _, nr := range append(a.queue[:], a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
+			on(nr, thread(0))
+		}
+		on(424, siginfo) // pidfd_send_signal has the same number on all architectures
+		on(a.fcntl[0], ready)
+		on(a.fcntl[1], ready)
+	})
+}
+
+// limitRule denies changes of another process's limits and of the limit with the tags, except in calls with the key.
+func limitRule(key limitKey, tag int) []unix.SockFilter {
+	return []unix.SockFilter{
 		loadArg(0, 0), // process ID
 		jump(unix.BPF_JEQ, 0, 0, 2),
 		loadArg(1, 0), // resource
@@ -151,36 +193,6 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		verdict(verdictAllow),
 		verdict(verdictDeny),
 	}
-	tags := []unix.SockFilter{
-		loadArg(0, 0),
-		jump(unix.BPF_JEQ, uint32(tag), 0, 1),
-		verdict(verdictDeny),
-		verdict(verdictAllow),
-	}
-	siginfo := []unix.SockFilter{
-		loadArg(2, 0),
-		jump(unix.BPF_JEQ, 0, 0, 2),
-		loadArg(2, 4),
-		jump(unix.BPF_JEQ, 0, 1, 0),
-		verdict(verdictDeny),
-		verdict(verdictAllow),
-	}
-	ready := append([]unix.SockFilter{loadArg(1, 0), jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1), loadArg(2, 0)},
-		refuse(faults, verdictDeny)...)
-	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
-		on(a.setup[0], []unix.SockFilter{verdict(verdictNone)})
-		on(a.setup[1], []unix.SockFilter{verdict(verdictNone)})
-		on(a.prlimit, limits)
-		on(a.setrlimit, tags)
-		on(a.setpriority, class(prioUser))
-		on(a.ioprioSet, class(ioprioUser))
-		for _, nr := range append(a.queue[:], a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
-			on(nr, thread(0))
-		}
-		on(424, siginfo) // pidfd_send_signal has the same number on all architectures
-		on(a.fcntl[0], ready)
-		on(a.fcntl[1], ready)
-	})
 }
 
 // writeFilter denies allocations of space without writing, because these can use gigabytes before the guest agent can
@@ -236,7 +248,8 @@ func verdict(v uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_R
 // limit sets the soft and hard limit of a command's process. If pid is 0, it sets the limit of the guest agent.
 func (k limitKey) limit(pid, resource int, value uint64) error {
 	l := unix.Rlimit{Cur: value, Max: value}
-	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&l)), 0, uintptr(k[0]), uintptr(k[1]))
+	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&l)), 0,
+		uintptr(k[0]), uintptr(k[1]))
 	if e != 0 {
 		return e
 	}

@@ -32,7 +32,8 @@ func OpenMemory() *Memory {
 	m.forksFD = openFirst("/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
 	for _, f := range [][3]string{
 		{"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory.max"},
-		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
+		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat",
+			"/sys/fs/cgroup/memory/memory.limit_in_bytes"},
 	} {
 		if m.usageFD = openFirst(f[0]); m.usageFD >= 0 {
 			m.stat, m.limitFD = f[1], openFirst(f[2])

@@ -119,7 +119,8 @@ func findShell(dir string, env []string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", launchFail(launchNotFound, "no shell found in the sandbox: tried $SHELL, the user's shell in /etc/passwd, bash, zsh, ash, and sh")
+	return "", launchFail(launchNotFound,
+		"no shell found in the sandbox: tried $SHELL, the user's shell in /etc/passwd, bash, zsh, ash, and sh")
 }
 
 // passwdFile is the user database of the image. maxPasswd is the maximum number of bytes to read from it.

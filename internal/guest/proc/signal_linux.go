@@ -28,7 +28,8 @@ func catchSignals() {
 func fatalSignals() []os.Signal {
 	return []os.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, // end the program
-		unix.SIGQUIT, unix.SIGABRT, unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS, // crash it
+		unix.SIGQUIT, unix.SIGABRT, unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, // crash it
+		unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS,
 		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, // stop the program if it is not an init process
 	}
 }
@@ -61,7 +62,8 @@ func catchUnhandled() {
 
 // rtSigaction sets a signal handler. It cannot fail for an existing signal.
 func rtSigaction(sig int, act, old *sigaction) {
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(act.mask), 0, 0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)),
+		uintptr(unsafe.Pointer(old)), unsafe.Sizeof(act.mask), 0, 0)
 }
 
 // ParseSignal parses the name of a standard signal, with or without the prefix SIG.

@@ -258,7 +258,8 @@ func launchFail(reason, format string, args ...any) *wire.Error {
 
 // isShortage reports whether the reason for an error is too many processes or files, or too little memory.
 func isShortage(err error) bool {
-	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) ||
+		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
 func shortage(err error) *wire.Error {
@@ -279,8 +280,8 @@ func launchError(err error, path string) error {
 		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
 		return launchFail(launchNotFound, "program %q not found: %v", path, err)
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.EISDIR),
-		errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EINVAL):
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOEXEC),
+		errors.Is(err, unix.EISDIR), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EINVAL):
 		return launchFail(launchNotExecutable, "%q cannot be executed: %v", path, err)
 	case isShortage(err):
 		return shortage(err)

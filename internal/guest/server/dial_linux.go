@@ -54,7 +54,8 @@ func loopback(text string) ([]netip.AddrPort, error) {
 		case err != nil || target.Port() == 0:
 			return nil, wire.Errorf(wire.CodeInvalid, "the address %.80q is not a port on the loopback interface", text)
 		case !target.Addr().Unmap().IsLoopback() || target.Addr().Zone() != "":
-			return nil, wire.Errorf(wire.CodePermission, "%.80q is not an address of the sandbox's loopback, such as 127.0.0.1:%d", text, target.Port())
+			return nil, wire.Errorf(wire.CodePermission,
+				"%.80q is not an address of the sandbox's loopback, such as 127.0.0.1:%d", text, target.Port())
 		}
 		targets = append(targets, target)
 	}

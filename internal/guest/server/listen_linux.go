@@ -69,7 +69,8 @@ type serviceConn struct {
 func (s *Server) openServices() map[string]*service {
 	all := map[string]*service{}
 	for name, network := range wire.ServiceNetworks() {
-		sv := &service{s: s, name: name, network: network, handoff: make(chan *serviceConn), closed: make(chan struct{}), ofExec: map[string]int{}}
+		sv := &service{s: s, name: name, network: network, handoff: make(chan *serviceConn),
+			closed: make(chan struct{}), ofExec: map[string]int{}}
 		all[name] = sv
 		if network == "unix" {
 			if err := sv.bind(); err != nil {

@@ -129,13 +129,15 @@ func (s *Server) limitDisk() error {
 	if s.cfg.Workspace.Watched || s.cfg.Layer.Bytes > 0 {
 		s.cfg.Protection.RefuseAllocation()
 	}
+	stop := func(why string) func() { return func() { s.endCommands(why) } }
 	var err error
-	s.quotas.Workspace, err = disk.NewQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
+	s.quotas.Workspace, err = disk.NewQuota(s.cfg.Workdir, nil, s.cfg.Workspace, stop("the workspace is"), s.inUse)
 	if err != nil {
 		return err
 	}
 	s.cfg.Layer.Watched = true
-	s.quotas.Layer, err = disk.NewQuota("/", disk.NewLayer("/", s.cfg.Workdir), s.cfg.Layer, func() { s.endCommands("the rest of the root is") }, s.inUse)
+	layer := disk.NewLayer("/", s.cfg.Workdir)
+	s.quotas.Layer, err = disk.NewQuota("/", layer, s.cfg.Layer, stop("the rest of the root is"), s.inUse)
 	return err
 }
 
