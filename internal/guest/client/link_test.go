@@ -190,34 +190,6 @@ func TestSuspendedGuest(t *testing.T) {
 	mustRun(t, dial(t, g), sh("true"))
 }
 
-func TestCloseEndsPendingCalls(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			var err error
-			if i%2 == 0 {
-				_, err = c.Run(context.Background(), sh("sleep 1000"))
-			} else {
-				_, err = c.Attach(context.Background(), sh("yes"), nil, io.Discard, nil)
-			}
-			if !errors.Is(err, client.ErrConnLost) {
-				t.Errorf("got %v", err)
-			}
-		})
-	}
-	time.Sleep(200 * time.Millisecond)
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	wg.Wait()
-	if err := c.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
-	dial(t, g)
-}
-
 // TestCancelThenClose verifies that a request is canceled if the host cancels it and disconnects immediately. The
 // goodbye may arrive before the end of the stream.
 func TestCancelThenClose(t *testing.T) {

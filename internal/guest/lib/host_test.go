@@ -35,14 +35,13 @@ type host struct {
 
 	calls     sync.Map // tool name to *atomic.Int64
 	cancelled chan struct{}
-	running   chan struct{}
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		address: "@workcell-tools-" + rand.Text(), dir: filepath.Join(t.TempDir(), ".workcell", "results"),
-		conns: map[net.Conn]bool{}, cancelled: make(chan struct{}, 100), running: make(chan struct{}, 100),
+		conns: map[net.Conn]bool{}, cancelled: make(chan struct{}, 100),
 		server: mcp.NewServer(&mcp.Implementation{Name: "host", Version: "1"}, nil),
 	}
 	if err := os.MkdirAll(h.dir, 0o755); err != nil {
@@ -132,7 +131,9 @@ func (h *host) saved(name, kind string, content []byte) *answer {
 	}})
 }
 
-func (h *host) add(t *mcp.Tool, handle func(ctx context.Context, args map[string]any, meta mcp.Meta) *answer) {
+type toolFunc = func(ctx context.Context, args map[string]any, meta mcp.Meta) *answer
+
+func (h *host) add(t *mcp.Tool, handle toolFunc) {
 	t.InputSchema = json.RawMessage(`{"type":"object"}`)
 	h.server.AddTool(t, func(ctx context.Context, r *mcp.CallToolRequest) (*answer, error) {
 		h.count(t.Name).Add(1)
@@ -143,8 +144,6 @@ func (h *host) add(t *mcp.Tool, handle func(ctx context.Context, args map[string
 		return handle(ctx, args, r.Params.Meta), nil
 	})
 }
-
-type toolFunc = func(ctx context.Context, args map[string]any, meta mcp.Meta) *answer
 
 func (h *host) addTools() {
 	named := func(name string) *mcp.Tool { return &mcp.Tool{Name: name, Description: "Does " + name + ".\nMore."} }
@@ -177,7 +176,6 @@ func (h *host) addTools() {
 		},
 		"orders_meta": func(_ context.Context, _ map[string]any, meta mcp.Meta) *answer { return data(meta) },
 		"orders_slow": func(ctx context.Context, _ map[string]any, _ mcp.Meta) *answer {
-			h.running <- struct{}{}
 			<-ctx.Done()
 			h.cancelled <- struct{}{}
 			return text("never")
