@@ -108,9 +108,7 @@ func TestContainerFilesBelongToTheUser(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := get(t, c, "unreadable"); codeOf(err) != wire.CodePermission {
-		t.Errorf("unreadable: %v", err)
-	}
+	fails(t, "unreadable", second(get(t, c, "unreadable")), wire.CodePermission)
 	l, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true})
 	if err != nil || l.Truncated {
 		t.Errorf("a closed directory spoils the list: %+v, %v", l, err)

@@ -169,16 +169,13 @@ func TestDialRefuses(t *testing.T) {
 		"127.0.0.1:65536": wire.CodeInvalid, "127.0.0.1:http": wire.CodeInvalid, "127.1:80": wire.CodeInvalid, "0x7f.0.0.1:80": wire.CodeInvalid,
 		"LOCALHOST:80": wire.CodeInvalid, "../127.0.0.1:80": wire.CodeInvalid, "127.0.0.1:80\x00": wire.CodeInvalid,
 	} {
-		if d, err := c.Dial(testContext(t), wire.DialRequest{Address: address}); codeOf(err) != want {
-			t.Errorf("%q: %v, %v", address, d, err)
-		}
+		fails(t, address, second(c.Dial(testContext(t), wire.DialRequest{Address: address})), want)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	_ = ln.Close()
-	if _, err := c.Dial(testContext(t), wire.DialRequest{Address: ln.Addr().String()}); codeOf(err) != wire.CodeNotFound {
-		t.Errorf("a port that nothing listens on: %v", err)
-	}
+	fails(t, "a port that nothing listens on",
+		second(c.Dial(testContext(t), wire.DialRequest{Address: ln.Addr().String()})), wire.CodeNotFound)
 }
 
 // TestDialCancelled verifies that a caller can give up connecting to an unresponsive server.
@@ -258,9 +255,7 @@ func TestDialCapacity(t *testing.T) {
 	for range wire.MaxDials {
 		open = append(open, dialPort(t, c, address))
 	}
-	if _, err := c.Dial(testContext(t), wire.DialRequest{Address: address}); codeOf(err) != wire.CodeCapacity {
-		t.Errorf("one too many: %v", err)
-	}
+	fails(t, "one too many", second(c.Dial(testContext(t), wire.DialRequest{Address: address})), wire.CodeCapacity)
 	mustRun(t, c, sh("true"))
 	for _, d := range open {
 		_ = d.Close()

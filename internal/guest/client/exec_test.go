@@ -94,15 +94,21 @@ func TestBadRequests(t *testing.T) {
 	} {
 		req := sh("true")
 		change(&req)
-		_, err := c.Run(testContext(t), req)
-		if code := codeOf(err); code != wire.CodeInvalid {
-			t.Errorf("%s: got %v", name, err)
-		}
+		fails(t, name, second(c.Run(testContext(t), req)), wire.CodeInvalid)
 	}
 	req := sh("true")
 	mustRun(t, c, req)
-	if _, err := c.Run(testContext(t), req); codeOf(err) != wire.CodeExists {
-		t.Errorf("an id used twice: %v", err)
+	fails(t, "an id used twice", second(c.Run(testContext(t), req)), wire.CodeExists)
+}
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
+
+// fails verifies the code of an error.
+func fails(t testing.TB, what string, err error, want wire.Code) {
+	t.Helper()
+	if codeOf(err) != want {
+		t.Errorf("%s: %v, want %s", what, err, want)
 	}
 }
 
@@ -211,10 +217,4 @@ func TestDirectory(t *testing.T) {
 			t.Errorf("in %.40q: %v", dir, err)
 		}
 	}
-}
-
-// req0 returns a copy of the request with another ID.
-func req0(req wire.RunRequest) wire.RunRequest {
-	req.ExecID = newID()
-	return req
 }

@@ -72,9 +72,8 @@ func TestPartOfAFile(t *testing.T) {
 			t.Errorf("%+v: %d bytes, %+v, %v", tc, b.Len(), info, err)
 		}
 	}
-	if _, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: "f", Offset: -1, Length: 1}, io.Discard); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("negative offset: %v", err)
-	}
+	fails(t, "negative offset",
+		second(c.GetFile(testContext(t), wire.FileGetRequest{Path: "f", Offset: -1, Length: 1}, io.Discard)), wire.CodeInvalid)
 }
 
 // TestReplace verifies that a file is not replaced if the host has not seen the current content.
@@ -105,28 +104,19 @@ func TestReplace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		holds("two, which is longer")
-		if err := replace(name, "one", "three"); codeOf(err) != wire.CodeChanged {
-			t.Errorf("%s, of which the host has another version: %v", name, err)
-		}
+		fails(t, name+", of which the host has another version", replace(name, "one", "three"), wire.CodeChanged)
 		holds("two, which is longer")
 		if err := replace(name, "two, which is longer", "one"); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := replace("out", "x", "y"); codeOf(err) != wire.CodePermission {
-		t.Errorf("a link that leads out: %v", err)
-	}
+	fails(t, "a link that leads out", replace("out", "x", "y"), wire.CodePermission)
 	for name, code := range map[string]wire.Code{"none": wire.CodeChanged, "none/f": wire.CodeNotFound} {
-		if err := replace(name, "", "y"); codeOf(err) != code {
-			t.Errorf("%s: %v, want %s", name, err, code)
-		}
+		fails(t, name, replace(name, "", "y"), code)
 	}
-	if err := replace("d", "", "y"); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("a directory: %v", err)
-	}
-	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "d/f", Was: []byte("short"), Size: 0}, strings.NewReader("")); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("an invalid sum: %v", err)
-	}
+	fails(t, "a directory", replace("d", "", "y"), wire.CodeInvalid)
+	fails(t, "an invalid sum",
+		second(c.PutFile(testContext(t), wire.FilePutRequest{Path: "d/f", Was: []byte("short"), Size: 0}, strings.NewReader(""))), wire.CodeInvalid)
 	list, err := os.ReadDir(filepath.Join(g.Workdir, "d"))
 	if err != nil || len(list) != 1 {
 		t.Errorf("the directory contains %v, %v", list, err)
@@ -167,9 +157,7 @@ func TestPutOverAFile(t *testing.T) {
 	}
 	// The error is returned before the contents are sent.
 	req = wire.FilePutRequest{Path: "f", Size: -1}
-	if _, err := c.PutFile(testContext(t), req, endless{}); codeOf(err) != wire.CodeExists {
-		t.Errorf("existing: %v", err)
-	}
+	fails(t, "existing", second(c.PutFile(testContext(t), req, endless{})), wire.CodeExists)
 }
 
 type endless struct{}
@@ -216,9 +204,7 @@ func TestMissing(t *testing.T) {
 	_, c := start(t)
 	all := ops(t, c)
 	for _, name := range []string{"get", "list", "stat", "remove", "from", "to"} {
-		if err := all[name]("no/such/thing"); codeOf(err) != wire.CodeNotFound {
-			t.Errorf("%s of something missing: %v", name, err)
-		}
+		fails(t, name+" of a missing file", all[name]("no/such/thing"), wire.CodeNotFound)
 	}
 }
 
@@ -239,15 +225,11 @@ func TestMkdirRenameRemove(t *testing.T) {
 	if _, err := c.Mkdir(ctx, wire.PathRequest{Path: "a/f"}); err == nil {
 		t.Error("Mkdir over a file succeeded")
 	}
-	if err := c.Rename(ctx, wire.RenameRequest{From: "a/f", To: "a/b/g"}); codeOf(err) != wire.CodeExists {
-		t.Errorf("Rename onto a file: %v", err)
-	}
+	fails(t, "Rename onto a file", c.Rename(ctx, wire.RenameRequest{From: "a/f", To: "a/b/g"}), wire.CodeExists)
 	if err := c.Rename(ctx, wire.RenameRequest{From: "a/f", To: "a/b/g", Overwrite: true}); err != nil {
 		t.Errorf("Rename onto a file: %v", err)
 	}
-	if err := c.Rename(ctx, wire.RenameRequest{From: "a", To: "a/b/inside"}); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("Rename into itself: %v", err)
-	}
+	fails(t, "Rename into itself", c.Rename(ctx, wire.RenameRequest{From: "a", To: "a/b/inside"}), wire.CodeInvalid)
 	if err := c.Rename(ctx, wire.RenameRequest{From: "a", To: "z"}); err != nil {
 		t.Errorf("Rename: %v", err)
 	}
@@ -255,13 +237,9 @@ func TestMkdirRenameRemove(t *testing.T) {
 		t.Errorf("got %q, %v", b, err)
 	}
 	for _, name := range []string{"get", "put"} {
-		if err := ops(t, c)[name]("z"); codeOf(err) != wire.CodeInvalid {
-			t.Errorf("%s of a directory: %v", name, err)
-		}
+		fails(t, name+" of a directory", ops(t, c)[name]("z"), wire.CodeInvalid)
 	}
-	if _, err := c.Remove(ctx, wire.PathRequest{Path: "z"}); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("Remove of a directory: %v", err)
-	}
+	fails(t, "Remove of a directory", second(c.Remove(ctx, wire.PathRequest{Path: "z"})), wire.CodeInvalid)
 	if res, err := c.Remove(ctx, wire.PathRequest{Path: "z", Recursive: true}); err != nil || res.Deleted != 5 {
 		t.Errorf("Remove: %v, %v", brief(res), err)
 	}
@@ -307,9 +285,7 @@ func TestListIsSortedAndBounded(t *testing.T) {
 	if len(got) != wire.MaxListEntries || !res.Truncated || res.Total != 30_009 {
 		t.Errorf("%d entries, total %d, truncated %v", len(got), res.Total, res.Truncated)
 	}
-	if _, err := c.List(ctx, wire.ListRequest{Path: "c"}); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("list of a file: %v", err)
-	}
+	fails(t, "list of a file", second(c.List(ctx, wire.ListRequest{Path: "c"})), wire.CodeInvalid)
 	if res, err := c.Remove(ctx, wire.PathRequest{Path: "big", Recursive: true}); err != nil || res.Deleted != 30_001 {
 		t.Errorf("Remove: %v, %v", brief(res), err)
 	}

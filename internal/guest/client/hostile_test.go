@@ -4,6 +4,7 @@ package client_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -274,7 +275,7 @@ func TestHostileAnswers(t *testing.T) {
 func TestHostilePut(t *testing.T) {
 	t.Parallel()
 	c := liar(t, answerFrame(t, wire.FileInfo{Path: "f", Type: wire.TypeFile}))
-	ctx, cancel := contextFor(t, 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	r, w := io.Pipe()
 	defer w.Close()

@@ -17,10 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-func contextFor(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), d)
-}
-
 // sleepers returns the number of processes on this host sleeping for exactly this many seconds. The duration identifies
 // them.
 func sleepers(t testing.TB, name string) int {
@@ -187,9 +183,7 @@ func TestSignals(t *testing.T) {
 	if st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: "TERM"}); err != nil || st.State != wire.ExecKilled {
 		t.Errorf("an ended exec: %+v, %v", st, err)
 	}
-	if _, err := c.Kill(ctx, wire.KillRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
-		t.Errorf("unknown exec: %v", err)
-	}
+	fails(t, "unknown exec", second(c.Kill(ctx, wire.KillRequest{ExecID: "unknown"})), wire.CodeNotFound)
 }
 
 func TestBackgroundChildKeepsOutputOpen(t *testing.T) {

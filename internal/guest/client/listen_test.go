@@ -90,9 +90,7 @@ func TestAcceptRefuses(t *testing.T) {
 	}
 	req = sh("true")
 	req.Services = []string{"doors"}
-	if _, err := c.Run(testContext(t), req); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("a service that there is not: %v", err)
-	}
+	fails(t, "a service that there is not", second(c.Run(testContext(t), req)), wire.CodeInvalid)
 }
 
 func TestListenRequests(t *testing.T) {
@@ -104,9 +102,7 @@ func TestListenRequests(t *testing.T) {
 			{Name: "tools", MaxConns: 1}, {Name: "model", MaxConns: 1, WaitMillis: 60001}},
 	} {
 		for _, req := range requests {
-			if _, err := c.Listen(testContext(t), req); codeOf(err) != want {
-				t.Errorf("%+v: %v, want %s", req, err, want)
-			}
+			fails(t, fmt.Sprint(req), second(c.Listen(testContext(t), req)), want)
 		}
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -250,9 +246,7 @@ func TestDeadlineBounds(t *testing.T) {
 	for range 24 * 60 {
 		must(t, extend(req.ExecID, 60_000))
 	}
-	if err := extend(req.ExecID, 1); codeOf(err) != wire.CodeQuota {
-		t.Errorf("beyond 24 hours: %v", err)
-	}
+	fails(t, "beyond 24 hours", extend(req.ExecID, 1), wire.CodeQuota)
 	ended := sh("true")
 	mustRun(t, c, ended)
 	if err := extend(ended.ExecID, 1); err != nil {

@@ -25,7 +25,8 @@ func TestBothStreamsFlooded(t *testing.T) {
 		t.Errorf("got %d and %d bytes", res.Stdout.Total, res.Stderr.Total)
 	}
 	var out, errs counter
-	ares, err := c.Attach(testContext(t), req0(req), nil, &out, &errs)
+	req.ExecID = newID()
+	ares, err := c.Attach(testContext(t), req, nil, &out, &errs)
 	if err != nil || out != 20000000 || errs != 20000000 || ares.StdoutBytes != 20000000 {
 		t.Errorf("attached: %d and %d bytes, %+v, %v", out, errs, ares, err)
 	}

@@ -4,6 +4,7 @@ package client_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -48,7 +49,7 @@ func TestStdin(t *testing.T) {
 				return
 			}
 			var out bytes.Buffer
-			ares, err := c.Attach(testContext(t), req0(sh("cat")), bytes.NewReader(data), &out, nil)
+			ares, err := c.Attach(testContext(t), sh("cat"), bytes.NewReader(data), &out, nil)
 			if err != nil || !bytes.Equal(out.Bytes(), data) {
 				t.Errorf("attached: %d bytes of %d came back, %+v, %v", out.Len(), len(data), ares, err)
 			}
@@ -66,7 +67,7 @@ func TestStdinThatNobodyReads(t *testing.T) {
 		if res := mustRun(t, c, req); res.ExitCode != code || res.State != wire.ExecCompleted {
 			t.Errorf("%s: got %+v", script, res)
 		}
-		res, err := c.Attach(testContext(t), req0(sh(script)), bytes.NewReader(big), nil, nil)
+		res, err := c.Attach(testContext(t), sh(script), bytes.NewReader(big), nil, nil)
 		if err != nil || res.ExitCode != code {
 			t.Errorf("%s, attached: got %+v, %v", script, res, err)
 		}
@@ -120,17 +121,11 @@ func TestWriteStdin(t *testing.T) {
 	if want := int64(len("first ") + len(big)); err != nil || st.StdoutBytes != want {
 		t.Errorf("got %+v, %v; want %d bytes", st, err, want)
 	}
-	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("late")}); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("after the end: %v", err)
-	}
+	fails(t, "after the end", c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("late")}), wire.CodeInvalid)
 	req = sh("sleep 1")
 	background(t, c, req)
-	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("x")}); codeOf(err) != wire.CodeInvalid {
-		t.Errorf("without an open input: %v", err)
-	}
-	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: "unknown", Data: []byte("x")}); codeOf(err) != wire.CodeNotFound {
-		t.Errorf("unknown exec: %v", err)
-	}
+	fails(t, "without an open input", c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("x")}), wire.CodeInvalid)
+	fails(t, "unknown exec", c.WriteStdin(ctx, wire.StdinRequest{ExecID: "unknown", Data: []byte("x")}), wire.CodeNotFound)
 }
 
 // TestWriteStdinBlocked verifies that a write not read by the command ends with the context, and that the command stays
@@ -141,7 +136,7 @@ func TestWriteStdinBlocked(t *testing.T) {
 	req := sh("sleep 1000")
 	req.StdinOpen, req.YieldMillis = true, 0
 	mustRun(t, c, req)
-	ctx, cancel := contextFor(t, 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: noise(1 << 20)}); err == nil {
 		t.Error("a full input took everything")
