@@ -68,9 +68,7 @@ func TestDialHalfClose(t *testing.T) {
 	if d.RemoteAddr().String() != address || d.LocalAddr().Network() != "tcp" {
 		t.Errorf("from %v to %v", d.LocalAddr(), d.RemoteAddr())
 	}
-	if _, err := d.Write(data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(d.Write(data)))
 	must(t, d.CloseWrite())
 	if got, err := io.ReadAll(d); err != nil || string(got) != "hello "+string(data) {
 		t.Errorf("%d bytes, %v", len(got), err)
@@ -128,9 +126,7 @@ func TestDialCloseDelivers(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	d, conn := heldPort(t, c)
-	if _, err := d.Write(make([]byte, 900<<10)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(d.Write(make([]byte, 900<<10))))
 	_ = d.Close()
 	if got, err := io.ReadAll(conn); err != nil || len(got) != 900<<10 {
 		t.Errorf("%d bytes, %v", len(got), err)
@@ -146,9 +142,7 @@ func TestDialClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}))
-	if _, err := io.ReadFull(d, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(io.ReadFull(d, make([]byte, 1))))
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
@@ -220,12 +214,8 @@ func TestDialNobodyReads(t *testing.T) {
 	for range 20 { // commands and other connections still work
 		mustRun(t, c, sh("head -c 100000 /dev/zero"))
 		e := dialPort(t, c, port(t, func(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }))
-		if _, err := io.WriteString(e, "x"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(e, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(io.WriteString(e, "x")))
+		must(t, second(io.ReadFull(e, make([]byte, 1))))
 	}
 	_ = d.Close()
 	if err := <-blocked; !errors.Is(err, net.ErrClosed) {

@@ -98,9 +98,7 @@ func TestStdinOfAYieldedExec(t *testing.T) {
 	}
 	ctx := testContext(t)
 	mustPut(t, c, "go", nil)
-	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})))
 	r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID})
 	if want := fmt.Sprintf("%x\n", sha256.Sum256(data)); err != nil || len(r.Chunks) != 1 || string(r.Chunks[0].Data) != want {
 		t.Errorf("got %+v, %v", r.Chunks, err)

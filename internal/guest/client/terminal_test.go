@@ -375,9 +375,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	req := terminal("trap '' HUP; { " + printing(blocks) + "; while :; do echo; sleep 0.1; done; } & " +
 		"until [ -e go ]; do sleep 0.02; done; exit 3")
 	s, resume := stalled(t, c, req)
-	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "go"}, strings.NewReader("")); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "go", nil)
 	if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil || st.State != wire.ExecCompleted || st.ExitCode != 3 {
 		t.Errorf("got %+v, %v", st, err)
 	}
