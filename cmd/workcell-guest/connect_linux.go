@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/server"
 )
 
-// connect bridges the standard streams to the guest agent. With --report, it first prints the report, so that a host
-// gets both with one process.
+// connect bridges the standard streams to the guest agent. With --report, it first prints the report, to avoid a second
+// process.
 func connect(args []string) error {
 	proc.HideProcess()
 	if len(args) > 0 && args[0] == "--report" {

@@ -17,7 +17,7 @@ import (
 const interpreterWait = 2 * time.Second
 
 // interpret runs the program on standard input in the interpreter of a language, whose socket is in a directory. It
-// prints the program's output and exits with its exit code.
+// prints the program's output and exits with the program's exit code.
 func interpret(args []string, in io.Reader, out, errs io.Writer) int {
 	if len(args) != 2 {
 		return fail(errs, errors.New("usage: workcell-guest interpret DIR LANGUAGE"))
@@ -65,7 +65,7 @@ func dialInterpreter(address string) (conn net.Conn, err error) {
 // maxPrinted is the maximum size of a frame in bytes.
 const maxPrinted = 16 << 20
 
-// relay copies the program's output until the program has ended, and returns its exit code.
+// relay copies the program's output until the program has ended, and returns the exit code.
 func relay(r io.Reader, out, errs io.Writer) (int, error) {
 	for {
 		var head [5]byte

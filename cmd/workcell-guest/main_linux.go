@@ -87,7 +87,7 @@ func serve(args []string) int {
 	if err != nil {
 		return fail(log, err)
 	}
-	if os.Getpid() != 1 { // not an init process, so it exits when its input ends
+	if os.Getpid() != 1 { // not an init process, so it exits when the input ends
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin) // the reason for the end is irrelevant
 			if err := s.Close(); err != nil {
@@ -102,7 +102,7 @@ func serve(args []string) int {
 	return fail(log, s.ServeSocket())
 }
 
-// lower lowers a resource limit of this process and its child processes, unless the limit is already as low.
+// lower lowers a resource limit of this process and all child processes, unless the limit is already as low.
 func lower(resource int, to uint64) error {
 	var now unix.Rlimit
 	if to == 0 {

@@ -41,8 +41,8 @@ func mcp(in io.Reader, out io.Writer) int {
 	return exitUnavailable
 }
 
-// errRefused means that the connection ended before the first data, because the command has no host tools or the host
-// does not accept it.
+// errRefused is the error for a connection without data, because the command has no host tools or the host does not
+// accept it.
 var errRefused = errors.New("the connection ended without an answer")
 
 // bridge copies data in both directions until both end, the connection is closed, or writing to out fails.
@@ -59,7 +59,7 @@ func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 		_ = conn.CloseWrite() // the copy below detects the end of the connection
 	}()
 	n, err := io.Copy(out, conn)
-	gone := make(chan struct{}) // closed when the host has closed the whole connection and not only its direction
+	gone := make(chan struct{}) // closed when the host has closed both directions of the connection
 	go func() { server.AwaitHangup(conn); close(gone) }()
 	if err == nil {
 		select {

@@ -17,16 +17,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// The functions below are for pods of a cluster, where no engine copies files into a container or reports the settings
-// of its image.
+// The functions below are for pods of a cluster, where no engine copies files into a container or reports the image's
+// settings.
 
 // report writes the pod's environment as JSON.
 func report(w io.Writer) error {
 	return json.NewEncoder(w).Encode(wire.PodReport{Environ: os.Environ()})
 }
 
-// install copies the directory of this program and its other files to another directory. It copies the program last, so
-// a directory with the program is complete. The optional second argument is a workspace directory to create, because
+// install copies the directory with this program and the other files to another directory. It copies the program last,
+// so a directory with the program is complete. The optional second argument is a workspace directory to create, because
 // the root of a volume does not belong to the pod's user.
 func install(args []string) error {
 	if len(args) != 1 && len(args) != 2 {
@@ -105,8 +105,8 @@ const trialCode = 64
 // trialPause is the pause between two attempts of network-trial dial.
 const trialPause = 50 * time.Millisecond
 
-// networkTrial listens on a port until it is killed, or tries to reach targets for some time. It retries because a pod
-// may be connected some time after its start, and because a blocked target must stay blocked.
+// networkTrial listens on a port until it is killed, or tries to reach targets for some time. It retries for the whole
+// time, because a pod may be connected late and a block must last.
 func networkTrial(args []string) int {
 	if len(args) == 2 && args[0] == "listen" {
 		return fail(os.Stderr, trialListen(net.JoinHostPort("", args[1])))

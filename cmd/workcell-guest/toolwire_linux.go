@@ -113,8 +113,7 @@ func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 	}
 }
 
-// dialHost connects and checks that the host answers, because the sandbox accepts connections even while the host is
-// unavailable.
+// dialHost connects and sends a ping, because the sandbox accepts connections even while the host is unavailable.
 func dialHost(address string, until time.Time) (*toolConn, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	maxReason      = 4 << 10 // maximum size of a proxy's reason for a refusal, in bytes
 )
 
-// tunnel connects in and out to a host through an HTTP proxy. ssh starts it as its ProxyCommand. args are the host and
+// tunnel connects in and out to a host through an HTTP proxy. ssh starts it as the ProxyCommand. args are the host and
 // the port. proxy is the proxy's address.
 func tunnel(args []string, proxy string, in io.Reader, out, errs io.Writer) int {
 	if len(args) != 2 {

@@ -7,20 +7,20 @@ import (
 
 // Errors of a connection. Failures reported by the guest agent are returned as *wire.Error.
 var (
-	// ErrConnLost means that the stream to the guest agent ended or was silent for too long. The effects of pending calls
-	// in the sandbox are unknown.
+	// ErrConnLost is the error after the stream to the guest agent ended or was silent for too long. The effects of
+	// pending calls in the sandbox are unknown.
 	ErrConnLost = errors.New("connection to the guest agent lost")
-	// ErrNoAnswer means that the guest agent did not send the hello in time.
+	// ErrNoAnswer is the error if the guest agent's hello does not arrive in time.
 	ErrNoAnswer = fmt.Errorf("%w: no response", ErrConnLost)
-	// ErrProtocol means that the guest agent violated the protocol.
+	// ErrProtocol is the error for a protocol violation of the guest agent.
 	ErrProtocol = errors.New("protocol error of the guest agent")
-	// ErrVersion means that the guest agent uses another version of the protocol. It wraps ErrProtocol.
+	// ErrVersion is the error for a guest agent with another version of the protocol. It wraps ErrProtocol.
 	ErrVersion = fmt.Errorf("%w", ErrProtocol)
 
-	// ErrTakenOver means that another host took over the terminal. Its command keeps running.
+	// ErrTakenOver is the error after another host took over the terminal. The command keeps running.
 	ErrTakenOver = errors.New("detached from the terminal: another host took it over")
 
-	// ErrNotListening means that another host took over the service.
+	// ErrNotListening is the error after another host took over the service.
 	ErrNotListening = errors.New("another host took over the service")
 
 	errUnanswered = protocolErrorf("the guest agent ended a request without a response")

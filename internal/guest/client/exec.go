@@ -44,8 +44,7 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 
 // Attach starts a command and copies the complete output to stdout and stderr while the command runs. A nil writer
 // discards the output. A slow writer blocks the command. Standard input comes from stdin; nil means no input. If ctx
-// ends first, the command and all its child processes are killed. Attach may return while a Read of stdin is in
-// progress.
+// ends first, the command and all child processes are killed. Attach may return while a Read of stdin is in progress.
 func (c *Conn) Attach(
 	ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer,
 ) (wire.RunResult, error) {

@@ -180,7 +180,7 @@ func (c *Conn) Stat(ctx context.Context, req wire.PathRequest) (wire.FileInfo, e
 	return ask(ctx, c, wire.OpStat, &req, checkInfo)
 }
 
-// Mkdir creates a directory and its parents, and describes the directory.
+// Mkdir creates a directory and the parents, and describes the directory.
 func (c *Conn) Mkdir(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
 	return ask(ctx, c, wire.OpMkdir, &req, checkInfo)
 }

@@ -27,7 +27,7 @@ type Listener struct {
 	peers   chan *Peer
 }
 
-// Listen starts listening for a service, and takes it over from another host if necessary. Its goroutines end with
+// Listen starts listening for a service, and takes it over from another host if necessary. The goroutines end with
 // Close or with the connection.
 func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, error) {
 	network := wire.ServiceNetworks()[req.Name]
@@ -149,8 +149,8 @@ func checkAddress(network, address string) error {
 	return nil
 }
 
-// checkAccepted verifies that a connection to a Unix service has the identity of a command, and that a TCP connection
-// has none.
+// checkAccepted requires the identity of a command for a connection to a Unix service, and no identity for a TCP
+// connection.
 func checkAccepted(network string, a *wire.Accepted) error {
 	known := wire.ValidExecID(a.ExecID) && a.PID > 0
 	unknown := a.ExecID == "" && a.PID == 0 && a.Program == ""

@@ -23,7 +23,7 @@ type Peer struct {
 type peerConn struct {
 	*call
 	closed atomic.Bool // Close was called
-	ended  atomic.Bool // the command has ended its direction
+	ended  atomic.Bool // the command has ended the direction to the host
 	gone   atomic.Bool // the command has then closed the connection
 
 	reading sync.Mutex // guards the fields below
@@ -90,8 +90,7 @@ func (c *peerConn) nextFrame() error {
 	return nil
 }
 
-// awaitEnd ends the connection when the command closes it completely. Otherwise a host that only writes would not
-// notice this.
+// awaitEnd ends the connection when the command closes it completely, to notify hosts without a pending Read.
 func (c *peerConn) awaitEnd() {
 	for {
 		_, err := c.st.Read(make([]byte, 1)) // data after the end is a protocol violation, which also ends the connection

@@ -18,18 +18,19 @@ const (
 	cutNames = 3       // maximum number of file names in a note
 )
 
-// growth compares files with the last scan with free space. It does not record files smaller than quotaGrain.
+// growth compares files with the last scan with free space, to keep the earlier contents. It does not record files
+// smaller than quotaGrain.
 type growth struct {
-	before map[FileID]int64 // sizes at that scan; nil before the first scan
+	before map[FileID]int64 // sizes at the last scan with free space; nil before
 	now    map[FileID]int64
 	grown  []grownFile
 }
 
-// grownFile is a file larger than at that scan.
+// grownFile is a file larger than at the last scan with free space.
 type grownFile struct {
 	path    string
 	id      FileID
-	keep    int64 // size at that scan
+	keep    int64 // size at the last scan with free space
 	changed int64 // time of the last change, in nanoseconds since the Unix epoch
 }
 
@@ -54,9 +55,8 @@ func (g *growth) see(d *level, name string, st *unix.Stat_t) {
 }
 
 // cut truncates files grown since the last scan with free space, starting with the most recently changed file. It stops
-// when the workspace is only slightly over the limit, so that commands still cannot write. It keeps the contents found
-// by the earlier scan, and files written by the guest agent since. No command may run, and the caller must hold
-// looking.
+// when the workspace is only slightly over the limit, to keep commands from writing. It keeps the contents found by the
+// earlier scan, and files written by the guest agent since. No command may run, and the caller must hold looking.
 func (q *Quota) cut() {
 	q.note = ""
 	if q.layer != nil || q.growth.before == nil {

@@ -125,8 +125,8 @@ func mountPoint(fd int) bool {
 	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// open opens a directory, or returns nil. It also opens directories whose mode denies access to their owner, so that
-// commands cannot hide files in them.
+// open opens a directory, or returns nil. It also opens directories with a mode without access for the owner, to
+// prevent commands from hiding files in them.
 func (s *scan) open(at *level, name string) *level {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Openat(at.fd, name, flags, 0)
@@ -166,8 +166,8 @@ func (s *scan) openClosed(at *level, name string) (int, error) {
 // removes the permissions faster than try can use them, the directory counts as hidden.
 //
 // If a command sets the directory's mode during these few instructions to exactly the mode needed by the call, this
-// change is lost. This is unavoidable: without a capability, which sandboxes do not have, the owner needs a suitable
-// mode, and the kernel cannot change a mode atomically.
+// change is lost. This is unavoidable: sandboxes have no capability such as CAP_DAC_READ_SEARCH, so the owner needs a
+// suitable mode, and the kernel cannot change a mode atomically.
 func (s *scan) try(fd int, call func() error) error {
 	fought := false
 	err := call()

@@ -15,8 +15,8 @@ import (
 type Limit struct {
 	Bytes int64 // disk space in bytes; 0 means no limit
 	Files int64 // number of entries of all types; 0 means no limit
-	// Watched means that the guest agent enforces the limit. Otherwise the file system enforces it, and the guest agent
-	// only reports the state.
+	// Watched makes the guest agent enforce the limit. Otherwise the file system enforces the limit, for example by a
+	// fixed size, and the guest agent only reports the state.
 	Watched bool
 }
 
@@ -84,15 +84,15 @@ type Quota struct {
 	mu     sync.Mutex // guards the fields below
 	found  usage      // result of the last scan
 	wrote  usage      // written by the guest agent since
-	saved  time.Time  // time of that write
+	saved  time.Time  // time of the latest write
 	open   usage      // reserved for current writes of the guest agent
 	floor  usage      // usage above the limit; commands may keep but not increase it
 	begun  time.Time  // start of the last scan
 	looked time.Time  // end of the last scan
 	cost   time.Duration
-	free   usage     // free space of the file system at that time
+	free   usage     // free space of the file system at the last scan
 	full   time.Time // start of the last scan without free space
-	stops  int64     // number of times that commands were killed
+	stops  int64     // number of kills of all commands
 }
 
 // NewQuota monitors dir, which is the workspace or the root of a layer. It calls stop and busy without holding a lock
@@ -266,7 +266,7 @@ func isFull(fs *unix.Statfs_t) bool {
 // Full contains the sizes of /tmp and /dev/shm in bytes, if they are in memory and were full; otherwise 0.
 type Full [2]int64
 
-// Seen returns f, updated with the directories that are full now.
+// Seen returns f, updated with the currently full directories.
 func (f Full) Seen() Full {
 	for i, dir := range [...]string{"/tmp", "/dev/shm"} {
 		var fs unix.Statfs_t
@@ -350,7 +350,7 @@ func (q *Quota) shortened(since quotaMark) string {
 	if !stopped {
 		return ""
 	}
-	q.looking.Lock() // the scan that killed the command is followed by the cut
+	q.looking.Lock() // the cut follows the scan with the kill
 	defer q.looking.Unlock()
 	return q.note
 }

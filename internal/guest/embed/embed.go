@@ -1,5 +1,5 @@
 // Package embed contains the binaries of the guest agent. hack/build-guest.sh builds them. They are in the repository
-// so that the library works as an ordinary Go module.
+// to allow using the library as an ordinary Go module.
 package embed
 
 import (
@@ -15,8 +15,8 @@ import (
 // Path is the path of the guest agent in a sandbox.
 const Path = Dir + "/workcell-guest"
 
-// Mode is the mode of this file. If a user cannot read a program, the kernel denies access to the program's memory to
-// other processes of that user, from its first instruction.
+// Mode is the mode of this file. If a user cannot read a program, the kernel denies other processes of the user access
+// to the program's memory, from the first instruction on.
 const Mode = 0o111
 
 //go:embed guest_linux_amd64.gz

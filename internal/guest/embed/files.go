@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/lib"
 )
 
-// Dir is the directory of the guest agent and its files in a sandbox.
+// Dir is the directory of the guest agent and the files with it in a sandbox.
 const Dir = "/.workcell"
 
 // File is a file below [Dir].

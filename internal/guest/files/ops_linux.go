@@ -122,8 +122,8 @@ func (s *Service) Remove(r Request, req *wire.PathRequest) error {
 	})
 }
 
-// removeTree removes a directory and all its contents. It only uses descriptors and single names, so that it follows no
-// links and a race cannot lead it elsewhere. It only opens directories.
+// removeTree removes a directory and all contents. It only uses descriptors and single names, to avoid following links,
+// even in a race. It only opens directories.
 func removeTree(parent int, name string, deleted *int64) error {
 	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

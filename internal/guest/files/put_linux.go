@@ -91,7 +91,7 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 		}
 	}()
 	for {
-		f, err := wire.ReadFrame(r, buf[len(buf):]) // a frame that does not fit is longer than the file's maximum
+		f, err := wire.ReadFrame(r, buf[len(buf):]) // a larger frame exceeds the file's maximum
 		if err != nil {
 			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host has probably disconnected
 		}
@@ -250,7 +250,7 @@ func (d *draft) name(fd int) error {
 		return d.moved(unix.Renameat(dir, d.temp, dir, d.base))
 	}
 	if err = unix.Unlinkat(dir, d.temp, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		// A directory replaced the old file in the meantime: restore its name.
+		// A directory replaced the old file in the meantime: restore the directory's name.
 		return errors.Join(err, rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE))
 	}
 	return d.moved(nil)
@@ -308,7 +308,7 @@ func holds(dir int, name string, sum []byte) bool {
 	return err == nil && bytes.Equal(h.Sum(nil), sum)
 }
 
-// moved records that the temporary name no longer exists.
+// moved records the removal of the temporary name.
 func (d *draft) moved(err error) error {
 	if err == nil {
 		d.temp = ""

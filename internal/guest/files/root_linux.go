@@ -187,7 +187,7 @@ func (r *root) open(rel string, flags int) (f *os.File, err error) {
 	return f, err
 }
 
-// makeDirs creates a directory and its parents.
+// makeDirs creates a directory and the parents.
 func (r *root) makeDirs(rel string, mode os.FileMode) error {
 	return r.within(rel, func(rel string) error { return r.MkdirAll(rel, mode) })
 }

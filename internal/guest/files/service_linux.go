@@ -23,8 +23,8 @@ type Service struct {
 	root    *root
 	scratch *root // may be nil
 	fs      disk.Gate
-	// names is held, by the name's sum, while a file takes its place. Two files that replace the same file at once could
-	// each take the other for a command's.
+	// names contains locks, by the checksum of a file's name. A lock is held while a file gets the final name, to prevent
+	// two concurrent writes of a file from treating each other as changes by commands.
 	names [64]sync.Mutex
 }
 

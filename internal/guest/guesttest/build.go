@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// Build builds the guest agent from its sources in dir, for tests of the guest agent, and returns the binary's path.
+// Build builds the guest agent from source into dir, for tests of the guest agent, and returns the binary's path.
 func Build(dir string) (string, error) {
 	out := filepath.Join(dir, "workcell-guest")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", out,

@@ -99,7 +99,7 @@ func cloneTree(t Tree) (detached, error) {
 }
 
 // setUser changes to the owner of files in the sandbox's file systems. The calls only affect this thread, like all of
-// the launcher's changes to its own process.
+// the launcher's changes to the process.
 func setUser(cfg *Config) error {
 	if cfg.DropGroups {
 		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
@@ -181,7 +181,7 @@ func attach(t detached) error {
 	return unix.Close(t.fd)
 }
 
-// makeDir creates a directory and its parents. It does not change existing directories.
+// makeDir creates a directory and the parents. It does not change existing directories.
 func makeDir(p string, mode uint32) error {
 	err := unix.Mkdir(below(p), mode)
 	if errors.Is(err, unix.ENOENT) {

@@ -61,7 +61,7 @@ func harden(cfg *Config) error {
 	return failed(IsolationSeccomp, "installing it", filter(cfg.Seccomp))
 }
 
-// Bits of PR_SET_SECUREBITS, each with its lock: user ID 0 has no special meaning, changes of user IDs have no effect
+// Bits of PR_SET_SECUREBITS, each with the lock: user ID 0 has no special meaning, changes of user IDs have no effect
 // on capabilities, and no capability becomes ambient.
 const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
 

@@ -46,8 +46,8 @@ func rights(version int) (fs, scopes uint64) {
 	return fs, scopes
 }
 
-// landlock restricts this thread, and therefore the guest agent and all its children, in addition to the restrictions
-// of the mounts.
+// landlock restricts this thread, and therefore the guest agent and all children, in addition to the restrictions of
+// the mounts.
 func landlock(l *Landlock) error {
 	fs, scopes := rights(l.Version)
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: fs, Scoped: scopes}

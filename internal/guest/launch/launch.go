@@ -1,13 +1,13 @@
-// Package launch builds the isolation of a sandbox without an engine. It isolates its own process and then executes the
-// guest agent.
+// Package launch builds the isolation of a sandbox without an engine. It isolates the current process and then executes
+// the guest agent.
 //
 // A host starts "workcell-guest launch" in new user, PID, mount, network, IPC, and UTS namespaces, with all
-// capabilities in them. It sends a [Config] on [ConfigFD]. The launcher builds the file system, drops all privileges in
-// an order that makes this permanent, sends a report on [StatusFD], and executes the guest agent. If it cannot build a
-// part, it reports the part's name and exits. It never falls back to weaker isolation.
+// capabilities in them. It sends a [Config] on [ConfigFD]. The launcher builds the file system, drops all privileges
+// permanently, sends a report on [StatusFD], and executes the guest agent. If it cannot build a part, it reports the
+// part's name and exits. It never falls back to weaker isolation.
 //
-// The configuration is complete: the launcher makes no decisions about the sandbox, so that this program, distributed
-// as a binary, rarely has to change.
+// The configuration is complete: the launcher makes no decisions about the sandbox, to avoid changes of this program,
+// which is distributed as a binary.
 package launch
 
 // Command is the first argument of the guest agent's binary for this role.
@@ -26,7 +26,7 @@ const ListenFD = 3
 // Config describes the sandbox to build. Paths in the sandbox are absolute and contain no links.
 type Config struct {
 	Hostname string `json:"hostname"`
-	// Owner is the owner of the launcher's files, as a user ID in the sandbox: its tmpfs and the files in it.
+	// Owner is the owner of the launcher's files, as a user ID in the sandbox: the tmpfs and the files in it.
 	Owner ID `json:"owner"`
 	// User is the user of the guest agent and all commands.
 	User ID `json:"user"`

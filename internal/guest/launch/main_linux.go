@@ -34,7 +34,7 @@ func Main() int {
 	// Namespaces, privileges, and filters belong to this thread. Executing the guest agent makes them apply to the whole
 	// process.
 	runtime.LockOSThread()
-	// The program's file is not readable. Without this call, the launcher could not write to its own /proc.
+	// The program's file is not readable. Without this call, the launcher could not write to /proc/self.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return tell(failed(IsolationConfig, "becoming dumpable", err))
 	}

@@ -3,7 +3,7 @@
 // It is a separate mode of the guest agent's binary. A host runs this mode in a short-lived helper container in the
 // sandbox's network namespace. Only this container has the privilege (CAP_NET_ADMIN) to set packet filter rules in the
 // namespace. The sandbox has no capabilities, so it can neither change nor remove the rules. A second mode reports the
-// addresses and resolvers of the engine's host, so that the addresses can be blocked and the resolvers can be allowed.
+// addresses and resolvers of the engine's host, to allow rules for them.
 package netguard
 
 import (

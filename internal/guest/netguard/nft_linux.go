@@ -43,7 +43,7 @@ const (
 func ruleset(r Rules, closed []netip.Prefix, counts bool) []message {
 	table := str(unix.NFTA_TABLE_NAME, tableName)
 	msgs := []message{
-		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table}, // so that the deletion succeeds
+		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table}, // to let the deletion succeed
 		{kind: unix.NFT_MSG_DELTABLE, attrs: table},
 		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table},
 		{kind: unix.NFT_MSG_NEWCHAIN, flags: unix.NLM_F_CREATE, attrs: join(
@@ -138,8 +138,7 @@ func accept() []byte {
 		nest(unix.NFTA_IMMEDIATE_DATA, nest(unix.NFTA_DATA_VERDICT, num(unix.NFTA_VERDICT_CODE, verdictAccept))))
 }
 
-// reject sends the response "administratively prohibited", so that a connection fails immediately instead of timing
-// out.
+// reject sends the response "administratively prohibited", to avoid timeouts: a connection fails immediately.
 func reject() []byte {
 	return expr("reject", num(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH),
 		attr(unix.NFTA_REJECT_ICMP_CODE, []byte{unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}))

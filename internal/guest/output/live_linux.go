@@ -12,13 +12,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Small output is held back for up to liveHold, so that it is sent together with later output or with the exit.
+// Small output is held back for up to liveHold, to allow sending it together with later output or with the exit.
 const (
 	liveHold  = time.Millisecond
 	liveFlush = 16 << 10
 )
 
-// hurryTime is how long a host that does not read may delay the end of a command on a terminal. After that, the command
+// hurryTime is how long an unresponsive host may delay the end of a command on a terminal. After that, the command
 // ends. When the host reads again, it gets the result and the amount of missed output.
 const hurryTime = 2 * time.Second
 
@@ -42,7 +42,7 @@ type LiveSink struct {
 	timer   *time.Timer
 	shut    bool  // the host no longer reads
 	behind  bool  // pending frames and a note about missing output are sent with the response
-	missing int64 // bytes of output that were dropped since
+	missing int64 // bytes of output dropped since
 }
 
 // NewLiveSink returns a sink for sending output to h.
@@ -127,7 +127,7 @@ func (l *LiveSink) Finish(res *wire.RunResult) error {
 	return nil
 }
 
-// rest shuts the sink down and returns the data to send. gone reports that the host no longer reads.
+// rest shuts the sink down and returns the data to send. gone reports whether the host stopped reading.
 func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

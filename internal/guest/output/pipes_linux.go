@@ -129,7 +129,7 @@ func (w *outputPipe) finish() {
 }
 
 // fill reads once and does not wait. If the size of buf splits a character, fill keeps the character's beginning for
-// the next read, so that numbered chunks contain valid text.
+// the next read, to keep numbered chunks valid UTF-8.
 func (w *outputPipe) fill(fd int, buf *[chunkMax]byte) (int, error) {
 	k := copy(buf[:], w.held)
 	w.held = w.held[:0]

@@ -21,8 +21,8 @@ type Recorder struct {
 	spilled [2]*spill
 }
 
-// NewRecorder returns the sink of a new command. done must be closed when the command ends. status must return its
-// current status.
+// NewRecorder returns the sink of a new command. done must be closed when the command ends. status must return the
+// command's current status.
 func NewRecorder(
 	req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct{}, status func() wire.ExecStatus,
 ) *Recorder {

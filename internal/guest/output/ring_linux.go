@@ -6,11 +6,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Limits of a ring and its chunks.
+// Limits of a ring and the chunks in it.
 const (
 	chunkMax   = 32 << 10 // maximum bytes of a chunk
 	chunkMerge = 4 << 10  // up to this size, small output is appended to an unread chunk
-	chunkCost  = 32       // memory cost of a chunk in addition to its bytes
+	chunkCost  = 32       // memory cost of a chunk in addition to the data
 	ringMin    = 4 << 10  // size of the first allocation
 	ringMax    = 1 << 20  // recorded output of one command
 	ringBudget = 4 << 20  // recorded output of all commands
@@ -207,5 +207,5 @@ func (b *Budget) limit(now int) int {
 	return min(ringMax, max(now, ringFloor, now+free))
 }
 
-// Exceeded reports whether the output of ended commands should be reduced so that running commands can record.
+// Exceeded reports whether the output of ended commands should be reduced, to allow recording for running commands.
 func (b *Budget) Exceeded() bool { return b.used.Load() > ringBudget/2 }

@@ -43,7 +43,7 @@ type Spiller struct {
 	held int64      // total size of kept
 }
 
-// NewSpiller returns a Spiller for files below r, within its quota q. workspaceBytes is the size of the workspace; 0
+// NewSpiller returns a Spiller for files below r, within the quota q. workspaceBytes is the size of the workspace; 0
 // means no limit.
 func NewSpiller(r *os.Root, g disk.Gate, q *disk.Quota, workspaceBytes int64) *Spiller {
 	s := &Spiller{root: r, fs: g, quota: q, most: spillFiles * spillMax}

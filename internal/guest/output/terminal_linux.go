@@ -16,7 +16,7 @@ type Terminal struct {
 	rec  *Recorder
 	wait time.Duration // maximum time without a connected host; 0 means no limit
 
-	out   sync.Mutex // held during output, so that a joining host misses none; lock before mu
+	out   sync.Mutex // held during output, to avoid gaps for a joining host; lock before mu
 	shown *LiveSink  // the viewer with the earlier output; guarded by out
 
 	mu      sync.Mutex  // guards the fields below; never held while waiting for a host
@@ -50,8 +50,8 @@ func (t *Terminal) flush() {
 	}
 }
 
-// Join sends recent and future output to a viewer. It disconnects the previous viewer, unless that viewer only waits
-// for the response.
+// Join sends recent and future output to a viewer. It disconnects the previous viewer, unless the previous viewer only
+// waits for the response.
 func (t *Terminal) Join(v *LiveSink) {
 	t.mu.Lock()
 	before, ended := t.viewer, t.ended

@@ -2,7 +2,7 @@
 // of all processes of a command, the killing of process trees, the protection of the guest agent from commands, and
 // standard input.
 //
-// It assumes that commands are hostile and run as the guest agent's user.
+// It assumes hostile commands, run by the guest agent's user.
 //
 // The package is Linux only. It is empty on other systems.
 package proc

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel allows every process of the guest agent's user to lower the guest agent's resource limits and its threads'
-// priorities. The guest agent has no privileges, so it could not raise them again. Therefore the guest agent and all
-// commands have a system call filter, in addition to the engine's filter, that denies these changes. The filter also
-// prevents a command from changing its tag to the tag of another command. And it prevents a command from forging a
-// fault signal, by siginfo or as the signal of a ready file. Go's runtime ends the program on such a signal, unless
-// kill or tgkill sent it.
+// The kernel allows every process of the guest agent's user to lower the guest agent's resource limits and the
+// priorities of all threads. The guest agent has no privileges, so it could not raise them again. To prevent these
+// changes, the guest agent and all commands have a system call filter, in addition to the engine's filter. The filter
+// also prevents a command from taking the tag of another command, and from forging a fault signal, for example by
+// siginfo or as the signal of a ready file. Go's runtime ends the program on such a signal, unless kill or tgkill sent
+// it.
 //
 // The filter also makes io_setup fail as on a kernel without asynchronous I/O. The kernel has one counter for the whole
 // host, which two calls can exhaust. Programs then fall back to threads.
@@ -34,7 +34,7 @@ type abi struct {
 	setaffinity                     uint32
 	queue                           [4]uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, then their numbers on x32
 	fcntl                           [2]uint32
-	setup, ioctl                    [2]uint32 // io_setup and ioctl, each also with its number on x32
+	setup, ioctl                    [2]uint32 // io_setup and ioctl, each also with the number on x32
 	allocate                        uint32    // fallocate
 }
 
@@ -43,8 +43,8 @@ var faults = []uint32{uint32(unix.SIGILL), uint32(unix.SIGTRAP), uint32(unix.SIG
 	uint32(unix.SIGSEGV), uint32(unix.SIGSTKFLT), uint32(unix.SIGSYS)}
 
 // reservations are the type and number of ioctls for allocating space without writing: FS_IOC_RESVSP, FS_IOC_RESVSP64,
-// FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets the amount of space that one
-// write allocates.
+// FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets the amount of allocated
+// space per write.
 var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
 
 // x32Bit is set in call numbers of the x32 ABI. For these calls, x32 otherwise uses the numbers of amd64.
@@ -117,8 +117,7 @@ func lastThread() (uint32, error) {
 
 // guardFilter denies, with EPERM, changes of any process's limits by process ID, changes of the limit with the tags,
 // and changes of the priority of threads with IDs up to last and of all processes of a user. It also denies forged
-// fault signals for these threads. A process needs no ID to change its own limits. For priorities, C libraries use the
-// ID.
+// fault signals for these threads. No ID is needed for the caller's limits. For priorities, C libraries use the ID.
 func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{

@@ -43,9 +43,9 @@ func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	return out, nil
 }
 
-// forkLimited creates a child process whose limits apply before its first instruction. The child is traced, so it stops
-// after exec. forkLimited sets the limits and then detaches. If tracing is not permitted, the limits are set right
-// after the fork, and the command may run without them for a moment.
+// forkLimited creates a child process with limits from the first instruction on. The child is traced, so it stops after
+// exec. forkLimited sets the limits and then detaches. If tracing is not permitted, the limits are set right after the
+// fork, and the command may run without them for a moment.
 func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *syscall.ProcAttr, limits []rlimit) error {
 	if len(limits) == 0 {
 		return s.fork(p, path, argv, attr)

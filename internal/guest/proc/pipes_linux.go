@@ -8,7 +8,7 @@ import (
 // ends are the initial descriptors of a command, and the guest agent's non-blocking descriptors of the other ends.
 type ends struct {
 	files    [3]int // descriptors of the child process
-	terminal bool   // files are its controlling terminal
+	terminal bool   // files are the controlling terminal
 	in       int    // the guest agent's end of standard input; may be negative
 	out      [2]int // the guest agent's ends of standard output and standard error; may be negative
 

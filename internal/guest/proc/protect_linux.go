@@ -44,7 +44,7 @@ func Unprotected() *Protection {
 func Protect() *Protection {
 	// Descriptors leaked by a runtime into the guest agent must not reach commands (CVE-2024-21626).
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // fails on old kernels
-	// This process is not dumpable from its first instruction, so it has no access to its own /proc. No command is running
+	// This process is not dumpable from the first instruction on, so it cannot access /proc/self. No command is running
 	// yet.
 	setDumpable(1)
 	p := Unprotected()
@@ -75,8 +75,8 @@ func (p *Protection) Await() error {
 // RefuseAllocation prevents commands from allocating space without writing. It must be called before the first Await.
 func (p *Protection) RefuseAllocation() { p.writes = true }
 
-// guard installs the filters. The guest agent must be the init process of its PID namespace, and all its threads must
-// have been started. Only then do its threads have the lowest IDs, and no other process can get one of these IDs.
+// guard installs the filters. The guest agent must be the init process of the PID namespace, and all threads must have
+// been started. Only then do the threads have the lowest IDs, and no other process can get one of these IDs.
 func (p *Protection) guard() {
 	if os.Getpid() != 1 || p.key == (limitKey{}) || p.err != nil {
 		return

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal creates a terminal. The guest agent has two descriptors of its end, for reading and writing, which are
-// closed separately.
+// openTerminal creates a terminal. The guest agent's end has two descriptors, for reading and writing, which are closed
+// separately.
 func (e *ends) openTerminal(size wire.TerminalSize) error {
 	// Without O_NOCTTY, the terminal would become the controlling terminal of the guest agent, which is also a session
 	// leader.
@@ -46,7 +46,7 @@ func (e *ends) openTerminal(size wire.TerminalSize) error {
 }
 
 // otherEnd opens the child's end of a terminal. If the kernel supports it, otherEnd uses the guest agent's descriptor,
-// so that it does not follow a path changed by a command.
+// to avoid following a path changed by a command.
 func otherEnd(master int) (int, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return -1, terminalError("unlocking it", err)
@@ -86,7 +86,7 @@ func setSize(fd int, size wire.TerminalSize) error {
 }
 
 // Resize sets the size of a command's terminal. The kernel notifies the foreground programs. If redraw is set, the
-// programs are notified even if the size is unchanged, so that they redraw their screen.
+// programs are notified even if the size is unchanged, to let them redraw the screen.
 func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	raw, err := in.f.SyscallConn()
 	if err != nil {

@@ -19,7 +19,7 @@ type Exit struct {
 type reaper struct {
 	all bool
 
-	// mu guards the fields below. It is held during a fork, so that no child is reaped before it is in waiting.
+	// mu guards the fields below. It is held during a fork, to avoid reaping a child before it is in waiting.
 	mu       sync.Mutex
 	waiting  map[int]chan Exit // by process ID
 	children chan struct{}     // contains a value if new children may exist

@@ -28,7 +28,7 @@ const (
 	// markerName is the environment variable with the ID of a process's command.
 	markerName  = "WORKCELL_EXEC"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// childOOMScore is added to the OOM score of every command, so that the kernel kills commands before the guest agent.
+	// childOOMScore is added to the OOM score of every command, to keep the kernel from killing the guest agent first.
 	childOOMScore = 500
 	maxOOMScore   = 1000
 	// tracers is the maximum number of concurrent starts of commands with separate limits. Each start occupies a thread.

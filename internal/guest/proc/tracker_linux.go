@@ -12,11 +12,12 @@ import (
 )
 
 // tracker tags every command with a value. All processes of the command inherit the value and cannot remove it: the
-// hard limit of RLIMIT_LOCKS. The kernel has not enforced this limit since Linux 2.4. A child has the tag from its
-// first instruction. The tag survives setsid, a double fork, a cleared environment, and exec. Without CAP_SYS_RESOURCE,
-// the limit can only be lowered. The guest agent lowers its own limit by one before each fork, so every command gets a
-// new tag, smaller than all earlier tags. The guest agent's system call filter prevents processes from lowering the
-// limit. If RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS, which no kernel enforces either.
+// hard limit of RLIMIT_LOCKS. The kernel has not enforced this limit since Linux 2.4. A child has the tag from the
+// first instruction on. The tag survives setsid, a double fork, a cleared environment, and exec. Without
+// CAP_SYS_RESOURCE, the limit can only be lowered. Before each fork, the guest agent lowers the limit of the main
+// process by one, so every command gets a new tag, smaller than all earlier tags. The guest agent's system call filter
+// prevents processes from lowering the limit. If RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS, which no kernel
+// enforces either.
 type tracker struct {
 	limit int           // see tagLimit
 	base  uint64        // higher than the first tag
@@ -25,11 +26,11 @@ type tracker struct {
 	forking sync.Mutex // held during a fork, while the guest agent itself has the child's tag
 
 	own   int  // process ID of the guest agent
-	alone bool // the guest agent is the init process of its PID namespace
+	alone bool // the guest agent is the init process of the PID namespace
 	key   limitKey
 }
 
-// tagFloor is the minimum value of a limit, so that enough tags are available.
+// tagFloor is the minimum value of a limit, to keep enough tags available.
 const tagFloor = 1 << 61
 
 // tagLimit returns the resource limit with the tags. gVisor does not support RLIMIT_LOCKS, and an engine may have set
@@ -80,8 +81,8 @@ func (t *tracker) TagOf(pid int) (uint64, bool) {
 	return l.Max, l.Max < t.base && !(t.limit == unix.RLIMIT_RSS && t.isOutside(pid))
 }
 
-// isOutside reports whether a process or one of its ancestors was started from outside the sandbox, for example a
-// connection of the host. gVisor gives these processes the guest agent's limits.
+// isOutside reports whether a process or an ancestor was started from outside the sandbox, for example a connection of
+// the host. gVisor gives these processes the guest agent's limits.
 func (t *tracker) isOutside(pid int) bool {
 	const maxAncestors = 64
 	for range maxAncestors {

@@ -19,7 +19,7 @@ const (
 	reapBound = time.Second
 )
 
-// A forking tree may grow faster than the guest agent can kill its processes one by one. If the sandbox has at least
+// A forking tree may grow faster than the guest agent can kill the processes one by one. If the sandbox has at least
 // crowd processes, or after patience passes, the guest agent stops all processes of the sandbox while it kills the
 // tree.
 const (
@@ -39,7 +39,7 @@ type Tree struct {
 	every bool // all processes with a tag, not one command
 }
 
-// proc is a process with its data from /proc.
+// proc describes a process, with data from /proc.
 type proc struct {
 	pid, ppid int
 	state     byte
@@ -114,8 +114,8 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 // kill kills the tree's processes. It reports whether it found none.
 //
 // A process receiving the signal during a fork still creates the child. The child also stops, but it is not in the list
-// yet. Therefore the processes stay stopped until a pass finds only dead processes. Dead processes create no children,
-// and a child that has not run has no children.
+// yet. Therefore the processes stay stopped until a pass finds only dead processes. Neither dead processes nor children
+// before their first instruction create children.
 func (k *Tree) kill(hold bool) bool {
 	until := time.Now()
 	if hold || len(AllPIDs()) >= crowd {
@@ -133,8 +133,7 @@ func (k *Tree) kill(hold bool) bool {
 
 // hold stops every process of the sandbox and returns a function to continue them. If hundreds of processes fork
 // whenever one of them dies, the guest agent never catches up by killing them one by one. A single call reaches all of
-// them, even new children. If another command of the sandbox has stopped its own processes, release also continues
-// these.
+// them, even new children. Processes stopped by another command of the sandbox also continue.
 func (t *tracker) hold() (release func()) {
 	if !t.alone {
 		return func() {}
@@ -174,7 +173,7 @@ func (k *Tree) awaitReaped() {
 	}
 }
 
-// signalProc signals a process, unless another process has received its ID.
+// signalProc signals a process, unless another process has received the ID.
 func signalProc(p proc, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err == nil {
@@ -250,7 +249,7 @@ func (t *tracker) Tree(p *Process) *Tree { return &Tree{t: t, tag: p.tag.Load()}
 func (k *Tree) Alive() bool { return len(k.members()) > 0 }
 
 // Program returns the name of a process. It replaces all characters except printable ASCII, because a process can
-// choose its name.
+// choose any name.
 func Program(pid int) string {
 	var buf [16]byte
 	n, err := readProcFile(pid, "comm", buf[:])

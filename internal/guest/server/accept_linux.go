@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleAccept passes the next connection to a service to a host and copies its data until it ends.
+// handleAccept passes the next connection to a service to a host and copies the data until the connection ends.
 func (s *Server) handleAccept(r *request, req *wire.AcceptRequest) error {
 	sv := s.services[req.Name]
 	if sv == nil {
@@ -73,7 +73,7 @@ type carrier struct {
 	writing atomic.Bool              // a write is blocked
 	ended   atomic.Bool              // toHost has sent the end of the host's direction, or is about to
 	left    chan struct{}            // closed when no more data can arrive from the host
-	hostEnd chan struct{}            // closed when the host has ended its direction
+	hostEnd chan struct{}            // closed when the host has ended the direction to the command
 	refused chan struct{}            // closed when the connection accepts no more data
 }
 
@@ -185,7 +185,7 @@ func (h *carrier) carry(conn net.Conn, answer any) error {
 	return nil
 }
 
-// toHost copies data from the command. It reports whether the command has ended its direction or the whole connection.
+// toHost copies data from the command. It reports whether the command has ended this direction or the whole connection.
 func (h *carrier) toHost(c net.Conn) bool {
 	buf := make([]byte, wire.FramePrefixSize+4<<10)
 	for {

@@ -34,7 +34,7 @@ type sessionConn struct {
 	out     *wire.MuxWriter
 	frames  wire.MuxFrames
 	silence time.Duration // a host silent for this long counts as disconnected
-	bye     atomic.Bool   // the host said goodbye and canceled its pending requests
+	bye     atomic.Bool   // the host said goodbye and canceled all pending requests
 }
 
 // ServeConn serves a host. It closes the connection at the end or if the host is silent for too long. An engine may
@@ -55,7 +55,7 @@ func (c *sessionConn) serve() error {
 	if err != nil {
 		return err
 	}
-	c.s.orphan.count(1) // counted before the host knows that it is connected
+	c.s.orphan.count(1) // counted before the host gets the acknowledgment
 	defer c.s.orphan.count(-1)
 	if err := c.greet(version); err != nil {
 		return err
@@ -95,7 +95,7 @@ func muxConfig() *yamux.Config {
 	return cfg
 }
 
-// deadlineWriter bounds the time of every write, so that a host that does not read cannot block the guest agent.
+// deadlineWriter bounds the time of every write, to prevent unresponsive hosts from blocking the guest agent.
 type deadlineWriter struct{ rw net.Conn }
 
 func (d *deadlineWriter) Write(p []byte) (n int, err error) {

@@ -9,8 +9,8 @@ import (
 )
 
 // direct counts packets sent by programs to the network instead of the egress proxy. Sending them always fails, often
-// with a message that does not explain the reason. Tracing system calls would slow down all programs. Therefore direct
-// uses the kernel's counters of the network namespace:
+// with a message without the reason. To avoid slowing down all programs by tracing system calls, direct uses the
+// kernel's counters of the network namespace:
 //
 //   - Without a network interface, connecting or sending fails immediately. OutNoRoutes counts these failures and also
 //     failed DNS lookups.

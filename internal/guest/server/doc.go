@@ -6,7 +6,7 @@
 //
 //	server -> files, output -> disk -> proc -> wire
 //
-// All packages are Linux only. They are empty on other systems. They assume that commands are hostile and run as the
-// same user as the guest agent. Therefore they store no secrets from commands, and they limit all resources used for a
-// command: output, commands, threads, and descriptors.
+// All packages are Linux only. They are empty on other systems. They assume hostile commands, run by the same user as
+// the guest agent. Therefore they store no secrets from commands. They limit all resources for a command, such as
+// output, threads, and descriptors.
 package server

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// drainTime is how long output is read after a command's exit, and how long other processes of its tree have to exit.
+	// drainTime is how long output is read after a command's exit, and how long other processes of the tree have to exit.
 	drainTime = 200 * time.Millisecond
 	leftPause = 5 * time.Millisecond // pause between two checks for these processes
 	// lookPause is the pause between two checks for full directories in memory.
@@ -23,7 +23,7 @@ const (
 	quickTime = time.Millisecond
 )
 
-// execution is a command with its output and result.
+// execution is a command with output and result.
 type execution struct {
 	s       *Server
 	id      string
@@ -34,7 +34,7 @@ type execution struct {
 	term    *output.Terminal // nil if the command does not run on a terminal
 	timeout time.Duration    // 0 means no timeout
 	grace   time.Duration
-	granted []string     // services that its processes may connect to
+	granted []string     // services for the command's processes, for example "tools"
 	denials proc.Denials // at the start
 	limits  disk.Marks   // at the start
 	wasFull disk.Full    // at the start
@@ -190,7 +190,7 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 	}
 	looks := time.NewTicker(lookPause)
 	defer looks.Stop()
-	defer e.look() // before other processes of the tree remove their files
+	defer e.look() // before other processes of the tree remove files
 	for {
 		select {
 		case end := <-e.proc.Exited:
@@ -250,7 +250,7 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 		e.out.Note(want.Note)
 	}
 	e.finish(end, state, leaked, want)
-	e.s.execs.ended() // first, so that waiters see that no command is running
+	e.s.execs.ended() // first, to prevent waiters from seeing a running command
 	close(e.ended)
 }
 

@@ -53,7 +53,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	case <-e.ended:
 	case <-after(req.YieldMillis):
 	case <-left:
-		// A disconnected host may come back for its command. A host whose request was canceled will not.
+		// A disconnected host may come back for the command, but not a host with a canceled request.
 		if r.cancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}

@@ -49,7 +49,7 @@ func (l *lease) last(d time.Duration) {
 }
 
 // orphaned stops a sandbox to which no host was connected for OrphanTimeout, unless commands are running or ran within
-// that time. Background processes count as commands, unless the sandbox is ephemeral and the owner is gone.
+// this time. Background processes count as commands, unless the sandbox is ephemeral and the owner is gone.
 func (s *Server) orphaned() {
 	s.orphan.mu.Lock()
 	timeout := s.orphan.after

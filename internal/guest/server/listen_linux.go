@@ -65,7 +65,7 @@ type serviceConn struct {
 	unwatch func() // must be called after receiving from handoff
 }
 
-// openServices creates the services. It binds Unix sockets immediately, so that no command can bind them first.
+// openServices creates the services. It binds Unix sockets immediately, to prevent commands from binding them first.
 func (s *Server) openServices() map[string]*service {
 	all := map[string]*service{}
 	for name, network := range wire.ServiceNetworks() {
@@ -94,7 +94,7 @@ func (sv *service) bind() error {
 	return nil
 }
 
-// listen does not use net.Listen, because that would link the DNS resolver.
+// listen does not use net.Listen, to avoid linking the DNS resolver.
 func (sv *service) listen() (net.Listener, error) {
 	if sv.network == "tcp" {
 		return net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -203,7 +203,7 @@ func (sv *service) offer(c *serviceConn) {
 	c.end()
 }
 
-// watchHangup returns a channel, closed when a process has closed its Unix connection. release ends the watch. The
+// watchHangup returns a channel, closed when a process has closed the Unix connection. release ends the watch. The
 // connection can only be read after release.
 func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
 	conn, ok := c.(*net.UnixConn)

@@ -47,7 +47,7 @@ func (r *registry) release(e *execution) {
 	close(e.settled)
 }
 
-// add records that a command has started.
+// add records the start of a command.
 func (r *registry) add(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,19 +42,18 @@ type Config struct {
 	// Orphaned, which should end the process. If zero, the guest agent never calls Orphaned.
 	OrphanTimeout time.Duration
 	Orphaned      func()
-	// Ephemeral means that the sandbox belongs to a single host process. If this process is gone, background processes of
-	// ended commands do not keep the guest agent running.
+	// Ephemeral marks a sandbox of a single host process. If this process is gone, background processes of ended commands
+	// do not keep the guest agent running.
 	Ephemeral bool
-	// ReapAll makes the guest agent reap every child of its process. A guest agent in a separate process sets it. Guest
-	// agents inside another program must not set it, because it would reap that program's children.
+	// ReapAll makes the guest agent reap every child of the process. A guest agent in a separate process sets it. Guest
+	// agents inside another program, such as a test, must not set it, to avoid reaping the program's children.
 	ReapAll bool
 	// Protection is the protection of the process. If nil, it defaults to proc.Unprotected.
 	Protection *proc.Protection
 	// Workspace is the limit of the files below Workdir.
 	Workspace disk.Limit
 	// Layer is the limit of the data written by commands to the root file system outside of Workdir, without other mounts.
-	// It requires that the guest agent is the first process of a container. Layer is always monitored, so Watched is
-	// implied.
+	// It requires a guest agent as the first process of a container. Layer is always monitored, so Watched is implied.
 	Layer disk.Limit
 	// Log receives messages about failures. If nil, they are discarded. Writes must not block.
 	Log io.Writer

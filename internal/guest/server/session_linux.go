@@ -82,7 +82,7 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 	}
 }
 
-// request is a request with its stream.
+// request is a request and the stream with it.
 type request struct {
 	*yamux.Stream // one Write keeps the frames together
 	mux           *yamux.Session
@@ -153,7 +153,7 @@ func (r *request) fail(err error) {
 	r.write(b)
 }
 
-// write sends frames. It ignores errors, because they mean that the host disconnected, which watch detects.
+// write sends frames. It ignores errors, because only a disconnected host causes them, which watch detects.
 func (r *request) write(b []byte) { _, _ = r.Write(b) }
 
 // watch reads the host's frames after the request and passes them to in, which may be nil. It sets cancelled and closes

@@ -23,7 +23,7 @@ const (
 )
 
 // ServeSocket serves hosts connecting through Connect or from the host into the sandbox's network namespace. Each host
-// has a separate session. ServeSocket returns when the listener fails. The guest agent must be the init process of its
+// has a separate session. ServeSocket returns when the listener fails. The guest agent must be the init process of the
 // PID namespace.
 func (s *Server) ServeSocket() error {
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: wire.SocketName, Net: "unix"})
@@ -125,8 +125,8 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, cerr)
 }
 
-// peerGone reports whether the peer was reaped, so that another process may have its ID. Linux before 6.5 cannot detect
-// this.
+// peerGone reports whether the peer was reaped. Another process may then have the same ID. Linux before 6.5 cannot
+// detect this.
 func peerGone(conn *net.UnixConn) (gone bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -143,7 +143,7 @@ func peerGone(conn *net.UnixConn) (gone bool) {
 	return gone || err != nil
 }
 
-// Dial connects to the guest agent of this sandbox, its init process.
+// Dial connects to the guest agent of this sandbox, which is the init process.
 func Dial() (*net.UnixConn, error) {
 	var conn *net.UnixConn
 	for deadline := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {

@@ -13,7 +13,7 @@ type FrameKind uint8
 // Frame kinds. An unknown kind ends the stream, but not the connection.
 const (
 	KindRequest FrameKind = 1 // from the host; head: an Envelope, body: the request's body fields
-	KindAnswer  FrameKind = 2 // from the guest agent; head: the response, body: its body fields
+	KindAnswer  FrameKind = 2 // from the guest agent; head: the response, body: the response's body fields
 	KindError   FrameKind = 3 // from the guest agent; head: an Error
 	KindData    FrameKind = 4 // raw bytes of the channel
 	KindEOF     FrameKind = 5 // end of the channel; no head or body
@@ -33,7 +33,7 @@ const (
 	ChanConn   Channel = 5 // connection to a service or port
 )
 
-// Limits of a frame and of its contents.
+// Limits of a frame and of the contents.
 const (
 	// FramePrefixSize is the size of the prefix before head and body.
 	FramePrefixSize = 12
@@ -67,7 +67,7 @@ const (
 	MaxExecID = 64
 )
 
-// ErrFrame means that a frame violates the protocol. ErrFrameSize means that a frame is too large.
+// ErrFrame is the error for a frame outside of the protocol, and ErrFrameSize for a frame over a limit.
 var (
 	ErrFrame     = errors.New("malformed frame")
 	ErrFrameSize = fmt.Errorf("%w: larger than its limit", ErrFrame)
@@ -111,7 +111,7 @@ func appendPrefix(dst []byte, k FrameKind, ch Channel, head, body int) []byte {
 }
 
 // ReadFrame reads one frame. Head and body share a buffer, which the caller owns. If buf is large enough, ReadFrame
-// uses it as the buffer. io.EOF means that the stream ended between frames.
+// uses it as the buffer. If the stream ended between frames, the error is io.EOF.
 func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
 	var p [FramePrefixSize]byte
 	if _, err := io.ReadFull(r, p[:]); err != nil {
@@ -144,8 +144,8 @@ func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
 	return f, int(h), int(b), checkFrame(f.Kind, f.Channel, int(h), int(b))
 }
 
-// readBytes reads n bytes. The buffer grows with the received data, so that a large declared length alone allocates
-// little memory.
+// readBytes reads n bytes. The buffer grows with the received data, to avoid large allocations for a declared length
+// alone.
 func readBytes(r io.Reader, n int, buf []byte) ([]byte, error) {
 	const step = 256 << 10
 	if n <= cap(buf) {

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// SocketName is the address of a guest agent's socket, in the abstract namespace of its sandbox's network. A command
+// SocketName is the address of a guest agent's socket, in the abstract namespace of the sandbox's network. A command
 // cannot remove or replace it like a file, and processes outside of the namespace cannot reach it.
 const SocketName = "@workcell-guest"
 
@@ -19,11 +19,11 @@ const (
 	FromGuest = "\xF5WCack\r\n" // acknowledgment
 )
 
-// ErrMarker means that a stream does not begin with a marker.
+// ErrMarker is the error for a stream without a marker at the beginning.
 var ErrMarker = errors.New("the stream does not begin as it must")
 
 // AppendMarker appends the first bytes sent by each side: magic bytes (8) and version (2, big-endian). This format is
-// the same in every version, so that a guest agent can answer hosts with other versions.
+// the same in every version, to allow answers to hosts with other versions.
 func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, magic...), version)
 }

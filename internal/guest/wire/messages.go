@@ -5,7 +5,7 @@ import "fmt"
 // Op is the name of a request. One stream carries one request; see docs/contributing/guest-protocol.md.
 type Op string
 
-// Requests of protocol version 1, each with its messages: request; response.
+// Requests of protocol version 1, each with the messages: request; response.
 const (
 	OpHealth  Op = "health-v1"   // Health
 	OpRun     Op = "run-v1"      // RunRequest; RunResult
@@ -46,8 +46,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // process tree killed at the deadline
 	ExecKilled    ExecState = "killed"     // process tree killed on request, or because the host disconnected
 	ExecOOMKilled ExecState = "oom_killed" // the kernel killed it because memory ran out
-	// ExecQuotaKilled means that the guest agent killed all commands because the limit of the workspace, or of the rest
-	// of a writable root, was exceeded.
+	// ExecQuotaKilled is for all commands killed by the guest agent because of an exceeded limit of the workspace, or of
+	// the rest of a writable root.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -71,8 +71,7 @@ type RunRequest struct {
 	// or for the stream (OpAttach). Without both, standard input ends immediately.
 	Stdin     []byte `json:"-"`
 	StdinOpen bool   `json:"stdin_open,omitempty"`
-	// StdinStream means that more standard input follows on the stream, in data frames within the credit, up to an EOF
-	// frame.
+	// StdinStream announces more standard input on the stream, in data frames within the credit, up to an EOF frame.
 	StdinStream bool `json:"stdin_stream,omitempty"`
 	// YieldMillis is the maximum time until the response, even if the command is still running. If 0, the response is
 	// sent immediately. If negative, the response is sent when the command ends.
@@ -127,11 +126,11 @@ type ExecStatus struct {
 	StdoutBytes    int64     `json:"stdout_bytes"`
 	StderrBytes    int64     `json:"stderr_bytes"`
 	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
-	// Leaked means that processes of the command's process tree, for example background processes, were still running
-	// after the command's exit.
+	// Leaked is set if processes of the command's process tree, for example background processes, were still running after
+	// the command's exit.
 	Leaked bool   `json:"leaked,omitempty"`
 	Origin string `json:"origin,omitempty"` // RunRequest.Origin
-	// Terminal means that the command runs on a terminal, to which OpJoin connects.
+	// Terminal is set if the command runs on a terminal, to which OpJoin connects.
 	Terminal bool `json:"terminal,omitempty"`
 	// EndedMillis is the time since the command ended. It is absent while the command is running.
 	EndedMillis int64 `json:"ended_ms,omitempty"`
@@ -145,8 +144,8 @@ type ExecStatus struct {
 	// running.
 	TmpFull int64 `json:"tmp_full,omitempty"`
 	ShmFull int64 `json:"shm_full,omitempty"`
-	// Direct counts the packets that programs tried to send to the network, around the egress proxy, while this command
-	// ran and failed. It is absent without the service "egress".
+	// Direct counts the packets sent by programs to the network, around the egress proxy, while this command ran and
+	// failed. It is absent without the service "egress".
 	Direct int64 `json:"direct,omitempty"`
 	// QuotaExceeded is set if the workspace was full at some time while this command was running. If QuotaOutside is also
 	// set, the workspace was not full. Instead, the space for files outside it on a writable root was full.

@@ -9,7 +9,7 @@ import (
 const (
 	MuxHeaderSize   = 12
 	MuxData         = 0 // type of a data frame
-	MuxWindowUpdate = 1 // type of a window grant; its flags open or close a stream
+	MuxWindowUpdate = 1 // type of a window grant; the flags open or close a stream
 	MuxPing         = 2
 	MuxGoAway       = 3 // goodbye of a host
 	MuxFlagSYN      = 1

@@ -1,6 +1,6 @@
 package wire
 
-// ToolsSocket is the address of the service "tools" in a sandbox, in the abstract namespace of its network.
+// ToolsSocket is the address of the service "tools" in a sandbox, in the abstract namespace of the network.
 const ToolsSocket = "@workcell-tools"
 
 // Limits of services and deadlines.
@@ -11,7 +11,7 @@ const (
 	MaxExtension = 60_000 // maximum extension by one DeadlineRequest, in milliseconds
 )
 
-// ServiceNetworks returns the names of all services, each with its network for commands, "unix" or "tcp". Only
+// ServiceNetworks returns the names of all services, each with the network for commands, "unix" or "tcp". Only
 // connections to a Unix service identify their command.
 func ServiceNetworks() map[string]string {
 	return map[string]string{
@@ -54,6 +54,6 @@ type Dialed struct {
 type Accepted struct {
 	ConnID  string `json:"conn_id"`           // 16 hexadecimal digits
 	ExecID  string `json:"exec_id,omitempty"` // command of the connecting process
-	PID     int    `json:"pid,omitempty"`     // ID of that process inside the sandbox
-	Program string `json:"program,omitempty"` // name of that process, printable ASCII
+	PID     int    `json:"pid,omitempty"`     // ID of the process inside the sandbox
+	Program string `json:"program,omitempty"` // name of the process in printable ASCII, for example "python3"
 }

@@ -7,6 +7,6 @@ const (
 	MetaSave = "workcell/save"
 	// MetaFiles, in a response, lists the files returned with the result.
 	MetaFiles = "workcell/files"
-	// MetaIndex, in a listed tool, is its line in the index: "server.tool(argument, optional?) - Title."
+	// MetaIndex, in a listed tool, is the tool's line in the index: "server.tool(argument, optional?) - Title."
 	MetaIndex = "workcell/index"
 )
