@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestTunnel verifies that bytes pass in both directions after the proxy agreed, even if the host sends first, that a
-// refusal is printed with the reason, and that a hostile proxy cannot increase the memory usage.
+// TestTunnel verifies that bytes pass in both directions after the proxy agreed, even if the host sends first, a
+// refusal is printed with the reason, and a hostile proxy cannot increase the memory usage.
 func TestTunnel(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -115,7 +115,7 @@ func TestSymlinksInside(t *testing.T) {
 	checkCanary(t, canary)
 }
 
-// TestScratch verifies that a second root has the same rules as the first, and that no path leads from one root to the
+// TestScratch verifies that a second root has the same rules as the first, and no path leads from one root to the
 // other.
 func TestScratch(t *testing.T) {
 	t.Parallel()

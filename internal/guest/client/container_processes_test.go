@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestContainerReaped verifies that a killed process tree leaves no zombies, and that orphans are reaped.
+// TestContainerReaped verifies that a killed process tree leaves no zombies, and orphans are reaped.
 func TestContainerReaped(t *testing.T) {
 	t.Parallel()
 	_, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--pids-limit", "400"}})

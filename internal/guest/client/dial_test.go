@@ -47,7 +47,7 @@ func dialPort(t testing.TB, c *client.Conn, address string) *client.Dialed {
 	return d
 }
 
-// TestDialHalfClose verifies that each direction can be closed separately and that earlier data is delivered.
+// TestDialHalfClose verifies that each direction can be closed separately and earlier data is delivered.
 func TestDialHalfClose(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -193,8 +193,8 @@ func TestDialCancelled(t *testing.T) {
 	mustRun(t, c, sh("true"))
 }
 
-// TestDialNobodyReads verifies that a server that stops reading only blocks its own connection, and that the connection
-// is reset after the host has closed it.
+// TestDialNobodyReads verifies that a server that stops reading only blocks its own connection, and the connection is
+// reset after the host has closed it.
 func TestDialNobodyReads(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

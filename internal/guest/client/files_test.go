@@ -126,8 +126,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestPutOverAFile verifies that rewriting a file keeps the mode, and that a file without write permission is not
-// changed.
+// TestPutOverAFile verifies that rewriting a file keeps the mode, and a file without write permission is not changed.
 func TestPutOverAFile(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestHome verifies that a command finds the home directory regardless of earlier commands' changes, that listings and
-// Git do not show it, and that a workspace used as a home directory by an earlier version remains the home directory.
+// TestHome verifies that a command finds the home directory regardless of earlier commands' changes, listings and Git
+// do not show it, and a workspace used as a home directory by an earlier version remains the home directory.
 func TestHome(t *testing.T) {
 	dir := t.TempDir()
 	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir})

@@ -14,7 +14,7 @@ import (
 )
 
 // TestLimitsHoldFromTheStart verifies that limits apply from a command's first instruction, even on a busy host, and
-// that invalid programs fail with the right error.
+// invalid programs fail with the right error.
 func TestLimitsHoldFromTheStart(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -49,8 +49,8 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	}
 }
 
-// TestPassedLimitIsCut verifies that a command over the workspace's monitored limit is killed, that the result names
-// the truncated file, and that other files are unchanged.
+// TestPassedLimitIsCut verifies that a command over the workspace's monitored limit is killed, the result names the
+// truncated file, and other files are unchanged.
 func TestPassedLimitIsCut(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/dev/shm", "cut") // deleted files held open by other processes do not count there

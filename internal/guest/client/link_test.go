@@ -36,8 +36,8 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// TestBrokenConnection verifies that a lost connection kills attached commands, and that another host finds the
-// recorded commands, including commands with a waiting caller.
+// TestBrokenConnection verifies that a lost connection kills attached commands, and another host finds the recorded
+// commands, including commands with a waiting caller.
 func TestBrokenConnection(t *testing.T) {
 	t.Parallel()
 	g, second := start(t)
@@ -117,8 +117,8 @@ func (c *cut) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestHostsCutOff verifies that hosts disconnecting in the middle of a frame leave no partial file, and that other
-// hosts still work.
+// TestHostsCutOff verifies that hosts disconnecting in the middle of a frame leave no partial file, and other hosts
+// still work.
 func TestHostsCutOff(t *testing.T) {
 	t.Parallel()
 	g, other := start(t)

@@ -59,8 +59,8 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// TestSpillShare verifies that all spill files together use at most an eighth of a limited workspace, and that the
-// oldest files are removed first, including files of an earlier guest agent.
+// TestSpillShare verifies that all spill files together use at most an eighth of a limited workspace, and the oldest
+// files are removed first, including files of an earlier guest agent.
 func TestSpillShare(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -127,8 +127,7 @@ func TestSpillIntoTrap(t *testing.T) {
 	}
 }
 
-// TestChunksAreText verifies that a large amount of non-ASCII text is split between characters and that no text is
-// lost.
+// TestChunksAreText verifies that a large amount of non-ASCII text is split between characters and no text is lost.
 func TestChunksAreText(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -126,7 +126,7 @@ func TestWriteStdin(t *testing.T) {
 	fails(t, "unknown exec", c.WriteStdin(ctx, wire.StdinRequest{ExecID: "unknown", Data: []byte("x")}), wire.CodeNotFound)
 }
 
-// TestWriteStdinBlocked verifies that a write not read by the command ends with the context, and that the command stays
+// TestWriteStdinBlocked verifies that a write not read by the command ends with the context, and the command stays
 // usable.
 func TestWriteStdinBlocked(t *testing.T) {
 	t.Parallel()

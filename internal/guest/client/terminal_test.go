@@ -198,8 +198,8 @@ func TestTerminalOfABackgroundChild(t *testing.T) {
 	kill(t, c, res.ExecID)
 }
 
-// TestTerminalLeftAlone verifies that a terminal without a connected host is ended after the timeout, and that a
-// terminal with a connected host is not.
+// TestTerminalLeftAlone verifies that a terminal without a connected host is ended after the timeout, and a terminal
+// with a connected host is not.
 func TestTerminalLeftAlone(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -312,8 +312,8 @@ func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resu
 // printing returns a command with more output than fits in all buffers of a host that does not read.
 func printing(blocks int) string { return fmt.Sprintf("dd if=/dev/zero bs=4096 count=%d 2>&-", blocks) }
 
-// TestTerminalTakenFromAStalledViewer verifies that a host can join a terminal whose viewer does not read, and that
-// this viewer can join again.
+// TestTerminalTakenFromAStalledViewer verifies that a host can join a terminal whose viewer does not read, and this
+// viewer can join again.
 func TestTerminalTakenFromAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

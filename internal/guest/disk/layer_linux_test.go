@@ -38,8 +38,8 @@ func TestLayerOverNothing(t *testing.T) {
 	}
 }
 
-// TestLayerChecked verifies that no commands start if a layer is far over the limit, and that the cost of a scan
-// depends on the amount of written data.
+// TestLayerChecked verifies that no commands start if a layer is far over the limit, and the cost of a scan depends on
+// the amount of written data.
 func TestLayerChecked(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)

@@ -27,8 +27,7 @@ func mode(t *testing.T, name string) os.FileMode {
 	return info.Mode().Perm()
 }
 
-// TestMeasureDeep verifies that a tree up to the maximum depth is counted, and that a deeper tree counts as over the
-// limit.
+// TestMeasureDeep verifies that a tree up to the maximum depth is counted, and a deeper tree counts as over the limit.
 func TestMeasureDeep(t *testing.T) {
 	t.Parallel()
 	for depth, deep := range map[int]bool{measureDepth: false, measureDepth + 1: true} {
@@ -130,7 +129,7 @@ func device(t *testing.T, name string) uint64 {
 	return st.Dev
 }
 
-// TestMeasureSince verifies that unchanged files do not count, and that directories below an unchanged directory are
+// TestMeasureSince verifies that unchanged files do not count, and directories below an unchanged directory are
 // skipped. An overlay changes no files below an unchanged directory.
 func TestMeasureSince(t *testing.T) {
 	t.Parallel()

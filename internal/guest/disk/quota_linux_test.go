@@ -54,7 +54,7 @@ func admitted(t *testing.T, q *Quota) quotaMark {
 }
 
 // TestQuotaCut verifies that a scan always follows a command unable to continue writing, even if the scan is slow, and
-// that the command gets the reason.
+// the command gets the reason.
 func TestQuotaCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -101,8 +101,8 @@ func TestQuotaDue(t *testing.T) {
 	}
 }
 
-// TestQuotaFirst verifies that a guest agent responds before the first scan of the workspace, and that the first
-// command and first file wait for the scan.
+// TestQuotaFirst verifies that a guest agent responds before the first scan of the workspace, and the first command and
+// first file wait for the scan.
 func TestQuotaFirst(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -144,8 +144,8 @@ func TestQuotaFirst(t *testing.T) {
 	}
 }
 
-// TestQuotaUntouched verifies that written data is detected at the end of a command, and that the scan is skipped if no
-// data was written.
+// TestQuotaUntouched verifies that written data is detected at the end of a command, and the scan is skipped if no data
+// was written.
 func TestQuotaUntouched(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)

@@ -161,8 +161,8 @@ print(tools.orders.lookup(id=1))`)
 	await(t, "the end of the tool's context", h.cancelled)
 }
 
-// TestPythonBrokenLink verifies that the outcome of a call is unknown if the connection breaks during the call, and
-// that the library repeats calls if this is safe.
+// TestPythonBrokenLink verifies that the outcome of a call is unknown if the connection breaks during the call, and the
+// library repeats calls if this is safe.
 func TestPythonBrokenLink(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -186,8 +186,8 @@ func TestPythonHostGone(t *testing.T) {
 print(e.outcome_unknown, e.retryable)`)
 }
 
-// TestPythonHostAway verifies that the library waits for a host disconnecting between two calls, and that the outcome
-// is known.
+// TestPythonHostAway verifies that the library waits for a host disconnecting between two calls, and the outcome is
+// known.
 func TestPythonHostAway(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -94,7 +94,7 @@ func raw(t testing.TB, rw net.Conn) *yamux.Session {
 	return mux
 }
 
-// TestUnknownAndMalformedRequests verifies that every request gets a response and that the connection stays open.
+// TestUnknownAndMalformedRequests verifies that every request gets a response and the connection stays open.
 func TestUnknownAndMalformedRequests(t *testing.T) {
 	s, _ := newServer(t)
 	mux := raw(t, pipe(t, s))
@@ -151,8 +151,8 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 	}
 }
 
-// TestOtherVersion verifies that a host with another version only learns the guest agent's version, and that any other
-// peer learns nothing.
+// TestOtherVersion verifies that a host with another version only learns the guest agent's version, and any other peer
+// learns nothing.
 func TestOtherVersion(t *testing.T) {
 	s, _ := newServer(t)
 	const other = 99

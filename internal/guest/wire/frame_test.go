@@ -123,8 +123,7 @@ func TestValidExecID(t *testing.T) {
 	}
 }
 
-// FuzzMessage verifies that any readable frame is written back unchanged, and that the contents are decoded or
-// rejected.
+// FuzzMessage verifies that any readable frame is written back unchanged, and the contents are decoded or rejected.
 func FuzzMessage(f *testing.F) {
 	for _, fr := range []wire.Frame{
 		{Kind: wire.KindRequest, Head: []byte(`{"op":"run-v1","arg":{"exec_id":"x"}}`),

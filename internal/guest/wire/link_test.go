@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// FuzzMarker verifies that a marker is read back as written, even byte by byte, and that other bytes are rejected.
+// FuzzMarker verifies that a marker is read back as written, even byte by byte, and other bytes are rejected.
 func FuzzMarker(f *testing.F) {
 	f.Add(uint16(1), uint16(0), []byte("behind"))
 	f.Add(uint16(65535), uint16(300), []byte{})
@@ -52,7 +52,7 @@ func (w *writes) Write(p []byte) (int, error) {
 	return len(p), w.err
 }
 
-// TestMuxWriter verifies that a header is written together with the body, and that other data is not held back.
+// TestMuxWriter verifies that a header is written together with the body, and other data is not held back.
 func TestMuxWriter(t *testing.T) {
 	t.Parallel()
 	var w writes
@@ -76,8 +76,8 @@ func TestMuxWriter(t *testing.T) {
 	}
 }
 
-// FuzzMuxFrames verifies that the same headers are found regardless of how the data is split, and that no headers are
-// found in a body.
+// FuzzMuxFrames verifies that the same headers are found regardless of how the data is split, and no headers are found
+// in a body.
 func FuzzMuxFrames(f *testing.F) {
 	f.Add(append(header(wire.MuxData, 0, 12), header(wire.MuxGoAway, 0, 0)...), uint8(5))
 	f.Add(append(header(wire.MuxPing, 1, 1<<30), header(wire.MuxData, 0, 1<<30)...), uint8(1))
