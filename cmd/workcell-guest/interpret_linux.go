@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // interpreterWait is the maximum time until a replaced interpreter listens again.
@@ -41,7 +43,7 @@ func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
 		return 0, fmt.Errorf("the interpreter does not answer: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // the process exits
-	program := map[string]string{"exec": os.Getenv("WORKCELL_EXEC"), "code": string(code)}
+	program := map[string]string{"exec": os.Getenv(wire.ExecVariable), "code": string(code)}
 	if err := json.NewEncoder(conn).Encode(program); err != nil {
 		return 0, err
 	}

@@ -21,7 +21,7 @@ const (
 )
 
 // spillDir is the directory, below the workspace, for output too large for a response.
-const spillDir = ".workcell/output"
+const spillDir = wire.PrivateDir + "/output"
 
 // spillShare limits all spill files together to 1/spillShare of a limited workspace, because the rest belongs to the
 // user.

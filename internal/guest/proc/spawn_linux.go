@@ -25,8 +25,6 @@ const (
 )
 
 const (
-	// markerName is the environment variable with the ID of a process's command.
-	markerName  = "WORKCELL_EXEC"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// childOOMScore is added to the OOM score of every command, to keep the kernel from killing the guest agent first.
 	childOOMScore = 500
@@ -211,11 +209,11 @@ func environment(env []string, id string) ([]string, error) {
 		if strings.IndexByte(kv, 0) >= 0 {
 			return nil, wire.Errorf(wire.CodeInvalid, "the variable %.40q contains a NUL byte", name)
 		}
-		if name != markerName {
+		if name != wire.ExecVariable {
 			out = append(out, kv)
 		}
 	}
-	return append(out, markerName+"="+id), nil
+	return append(out, wire.ExecVariable+"="+id), nil
 }
 
 // lookPath finds a program like execvp, in the PATH of the command's environment.

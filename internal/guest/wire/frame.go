@@ -25,7 +25,7 @@ type Channel uint8
 
 // Channels.
 const (
-	ChanNone   Channel = 0
+	chanNone   Channel = 0
 	ChanStdin  Channel = 1
 	ChanStdout Channel = 2
 	ChanStderr Channel = 3
@@ -67,10 +67,10 @@ const (
 	MaxExecID = 64
 )
 
-// ErrFrame is the error for a frame outside of the protocol, and ErrFrameSize for a frame over a limit.
+// ErrFrame is the error for a frame outside of the protocol, for example a frame over a limit.
 var (
 	ErrFrame     = errors.New("malformed frame")
-	ErrFrameSize = fmt.Errorf("%w: larger than its limit", ErrFrame)
+	errFrameSize = fmt.Errorf("%w: larger than its limit", ErrFrame)
 )
 
 // Frame is one message on a stream.
@@ -139,7 +139,7 @@ func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
 	f = Frame{Kind: FrameKind(p[0]), Channel: Channel(p[1])}
 	h, b := binary.BigEndian.Uint32(p[4:]), binary.BigEndian.Uint32(p[8:])
 	if p[2] != 0 || p[3] != 0 || h > MaxHead || b > MaxBody {
-		return Frame{}, 0, 0, ErrFrameSize
+		return Frame{}, 0, 0, errFrameSize
 	}
 	return f, int(h), int(b), checkFrame(f.Kind, f.Channel, int(h), int(b))
 }
@@ -171,21 +171,21 @@ func readBytes(r io.Reader, n int, buf []byte) ([]byte, error) {
 
 func checkFrame(k FrameKind, ch Channel, head, body int) error {
 	if head > MaxHead || body > MaxBody {
-		return ErrFrameSize
+		return errFrameSize
 	}
 	ok := false
 	switch k {
 	case KindRequest, KindAnswer:
-		ok = ch == ChanNone
+		ok = ch == chanNone
 	case KindError:
-		ok = ch == ChanNone && body == 0
+		ok = ch == chanNone && body == 0
 	case KindData:
 		if body > MaxData {
-			return ErrFrameSize
+			return errFrameSize
 		}
-		ok = ch != ChanNone && ch <= ChanConn && head == 0
+		ok = ch != chanNone && ch <= ChanConn && head == 0
 	case KindEOF:
-		ok = ch != ChanNone && ch <= ChanConn && head == 0 && body == 0
+		ok = ch != chanNone && ch <= ChanConn && head == 0 && body == 0
 	case KindCredit:
 		ok = ch == ChanStdin && head == 0 && body == 4
 	}

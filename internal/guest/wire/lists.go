@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// MaxElements is the maximum length of a list in a response. In memory, an element is much larger than the two or more
+// maxElements is the maximum length of a list in a response. In memory, an element is much larger than the two or more
 // bytes in the message. Therefore the length is checked during decoding, not afterwards.
-const MaxElements = 1 << 16
+const maxElements = 1 << 16
 
 // List is a list in a response.
 type List[T any] []T
 
-// UnmarshalJSON decodes at most MaxElements elements.
+// UnmarshalJSON decodes at most maxElements elements.
 func (l *List[T]) UnmarshalJSON(b []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	open, err := dec.Token()
@@ -25,8 +25,8 @@ func (l *List[T]) UnmarshalJSON(b []byte) error {
 	}
 	*l = nil
 	for dec.More() {
-		if len(*l) == MaxElements {
-			return fmt.Errorf("%w: more than %d elements", ErrFrameSize, MaxElements)
+		if len(*l) == maxElements {
+			return fmt.Errorf("%w: more than %d elements", errFrameSize, maxElements)
 		}
 		var v T
 		if err := dec.Decode(&v); err != nil {
