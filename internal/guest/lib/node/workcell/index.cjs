@@ -12,15 +12,16 @@ const fs = require("fs");
 const net = require("net");
 const path = require("path");
 
-const PATIENCE = 30000; // milliseconds that a call waits for a host that is away
+const PATIENCE = 30000; // maximum wait of a call for an unavailable host, in milliseconds
 const META = {
   "io.modelcontextprotocol/protocolVersion": "2026-07-28",
   "io.modelcontextprotocol/clientInfo": {name: "workcell-node", version: "1"},
   "io.modelcontextprotocol/clientCapabilities": {},
 };
 
-// ToolError: code is the class of the failure, remediation what to do about it; retryable: the same call may succeed
-// later; outcomeUnknown: the connection broke, and the tool may have done its work or not.
+// ToolError means that a tool failed. code is the class of the failure, and remediation is a suggestion. If retryable
+// is set, the same call may succeed later. If outcomeUnknown is set, the connection broke, and the tool may or may not
+// have run.
 class ToolError extends Error {
   constructor(code, message, {remediation = "", retryable = false, outcomeUnknown = false} = {}) {
     super(message);
@@ -35,7 +36,7 @@ const KINDS = {permission_denied: ToolDenied, timeout: ToolTimeout, unavailable:
 const failure = (code, message, more) =>
   new (KINDS[code] || ToolError)(code, message, {remediation: more.remediation, retryable: Boolean(more.retryable)});
 
-// Saved is a result in a file. kind is that of the JSON in it, "text", or a media type.
+// Saved is a result in a file. kind is the type of the JSON value, "text", or a media type.
 class Saved {
   constructor({path, bytes, kind, length, keys = [], head = ""}) {
     Object.assign(this, {path, bytes, kind, length, keys, head});
@@ -46,8 +47,8 @@ class Saved {
   }
 }
 
-// open returns a stream to the host. Until libuv 1.48 a name in the abstract namespace could not be connected to; the
-// guest, which lies two directories up, bridges there.
+// open returns a stream to the host. Before libuv 1.48, Node.js cannot connect to an abstract name, so the guest agent
+// in /.workcell serves as a bridge.
 function open(address) {
   const [major, minor] = process.versions.uv.split(".").map(Number);
   if (major > 1 || minor >= 48) {
@@ -61,9 +62,9 @@ function open(address) {
     closed: f => { parts.forEach(p => p.on("error", f)); bridge.stdout.on("end", f); }, settle: link => link.request("ping", {}, Infinity)};
 }
 
-const turn = () => new Promise(setImmediate); // of the event loop, in which the end of a socket shows
+const turn = () => new Promise(setImmediate); // waits for a turn of the event loop, which detects a closed socket
 
-// Link is a connection to the host with any number of requests at a time. It keeps the process alive while one is open.
+// Link is a connection to the host for any number of concurrent requests. Pending requests keep the process alive.
 class Link {
   constructor(address) {
     this.waiting = new Map();
@@ -122,8 +123,8 @@ function within(end, promise) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
-let current; // promise of the Link that calls share
-let offered; // promise of the tools by name, with _ for -
+let current; // promise of the shared Link
+let offered; // promise of the tools by name, with _ instead of -
 
 async function dial() {
   const address = process.env.WORKCELL_TOOLS || "";
@@ -134,7 +135,7 @@ async function dial() {
   for (let pause = 20; ; pause = Math.min(2 * pause, 1000)) {
     const link = new Link(address);
     try {
-      await link.request("ping", {}, until); // the sandbox takes connections for a host that is away, too
+      await link.request("ping", {}, until); // the sandbox also accepts connections while the host is unavailable
       return link;
     } catch (e) {
       link.close();
@@ -180,7 +181,7 @@ const plain = name => name.replace(/-/g, "_");
 function list(end) {
   const mine = offered = offered || request("tools/list", {}, Infinity).then(r => {
     const all = new Map();
-    for (const t of r.tools) all.set(plain(t.name), all.has(plain(t.name)) ? {} : t); // two that look alike have no hints
+    for (const t of r.tools) all.set(plain(t.name), all.has(plain(t.name)) ? {} : t); // no hints for equal names
     return all;
   });
   mine.catch(() => { if (offered === mine) offered = undefined; });
@@ -193,15 +194,15 @@ async function attempt(name, args, save, end) {
     return await request("tools/call", params(), end);
   } catch (e) {
     if (!e.outcomeUnknown) throw e;
-    const offers = await list(end).catch(() => new Map()); // the host stays away, and what became of the call unknown
+    const offers = await list(end).catch(() => new Map()); // the outcome of the call stays unknown
     const hints = (offers.get(plain(name)) || {}).annotations || {};
     if (!hints.readOnlyHint && !hints.idempotentHint) throw e;
   }
   return request("tools/call", params(), end);
 }
 
-// call calls a tool by its name, server.tool. save is where the result is to stay, timeout in seconds, files a list that
-// gets what came beside the result, each a Saved.
+// call calls a tool by name, server.tool. save is the path for the result, timeout is in seconds, and files is a list to
+// which the result's files are added, each as a Saved.
 async function call(name, args = {}, {save, timeout, files} = {}) {
   const end = timeout === undefined ? Infinity : Date.now() + 1000 * timeout;
   const mcp = name.replace(/[^A-Za-z0-9_-]/g, "_");
@@ -226,17 +227,17 @@ async function value(answer, save, files) {
   const saved = new Saved(data.$saved);
   if (save !== undefined) return saved;
   const loaded = await saved.load();
-  if (saved.path.includes("/.workcell/results/")) await fs.promises.unlink(saved.path); // where the host alone names files
+  if (saved.path.includes("/.workcell/results/")) await fs.promises.unlink(saved.path); // only the host creates files in this directory
   return loaded;
 }
 
-const own = ["then", "toJSON"]; // asked for by the language itself
+const own = ["then", "toJSON"]; // read by the language
 const lookup = make => new Proxy({}, {get: (o, name) => typeof name === "string" && !(name in o) && !own.includes(name) ? make(name) : o[name]});
 
 // tools are the host's tools by server and name.
 const tools = lookup(server => server === "call" ? call : lookup(tool => (args, options) => call(`${server}.${tool}`, args, options)));
 
-// result leaves value as the result of the run, at most 64 KiB of JSON. The last one counts.
+// result sets the result of the run, at most 64 KiB of JSON. The last call counts.
 function result(value) {
   const file = process.env.WORKCELL_RESULT, data = JSON.stringify(value);
   if (!file) throw new Error("this command cannot return a result");

@@ -1,9 +1,9 @@
 export interface CallOptions {
-  /** Keeps the result in this file below /workspace and resolves to Saved. */
+  /** Saves the result to this file below /workspace and resolves to Saved. */
   save?: string;
   /** Seconds. */
   timeout?: number;
-  /** Gets the files that came beside the result. */
+  /** List to which the result's files are added. */
   files?: Saved[];
 }
 
@@ -14,14 +14,14 @@ export const tools: {
   call(name: string, args?: Record<string, unknown>, options?: CallOptions): Promise<any>;
 } & Record<string, Record<string, Tool>>;
 
-/** Leaves value as the result of the run, at most 64 KiB of JSON. */
+/** Sets the result of the run, at most 64 KiB of JSON. */
 export function result(value: unknown): void;
 
 export class ToolError extends Error {
   code: string;
   remediation: string;
   retryable: boolean;
-  /** The connection broke: the tool may have done its work or not. */
+  /** The connection broke, and the tool may or may not have run. */
   outcomeUnknown: boolean;
 }
 export class ToolDenied extends ToolError {}

@@ -22,8 +22,8 @@ from concurrent import futures
 
 __all__ = ["tools", "aio", "result", "Text", "Saved", "ToolError", "ToolDenied", "ToolTimeout", "ToolUnavailable"]
 
-_PATIENCE = 30  # seconds that a call waits for a host that is away
-_LINKS = 8  # open connections of this process; the sandbox closes what an exec has above 16
+_PATIENCE = 30  # maximum wait of a call for an unavailable host, in seconds
+_LINKS = 8  # maximum number of open connections; the sandbox allows a command 16
 _META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "workcell-python", "version": "1"},
@@ -32,8 +32,8 @@ _META = {
 
 
 class ToolError(Exception):
-    """A tool failed. code is the class of the failure, remediation what to do about it; retryable: the same call may
-    succeed later; outcome_unknown: the connection broke, and the tool may have done its work or not."""
+    """A tool failed. code is the class of the failure, and remediation is a suggestion. If retryable is set, the same
+    call may succeed later. If outcome_unknown is set, the connection broke, and the tool may or may not have run."""
 
     def __init__(self, code, message, remediation="", retryable=False, outcome_unknown=False):
         super().__init__(code, message, remediation, retryable, outcome_unknown)
@@ -54,7 +54,7 @@ class ToolTimeout(ToolError):
 
 
 class ToolUnavailable(ToolError):
-    """The host, or what the tool needs, cannot be reached."""
+    """The host, or a service needed by the tool, is unavailable."""
 
 
 def _failure(code, message, more):
@@ -63,14 +63,14 @@ def _failure(code, message, more):
 
 
 class Text(str):
-    """The result of a tool that answers with text."""
+    """The result of a tool with text output."""
 
     def json(self):
         return json.loads(self)
 
 
 class Saved:
-    """A result in a file. kind is that of the JSON in it, "text", or a media type."""
+    """A result in a file. kind is the type of the JSON value, "text", or a media type."""
 
     def __init__(self, path, bytes=0, kind="", length=None, keys=(), head="", **_):
         self.path, self.bytes, self.kind, self.length, self.keys, self.head = path, bytes, kind, length, list(keys), head
@@ -87,7 +87,7 @@ class Saved:
 
 
 def _left(end):
-    """Returns the seconds until end, None for ever."""
+    """Returns the seconds until end. None means no limit."""
     if end is not None and end <= time.monotonic():
         raise socket.timeout("timed out")
     return None if end is None else end - time.monotonic()
@@ -101,7 +101,7 @@ class _Link:
         try:
             self.sock.settimeout(_left(end))
             self.sock.connect("\0" + address[1:])
-            self.request("ping", {}, end)  # the sandbox takes connections for a host that is away, too
+            self.request("ping", {}, end)  # the sandbox also accepts connections while the host is unavailable
         except BaseException:
             self.sock.close()
             raise
@@ -114,7 +114,7 @@ class _Link:
             return not isinstance(e, BlockingIOError)
 
     def request(self, method, params, end):
-        """Returns the answer; OSError when the connection breaks, of it socket.timeout at the end."""
+        """Returns the answer. Raises OSError if the connection breaks, and socket.timeout at the end."""
         number = next(self.ids)
         data = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}, separators=(",", ":"), allow_nan=False)
         self.sock.settimeout(_left(end))
@@ -141,11 +141,11 @@ class _Link:
 
 
 class _Host:
-    """The connections of this process, each lent to one call at a time, and the tools that the host offers."""
+    """The connections of this process, each for one call at a time, and the host's tools."""
 
     def __init__(self):
         self.idle, self.slots, self.offered = [], threading.Semaphore(_LINKS), None
-        self.threads = futures.ThreadPoolExecutor(_LINKS)  # of aio: asyncio's own are few, and the program's
+        self.threads = futures.ThreadPoolExecutor(_LINKS)  # for aio, because asyncio has few threads, which belong to the program
 
     def forked(self):
         for link in self.idle:
@@ -175,7 +175,7 @@ class _Host:
     def request(self, method, params, end=None):
         trace = os.environ.get("TRACEPARENT")
         meta = dict(_META, **params.get("_meta", {}), **({"traceparent": trace} if trace else {}))
-        params = dict(params, _meta=meta)  # the caller may ask again with its own
+        params = dict(params, _meta=meta)  # the caller may use its params again
         if not self.slots.acquire(timeout=_left(end)):
             raise socket.timeout("timed out")
         link = None
@@ -191,7 +191,7 @@ class _Host:
                                   "Find out whether the call took effect before repeating it.", False, True) from e
         finally:
             if link:
-                link.sock.close()  # which cancels a request that is under way
+                link.sock.close()  # cancels a pending request
             self.slots.release()
         if "error" in answer:
             error = answer["error"]
@@ -201,7 +201,7 @@ class _Host:
         return answer["result"]
 
     def hints(self, name, end):
-        """Returns the annotations of a tool; none if two tools differ in dashes alone."""
+        """Returns the annotations of a tool, or {} if the names of two tools differ only in dashes."""
         if self.offered is None:
             offered = {}
             for t in self.request("tools/list", {}, end)["tools"]:
@@ -220,7 +220,7 @@ class _Host:
             try:
                 hints = self.hints(name, end)
             except (ToolUnavailable, socket.timeout):
-                hints = {}  # the host stays away, and what became of the call unknown
+                hints = {}  # the outcome of the call stays unknown
             if not (hints.get("readOnlyHint") or hints.get("idempotentHint")):
                 raise
         return self.request("tools/call", params, end)
@@ -256,18 +256,18 @@ def _value(answer, save, files):
     if save is not None:
         return saved
     value = saved.load()
-    if "/.workcell/results/" in saved.path:  # where the host alone names files
+    if "/.workcell/results/" in saved.path:  # only the host creates files in this directory
         os.unlink(saved.path)
     return value
 
 
 def _original(name):
-    """Returns the name that an identifier stands for: from_ is from."""
+    """Returns the name for an identifier, for example from for from_."""
     return name[:-1] if name[-1:] == "_" and (keyword.iskeyword(name[:-1]) or name == "call_") else name
 
 
 class _Tools:
-    """Tools by server and name: tools.orders.lookup(id="42"). Those of aio are awaited."""
+    """Tools by server and name, for example tools.orders.lookup(id="42"). Calls of aio must be awaited."""
 
     def __init__(self, path="", awaited=False):
         self._path, self._awaited = path, awaited
@@ -283,8 +283,8 @@ class _Tools:
         return self.call(self._path, dict(_args or {}, **{_original(k): v for k, v in args.items()}), _save, _timeout, _files)
 
     def call(self, name, args=None, _save=None, _timeout=None, _files=None):
-        """Calls a tool by its name, server.tool, with exactly these arguments. _save is where the result is to stay,
-        _timeout in seconds, _files a list that gets what came beside the result, each a Saved."""
+        """Calls a tool by name, server.tool, with exactly these arguments. _save is the path for the result, _timeout
+        is in seconds, and _files is a list to which the result's files are added, each as a Saved."""
         call = functools.partial(_call, name, args, _save, _timeout, _files)
         return asyncio.get_running_loop().run_in_executor(_host.threads, call) if self._awaited else call()
 
@@ -293,7 +293,7 @@ tools, aio = _Tools(), _Tools(awaited=True)
 
 
 def result(value):
-    """Leaves value as the result of the run, at most 64 KiB of JSON. The last one counts."""
+    """Sets the result of the run, at most 64 KiB of JSON. The last call counts."""
     path, data = os.environ.get("WORKCELL_RESULT"), json.dumps(value, allow_nan=False).encode()
     if not path or len(data) > 64 << 10:
         raise ValueError("the result has %d bytes of JSON, the limit is 65536: write a file instead" % len(data) if path else "this command cannot return a result")
