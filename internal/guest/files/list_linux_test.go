@@ -15,19 +15,13 @@ func TestListStopsCounting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i := range 6000 {
-		if err := os.Symlink("x", filepath.Join(dir, fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("x", filepath.Join(dir, fmt.Sprint(i))))
 	}
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	l := &lister{limit: 1, buf: make([]byte, 1<<13), total: wire.MaxListTotal - 100}
-	if err := l.list(int(f.Fd()), "", 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.list(int(f.Fd()), "", 0))
 	if l.total > wire.MaxListTotal+4000 || !l.truncated {
 		t.Errorf("total %d, truncated %v", l.total, l.truncated)
 	}

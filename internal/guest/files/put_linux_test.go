@@ -20,19 +20,13 @@ func TestRenameNew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, d := range []string{"dir", "full/inside"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, d), 0o700))
 	}
 	for _, f := range []string{"one", "two"} {
-		if err := os.WriteFile(filepath.Join(dir, f), []byte(f), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, f), []byte(f), 0o600))
 	}
 	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(at) //nolint:errcheck // only a handle
 	for _, tc := range []struct {
 		from, to string
@@ -64,9 +58,7 @@ func (put) Answer(any) error            { return nil }
 func TestSlowName(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.TempDir(), make(disk.Gate, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.root.fits = func(int64) error { return nil }
 	write := func(name string) error {
 		frames := wire.AppendEOF(wire.AppendData(nil, wire.ChanFile, []byte("x")), wire.ChanFile)

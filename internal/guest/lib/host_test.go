@@ -44,9 +44,7 @@ func newHost(t *testing.T) *host {
 		conns: map[net.Conn]bool{}, cancelled: make(chan struct{}, 100),
 		server: mcp.NewServer(&mcp.Implementation{Name: "host", Version: "1"}, nil),
 	}
-	if err := os.MkdirAll(h.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(h.dir, 0o755))
 	h.addTools()
 	h.listen(t)
 	t.Cleanup(h.leave)
@@ -56,9 +54,7 @@ func newHost(t *testing.T) *host {
 func (h *host) listen(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("unix", h.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.mu.Lock()
 	h.listener = l
 	h.mu.Unlock()
@@ -240,9 +236,7 @@ func install(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), ".workcell")
 	files, err := embed.Files(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		name := filepath.Join(root, f.Path)
 		err := os.MkdirAll(filepath.Dir(name), 0o755)
@@ -255,9 +249,7 @@ func install(t *testing.T) string {
 		default:
 			err = os.WriteFile(name, f.Data, f.Mode)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return root
 }
@@ -268,5 +260,12 @@ func await(t *testing.T, what string, c <-chan struct{}) {
 	case <-c:
 	case <-time.After(2 * time.Minute):
 		t.Fatalf("%s did not happen", what)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -202,17 +202,11 @@ print(tools.orders.lookup(id=1))`)
 func away(t *testing.T, h *host, cmd *exec.Cmd, want string) {
 	t.Helper()
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	lines.Scan()
 	h.leave()

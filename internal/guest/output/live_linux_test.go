@@ -30,9 +30,7 @@ func TestLiveControl(t *testing.T) {
 		t.Fatalf("%d bytes are left of frames of %d", len(sink.pending), len(piece))
 	}
 	credit, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: make([]byte, 4)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
@@ -46,9 +44,7 @@ func TestLiveControl(t *testing.T) {
 	var credits int
 	for answered := false; !answered; {
 		f, err := wire.ReadFrame(host, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		switch f.Kind {
 		case wire.KindData:
 			got = append(got, f.Body...)
@@ -79,14 +75,10 @@ func streamPair(t *testing.T) (host, guest *yamux.Stream) {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput, cfg.MaxStreamWindowSize = io.Discard, window
 	client, err := yamux.Client(a, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	server, err := yamux.Server(b, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	if host, err = client.OpenStream(); err != nil {
 		t.Fatal(err)

@@ -23,16 +23,12 @@ func TestDrainOfOnePipe(t *testing.T) {
 		var writers [2]*os.File
 		for i := range fds {
 			var p [2]int
-			if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 			fds[i], writers[i] = p[0], os.NewFile(uintptr(p[1]), "pipe")
 		}
 		o := NewPipes(fds, nowhere{})
 		o.Start()
-		if err := writers[1-held].Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writers[1-held].Close())
 		drained := make(chan bool)
 		go func() { drained <- o.Drain(10 * time.Millisecond) }()
 		select {
@@ -43,9 +39,7 @@ func TestDrainOfOnePipe(t *testing.T) {
 		case <-time.After(2 * time.Minute):
 			t.Errorf("pipe %d is held, and waited for", held)
 		}
-		if err := writers[held].Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writers[held].Close())
 		<-o.done
 	}
 }
