@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"unsafe"
 
@@ -32,10 +33,10 @@ type abi struct {
 	setpriority, ioprioSet          uint32
 	setparam, setscheduler, setattr uint32
 	setaffinity                     uint32
-	queue                           [4]uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, then their numbers on x32
-	fcntl                           [2]uint32
-	setup, ioctl                    [2]uint32 // io_setup and ioctl, each also with the number on x32
-	allocate                        uint32    // fallocate
+	queue                           []uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, also with the numbers on x32
+	fcntl                           []uint32
+	setup, ioctl                    []uint32 // io_setup and ioctl, also with the numbers on x32
+	allocate                        uint32   // fallocate
 }
 
 // faults are the signals for faults of a program.
@@ -51,14 +52,30 @@ var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
 const x32Bit = 0x40000000
 
 var abis = []abi{
-	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203,
-		[4]uint32{129, 297, 524, 536}, [2]uint32{72, 72}, [2]uint32{206, 543}, [2]uint32{16, 514}, 285},
-	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241,
-		[4]uint32{178, 335, 178, 335}, [2]uint32{55, 221}, [2]uint32{245, 245}, [2]uint32{54, 54}, 324},
-	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122,
-		[4]uint32{138, 240, 138, 240}, [2]uint32{25, 25}, [2]uint32{0, 0}, [2]uint32{29, 29}, 47},
-	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241,
-		[4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}, [2]uint32{243, 243}, [2]uint32{54, 54}, 352},
+	{
+		arch: unix.AUDIT_ARCH_X86_64, prlimit: 302, setrlimit: 160, setpriority: 141, ioprioSet: 251,
+		setparam: 142, setscheduler: 144, setattr: 314, setaffinity: 203,
+		queue: []uint32{129, 297, 524, 536}, fcntl: []uint32{72},
+		setup: []uint32{206, 543}, ioctl: []uint32{16, 514}, allocate: 285,
+	},
+	{
+		arch: unix.AUDIT_ARCH_I386, prlimit: 340, setrlimit: 75, setpriority: 97, ioprioSet: 289,
+		setparam: 154, setscheduler: 156, setattr: 351, setaffinity: 241,
+		queue: []uint32{178, 335}, fcntl: []uint32{55, 221},
+		setup: []uint32{245}, ioctl: []uint32{54}, allocate: 324,
+	},
+	{
+		arch: unix.AUDIT_ARCH_AARCH64, prlimit: 261, setrlimit: 164, setpriority: 140, ioprioSet: 30,
+		setparam: 118, setscheduler: 119, setattr: 274, setaffinity: 122,
+		queue: []uint32{138, 240}, fcntl: []uint32{25},
+		setup: []uint32{0}, ioctl: []uint32{29}, allocate: 47,
+	},
+	{
+		arch: unix.AUDIT_ARCH_ARM, prlimit: 369, setrlimit: 75, setpriority: 97, ioprioSet: 314,
+		setparam: 154, setscheduler: 156, setattr: 380, setaffinity: 241,
+		queue: []uint32{178, 363}, fcntl: []uint32{55, 221},
+		setup: []uint32{243}, ioctl: []uint32{54}, allocate: 352,
+	},
 }
 
 // Argument values for all processes of a user.
@@ -155,18 +172,20 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		loadArg(2, 0),
 	}, refuse(faults, verdictDeny)...)
 	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
-		on(a.setup[0], []unix.SockFilter{verdict(verdictNone)})
-		on(a.setup[1], []unix.SockFilter{verdict(verdictNone)})
+		for _, nr := range a.setup {
+			on(nr, []unix.SockFilter{verdict(verdictNone)})
+		}
 		on(a.prlimit, limitRule(key, tag))
 		on(a.setrlimit, tags)
 		on(a.setpriority, class(prioUser))
 		on(a.ioprioSet, class(ioprioUser))
-		for _, nr := range append(a.queue[:], a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
+		for _, nr := range append(slices.Clone(a.queue), a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
 			on(nr, thread(0))
 		}
 		on(424, siginfo) // pidfd_send_signal has the same number on all architectures
-		on(a.fcntl[0], ready)
-		on(a.fcntl[1], ready)
+		for _, nr := range a.fcntl {
+			on(nr, ready)
+		}
 	})
 }
 
@@ -200,8 +219,9 @@ func writeFilter() []unix.SockFilter {
 	ioctl := append([]unix.SockFilter{loadArg(1, 0), and(0xffff)}, refuse(reservations, verdictWrite)...)
 	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
 		on(a.allocate, []unix.SockFilter{verdict(verdictWrite)})
-		on(a.ioctl[0], ioctl)
-		on(a.ioctl[1], ioctl)
+		for _, nr := range a.ioctl {
+			on(nr, ioctl)
+		}
 	})
 }
 
