@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 // serveGuest serves as a guest until its input is closed.
 func serveGuest(workdir string) error {
-	guest, err := server.New(server.Config{Workdir: workdir, ReapAll: true, Log: os.Stderr})
+	guest, err := server.New(server.Config{Workdir: workdir, Log: os.Stderr})
 	if err != nil {
 		return err
 	}

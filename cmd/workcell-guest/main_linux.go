@@ -61,7 +61,7 @@ func run(args []string) int {
 func serve(args []string) int {
 	protection := proc.Protect()
 	log := newLog()
-	cfg := server.Config{Version: version, ReapAll: true, Protection: protection, Log: log,
+	cfg := server.Config{Version: version, Protection: protection, Log: log,
 		Orphaned: func() { os.Exit(0) }}
 	flags := flag.NewFlagSet("workcell-guest", flag.ContinueOnError)
 	flags.SetOutput(log)

@@ -19,14 +19,13 @@ const exitUnavailable = 69
 const toolsVariable = "WORKCELL_TOOLS"
 
 // dialTools connects to the host tools.
-func dialTools() (*net.UnixConn, error) {
-	name := cmp.Or(os.Getenv(toolsVariable), wire.ToolsSocket)
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+func dialTools(address string) (*net.UnixConn, error) {
+	return net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 }
 
 // mcp bridges the MCP messages of in and out to the host tools until both directions have ended.
 func mcp(in io.Reader, out io.Writer) int {
-	conn, err := dialTools()
+	conn, err := dialTools(cmp.Or(os.Getenv(toolsVariable), wire.ToolsSocket))
 	if err == nil {
 		err = bridge(conn, in, out)
 	}

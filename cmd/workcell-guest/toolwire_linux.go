@@ -115,7 +115,7 @@ func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 
 // dialHost connects and sends a ping, because the sandbox accepts connections even while the host is unavailable.
 func dialHost(address string, until time.Time) (*toolConn, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
+	conn, err := dialTools(address)
 	if err != nil {
 		return nil, err
 	}

@@ -117,12 +117,10 @@ func (c *Conn) Done() <-chan struct{} { return c.session.CloseChan() }
 
 // Err returns the reason why the connection ended, or nil if it is open.
 func (c *Conn) Err() error {
-	select {
-	case <-c.session.CloseChan():
+	if c.session.IsClosed() {
 		return c.link.reason()
-	default:
-		return nil
 	}
+	return nil
 }
 
 // Close ends the connection and all calls. Attached commands are killed; recorded commands keep running. Calling Close

@@ -122,7 +122,7 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	case err := <-sent:
 		if err != nil {
 			k.abort() // the guest agent drops the received part
-			if aerr := <-answered; !p.failed && isGuestError(aerr) {
+			if aerr := <-answered; !p.failed && errors.As(aerr, new(*wire.Error)) {
 				return aerr
 			}
 			return err
@@ -163,11 +163,6 @@ func (p *putter) rest(k *call) error {
 		}
 	}
 	return nil
-}
-
-func isGuestError(err error) bool {
-	var e *wire.Error
-	return errors.As(err, &e)
 }
 
 // List lists a directory.

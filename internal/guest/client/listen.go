@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"regexp"
-	"strings"
 	"sync"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -140,8 +140,8 @@ var (
 func checkAddress(network, address string) error {
 	ok := network == "unix" && unixSocket.MatchString(address)
 	if network == "tcp" {
-		host, port, err := net.SplitHostPort(address)
-		ok = err == nil && host == "127.0.0.1" && port != "" && len(port) <= 5 && strings.Trim(port, "0123456789") == ""
+		ap, err := netip.ParseAddrPort(address)
+		ok = err == nil && ap.Addr() == netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	if !ok {
 		return protocolErrorf("address of a service")

@@ -92,10 +92,10 @@ type Shortage struct {
 
 // Ended is called at the end of a command; see Quota.ended.
 func (q Quotas) Ended(since Marks, cut, failed bool) Shortage {
-	full, stopped := q.Workspace.ended(since.workspace, cut, failed)
-	fullOutside, stoppedOutside := q.Layer.ended(since.layer, cut, failed)
+	full, stopped, note := q.Workspace.ended(since.workspace, cut, failed)
+	fullOutside, stoppedOutside, _ := q.Layer.ended(since.layer, cut, failed)
 	return Shortage{Full: full || fullOutside, Stopped: stopped || stoppedOutside,
-		Outside: fullOutside && !full && !stopped, Note: q.Workspace.shortened(since.workspace)}
+		Outside: fullOutside && !full && !stopped, Note: note}
 }
 
 // Close stops monitoring.

@@ -322,10 +322,10 @@ func (q *Quota) passed(l Limit) bool {
 
 // ended is called at the end of a command. failed reports whether the command failed. cut reports whether a file of the
 // command reached the maximum file size. full reports whether space was missing at some time. stopped reports whether
-// commands were killed for this reason since the command started.
-func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
+// commands were killed for this reason since the command started, and note describes the effect on files.
+func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool, note string) {
 	if q == nil {
-		return false, false
+		return false, false, ""
 	}
 	q.mu.Lock()
 	seen := q.begun.After(since.at)
@@ -334,25 +334,15 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 		q.look()
 	}
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	stopped = q.stops > since.stops
-	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
-}
-
-// shortened returns the note for a command about files truncated since the command's start.
-func (q *Quota) shortened(since quotaMark) string {
-	if q == nil {
-		return ""
-	}
-	q.mu.Lock()
-	stopped := q.stops > since.stops
+	full = q.full.After(since.at) || failed && (since.frozen || stopped)
 	q.mu.Unlock()
-	if !stopped {
-		return ""
+	if stopped {
+		q.looking.Lock() // the cut follows the scan with the kill
+		defer q.looking.Unlock()
+		note = q.note
 	}
-	q.looking.Lock() // the cut follows the scan with the kill
-	defer q.looking.Unlock()
-	return q.note
+	return full, stopped, note
 }
 
 // untouched reports whether the free space of the workspace's file system is exactly the same as at the last scan, and

@@ -62,10 +62,10 @@ func TestQuotaCut(t *testing.T) {
 	mark := admitted(t, q)
 	q.limit.Bytes = 4096
 	must(t, os.WriteFile(filepath.Join(dir, "f"), make([]byte, 8192), 0o600))
-	if full, _ := q.ended(mark, false, false); full {
+	if full, _, _ := q.ended(mark, false, false); full {
 		t.Error("a look that takes an hour was taken for a command that was not cut")
 	}
-	if full, _ := q.ended(mark, true, false); !full {
+	if full, _, _ := q.ended(mark, true, false); !full {
 		t.Error("a command that was cut was not told that the workspace is full")
 	}
 }
@@ -79,10 +79,10 @@ func TestQuotaBefore(t *testing.T) {
 	late := admitted(t, q)
 	q.take(usage{bytes: q.limit.Bytes}, usage{}, begun, usage{}, false)
 	slow(q)
-	if full, _ := q.ended(early, false, false); !full {
+	if full, _, _ := q.ended(early, false, false); !full {
 		t.Error("the command that wrote was not told")
 	}
-	if full, _ := q.ended(late, false, false); full {
+	if full, _, _ := q.ended(late, false, false); full {
 		t.Error("the next command got the reason")
 	}
 }
@@ -156,7 +156,7 @@ func TestQuotaUntouched(t *testing.T) {
 	if q.untouched() {
 		t.Error("a file was written")
 	}
-	if full, stopped := q.ended(mark, false, false); !full || !stopped {
+	if full, stopped, _ := q.ended(mark, false, false); !full || !stopped {
 		t.Errorf("full %t, stopped %t", full, stopped)
 	}
 }
@@ -189,8 +189,8 @@ func TestQuotaCuts(t *testing.T) {
 		must(t, err)
 		grow("a", int(c.a))
 		grow("d/b", int(c.b))
-		if _, stopped := q.ended(mark, true, true); !stopped || !strings.Contains(q.shortened(mark), `"d/b"`) {
-			t.Errorf("stopped %t, %q", stopped, q.shortened(mark))
+		if _, stopped, note := q.ended(mark, true, true); !stopped || !strings.Contains(note, `"d/b"`) {
+			t.Errorf("stopped %t, %q", stopped, note)
 		}
 		a, b := size(t, filepath.Join(dir, "a")), size(t, filepath.Join(dir, "d/b"))
 		if a < c.wantA || b < c.wantB || a+b > 1100*k {

@@ -51,11 +51,11 @@ func Arches() []string { return []string{"amd64", "arm64"} }
 func Version() string { return strings.TrimSpace(version) }
 
 func unpack(packed []byte) ([]byte, error) {
+	var b []byte
 	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, fmt.Errorf("embedded guest: %w", err)
+	if err == nil {
+		b, err = io.ReadAll(z)
 	}
-	b, err := io.ReadAll(z)
 	if err != nil {
 		return nil, fmt.Errorf("embedded guest: %w", err)
 	}

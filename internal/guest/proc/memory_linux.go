@@ -2,7 +2,6 @@ package proc
 
 import (
 	"bytes"
-	"os"
 	"strconv"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -20,33 +19,25 @@ const (
 
 // Memory monitors the sandbox's memory. If no limit is visible, it does nothing.
 type Memory struct {
-	stat                                      string // path of memory.stat
-	usageFD, limitFD, tasksFD, oomFD, forksFD int    // open files of the cgroup, or -1
+	usageFD, limitFD, statFD, tasksFD, oomFD, forksFD int // open files of the cgroup, or -1
 }
 
 // OpenMemory returns a Memory for the sandbox's cgroup, version 2 or 1.
 func OpenMemory() *Memory {
-	m := &Memory{usageFD: -1, limitFD: -1}
-	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
-	m.oomFD = openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-	m.forksFD = openFirst("/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
-	for _, f := range [][3]string{
-		{"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory.max"},
-		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat",
-			"/sys/fs/cgroup/memory/memory.limit_in_bytes"},
-	} {
-		if m.usageFD = openFirst(f[0]); m.usageFD >= 0 {
-			m.stat, m.limitFD = f[1], openFirst(f[2])
-			return m
-		}
+	return &Memory{
+		usageFD: openFirst("memory.current", "memory/memory.usage_in_bytes"),
+		limitFD: openFirst("memory.max", "memory/memory.limit_in_bytes"),
+		statFD:  openFirst("memory.stat", "memory/memory.stat"),
+		tasksFD: openFirst("pids.current", "pids/pids.current"),
+		oomFD:   openFirst("memory.events", "memory/memory.oom_control"),
+		forksFD: openFirst("pids.events", "pids/pids.events"),
 	}
-	return m
 }
 
-// openFirst opens the first existing file. It returns -1 if none exists.
+// openFirst opens the first existing file of the cgroup. It returns -1 if none exists.
 func openFirst(names ...string) int {
 	for _, name := range names {
-		if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		if fd, err := unix.Open("/sys/fs/cgroup/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
 			return fd
 		}
 	}
@@ -55,7 +46,7 @@ func openFirst(names ...string) int {
 
 // read returns the number after key in an open cgroup file, or -1.
 func read(fd int, key string) int64 {
-	var buf [512]byte
+	var buf [4096]byte
 	n, err := unix.Pread(fd, buf[:], 0)
 	if err != nil {
 		return -1
@@ -70,7 +61,7 @@ func (m *Memory) Usage() (used, limit, tasks int64) {
 
 // Close closes the cgroup files.
 func (m *Memory) Close() {
-	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD, m.forksFD} {
+	for _, fd := range []int{m.usageFD, m.limitFD, m.statFD, m.tasksFD, m.oomFD, m.forksFD} {
 		_ = unix.Close(fd) // only used for reading; -1 is ignored
 	}
 }
@@ -109,11 +100,7 @@ func (m *Memory) free() (int64, bool) {
 // reclaimable returns the part of the used memory the kernel can free when necessary: cached files. Files in shared
 // memory do not count.
 func (m *Memory) reclaimable() int64 {
-	b, err := os.ReadFile(m.stat)
-	if err != nil {
-		return 0
-	}
-	return max(0, Counter(b, "active_file ")) + max(0, Counter(b, "inactive_file "))
+	return max(0, read(m.statFD, "active_file ")) + max(0, read(m.statFD, "inactive_file "))
 }
 
 // Denials counts how often the kernel enforced limits of the sandbox. A count is -1 if it is not visible.

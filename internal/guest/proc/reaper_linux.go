@@ -14,11 +14,9 @@ type Exit struct {
 	PeakRSS int64 // bytes
 }
 
-// reaper collects the exit statuses of child processes. If it reaps all children, a process must have only one reaper,
-// because a second reaper would take statuses for which another goroutine waits.
+// reaper collects the exit statuses of all child processes. A process must have only one running reaper, to avoid
+// taking statuses for which another goroutine waits.
 type reaper struct {
-	all bool
-
 	// mu guards the fields below. It is held during a fork, to avoid reaping a child before it is in waiting.
 	mu       sync.Mutex
 	waiting  map[int]chan Exit // by process ID
@@ -26,11 +24,9 @@ type reaper struct {
 	stopped  bool
 }
 
-func newReaper(all bool) *reaper {
-	r := &reaper{all: all, waiting: map[int]chan Exit{}, children: make(chan struct{}, 1)}
-	if all {
-		go r.loop()
-	}
+func newReaper() *reaper {
+	r := &reaper{waiting: map[int]chan Exit{}, children: make(chan struct{}, 1)}
+	go r.loop()
 	return r
 }
 
@@ -43,11 +39,7 @@ func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 		return 0, nil, err
 	}
 	exited := make(chan Exit, 1)
-	if r.all {
-		r.waiting[pid] = exited
-	} else {
-		go r.waitOne(pid, exited)
-	}
+	r.waiting[pid] = exited
 	r.wake()
 	return pid, exited, nil
 }
@@ -67,18 +59,20 @@ func (r *reaper) loop() {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		switch {
 		case err == nil:
-			r.reap()
+			if !r.reap() {
+				return
+			}
 		case err != unix.EINTR && !r.awaitChild(): // no children
 			return
 		}
 	}
 }
 
-// reap reaps all exited children.
-func (r *reaper) reap() {
+// reap reaps all exited children. It returns false after stop if no command is left.
+func (r *reaper) reap() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for {
+	for !r.stopped || len(r.waiting) > 0 {
 		var ws syscall.WaitStatus
 		var ru syscall.Rusage
 		pid, err := syscall.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, &ru)
@@ -86,13 +80,14 @@ func (r *reaper) reap() {
 			continue
 		}
 		if pid <= 0 {
-			return
+			return true
 		}
 		if exited := r.waiting[pid]; exited != nil && !ws.Stopped() { // a traced child stops at the start, see forkLimited
 			delete(r.waiting, pid)
-			exited <- exitOf(ws, &ru)
+			exited <- Exit{Status: ws, PeakRSS: ru.Maxrss << 10}
 		}
 	}
+	return false
 }
 
 // awaitChild waits for the next start of a child. Orphans only come from existing children, so without children none
@@ -107,26 +102,10 @@ func (r *reaper) awaitChild() bool {
 	return !r.stopped
 }
 
-// stop ends the loop when no children are left.
+// stop ends the loop when no commands are left.
 func (r *reaper) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
 	r.wake()
-}
-
-func (r *reaper) waitOne(pid int, exited chan<- Exit) {
-	var ws syscall.WaitStatus
-	var ru syscall.Rusage
-	for {
-		_, err := syscall.Wait4(pid, &ws, 0, &ru)
-		if err != syscall.EINTR && !ws.Stopped() {
-			break
-		}
-	}
-	exited <- exitOf(ws, &ru)
-}
-
-func exitOf(ws syscall.WaitStatus, ru *syscall.Rusage) Exit {
-	return Exit{Status: ws, PeakRSS: ru.Maxrss << 10}
 }

@@ -45,13 +45,13 @@ type Spawner struct {
 	score   [2]string     // score of the guest agent, and score of child processes
 }
 
-// NewSpawner returns a Spawner.
-func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
+// NewSpawner returns a Spawner, which reaps every child of this process.
+func NewSpawner(workdir string, p *Protection) (*Spawner, error) {
 	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) // every container runtime creates this file
 	if err != nil {
 		return nil, os.NewSyscallError("/dev/null", err)
 	}
-	return &Spawner{workdir: workdir, reaper: newReaper(reapAll), tracker: newTracker(p), null: null,
+	return &Spawner{workdir: workdir, reaper: newReaper(), tracker: newTracker(p), null: null,
 		tracing: make(chan struct{}, tracers), oom: p.score, score: oomScores(p.score)}, nil
 }
 
@@ -68,7 +68,7 @@ func oomScores(f *os.File) [2]string {
 	return [2]string{strconv.Itoa(own), strconv.Itoa(min(own+childOOMScore, maxOOMScore))}
 }
 
-// Close stops the reaper when no children are left.
+// Close stops the reaper when no commands are left.
 func (s *Spawner) Close() {
 	s.reaper.stop()
 	_ = unix.Close(s.null) // no data was written

@@ -148,7 +148,9 @@ func (h *carrier) frames() {
 			return
 		}
 		if f.Kind == wire.KindEOF {
-			closeWrite(*conn)
+			if c, ok := (*conn).(interface{ CloseWrite() error }); ok {
+				_ = c.CloseWrite() // fails if the connection is closed
+			}
 			close(h.hostEnd)
 			continue
 		}
@@ -207,13 +209,6 @@ func (h *carrier) toHost(c net.Conn) bool {
 		case err != nil:
 			return false
 		}
-	}
-}
-
-// closeWrite ends the direction to the command. It ignores closed connections.
-func closeWrite(conn net.Conn) {
-	if c, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = c.CloseWrite()
 	}
 }
 

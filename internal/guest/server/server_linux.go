@@ -45,9 +45,6 @@ type Config struct {
 	// Ephemeral marks a sandbox of a single host process. If this process is gone, background processes of ended commands
 	// do not keep the guest agent running.
 	Ephemeral bool
-	// ReapAll makes the guest agent reap every child of the process. A guest agent in a separate process sets it. Guest
-	// agents inside another program, such as a test, must not set it, to avoid reaping the program's children.
-	ReapAll bool
 	// Protection is the protection of the process. If nil, it defaults to proc.Unprotected.
 	Protection *proc.Protection
 	// Workspace is the limit of the files below Workdir.
@@ -82,7 +79,7 @@ type Server struct {
 	requests sync.WaitGroup // active streams
 }
 
-// New returns a Server. The caller must call Close.
+// New returns a Server, which reaps every child of this process. The caller must call Close.
 func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
@@ -102,7 +99,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), home: findHome(cfg.Workdir), files: f}
 	s.routed = sync.OnceValue(routed)
 	s.memory = proc.OpenMemory()
-	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection)
+	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.Protection)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

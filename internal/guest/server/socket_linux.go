@@ -49,7 +49,8 @@ func (s *Server) ServeListener(f *os.File) error {
 	return s.serveListener(unixLn, checkOutsider)
 }
 
-func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) error) error {
+// serveListener serves connections of peers accepted by check, which gets the peer's process ID.
+func (s *Server) serveListener(ln *net.UnixListener, check func(conn *net.UnixConn, pid int) error) error {
 	defer ln.Close()
 	slots := make(chan struct{}, maxConns)
 	for {
@@ -61,7 +62,11 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 			time.Sleep(acceptPause) // temporarily no memory or descriptors
 			continue
 		}
-		if err := check(conn); err != nil {
+		cred, err := peerOf(conn)
+		if err == nil {
+			err = check(conn, int(cred.Pid))
+		}
+		if err != nil {
 			s.logf("connection refused: %v", err)
 			_ = conn.Close() // the peer is not a host
 			continue
@@ -85,29 +90,21 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 // checkPeer accepts processes outside of the guest agent's PID namespace, and processes started by an engine's exec.
 // The latter have no parent in the namespace. Descendants of a command always have a parent, because orphans become
 // children of the guest agent.
-func checkPeer(conn *net.UnixConn) error {
-	cred, err := peerOf(conn)
-	if err != nil {
-		return err
-	}
-	if cred.Pid == 0 {
+func checkPeer(conn *net.UnixConn, pid int) error {
+	if pid == 0 {
 		return nil // outside of the namespace
 	}
-	if ppid, ok := proc.Parent(int(cred.Pid)); !ok || ppid != 0 || peerGone(conn) { // a later process may have the same ID
-		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
+	if ppid, ok := proc.Parent(pid); !ok || ppid != 0 || peerGone(conn) { // a later process may have the same ID
+		return fmt.Errorf("process %d was not started by the engine", pid)
 	}
 	return nil
 }
 
 // checkOutsider accepts processes outside of the guest agent's PID namespace. Such a process has no ID in the
 // namespace.
-func checkOutsider(conn *net.UnixConn) error {
-	cred, err := peerOf(conn)
-	if err != nil {
-		return err
-	}
-	if cred.Pid != 0 && os.Getpid() == 1 {
-		return fmt.Errorf("process %d belongs to the sandbox", cred.Pid)
+func checkOutsider(_ *net.UnixConn, pid int) error {
+	if pid != 0 && os.Getpid() == 1 {
+		return fmt.Errorf("process %d belongs to the sandbox", pid)
 	}
 	return nil
 }

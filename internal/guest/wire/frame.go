@@ -121,11 +121,7 @@ func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
 	if err != nil {
 		return Frame{}, err
 	}
-	n := head + body
-	if n == 0 {
-		return f, nil
-	}
-	b, err := readBytes(r, n, buf)
+	b, err := readBytes(r, head+body, buf)
 	if err != nil {
 		return Frame{}, err
 	}
