@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"unsafe"
 
@@ -28,15 +27,12 @@ type limitKey [2]uint64
 
 // abi is a system call interface, with the numbers of calls with effects on other processes.
 type abi struct {
-	arch                            uint32
-	prlimit, setrlimit              uint32
-	setpriority, ioprioSet          uint32
-	setparam, setscheduler, setattr uint32
-	setaffinity                     uint32
-	queue                           []uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, also with the numbers on x32
-	fcntl                           []uint32
-	setup, ioctl                    []uint32 // io_setup and ioctl, also with the numbers on x32
-	allocate                        uint32   // fallocate
+	arch                                                 uint32
+	prlimit, setrlimit, setpriority, ioprioSet, allocate uint32
+	// threads are sched_setparam, sched_setscheduler, sched_setattr, sched_setaffinity, rt_sigqueueinfo, and
+	// rt_tgsigqueueinfo. Each list also contains the numbers on x32, if they differ.
+	threads             []uint32
+	fcntl, setup, ioctl []uint32 // setup is io_setup
 }
 
 // faults are the signals for faults of a program.
@@ -53,28 +49,21 @@ const x32Bit = 0x40000000
 
 var abis = []abi{
 	{
-		arch: unix.AUDIT_ARCH_X86_64, prlimit: 302, setrlimit: 160, setpriority: 141, ioprioSet: 251,
-		setparam: 142, setscheduler: 144, setattr: 314, setaffinity: 203,
-		queue: []uint32{129, 297, 524, 536}, fcntl: []uint32{72},
-		setup: []uint32{206, 543}, ioctl: []uint32{16, 514}, allocate: 285,
-	},
-	{
-		arch: unix.AUDIT_ARCH_I386, prlimit: 340, setrlimit: 75, setpriority: 97, ioprioSet: 289,
-		setparam: 154, setscheduler: 156, setattr: 351, setaffinity: 241,
-		queue: []uint32{178, 335}, fcntl: []uint32{55, 221},
-		setup: []uint32{245}, ioctl: []uint32{54}, allocate: 324,
-	},
-	{
-		arch: unix.AUDIT_ARCH_AARCH64, prlimit: 261, setrlimit: 164, setpriority: 140, ioprioSet: 30,
-		setparam: 118, setscheduler: 119, setattr: 274, setaffinity: 122,
-		queue: []uint32{138, 240}, fcntl: []uint32{25},
-		setup: []uint32{0}, ioctl: []uint32{29}, allocate: 47,
-	},
-	{
-		arch: unix.AUDIT_ARCH_ARM, prlimit: 369, setrlimit: 75, setpriority: 97, ioprioSet: 314,
-		setparam: 154, setscheduler: 156, setattr: 380, setaffinity: 241,
-		queue: []uint32{178, 363}, fcntl: []uint32{55, 221},
-		setup: []uint32{243}, ioctl: []uint32{54}, allocate: 352,
+		arch: unix.AUDIT_ARCH_X86_64, prlimit: 302, setrlimit: 160, setpriority: 141, ioprioSet: 251, allocate: 285,
+		threads: []uint32{142, 144, 314, 203, 129, 297, 524, 536},
+		fcntl:   []uint32{72}, setup: []uint32{206, 543}, ioctl: []uint32{16, 514},
+	}, {
+		arch: unix.AUDIT_ARCH_I386, prlimit: 340, setrlimit: 75, setpriority: 97, ioprioSet: 289, allocate: 324,
+		threads: []uint32{154, 156, 351, 241, 178, 335},
+		fcntl:   []uint32{55, 221}, setup: []uint32{245}, ioctl: []uint32{54},
+	}, {
+		arch: unix.AUDIT_ARCH_AARCH64, prlimit: 261, setrlimit: 164, setpriority: 140, ioprioSet: 30, allocate: 47,
+		threads: []uint32{118, 119, 274, 122, 138, 240},
+		fcntl:   []uint32{25}, setup: []uint32{0}, ioctl: []uint32{29},
+	}, {
+		arch: unix.AUDIT_ARCH_ARM, prlimit: 369, setrlimit: 75, setpriority: 97, ioprioSet: 314, allocate: 352,
+		threads: []uint32{154, 156, 380, 241, 178, 363},
+		fcntl:   []uint32{55, 221}, setup: []uint32{243}, ioctl: []uint32{54},
 	},
 }
 
@@ -179,7 +168,7 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		on(a.setrlimit, tags)
 		on(a.setpriority, class(prioUser))
 		on(a.ioprioSet, class(ioprioUser))
-		for _, nr := range append(slices.Clone(a.queue), a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
+		for _, nr := range a.threads {
 			on(nr, thread(0))
 		}
 		on(424, siginfo) // pidfd_send_signal has the same number on all architectures
