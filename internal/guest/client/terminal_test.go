@@ -188,16 +188,6 @@ func TestTerminalHoldsBackItsCommand(t *testing.T) {
 	}
 }
 
-func TestTerminalOfABackgroundChild(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	got, res := openTerminal(t, c, terminal("trap '' HUP; sleep 1000 & echo left")).ends()
-	if got != "left\r\n" || !res.Leaked || res.ExitCode != 0 {
-		t.Errorf("got %q, %v", got, brief(res))
-	}
-	kill(t, c, res.ExecID)
-}
-
 // TestTerminalLeftAlone verifies that a terminal without a connected host is ended after the timeout, and a terminal
 // with a connected host is not.
 func TestTerminalLeftAlone(t *testing.T) {

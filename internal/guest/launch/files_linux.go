@@ -60,7 +60,7 @@ func buildFiles(cfg *Config) error {
 func cloneTrees(from []Tree) ([]detached, error) {
 	var trees []detached
 	for _, t := range from {
-		d, err := cloneTree(t)
+		d, err := cloneTree(t, 0)
 		if t.Optional && errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -72,7 +72,8 @@ func cloneTrees(from []Tree) ([]detached, error) {
 	return trees, nil
 }
 
-func cloneTree(t Tree) (detached, error) {
+// cloneTree clones a part of the host's file system, with additional mount attributes.
+func cloneTree(t Tree, attributes uint64) (detached, error) {
 	flags, recursive := uint(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC), uint(0)
 	if !t.Alone {
 		recursive = unix.AT_RECURSIVE
@@ -81,7 +82,7 @@ func cloneTree(t Tree) (detached, error) {
 	if err != nil {
 		return detached{}, err
 	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID, Propagation: unix.MS_PRIVATE}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | attributes, Propagation: unix.MS_PRIVATE}
 	if !t.Writable {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
@@ -266,21 +267,15 @@ func restrict(cfg *Config) error {
 
 // bindReadonly mounts a path over itself, read-only.
 func bindReadonly(p string) error {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	d, err := cloneTree(Tree{Source: p}, unix.MOUNT_ATTR_NOEXEC)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	attr := unix.MountAttr{
-		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
-	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-		return err
-	}
-	return unix.MoveMount(fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	defer unix.Close(d.fd)
+	return unix.MoveMount(d.fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 // mask hides a file behind the null device, or a directory behind an empty directory. Missing files need no mask; they

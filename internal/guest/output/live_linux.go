@@ -116,7 +116,16 @@ func (l *LiveSink) send() {
 // Finish sends the pending frames together with the response when the host reads. Later output is dropped without
 // blocking.
 func (l *LiveSink) Finish(res *wire.RunResult) error {
-	b, gone, err := l.rest(res)
+	l.mu.Lock()
+	l.timer.Stop()
+	if l.missing > 0 {
+		note := fmt.Sprintf("\r\n[%d bytes omitted: they were not read before the command exited]\r\n", l.missing)
+		l.pending = wire.AppendData(l.pending, wire.ChanStdout, []byte(note))
+	}
+	b, err := wire.AppendAnswer(l.pending, res)
+	gone := l.shut // the host stopped reading
+	l.shut, l.pending = true, nil
+	l.mu.Unlock()
 	if err != nil {
 		return wire.Errorf(wire.CodeInternal, "%v", err)
 	}
@@ -125,19 +134,4 @@ func (l *LiveSink) Finish(res *wire.RunResult) error {
 		_, _ = l.host.Write(b)                   // the host may have disconnected
 	}
 	return nil
-}
-
-// rest shuts the sink down and returns the data to send. gone reports whether the host stopped reading.
-func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.timer.Stop()
-	if l.missing > 0 {
-		note := fmt.Sprintf("\r\n[%d bytes omitted: they were not read before the command exited]\r\n", l.missing)
-		l.pending = wire.AppendData(l.pending, wire.ChanStdout, []byte(note))
-	}
-	b, err = wire.AppendAnswer(l.pending, res)
-	gone = l.shut
-	l.shut, l.pending = true, nil
-	return b, gone, err
 }
