@@ -260,7 +260,7 @@ func (c *toolsCommand) print(a toolAnswer, keep bool) error {
 	if _, err := io.Copy(c.out, f); err != nil {
 		return err
 	}
-	if strings.Contains(saved.File.Path, "/"+wire.PrivateDir+"/results/") { // only the host creates files in this directory
+	if strings.Contains(saved.File.Path, "/"+wire.PrivateDir+"/results/") { // where only the host creates files
 		return os.Remove(saved.File.Path)
 	}
 	return nil

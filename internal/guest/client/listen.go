@@ -61,7 +61,8 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 	return l, nil
 }
 
-// Address returns the address for commands: "@NAME", a Unix socket in the abstract namespace, or "HOST:PORT".
+// Address returns the address for commands: a Unix socket in the abstract namespace, for example "@workcell-tools", or
+// "HOST:PORT".
 func (l *Listener) Address() string { return l.address }
 
 // Accept waits for the next connection. If another host took over the service, Accept returns ErrNotListening. If the

@@ -13,7 +13,7 @@ const Dir = "/.workcell"
 
 // File is a file below [Dir].
 type File struct {
-	Path string      // relative path with slashes
+	Path string      // relative path with slashes, for example "bin/tools"
 	Mode fs.FileMode // mode of the file; fs.ModeSymlink for a link
 	Data []byte      // content, or the target of a link
 }

@@ -34,7 +34,7 @@ type Config struct {
 	DropGroups bool `json:"drop_groups"`
 	// Stage is a host directory accessible to every user. The sandbox's root is mounted over it, invisible to the host.
 	Stage    string `json:"stage"`
-	RootData string `json:"root_data"` // mount options of the root's tmpfs
+	RootData string `json:"root_data"` // mount options of the root's tmpfs, for example "size=64m"
 	// RootReadonly makes the root read-only after it is complete.
 	RootReadonly bool `json:"root_readonly"`
 
@@ -119,8 +119,8 @@ type Rlimit struct {
 // Landlock is the Landlock policy. Reading and executing is always allowed. Only the listed paths may be changed.
 type Landlock struct {
 	Version int      `json:"version"` // Landlock version of the kernel
-	Write   []string `json:"write"`   // everything below these paths may be changed
-	Devices []string `json:"devices"` // existing files below these paths may be written to and controlled with ioctl
+	Write   []string `json:"write"`   // everything below these paths may be changed, for example /workspace
+	Devices []string `json:"devices"` // existing files below these paths may be written to and controlled with ioctl, such as /dev/null
 }
 
 // Parts of the isolation, as named in a Report.

@@ -33,8 +33,8 @@ type Facts struct {
 	Resolvers []netip.Addr `json:"resolvers"` // name servers of the host, without loopback
 }
 
-// Rules lists the allowed destinations of a sandbox in addition to public addresses. Allow overrides Deny. Resolvers
-// are only reachable on port 53.
+// Rules lists the allowed destinations of a sandbox in addition to public addresses, for example 10.1.0.0/16. Allow
+// overrides Deny. Resolvers are only reachable on port 53.
 type Rules struct {
 	Allow     []netip.Prefix `json:"allow,omitempty"`
 	Deny      []netip.Prefix `json:"deny,omitempty"`

@@ -66,7 +66,7 @@ func rtSigaction(sig int, act, old *sigaction) {
 		uintptr(unsafe.Pointer(old)), unsafe.Sizeof(act.mask), 0, 0)
 }
 
-// ParseSignal parses the name of a standard signal, with or without the prefix SIG.
+// ParseSignal parses the name of a standard signal, for example SIGINT or int.
 func ParseSignal(name string) (unix.Signal, error) {
 	full := strings.ToUpper(name)
 	if !strings.HasPrefix(full, "SIG") {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oldHome returns files of a home directory. Tools create them, and projects do not contain them.
+// oldHome returns typical entries of a home directory. Tools create them, and projects do not contain them.
 func oldHome() []string {
 	return []string{
 		".bash_history", ".cache", ".cargo/registry", ".gitconfig", ".local", ".m2/repository", ".npm", "go/pkg/mod",
@@ -28,7 +28,7 @@ func findHome(workdir string) string {
 	return home
 }
 
-// ignoreFile is the file because of which Git ignores the home directory: else `git add .` commits caches.
+// ignoreFile returns the path of a .gitignore file, to keep `git add .` from adding the home directory.
 func ignoreFile(home string) string { return filepath.Join(filepath.Dir(home), ".gitignore") }
 
 func exists(name string) bool {

@@ -30,11 +30,11 @@ const (
 
 // Config configures a guest agent. Only Workdir is required.
 type Config struct {
-	// Workdir is the absolute path of the root for file requests, and the default working directory of commands. It must
-	// exist.
+	// Workdir is the absolute path of the root for file requests, and the default working directory of commands, for
+	// example /workspace. It must exist.
 	Workdir string
-	// Scratch is the absolute path of a second root for file requests, without a size limit. If Scratch is empty or cannot
-	// be opened, there is no second root.
+	// Scratch is the absolute path of a second root for file requests, for example /tmp, without a size limit. If Scratch
+	// is empty or cannot be opened, there is no second root.
 	Scratch string
 	// Version is the content version of the guest agent, for the hello.
 	Version string

@@ -54,7 +54,7 @@ const (
 // Spawn describes the process to start. Argv is passed unchanged.
 type Spawn struct {
 	Argv []string `json:"-"`
-	Dir  string   `json:"-"` // absolute; empty means the workspace
+	Dir  string   `json:"-"` // absolute, for example "/workspace/src"; empty means the workspace
 	// Env is the complete environment, as "NAME=value". The guest agent only adds the marker variable.
 	Env           []string `json:"-"`
 	TimeoutMillis int64    `json:"timeout_ms,omitempty"` // 0 means no timeout
