@@ -7,13 +7,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-func checkHello(h wire.Hello) error {
-	if h.PID <= 0 || h.BootID == "" || len(h.BootID) > 64 || h.Workdir == "" {
-		return protocolErrorf("hello without identity")
-	}
-	return nil
-}
-
 func checkStatus(id string, st *wire.ExecStatus) error {
 	if st.ExecID != id || !wire.ValidExecID(st.ExecID) {
 		return protocolErrorf("answer about another exec")

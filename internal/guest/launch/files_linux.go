@@ -38,8 +38,11 @@ func buildFiles(cfg *Config) error {
 		return err
 	}
 	unix.Umask(0) // modes are set exactly
-	if err := mountRoot(cfg); err != nil {
-		return err
+	if err := unix.Mount("tmpfs", cfg.Stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, cfg.RootData); err != nil {
+		return failed(IsolationFiles, "mounting a tmpfs", err)
+	}
+	if err := unix.Chdir(cfg.Stage); err != nil { // all later paths are relative to it
+		return failed(IsolationFiles, "entering the root", err)
 	}
 	for i, l := range cfg.Layers {
 		if err := placeLayer(l, lowers[i]); err != nil {
@@ -119,15 +122,6 @@ func changeUser(id ID) error {
 		return failed(IsolationUser, "changing the user", e)
 	}
 	return nil
-}
-
-// mountRoot mounts the sandbox's root over the stage directory and makes it the working directory. All later paths are
-// relative to it.
-func mountRoot(cfg *Config) error {
-	if err := unix.Mount("tmpfs", cfg.Stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, cfg.RootData); err != nil {
-		return failed(IsolationFiles, "mounting a tmpfs", err)
-	}
-	return failed(IsolationFiles, "entering the root", unix.Chdir(cfg.Stage))
 }
 
 // below returns a path of the sandbox before the sandbox's root is the root directory.

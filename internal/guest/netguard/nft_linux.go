@@ -183,10 +183,7 @@ func join(parts ...[]byte) []byte {
 func attr(kind uint16, data []byte) []byte {
 	b := order.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data)))
 	b = order.AppendUint16(b, kind)
-	return pad(append(b, data...))
-}
-
-func pad(b []byte) []byte {
+	b = append(b, data...)
 	for len(b)%unix.NLMSG_ALIGNTO != 0 {
 		b = append(b, 0)
 	}

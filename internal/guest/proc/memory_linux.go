@@ -85,22 +85,18 @@ func (m *Memory) Fits(size int64) error {
 	return nil
 }
 
-// free returns the free memory. The result is exact if little memory is free.
+// free returns the free memory, including memory with cached files, which the kernel can free when necessary. Files in
+// shared memory do not count. The result is exact if little memory is free.
 func (m *Memory) free() (int64, bool) {
 	used, limit := read(m.usageFD, ""), read(m.limitFD, "") // the limit may have changed; -1 for "max"
 	if used < 0 || limit <= 0 {
 		return 0, false
 	}
-	if free := limit - used; free > plenty {
-		return free, true
+	free := limit - used
+	if free <= plenty {
+		free += max(0, read(m.statFD, "active_file ")) + max(0, read(m.statFD, "inactive_file "))
 	}
-	return limit - used + m.reclaimable(), true
-}
-
-// reclaimable returns the part of the used memory the kernel can free when necessary: cached files. Files in shared
-// memory do not count.
-func (m *Memory) reclaimable() int64 {
-	return max(0, read(m.statFD, "active_file ")) + max(0, read(m.statFD, "inactive_file "))
+	return free, true
 }
 
 // Denials counts how often the kernel enforced limits of the sandbox. A count is -1 if it is not visible.
