@@ -104,7 +104,7 @@ func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
 	}
 	// A new file can be busy while another test forks.
 	for range 3000 {
-		if err = cmd.Start(); !errors.Is(err, errBusy) {
+		if err = cmd.Start(); !errors.Is(err, syscall.ETXTBSY) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -1,7 +1,0 @@
-//go:build !unix
-
-package guesttest
-
-import "errors"
-
-var errBusy = errors.New("text file busy")

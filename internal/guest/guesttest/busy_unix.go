@@ -1,7 +1,0 @@
-//go:build unix
-
-package guesttest
-
-import "syscall"
-
-const errBusy = syscall.ETXTBSY
