@@ -59,13 +59,13 @@ func (sessionContext) Value(any) any { return nil }
 
 // approvalSchema is the schema of an approval answer. allow defaults to false, so that accepting an unread form
 // approves nothing.
-const approvalSchema = `{"type":"object","properties":{"allow":{"type":"boolean","title":"Allow this call","default":false}},"required":["allow"]}`
+const approvalSchema = `{"type":"object",` +
+	`"properties":{"allow":{"type":"boolean","title":"Allow this call","default":false}},"required":["allow"]}`
 
 func question(r hosttools.ApprovalRequest) *mcp.ElicitParams {
+	text := fmt.Sprintf("Code of agent %s asks to call %s.%s with %s", r.Caller.Agent, r.Server, r.Tool, r.Args)
 	return &mcp.ElicitParams{
-		Mode:            "form",
-		Message:         sanitize.Line(fmt.Sprintf("Code of agent %s asks to call %s.%s with %s", r.Caller.Agent, r.Server, r.Tool, r.Args)),
-		RequestedSchema: json.RawMessage(approvalSchema),
+		Mode: "form", Message: sanitize.Line(text), RequestedSchema: json.RawMessage(approvalSchema),
 	}
 }
 
@@ -92,8 +92,8 @@ func askerOf(c call) asker {
 func (s *Server) resume(ctx context.Context, c call, p *mcp.CallToolParamsRaw) (*mcp.CallToolResult, error) {
 	round, ok := s.rounds.Take(p.RequestState, askerOf(c))
 	if !ok {
-		return result(toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "this approval is no longer pending").
-			WithRemediation("Make the call again if it is still needed.")})
+		return failed(toolspec.Failf(toolspec.CodeNotFound, "this approval is no longer pending").
+			WithRemediation("Make the call again if it is still needed."))
 	}
 	for _, q := range round.Questions {
 		d := hosttools.Decision{Note: "the client did not respond"}

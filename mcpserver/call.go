@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -35,41 +34,45 @@ type call struct {
 // handler runs a call. Errors that the caller can act on are in out or in err.
 type handler func(ctx context.Context, c call) (out any, err error)
 
-// callSandboxTool runs one of the tools that Genkit agents have too.
-func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
-	return c.scope.calls.Call(ctx, c.tool, c.args)
+// tool is a tool of the server. No tool affects the user's own computer.
+type tool struct {
+	toolspec.Definition
+	open   bool // the tool may affect something outside of a sandbox
+	direct bool // a call needs no slot of its scope
+	do     handler
 }
 
-// addTool registers a tool. open reports whether the tool may affect anything outside of a sandbox. No tool affects the
-// user's own computer.
-func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, open bool, do handler) {
+// define returns a tool. The tools of Genkit agents are defined in package tools.
+func define[In, Out any](name, title, description string, do handler) tool {
+	t := tool{Definition: toolspec.DefinitionOf[In, Out](name, description), do: do}
+	t.Title = title
+	return t
+}
+
+// addTool registers a tool. A call of the tool runs, or resumes a call that asked a question.
+func (s *Server) addTool(srv *mcp.Server, find resolver, t tool) {
 	srv.AddTool(&mcp.Tool{
-		Name: def.Name, Title: def.Title, Description: def.Description,
-		InputSchema: def.Input, OutputSchema: mayPend(def.Output),
+		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input, OutputSchema: mayPend(t.Output),
 		Annotations: &mcp.ToolAnnotations{
-			Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
+			Title: t.Title, ReadOnlyHint: t.ReadOnly, DestructiveHint: &t.Destructive, IdempotentHint: t.Idempotent,
+			OpenWorldHint: &t.open,
 		},
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		sc, err := find(ctx, req.Session, req.Extra)
 		if err != nil {
-			return result(toolspec.Result{Error: toolspec.ErrorOf(err)})
+			return failed(toolspec.ErrorOf(err))
 		}
-		return s.do(ctx, req, call{scope: sc, tool: def.Name, args: req.Params.Arguments}, do)
+		report, end := startProgress(ctx, req)
+		defer end() // no progress may follow the answer
+		c := call{scope: sc, tool: t.Name, args: req.Params.Arguments, report: report}
+		switch {
+		case req.Params.RequestState != "":
+			return s.resume(ctx, c, req.Params)
+		case t.direct:
+			return s.perform(ctx, c, t.do)
+		}
+		return s.begin(ctx, req, c, t.do)
 	})
-}
-
-// do runs a call, or resumes a call that asked a question.
-func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
-	report, end := startProgress(ctx, req)
-	defer end() // no progress may follow the answer
-	c.report = report
-	if req.Params.RequestState != "" {
-		return s.resume(ctx, c, req.Params)
-	}
-	if slices.Contains([]string{toolTaskStatus, toolTaskResult, toolTaskCancel}, c.tool) {
-		return s.perform(ctx, c, do) // even if all slots are in use
-	}
-	return s.begin(ctx, req, c, do)
 }
 
 // perform runs a call until it returns or its scope ends.
@@ -82,7 +85,7 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			res, err = result(toolspec.Result{Error: toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool)})
+			res, err = failed(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool))
 		}
 	}()
 	out, err := do(ctx, c)
@@ -92,7 +95,7 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 	case ctx.Err() != nil:
 		return nil, errCancelled()
 	}
-	return result(toolspec.Result{Error: s.failure(ctx, c.tool, err)})
+	return failed(s.failure(ctx, c.tool, err))
 }
 
 func errCancelled() error {
@@ -133,7 +136,8 @@ func decided(ctx context.Context, sc *scope, what string, refused *toolspec.Erro
 	decision, rule := audit.Allowed, ""
 	if refused != nil {
 		decision, rule = audit.Refused, refused.Rule
-		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, rule)))
+		attrs := trace.WithAttributes(telemetry.Text(telemetry.KeyRule, rule))
+		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, attrs)
 	}
 	return audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Tool, r.Decision, r.Rule = audit.EventTool, sc.run.ID, what, decision, rule
@@ -155,8 +159,13 @@ func result(out any) (*mcp.CallToolResult, error) {
 	for _, img := range toolspec.ImagesOf(out) {
 		content = append(content, &mcp.ImageContent{MIMEType: img.MediaType, Data: img.Data})
 	}
-	return &mcp.CallToolResult{Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil}, nil
+	return &mcp.CallToolResult{
+		Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil,
+	}, nil
 }
+
+// failed converts an error to a tool result.
+func failed(e *toolspec.Error) (*mcp.CallToolResult, error) { return result(toolspec.Result{Error: e}) }
 
 // startProgress starts to send progress notifications if the client requested them. report sets the message of the next
 // notification. end stops the notifications.
@@ -184,8 +193,9 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(m
 			if text, ok := latest.Load().(string); ok {
 				message = fmt.Sprintf("%s (%d s)", text, int(passed.Seconds()))
 			}
+			p := &mcp.ProgressNotificationParams{ProgressToken: token, Progress: passed.Seconds(), Message: message}
 			// Progress must increase with every notification. A client that rejects notifications still gets its answer.
-			if req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: passed.Seconds(), Message: message}) != nil {
+			if req.Session.NotifyProgress(ctx, p) != nil {
 				return
 			}
 		}

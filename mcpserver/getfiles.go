@@ -32,17 +32,21 @@ const (
 
 func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFilesOutput, error) {
 	if !slices.Contains([]string{"", formatFiles, formatArchive, formatPatch}, in.Format) {
-		return getFilesOutput{}, toolspec.Failf(toolspec.CodeInvalid, "format %q must be files, zip or patch", sanitize.Clip(in.Format))
+		return getFilesOutput{}, toolspec.Failf(toolspec.CodeInvalid, "format %q must be files, zip or patch",
+			sanitize.Clip(in.Format))
 	}
 	if len(in.Paths) > maxGotFiles {
-		return getFilesOutput{}, toolspec.Failf(toolspec.CodeTooLarge, "%d paths, the limit is %d", len(in.Paths), maxGotFiles)
+		return getFilesOutput{}, toolspec.Failf(toolspec.CodeTooLarge, "%d paths, the limit is %d",
+			len(in.Paths), maxGotFiles)
 	}
 	sandbox, err := s.one(ctx, c.scope, in.SessionID)
 	if err != nil {
 		return getFilesOutput{}, err
 	}
-	g := &gathering{server: s, sandbox: sandbox, seen: map[string]bool{}}
-	g.elsewhere = c.scope.shared() && sandbox.Key().Scope() != c.scope.run.Scope()
+	g := &gathering{
+		server: s, sandbox: sandbox, seen: map[string]bool{},
+		elsewhere: c.scope.shared() && sandbox.Key().Scope() != c.scope.run.Scope(),
+	}
 	if in.Format == formatArchive {
 		g.archive = zip.NewWriter(&g.buf)
 	}
@@ -76,7 +80,8 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 		p, err = g.server.opts.Diff(ctx, g.sandbox)
 	}
 	if p == nil && err == nil && g.elsewhere {
-		err = toolspec.Failf(toolspec.CodeUnavailable, "this server has no copy of the session's initial files, but another server may have it").
+		err = toolspec.Failf(toolspec.CodeUnavailable,
+			"this server has no copy of the session's initial files, but another server may have it").
 			WithRemediation("Try again to reach another server, or get the files themselves.")
 	}
 	if p == nil && err == nil {
@@ -97,28 +102,27 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 	case err != nil:
 		return g.out, err
 	}
-	g.out.Count, g.out.TotalBytes = len(p.Changes), int64(b.Len())
-	if utf8.Valid(b.Bytes()) {
-		g.out.Patch = b.String()
+	g.out.Count, g.out.TotalBytes = len(p.Changes), int64(len(b.bytes))
+	if utf8.Valid(b.bytes) {
+		g.out.Patch = string(b.bytes)
 	} else {
-		g.out.PatchB64 = base64.StdEncoding.EncodeToString(b.Bytes())
+		g.out.PatchB64 = base64.StdEncoding.EncodeToString(b.bytes)
 	}
 	return g.out, nil
 }
 
 // shortBuffer is limited to the size of one result, because a sandbox may produce a patch of any size.
-type shortBuffer struct{ bytes.Buffer }
+type shortBuffer struct{ bytes []byte }
 
 var errTooLong = errors.New("too long")
 
 func (b *shortBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > maxGotBytes {
+	if len(b.bytes)+len(p) > maxGotBytes {
 		return 0, errTooLong
 	}
-	return b.Buffer.Write(p)
+	b.bytes = append(b.bytes, p...)
+	return len(p), nil
 }
-
-func (b *shortBuffer) WriteString(s string) (int, error) { return b.Write([]byte(s)) }
 
 // among reports whether a change is at one of the paths or below it.
 func among(paths []string, c patch.Change) bool {
@@ -236,7 +240,9 @@ func (g *gathering) add(e sandbox.FileInfo, data []byte) error {
 	g.out.Count++
 	g.out.TotalBytes += int64(len(data))
 	if g.archive == nil {
-		g.out.Files = append(g.out.Files, gotFile{Path: e.Path, SizeBytes: int64(len(data)), ContentsB64: base64.StdEncoding.EncodeToString(data)})
+		g.out.Files = append(g.out.Files, gotFile{
+			Path: e.Path, SizeBytes: int64(len(data)), ContentsB64: base64.StdEncoding.EncodeToString(data),
+		})
 		return nil
 	}
 	header := &zip.FileHeader{Name: strings.TrimPrefix(e.Path, "/"), Method: zip.Deflate, Modified: e.ModTime}

@@ -80,7 +80,8 @@ func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	case args.SessionKey != nil && *args.SessionKey == "":
 		*args.SessionKey = "handle-" + record.NewID()
 	case args.SessionKey != nil && !sc.named:
-		return toolspec.Failf(toolspec.CodeInvalid, "session_key requires a client with a token or a session, because any client could use the name").
+		return toolspec.Failf(toolspec.CodeInvalid,
+			"session_key requires a client with a token or a session, because any client could use the name").
 			WithRemediation("Omit session_key and keep the sandbox_id.")
 	case args.SessionKey == nil && args.SandboxID != nil && *args.SandboxID == "":
 		return toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required").

@@ -201,7 +201,8 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 	h := &httpHandler{server: s, opts: o, origins: origins, limiter: newLimiter(o), sessions: sessions}
 	h.owned = http.HandlerFunc(h.bounded)
 	if len(o.Tokens) > 0 {
-		h.owned = h.strangers(auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h.owned))
+		o := &auth.RequireBearerTokenOptions{AllowMissingExpiration: true}
+		h.owned = h.strangers(auth.RequireBearerToken(verify, o)(h.owned))
 	}
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
@@ -350,6 +351,7 @@ func crossOrigin(w http.ResponseWriter, r *http.Request) {
 func preflight(w http.ResponseWriter, r *http.Request) {
 	crossOrigin(w, r)
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Method, Mcp-Name, "+headerSession+", "+headerVersion)
+	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Accept, Last-Event-ID, "+
+		"Mcp-Method, Mcp-Name, "+headerSession+", "+headerVersion)
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -15,11 +15,11 @@ const (
 )
 
 func newLimiter(o HTTPOptions) *httpguard.Limiter {
+	share := max(o.MaxBodyBytes/4, MaxMessageBytes+1) // one client can always send one message
 	return httpguard.NewLimiter(o.Rate,
 		httpguard.Limit{What: "concurrent requests", Each: int64(o.MaxRequests), All: math.MaxInt64},
 		httpguard.Limit{What: "sessions", Each: int64(o.MaxOwnerSessions), All: int64(o.MaxSessions)},
-		// One client may use a quarter, but always at least one message.
-		httpguard.Limit{What: "bytes of concurrent messages", Each: max(o.MaxBodyBytes/4, MaxMessageBytes+1), All: o.MaxBodyBytes})
+		httpguard.Limit{What: "bytes of concurrent messages", Each: share, All: o.MaxBodyBytes})
 }
 
 // meteredBody counts received bytes, not announced bytes. Therefore, a client that announces much and sends nothing

@@ -100,8 +100,8 @@ func (s *Server) begin(
 	select {
 	case c.scope.slots <- struct{}{}:
 	default:
-		return result(toolspec.Result{Error: toolspec.Failf(toolspec.CodeCapacity, "%d calls are already running", cap(c.scope.slots)).
-			WithRemediation("Wait for a call to finish, or cancel one with task_cancel.")})
+		return failed(toolspec.Failf(toolspec.CodeCapacity, "%d calls are already running", cap(c.scope.slots)).
+			WithRemediation("Wait for a call to finish, or cancel one with task_cancel."))
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -259,21 +259,24 @@ type taskStatus struct {
 	Progress   string `json:"progress,omitempty" jsonschema_description:"its latest message"`
 }
 
-// addPendingTools registers the tools for calls that outlast their requests.
-func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
-	status := toolspec.DefinitionOf[taskStatusInput, taskStatusOutput](toolTaskStatus,
-		"Lists your calls that took 5 seconds or more, running and finished, with those that timed out on your side.")
-	status.Title, status.ReadOnly, status.Idempotent = "Show running calls", true, true
-	s.addTool(srv, find, status, false, typed(s.taskStatus))
-	res := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskResult,
-		fmt.Sprintf("Waits up to %s for a call and returns its result, or pending again.", s.maxWait))
-	res.Title, res.ReadOnly, res.Idempotent = "Get the result of a call", true, true
+// pendingTools returns the tools for calls that outlast their requests.
+func (s *Server) pendingTools() []tool {
+	status := define[taskStatusInput, taskStatusOutput](toolTaskStatus, "Show running calls",
+		"Lists your calls that took 5 seconds or more, running and finished, with those that timed out on your side.",
+		typed(s.taskStatus))
+	status.ReadOnly = true
+	res := define[taskInput, taskStatusOutput](toolTaskResult, "Get the result of a call",
+		fmt.Sprintf("Waits up to %s for a call and returns its result, or pending again.", s.maxWait), typed(s.taskResult))
+	res.ReadOnly = true
 	res.Output = map[string]any{"type": "object"} // may be the output of any tool
-	s.addTool(srv, find, res, false, typed(s.taskResult))
-	end := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskCancel,
-		"Cancels a running call and kills the processes it started.")
-	end.Title, end.Destructive, end.Idempotent = "Cancel a call", true, true
-	s.addTool(srv, find, end, false, typed(s.taskCancel))
+	end := define[taskInput, taskStatusOutput](toolTaskCancel, "Cancel a call",
+		"Cancels a running call and kills the processes it started.", typed(s.taskCancel))
+	end.Destructive = true
+	list := []tool{status, res, end}
+	for i := range list {
+		list[i].Idempotent, list[i].direct = true, true
+	}
+	return list
 }
 
 // job returns a job of the caller's scope.

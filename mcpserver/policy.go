@@ -71,7 +71,9 @@ type PolicyLimits struct {
 // each sandbox.
 func DefaultPolicy() Policy {
 	workspace := backend.LimitNamed("workspace_mb")
-	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecTimeout: 5 * time.Minute}}
+	return Policy{Limits: PolicyLimits{
+		FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecTimeout: 5 * time.Minute,
+	}}
 }
 
 // compile checks the policy and splits its patterns. It returns all problems.

@@ -79,7 +79,7 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 		for _, e := range list.Entries {
 			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // skip files that resources/read would refuse
 				res.Resources = append(res.Resources, &mcp.Resource{
-					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mime.TypeByExtension(path.Ext(e.Path)),
+					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mediaType(e.Path),
 				})
 			}
 		}
@@ -126,16 +126,16 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot record the request"}
 	}
 	if fail != nil {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
+		return nil, invalidParams(fail.Message)
 	}
 	if info.Size > maxGotBytes {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file is too large for a resource; use sandbox_fs_read"}
+		return nil, invalidParams("the file is too large for a resource; use sandbox_fs_read")
 	}
 	data, _, err := from.ReadFileBytes(ctx, name, sandbox.ReadFileOptions{Limit: maxGotBytes})
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}
-	c := &mcp.ResourceContents{URI: uri, MIMEType: mime.TypeByExtension(path.Ext(name))}
+	c := &mcp.ResourceContents{URI: uri, MIMEType: mediaType(name)}
 	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
 		c.Text = string(data)
 	} else {
@@ -143,6 +143,9 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	}
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
 }
+
+// mediaType returns the media type for the extension of a file name. It is empty for an unknown extension.
+func mediaType(name string) string { return mime.TypeByExtension(path.Ext(name)) }
 
 // directory returns the entries of a directory. Names of subdirectories end with a slash.
 func directory(ctx context.Context, s *session.Session, uri, name string) (*mcp.ReadResourceResult, error) {
@@ -158,7 +161,8 @@ func directory(ctx context.Context, s *session.Session, uri, name string) (*mcp.
 		}
 		b.WriteByte('\n')
 	}
-	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: b.String()}}}, nil
+	c := &mcp.ResourceContents{URI: uri, MIMEType: "text/plain", Text: b.String()}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
 }
 
 // resourceError converts an error to a protocol error with the same details as a tool error.
@@ -167,7 +171,11 @@ func resourceError(uri string, err error) error {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrClosed):
 		return mcp.ResourceNotFoundError(uri)
 	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrTooLarge):
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "cannot read the file: it must be a regular file below /workspace"}
+		return invalidParams("cannot read the file: it must be a regular file below /workspace")
 	}
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot read the file now"}
+}
+
+func invalidParams(message string) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: message}
 }

@@ -58,7 +58,9 @@ func (s *Server) spare(now time.Time) []*session.Session {
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.owned, a.owned), a.used.Compare(b.used)) })
+	slices.SortFunc(list, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.owned, a.owned), a.used.Compare(b.used))
+	})
 	sessions := make([]*session.Session, len(list))
 	for i, c := range list {
 		sessions[i] = c.Session

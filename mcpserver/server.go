@@ -136,7 +136,8 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 // callOptions returns the options for the calls of a scope.
 func (s *Server) callOptions(sc *scope) *tools.CallOptions {
 	return &tools.CallOptions{
-		Shared: sc != nil && sc.shared(), Check: s.checker(sc), MaxSeconds: int64(s.policy.Limits.ExecTimeout / time.Second), ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
+		Shared: sc != nil && sc.shared(), Check: s.checker(sc), MaxSeconds: int64(s.policy.Limits.ExecTimeout / time.Second),
+		ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
 	}
 }
 
@@ -193,20 +194,31 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 		// Results are private to one client, so a shared cache must not store them.
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
-	network := s.opts.Sandbox.Network.Allowed() || len(s.opts.Sandbox.Network.Allow) > 0
-	for _, def := range s.defs {
-		s.addTool(srv, find, def, network && def.Network, s.callSandboxTool)
+	tools := slices.Concat(s.sandboxTools(), s.taskTools(), s.pendingTools())
+	for _, t := range tools {
+		s.addTool(srv, find, t)
 	}
-	s.addTaskTools(srv, find)
-	s.addPendingTools(srv, find)
 	s.addResources(srv, find)
-	srv.AddReceivingMiddleware(s.traced(transport), s.protect, s.beginScopes(find))
+	srv.AddReceivingMiddleware(traced(transport, tools), s.protect, s.beginScopes(find))
 	return srv
 }
 
-const instructions = "Runs code and commands in sandboxes, apart from the user's files and programs. sandbox_run runs one program in a " +
-	"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
-	"sandbox_open, whose note describes the sandbox, and pass its sandbox_id to the other tools. " +
+// sandboxTools returns the tools that Genkit agents have too.
+func (s *Server) sandboxTools() []tool {
+	network := s.opts.Sandbox.Network.Allowed() || len(s.opts.Sandbox.Network.Allow) > 0
+	list := make([]tool, len(s.defs))
+	for i, def := range s.defs {
+		list[i] = tool{Definition: def, open: network && def.Network, do: func(ctx context.Context, c call) (any, error) {
+			return c.scope.calls.Call(ctx, c.tool, c.args)
+		}}
+	}
+	return list
+}
+
+const instructions = "Runs code and commands in sandboxes, apart from the user's files and programs. " +
+	"sandbox_run runs one program in a fresh sandbox; " +
+	"the other sandbox_ tools work in a sandbox that keeps its files below /workspace. " +
+	"Start with sandbox_open, whose note describes the sandbox, and pass its sandbox_id to the other tools. " +
 	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write. " +
 	"If an answer is pending, the call is still running: get its result with task_result."
 
@@ -235,7 +247,8 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		defer func() {
 			if r := recover(); r != nil {
-				s.log.ErrorContext(ctx, "a request panicked", "method", method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+				s.log.ErrorContext(ctx, "a request panicked", "method", method, "panic", fmt.Sprint(r),
+					"stack", string(debug.Stack()))
 				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the request failed inside Workcell"}
 			}
 		}()

@@ -154,7 +154,8 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 		case !args[i].static:
 			c.doubt(whyComputed)
 			return
-		case text == "-s" || text == "/dev/stdin" || strings.HasPrefix(text, "/dev/fd/") || strings.HasPrefix(text, "/proc/self/fd/"):
+		case text == "-s", text == "/dev/stdin",
+			strings.HasPrefix(text, "/dev/fd/"), strings.HasPrefix(text, "/proc/self/fd/"):
 			c.addInput(input, depth)
 			return
 		case slices.Contains([]string{"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}, text):
@@ -284,15 +285,15 @@ func wordsOf(args []*syntax.Word) []word {
 // wordOf returns the text of a word without quotes, unless the shell computes the word.
 func wordOf(w *syntax.Word) word {
 	braces := syntax.Word{Parts: w.Parts}
-	computed := syntax.SplitBraces(&braces) && // it splits {a,b}, and {} too
-		slices.ContainsFunc(braces.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.BraceExp); return ok })
+	computed := syntax.SplitBraces(&braces) && slices.ContainsFunc(braces.Parts, is[*syntax.BraceExp]) // it splits {} too
 	for _, part := range w.Parts {
 		switch part := part.(type) {
 		case *syntax.Lit:
 			computed = computed || pattern.HasMeta(part.Value, 0)
 		case *syntax.SglQuoted:
 		case *syntax.DblQuoted:
-			computed = computed || slices.ContainsFunc(part.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.Lit); return !ok })
+			computes := func(p syntax.WordPart) bool { return !is[*syntax.Lit](p) }
+			computed = computed || slices.ContainsFunc(part.Parts, computes)
 		default:
 			computed = true
 		}
@@ -307,10 +308,13 @@ func wordOf(w *syntax.Word) word {
 	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
 		return word{text: lit.Value}
 	}
-	return word{
-		path:   namesFile(w.Parts),
-		output: slices.ContainsFunc(w.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.ProcSubst); return ok }),
-	}
+	return word{path: namesFile(w.Parts), output: slices.ContainsFunc(w.Parts, is[*syntax.ProcSubst])}
+}
+
+// is reports whether a part of a word has type T.
+func is[T syntax.WordPart](p syntax.WordPart) bool {
+	_, ok := p.(T)
+	return ok
 }
 
 // namesFile reports whether a literal part of a computed word contains a slash. Shells do not treat such a word as an

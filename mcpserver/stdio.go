@@ -96,7 +96,8 @@ type lineConn struct {
 // terminal, the goroutine continues after Close.
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
 	c := &lineConn{
-		messages: make(chan jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{},
+		messages: make(chan jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}),
+		out: out, underWay: map[jsonrpc.ID]bool{},
 	}
 	go c.readLoop(in)
 	return c

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -44,35 +42,40 @@ const (
 	toolStatus      = "session_status"
 )
 
-// addTaskTools registers the tools for clients whose users do not write programs.
-func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
-	if len(s.opts.Tasks) > 0 {
-		s.addTool(srv, find, taskDefinition(s.opts.Tasks), true, typed(s.executeTask))
+// taskTools returns the tools for clients whose users do not write programs.
+func (s *Server) taskTools() []tool {
+	getFiles := define[getFilesInput, getFilesOutput](toolGetFiles, "Get files",
+		"Returns files of a session or sandbox, each as base64 or all as one zip archive.", typed(s.getFiles))
+	getFiles.ReadOnly = true
+	cleanup := define[cleanupSessionInput, cleanupSessionOutput](toolCleanup, "Delete a session",
+		"Closes a session or sandbox and deletes all its files now. Optional: idle ones are closed automatically.",
+		typed(s.cleanupSession))
+	cleanup.Destructive = true
+	status := define[sessionStatusInput, sessionStatusOutput](toolStatus, "Show sessions",
+		"Returns the state, age, idle time, CPU, memory, and disk use of a session or sandbox, or of all your sandboxes.",
+		typed(s.sessionStatus))
+	status.ReadOnly = true
+	list := []tool{getFiles, cleanup, status}
+	for i := range list {
+		list[i].Idempotent = true
 	}
-	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput](toolGetFiles,
-		"Returns files of a session or sandbox, each as base64 or all as one zip archive.")
-	getFiles.Title, getFiles.ReadOnly, getFiles.Idempotent = "Get files", true, true
-	s.addTool(srv, find, getFiles, false, typed(s.getFiles))
-	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput](toolCleanup,
-		"Closes a session or sandbox and deletes all its files now. Optional: idle ones are closed automatically.")
-	cleanup.Title, cleanup.Destructive, cleanup.Idempotent = "Delete a session", true, true
-	s.addTool(srv, find, cleanup, false, typed(s.cleanupSession))
-	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput](toolStatus,
-		"Returns the state, age, idle time, CPU, memory, and disk use of a session or sandbox, or of all your sandboxes.")
-	status.Title, status.ReadOnly, status.Idempotent = "Show sessions", true, true
-	s.addTool(srv, find, status, false, typed(s.sessionStatus))
+	if len(s.opts.Tasks) > 0 {
+		list = append(list, s.taskTool())
+	}
+	return list
 }
 
-// taskDefinition returns the definition of execute_task. It lists the existing tasks, so that a model can choose one.
-func taskDefinition(tasks []Task) toolspec.Definition {
-	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput](toolExecuteTask, taskDescription(tasks))
-	def.Title = "Run an agent or workflow"
-	if properties, ok := def.Input["properties"].(map[string]any); ok {
+// taskTool returns execute_task. Its definition lists the existing tasks, so that a model can choose one.
+func (s *Server) taskTool() tool {
+	t := define[executeTaskInput, executeTaskOutput](toolExecuteTask, "Run an agent or workflow",
+		taskDescription(s.opts.Tasks), typed(s.executeTask))
+	t.open = true
+	if properties, ok := t.Input["properties"].(map[string]any); ok {
 		if task, ok := properties["task"].(map[string]any); ok {
-			task["enum"] = taskNames(tasks)
+			task["enum"] = taskNames(s.opts.Tasks)
 		}
 	}
-	return def
+	return t
 }
 
 func taskNames(tasks []Task) []string {
@@ -85,8 +88,9 @@ func taskNames(tasks []Task) []string {
 
 func taskDescription(tasks []Task) string {
 	var b strings.Builder
-	b.WriteString("Runs an agent or a workflow of this installation in a sandbox and returns its answer. Pass its name as task, and its " +
-		"work as input or inputs. Pass session_id to keep the files for get_files and further tasks. Tasks:")
+	b.WriteString("Runs an agent or a workflow of this installation in a sandbox and returns its answer. " +
+		"Pass its name as task, and its work as input or inputs. " +
+		"Pass session_id to keep the files for get_files and further tasks. Tasks:")
 	for _, t := range tasks[:min(len(tasks), maxTasksListed)] {
 		fmt.Fprintf(&b, "\n- %s (%s", t.Name, t.Kind)
 		if len(t.Fields) > 0 {
@@ -101,14 +105,16 @@ func taskDescription(tasks []Task) string {
 }
 
 func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (executeTaskOutput, error) {
-	if names := taskNames(s.opts.Tasks); !slices.Contains(names, in.Task) {
-		return executeTaskOutput{}, toolspec.Failf(toolspec.CodeNotFound, "unknown task %q; available: %s", sanitize.Clip(in.Task), strings.Join(names, ", ")).
+	i := slices.IndexFunc(s.opts.Tasks, func(t Task) bool { return t.Name == in.Task })
+	if i < 0 {
+		return executeTaskOutput{}, toolspec.Failf(toolspec.CodeNotFound, "unknown task %q; available: %s",
+			sanitize.Clip(in.Task), strings.Join(taskNames(s.opts.Tasks), ", ")).
 			WithRemediation("Pass one of these names as task, and its work as input or inputs.")
 	}
 	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {
 		return executeTaskOutput{}, fail
 	}
-	if in.SessionID == "" && slices.ContainsFunc(s.opts.Tasks, func(t Task) bool { return t.Name == in.Task && t.Outputs }) {
+	if in.SessionID == "" && s.opts.Tasks[i].Outputs {
 		in.SessionID = newSession
 	}
 	run, id, leave, err := s.taskRun(ctx, c.scope, in.SessionID)
@@ -154,7 +160,8 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 var errTaskTime = errors.New("the guard policy's time limit for a task has passed")
 
 // taskRun returns the run of a task and the id of its session. The caller must call leave when the task has ended.
-func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
+func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (
+	run session.Run, session string, leave func(), err error) {
 	fresh, given := newRun(sc.run.Namespace), id == newSession || sc.named
 	switch {
 	case id == "":
@@ -166,7 +173,8 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	case id == newSession:
 		id = fresh.ID
 	case !validSessionID(id):
-		return run, "", nil, toolspec.Failf(toolspec.CodeInvalid, "session_id must have up to 64 letters, digits, '.', '_', and '-'").
+		return run, "", nil, toolspec.Failf(toolspec.CodeInvalid,
+			"session_id must have up to 64 letters, digits, '.', '_', and '-'").
 			WithRemediation("Pass another session_id, or new.")
 	}
 	if sc.shared() {
@@ -240,25 +248,24 @@ type found struct {
 // served, all includes its sandboxes too.
 func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, runs map[string]session.Run, err error) {
 	runs = sc.taskRuns()
-	if sc.shared() && validSessionID(id) { // another server may have started or ended the session
+	elsewhere := sc.shared() && validSessionID(id) // another server may have started or ended the session
+	if elsewhere {
 		runs[id] = sc.sharedTask(id)
-		defer func() {
-			if !slices.ContainsFunc(list, func(f found) bool { return f.sessionID == id }) {
-				delete(runs, id)
-			}
-		}()
 	}
-	for _, id := range append([]string{""}, slices.Sorted(maps.Keys(runs))...) {
+	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(runs))...) {
 		run := sc.run
-		if id != "" {
-			run = runs[id]
+		if name != "" {
+			run = runs[name]
 		}
 		in, err := s.manager.Join(ctx, run.Scope())
 		if err != nil {
 			return nil, nil, err
 		}
+		if elsewhere && name == id && len(in) == 0 {
+			delete(runs, id)
+		}
 		for _, one := range in {
-			list = append(list, found{one, id})
+			list = append(list, found{one, name})
 		}
 	}
 	return list, runs, nil
@@ -383,9 +390,10 @@ const statusTimeout = 5 * time.Second
 func (s *Server) statusOf(ctx context.Context, f found) sessionStatus {
 	info, now := f.session.Info(), time.Now()
 	st := sessionStatus{
-		SessionID: f.sessionID, SandboxID: info.ID, State: string(info.State), Image: info.Image, Network: string(info.Network),
-		AgeSeconds: int64(now.Sub(info.Created).Seconds()), IdleSeconds: int64(max(0, now.Sub(info.LastUsed)).Seconds()),
-		CPUMillicores: info.Limits.CPUMillis, MemoryLimit: info.Limits.MemoryBytes, WorkspaceLimit: info.Limits.WorkspaceBytes,
+		SessionID: f.sessionID, SandboxID: info.ID, State: string(info.State), Image: info.Image,
+		Network: string(info.Network), AgeSeconds: int64(now.Sub(info.Created).Seconds()),
+		IdleSeconds: int64(max(0, now.Sub(info.LastUsed)).Seconds()), CPUMillicores: info.Limits.CPUMillis,
+		MemoryLimit: info.Limits.MemoryBytes, WorkspaceLimit: info.Limits.WorkspaceBytes,
 	}
 	if info.IdleTimeout > 0 {
 		st.IdleLimit = int64(info.IdleTimeout.Seconds())

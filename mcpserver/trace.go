@@ -19,7 +19,6 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
-	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // Values of network.transport.
@@ -36,13 +35,16 @@ const toolError = "tool_error"
 
 // traced is middleware that creates a span for each request and measures its duration. If the request's _meta has a
 // span, the new span is its child and links to the server's own span.
-func (s *Server) traced(transport string) mcp.Middleware {
+func traced(transport string, tools []tool) mcp.Middleware {
 	duration := telemetry.Histogram(semconv.MetricMCPOperation)
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			name, attrs := method, []attribute.KeyValue{semconv.MCPMethod.String(method), semconv.NetworkTransport.String(transport)}
-			if p, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && p != nil && method == methodCall && s.offers(p.Name) {
-				name += " " + p.Name // other names are chosen by the client and can have any length
+			name := method
+			attrs := []attribute.KeyValue{semconv.MCPMethod.String(method), semconv.NetworkTransport.String(transport)}
+			// Other names are chosen by the client and can have any length.
+			if p, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && p != nil && method == methodCall &&
+				slices.ContainsFunc(tools, func(t tool) bool { return t.Name == p.Name }) {
+				name += " " + p.Name
 				attrs = append(attrs, semconv.OperationName.String(semconv.ExecuteTool), semconv.ToolName.String(p.Name))
 			}
 			labels := attrs // attributes with few values, for the metric
@@ -66,14 +68,6 @@ func (s *Server) traced(transport string) mcp.Middleware {
 			return res, err
 		}
 	}
-}
-
-// offers reports whether this server may have a tool with this name.
-func (s *Server) offers(name string) bool {
-	return slices.ContainsFunc(s.defs, func(def toolspec.Definition) bool { return def.Name == name }) ||
-		slices.Contains([]string{
-			toolExecuteTask, toolGetFiles, toolCleanup, toolStatus, toolTaskStatus, toolTaskResult, toolTaskCancel,
-		}, name)
 }
 
 func sessionAttributes(ss *mcp.ServerSession) (attrs []attribute.KeyValue) {
