@@ -22,6 +22,27 @@ type Approver interface {
 	Approve(ctx context.Context, r ApprovalRequest) (Decision, error)
 }
 
+type approverKey struct{} // holds the Approver of a run
+
+// WithApprover returns a context for runs whose calls are approved by a.
+func WithApprover(ctx context.Context, a Approver) context.Context {
+	return context.WithValue(ctx, approverKey{}, a)
+}
+
+// ApproverFromContext returns the approver of ctx, or nil if ctx has no approver.
+func ApproverFromContext(ctx context.Context) Approver {
+	a, _ := ctx.Value(approverKey{}).(Approver)
+	return a
+}
+
+// ApproverFunc is a function that implements Approver.
+type ApproverFunc func(ctx context.Context, r ApprovalRequest) (Decision, error)
+
+// Approve calls f.
+func (f ApproverFunc) Approve(ctx context.Context, r ApprovalRequest) (Decision, error) {
+	return f(ctx, r)
+}
+
 // ErrNoApprover means that no approver is available.
 var ErrNoApprover = errors.New("no approver is available")
 
@@ -80,7 +101,8 @@ func (p *pass) approved(ctx context.Context) *Error {
 	}
 	p.decision = Rejected
 	rejected := func(format string, args ...any) *Error {
-		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation("Continue without this call, or describe its purpose in the answer.")
+		fail := toolspec.Failf(toolspec.CodePermission, format, args...).
+			WithRemediation("Continue without this call, or describe its purpose in the answer.")
 		fail.Rule = why
 		return fail
 	}
@@ -115,13 +137,13 @@ func (p *pass) asks(ctx context.Context) (string, *Error) {
 	if p.entry.mustAsk {
 		return "policy.ask", nil
 	}
-	holds, err := p.entry.ask.holds(ctx, p.vars(p.before), false)
+	wanted, err := holds(ctx, p.entry.ask, p.vars(p.before), false)
 	switch {
 	case ctx.Err() != nil:
 		return "", ended(ctx)
 	case err != nil: // if the condition cannot be evaluated, require approval
 		p.unclear(ctx, err)
-	case !holds:
+	case !wanted:
 		return "", nil
 	}
 	return "ask", nil
@@ -147,7 +169,8 @@ func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 		}
 	}()
 	return p.approver().Approve(ctx, ApprovalRequest{
-		ID: record.NewID(), Server: p.entry.tool.Server, Tool: p.entry.tool.Name, Args: slices.Clone(p.canonical), ArgsSHA256: p.sum, Caller: p.caller, Why: why,
+		ID: record.NewID(), Server: p.entry.tool.Server, Tool: p.entry.tool.Name,
+		Args: slices.Clone(p.canonical), ArgsSHA256: p.sum, Caller: p.caller, Why: why,
 	})
 }
 
@@ -163,7 +186,8 @@ func (p *pass) extend(ctx context.Context) {
 	for {
 		if by := p.overtime.due(); by > 0 {
 			if err := p.cmd.Extend(ctx, p.caller.ExecID, by); err != nil && ctx.Err() == nil {
-				p.set.r.o.Log.WarnContext(ctx, "cannot extend the time of a command that waits for an approval", "exec", p.caller.ExecID, "error", err)
+				p.set.r.o.Log.WarnContext(ctx, "cannot extend the time of a command that waits for an approval",
+					"exec", p.caller.ExecID, "error", err)
 				return
 			}
 		}

@@ -31,10 +31,13 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 	invalid := func(format string, args ...any) (map[string]any, json.RawMessage, *Error) {
 		return nil, nil, toolspec.Failf(toolspec.CodeInvalid, format, args...)
 	}
+	tooLarge := func(format string, args ...any) (map[string]any, json.RawMessage, *Error) {
+		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, format, args...).
+			WithRemediation("Pass less, or pass it in several calls.")
+	}
 	switch {
 	case int64(len(raw)) > most:
-		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, "the arguments have %d bytes, the limit is %d", len(raw), most).
-			WithRemediation("Pass less, or pass it in several calls.")
+		return tooLarge("the arguments have %d bytes, the limit is %d", len(raw), most)
 	case len(raw) == 0 || string(raw) == "null":
 		return map[string]any{}, json.RawMessage("{}"), nil
 	case !utf8.Valid(raw):
@@ -51,8 +54,7 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 		}
 	}
 	if d.values > maxArgValues {
-		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, "the arguments have more than %d values", maxArgValues).
-			WithRemediation("Pass less, or pass it in several calls.")
+		return tooLarge("the arguments have more than %d values", maxArgValues)
 	}
 	if err != nil {
 		return invalid("the arguments are not valid JSON: %s", plain(err.Error(), 200))
@@ -184,7 +186,8 @@ func (e *entry) validate(args map[string]any) *Error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return toolspec.Failf(toolspec.CodeInvalid, "the arguments do not fit %s: %s", e.tool.FullName(), strings.Join(faults, "; "))
+	return toolspec.Failf(toolspec.CodeInvalid, "the arguments do not fit %s: %s",
+		e.tool.FullName(), strings.Join(faults, "; "))
 }
 
 func (e *entry) faults(args map[string]any) []string {

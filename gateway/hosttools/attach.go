@@ -83,7 +83,8 @@ func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChar
 // nothing. Calls do not depend on declarations.
 func (a *Attachment) Declare(ctx context.Context, set *Set) error {
 	index := path.Join(set.dir(), indexName)
-	if text, _, err := a.s.ReadFileBytes(ctx, index, sandbox.ReadFileOptions{}); err == nil && string(text) == set.declared[indexName] {
+	text, _, err := a.s.ReadFileBytes(ctx, index, sandbox.ReadFileOptions{})
+	if err == nil && string(text) == set.declared[indexName] {
 		return nil
 	}
 	if _, err := a.s.RemoveFile(ctx, set.dir(), true); err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -124,16 +125,11 @@ func (a *Attachment) Sweep(ctx context.Context, access *Access) error {
 	var errs []error
 	for _, name := range names {
 		_, err := a.s.RemoveFile(ctx, name, false)
-		errs = append(errs, ignoreGone(err))
+		if !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrClosed) && !errors.Is(err, backend.ErrLost) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrLost) {
-		return nil
-	}
-	return err
 }
 
 // takeSaved returns the files in resultsDir that were written since the previous call.

@@ -30,27 +30,20 @@ func conditionEnv() *expr.Env {
 	return env.Within(conditionSteps, conditionTime)
 }
 
-// condition is a compiled condition of a rule. If nil, the rule has no condition.
-type condition struct{ program *expr.Program }
-
 // compile compiles a condition. If the text is empty, compile returns nil.
-func compile(env *expr.Env, text string) (*condition, error) {
+func compile(env *expr.Env, text string) (*expr.Program, error) {
 	if text == "" {
 		return nil, nil
 	}
-	p, err := env.Condition(text)
-	if err != nil {
-		return nil, err
-	}
-	return &condition{p}, nil
+	return env.Condition(text)
 }
 
-// holds evaluates the condition. If the condition is nil, holds returns otherwise.
-func (c *condition) holds(ctx context.Context, vars map[string]any, otherwise bool) (bool, error) {
-	if c == nil {
+// holds evaluates a condition. If the condition is nil, holds returns otherwise.
+func holds(ctx context.Context, condition *expr.Program, vars map[string]any, otherwise bool) (bool, error) {
+	if condition == nil {
 		return otherwise, nil
 	}
-	return c.program.EvalBool(ctx, vars)
+	return condition.EvalBool(ctx, vars)
 }
 
 // ConditionProblems returns the conditions of rules that do not compile. Rules.Problems returns all other problems.

@@ -45,24 +45,10 @@ func letterOrDigit(r rune) bool {
 	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// identifier returns the Python name of a tool. It is never a keyword.
-func identifier(name string, keywords map[string]bool) string {
-	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
-	switch {
-	case id == "" || '0' <= id[0] && id[0] <= '9':
-		return "_" + id
-	case keywords[id]:
-		return id + "_"
-	}
-	return id
-}
-
-// isIdentifier reports whether code can use name unchanged.
-func isIdentifier(name string) bool { return name != "" && identifier(name, nil) == name }
-
 func indexFile(tools []Tool) string {
 	var b strings.Builder
-	b.WriteString("# Host tools\n\nPython: `from workcell import tools`, `tools.server.name(argument=value)`. Shell: `tools call server.name JSON`.\n\n")
+	b.WriteString("# Host tools\n\nPython: `from workcell import tools`, `tools.server.name(argument=value)`. " +
+		"Shell: `tools call server.name JSON`.\n\n")
 	for _, t := range tools {
 		b.WriteString(indexLine(t))
 		b.WriteByte('\n')

@@ -7,20 +7,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// pythonKeywords returns Python's keywords, which cannot be names. Code in sandboxes appends an underscore to them.
-func pythonKeywords() map[string]bool {
-	keywords := map[string]bool{}
-	for word := range strings.FieldsSeq("False None True and as assert async await break class continue def del " +
-		"elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield") {
-		keywords[word] = true
+// pythonKeywords are Python's keywords, which cannot be names. Code in sandboxes appends an underscore to them.
+var pythonKeywords = strings.Fields("False None True and as assert async await break class continue def del elif else " +
+	"except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield")
+
+// identifier returns the Python name of a tool. It is never a keyword.
+func identifier(name string) string {
+	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
+	switch {
+	case id == "" || '0' <= id[0] && id[0] <= '9':
+		return "_" + id
+	case slices.Contains(pythonKeywords, id):
+		return id + "_"
 	}
-	return keywords
+	return id
 }
 
 // Python returns the tool's signature for calls from code. Types of objects are dict displays. A "?" marks optional
 // properties.
 func (t Tool) Python() string {
-	keywords := pythonKeywords()
 	in, results := newReader(t.Input), "Any"
 	if t.Output != nil {
 		results = newReader(t.Output).typ(t.Output, 1)
@@ -30,7 +35,7 @@ func (t Tool) Python() string {
 		named := []string{"*"}
 		for _, f := range fields {
 			of := in.typ(f.schema, 2)
-			id, ok := argument(f.name, keywords)
+			id, ok := argument(f.name)
 			switch {
 			case !ok:
 				others += "# By tools.call alone: " + encodeJSON(oneLine(f.name, 80)) + ": " + of + "\n"
@@ -44,18 +49,18 @@ func (t Tool) Python() string {
 			args = ""
 		}
 	}
-	def := "def " + identifier(t.Name, keywords)
+	def := "def " + identifier(t.Name)
 	text := others + def + "(" + args + ") -> " + results + ":\n    " +
 		docstring(t.Description, t.Title) + "\n"
 	if len(text) > maxText {
 		text = def + "(**arguments: Any) -> Any:\n    " + docstring(oneLine(t.Description, maxIndexWords)) + "\n"
 	}
-	return "# " + pythonCall(t, keywords) + "\n" + text
+	return "# " + pythonCall(t) + "\n" + text
 }
 
 // pythonCall returns a Python call of the tool.
-func pythonCall(t Tool, keywords map[string]bool) string {
-	server, name := identifier(t.Server, keywords), identifier(t.Name, keywords)
+func pythonCall(t Tool) string {
+	server, name := identifier(t.Server), identifier(t.Name)
 	if server[0] != '_' && name[0] != '_' && t.Server != "call" { // tools.call is a function
 		return "from workcell import tools; tools." + server + "." + name + "(...)"
 	}
@@ -76,14 +81,12 @@ func docstring(texts ...string) string {
 }
 
 // argument returns the Python name of an argument. It returns false if the argument has no valid name.
-func argument(name string, keywords map[string]bool) (string, bool) {
+func argument(name string) (string, bool) {
 	base, underscored := strings.CutSuffix(name, "_")
-	switch {
-	case !isIdentifier(name), underscored && keywords[base],
-		slices.Contains([]string{"_save", "_timeout", "_files"}, name):
+	if underscored && slices.Contains(pythonKeywords, base) ||
+		slices.Contains([]string{"_save", "_timeout", "_files"}, name) {
 		return "", false
-	case keywords[name]:
-		return name + "_", true
 	}
-	return name, true
+	id := identifier(name)
+	return id, id == name || slices.Contains(pythonKeywords, name)
 }

@@ -1,6 +1,7 @@
 package hosttools
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,9 +49,6 @@ type Access struct {
 // Access returns the access for a command. The command may use several connections.
 func (s *Set) Access(cmd Command) *Access { return &Access{set: s, cmd: cmd} }
 
-// Set returns the set of tools.
-func (a *Access) Set() *Set { return a.set }
-
 // Request is a call from a sandbox.
 type Request struct {
 	Tool        string // name in the sandbox, or "server.tool"
@@ -81,7 +79,6 @@ type pass struct {
 	before    calls  // number of earlier calls in the run
 	sum       string
 	decision  string
-	retry     time.Duration
 }
 
 // Call calls a tool for a command. span is the command's span.
@@ -91,7 +88,8 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	}
 	defer a.set.running.Done()
 	if a.set.refused.Load() >= maxRefused {
-		return Reply{Error: toolspec.Failf(toolspec.CodeQuota, "too many refused host tool calls in this run").WithRemediation(noMoreCalls)}
+		return Reply{Error: toolspec.Failf(toolspec.CodeQuota, "too many refused host tool calls in this run").
+			WithRemediation(noMoreCalls)}
 	}
 	ctx, cancel := context.WithCancelCause(runContext{ctx, a.set.life})
 	defer cancel(nil)
@@ -139,10 +137,10 @@ func (p *pass) perform(ctx context.Context) Reply {
 	}
 	// Release the memory, because args are much larger than their text and the call may wait long.
 	p.args = nil
-	release, fail := p.turn(ctx) // check 6
+	release, retry, fail := p.turn(ctx) // check 6
 	if fail != nil {
 		p.set.giveBack(p.entry) // the call was not made and may be repeated
-		return Reply{Error: fail, RetryAfter: p.retry}
+		return Reply{Error: fail, RetryAfter: retry}
 	}
 	kept := false // true if the handler still runs and keeps the slot
 	defer func() {
@@ -189,7 +187,8 @@ func (p *pass) read(ctx context.Context) *Error {
 func (p *pass) permitted(ctx context.Context) *Error {
 	name := p.entry.tool.FullName()
 	denied := func(rule, format string, args ...any) *Error {
-		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation("Continue without this call: the host's rules cannot be changed from the sandbox.")
+		fail := toolspec.Failf(toolspec.CodePermission, format, args...).
+			WithRemediation("Continue without this call: the host's rules cannot be changed from the sandbox.")
 		fail.Rule = rule
 		return fail
 	}
@@ -204,14 +203,14 @@ func (p *pass) permitted(ctx context.Context) *Error {
 		return fail
 	}
 	defer done()
-	holds, err := p.entry.when.holds(ctx, p.vars(p.set.calls(p.entry)), true)
+	allowed, err := holds(ctx, p.entry.when, p.vars(p.set.calls(p.entry)), true)
 	switch {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case err != nil:
 		p.unclear(ctx, err)
 		return denied("when", "cannot evaluate the condition of %s with these arguments", name)
-	case !holds:
+	case !allowed:
 		return denied("when", "%s is not allowed with these arguments", name)
 	}
 	if p.before, fail = p.set.reserve(p.entry); fail != nil {
@@ -239,7 +238,8 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 // cause it any number of times.
 func (p *pass) unclear(ctx context.Context, err error) {
 	p.entry.unclear.Do(func() {
-		p.set.r.o.Log.WarnContext(ctx, "cannot evaluate a condition of a host tool", "tool", p.entry.tool.FullName(), "error", err)
+		p.set.r.o.Log.WarnContext(ctx, "cannot evaluate a condition of a host tool",
+			"tool", p.entry.tool.FullName(), "error", err)
 	})
 }
 
@@ -252,25 +252,26 @@ func (p *pass) vars(before calls) map[string]any {
 	}
 }
 
-// turn waits for the rate limit and for a slot. release frees the slot.
-func (p *pass) turn(ctx context.Context) (release func(), fail *Error) {
+// turn waits for the rate limit and for a slot. release frees the slot. After a failure, the caller may retry after a
+// time.
+func (p *pass) turn(ctx context.Context) (release func(), retry time.Duration, fail *Error) {
 	wait, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	began := time.Now()
 	defer func() { p.counts.wait(time.Since(began)) }()
-	p.retry = maxWait
+	retry = maxWait
 	if p.set.rate.Wait(wait) == nil {
-		p.retry = time.Second
+		retry = time.Second
 		select {
 		case p.set.slots <- struct{}{}:
-			return func() { <-p.set.slots }, nil
+			return func() { <-p.set.slots }, 0, nil
 		case <-wait.Done():
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, ended(ctx)
+		return nil, retry, ended(ctx)
 	}
-	return nil, toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
+	return nil, retry, toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
 		WithRemediation("Wait, then call again with fewer concurrent calls.")
 }
 
@@ -311,12 +312,14 @@ func (p *pass) run(ctx context.Context, release func()) (Result, *Error) {
 func (p *pass) handle(ctx context.Context) (o outcome) {
 	defer func() {
 		if r := recover(); r != nil {
-			p.set.r.o.Log.ErrorContext(ctx, "a host tool panicked", "tool", p.entry.tool.FullName(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			p.set.r.o.Log.ErrorContext(ctx, "a host tool panicked", "tool", p.entry.tool.FullName(),
+				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			o = outcome{err: errPanic}
 		}
 	}()
-	res, err := p.entry.tool.Handle(context.WithValue(ctx, callerKey{}, p.caller), Call{Args: p.canonical, Caller: p.caller})
-	return outcome{res, err}
+	ctx = context.WithValue(ctx, callerKey{}, p.caller)
+	o.res, o.err = p.entry.tool.Handle(ctx, Call{Args: p.canonical, Caller: p.caller})
+	return o
 }
 
 // failure returns the error for the caller, or nil on success.
@@ -327,10 +330,7 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 	case o.err == nil && !o.res.Failed:
 		return nil
 	case o.err == nil:
-		text := o.res.Text
-		if text == "" {
-			text = string(o.res.Data[:min(len(o.res.Data), maxFailureText)])
-		}
+		text := cmp.Or(o.res.Text, string(o.res.Data[:min(len(o.res.Data), maxFailureText)]))
 		return toolspec.Failf(toolspec.CodeToolFailed, "%s failed: %s", name, plain(text, maxFailureText))
 	case errors.Is(o.err, errPanic):
 		return toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", name)

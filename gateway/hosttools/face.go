@@ -72,7 +72,8 @@ func (s *Set) newServer() *mcp.Server {
 		text := s.declared[name]
 		r := &mcp.Resource{URI: resourceScheme + name, Name: name, MIMEType: mediaType(name), Size: int64(len(text))}
 		server.AddResource(r, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.URI, MIMEType: r.MIMEType, Text: text}}}, nil
+			c := &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIMEType, Text: text}
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
 		})
 	}
 	server.AddReceivingMiddleware(s.receive)
@@ -92,8 +93,10 @@ func mediaType(name string) string {
 func mcpTool(t Tool) *mcp.Tool {
 	tool := &mcp.Tool{
 		Name: t.MCPName(), Title: t.Title, Description: t.Description, InputSchema: t.Input,
-		Meta:        mcp.Meta{wire.MetaIndex: indexLine(t)},
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: t.ReadOnly, DestructiveHint: &t.Destructive, IdempotentHint: t.Idempotent, OpenWorldHint: &t.Network},
+		Meta: mcp.Meta{wire.MetaIndex: indexLine(t)},
+		Annotations: &mcp.ToolAnnotations{
+			ReadOnlyHint: t.ReadOnly, DestructiveHint: &t.Destructive, IdempotentHint: t.Idempotent, OpenWorldHint: &t.Network,
+		},
 	}
 	if t.Output != nil {
 		tool.OutputSchema = t.Output
@@ -107,10 +110,12 @@ func (s *Set) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		switch method {
 		case methodCall:
 			return s.call(ctx, req)
-		case "tools/list", "resources/list", "resources/read", "initialize", "notifications/initialized", "notifications/cancelled", "server/discover", "ping":
+		case "tools/list", "resources/list", "resources/read", "initialize", "notifications/initialized",
+			"notifications/cancelled", "server/discover", "ping":
 			return next(ctx, method, req)
 		}
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("unknown method %q", plain(method, 80))}
+		message := fmt.Sprintf("unknown method %q", plain(method, 80))
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: message}
 	}
 }
 
@@ -152,11 +157,10 @@ func (r Reply) mcp() (*mcp.CallToolResult, error) {
 		res.Content = append(res.Content, &mcp.TextContent{Text: r.Error.Error() + "\n" + r.Error.Remediation})
 		return res, nil
 	}
+	text := r.Text
 	if len(r.Data) > 0 {
-		res.StructuredContent = r.Data
-		res.Content = append(res.Content, &mcp.TextContent{Text: string(r.Data)})
-		return res, nil
+		res.StructuredContent, text = r.Data, string(r.Data)
 	}
-	res.Content = append(res.Content, &mcp.TextContent{Text: r.Text})
+	res.Content = append(res.Content, &mcp.TextContent{Text: text})
 	return res, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/rules"
@@ -97,18 +96,7 @@ func (t Tool) FullName() string { return t.Server + "." + t.Name }
 // MCPName returns the tool's name for clients in sandboxes: server, underscore, tool. Characters that MCP clients
 // reject are replaced.
 func (t Tool) MCPName() string {
-	return strings.Map(func(r rune) rune {
-		if r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '_'
-	}, t.Server+"_"+t.Name)
+	return fileName(t.Server + "_" + t.Name)
 }
 
 type callerKey struct{} // holds the Caller of the current call
-
-// CallerFromContext returns the caller of the tool that runs with ctx.
-func CallerFromContext(ctx context.Context) (Caller, bool) {
-	c, ok := ctx.Value(callerKey{}).(Caller)
-	return c, ok
-}

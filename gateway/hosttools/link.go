@@ -151,10 +151,11 @@ func (l *link) line() (line []byte, settle func(), err error) {
 		case len(line) > maxLine:
 			return nil, settle, errTooLong
 		case errors.Is(err, io.EOF) && len(line) > 0, err == nil:
+			err = nil
 			if large {
 				err = l.c.SetReadDeadline(time.Time{})
 			}
-			return line, settle, ignoreEOF(err)
+			return line, settle, err
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, settle, err
 		case len(line) <= smallLine || large:
@@ -171,13 +172,6 @@ func (l *link) line() (line []byte, settle func(), err error) {
 			return nil, settle, err
 		}
 	}
-}
-
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // admit waits for capacity for a request.

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/rules"
 	"github.com/workcell-dev/workcell/internal/suggest"
@@ -136,7 +137,8 @@ func (r *Registry) granted(ctx context.Context, wanted Rules) ([]*entry, Problem
 		size += len(data)
 	}
 	if size > maxDefinitions {
-		problems.Add("allow", "allow fewer tools", "the definitions of the allowed tools have %d bytes, the limit is %d", size, maxDefinitions)
+		problems.Add("allow", "allow fewer tools", "the definitions of the allowed tools have %d bytes, the limit is %d",
+			size, maxDefinitions)
 	}
 	slices.SortFunc(granted, func(a, b *entry) int { return strings.Compare(a.tool.MCPName(), b.tool.MCPName()) })
 	return granted, problems, nil
@@ -146,7 +148,8 @@ func (r *Registry) granted(ctx context.Context, wanted Rules) ([]*entry, Problem
 func (r *Registry) known(ctx context.Context, wanted Rules) ([]*entry, error) {
 	var all []*entry
 	for _, s := range r.sources {
-		if !slices.ContainsFunc(wanted.Allow, func(rule rules.Tool) bool { return rules.ToolPattern(rule.Tool).OfServer(s.Name()) }) {
+		used := func(rule rules.Tool) bool { return rules.ToolPattern(rule.Tool).OfServer(s.Name()) }
+		if !slices.ContainsFunc(wanted.Allow, used) {
 			continue
 		}
 		tools, err := s.Tools(ctx)
@@ -246,8 +249,8 @@ type entry struct {
 	output   *jsonschema.Resolved // nil without an output schema
 	spelling *spelling
 
-	deny, mustAsk bool // set by the operator
-	when, ask     *condition
+	deny, mustAsk bool          // set by the operator
+	when, ask     *expr.Program // nil without a condition
 	maxCalls      int64
 	vars          map[string]any // the variable tool of conditions
 	unclear       sync.Once      // limits reports of conditions that cannot be evaluated

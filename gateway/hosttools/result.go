@@ -53,7 +53,8 @@ func checkSave(name string) *Error {
 	if name == "" || savePath(name) != "" {
 		return nil
 	}
-	return toolspec.Failf(toolspec.CodeInvalid, "cannot save the result as %q", plain(name, 80)).WithRemediation("Use a file below /workspace.")
+	return toolspec.Failf(toolspec.CodeInvalid, "cannot save the result as %q", plain(name, 80)).
+		WithRemediation("Use a file below /workspace.")
 }
 
 // savePath returns the path of a file below the workspace, or an empty string for an invalid path.
@@ -83,8 +84,8 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 	name := p.entry.tool.FullName()
 	switch {
 	case size > maxResult:
-		return Reply{Error: toolspec.Failf(toolspec.CodeTooLarge, "the result of %s has %d bytes, the limit is %d", name, size, maxResult).
-			WithRemediation("Request less in one call.")}
+		fail := toolspec.Failf(toolspec.CodeTooLarge, "the result of %s has %d bytes, the limit is %d", name, size, maxResult)
+		return Reply{Error: fail.WithRemediation("Request less in one call.")}
 	case !text && !json.Valid(body):
 		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned invalid JSON", name)}
 	case !text:
@@ -94,28 +95,30 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 		}
 	}
 	var reply Reply
-	id := record.NewID()
-	if p.req.Save != "" && len(body) == 0 && len(res.Files) == 1 { // the file is the result
-		return p.savedReply(ctx, savePath(p.req.Save), res.Files[0].Bytes, kindOf(res.Files[0]))
+	to := savePath(p.req.Save)
+	if to != "" && len(body) == 0 && len(res.Files) == 1 { // the file is the result
+		return p.savedReply(ctx, to, res.Files[0].Bytes, kindOf(res.Files[0]))
 	}
+	prefix := resultsDir + "/" + record.NewID()
 	for i, f := range res.Files {
-		saved, fail := p.save(ctx, fmt.Sprintf("%s/%s-%d%s", resultsDir, id, i+1, extension(f)), f.Bytes, Saved{Kind: kindOf(f)})
+		file := fmt.Sprintf("%s-%d%s", prefix, i+1, extension(f))
+		saved, fail := p.save(ctx, file, f.Bytes, Saved{Kind: kindOf(f)})
 		if fail != nil {
 			return Reply{Error: fail}
 		}
 		reply.Files = append(reply.Files, saved)
 	}
+	kind, ext := "", ".json"
+	if text {
+		kind, ext = "text", ".txt"
+	}
+	if large := int64(len(body)) > p.set.limits.ResultKB<<10; to == "" &&
+		(large || !text && p.cmd.Files != nil && beginsAsSaved(body)) {
+		to = prefix + ext
+	}
 	switch {
-	case p.req.Save != "":
-		saved := p.savedReply(ctx, savePath(p.req.Save), body, kindText(text))
-		saved.Files = reply.Files
-		return saved
-	case int64(len(body)) > p.set.limits.ResultKB<<10, !text && p.cmd.Files != nil && beginsAsSaved(body):
-		ext := ".json"
-		if text {
-			ext = ".txt"
-		}
-		saved := p.savedReply(ctx, resultsDir+"/"+id+ext, body, kindText(text))
+	case to != "":
+		saved := p.savedReply(ctx, to, body, kind)
 		saved.Files = reply.Files
 		return saved
 	case text && len(body) == 0 && len(reply.Files) == 1:
@@ -142,13 +145,6 @@ func (e *entry) fits(data []byte) error {
 		return err
 	}
 	return e.output.Validate(v)
-}
-
-func kindText(text bool) string {
-	if text {
-		return "text"
-	}
-	return ""
 }
 
 // savedKey is the only key of a reply that refers to a saved result.
@@ -197,9 +193,11 @@ func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) 
 			return Saved{}, toolspec.Failf(toolspec.CodeUnsupported, message, about.Kind, len(body)).
 				WithRemediation("Call the tool from code in a sandbox.")
 		}
-		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and cannot be saved", len(body)).WithRemediation("Request less in one call.")
+		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and cannot be saved", len(body)).
+			WithRemediation("Request less in one call.")
 	}
-	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), sandbox.WriteFileOptions{Size: int64(len(body)), Overwrite: true}); err != nil {
+	opts := sandbox.WriteFileOptions{Size: int64(len(body)), Overwrite: true}
+	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), opts); err != nil {
 		fail := *toolspec.ErrorOf(err)
 		fail.Message = "cannot save the result: " + fail.Message
 		return Saved{}, &fail
@@ -254,7 +252,8 @@ func kindOf(f File) string {
 
 // extension returns the extension of a file's name, or the default extension of its type.
 func extension(f File) string {
-	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 && strings.Trim(strings.ToLower(ext[1:]), "abcdefghijklmnopqrstuvwxyz0123456789") == "" {
+	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 &&
+		strings.TrimFunc(ext[1:], letterOrDigit) == "" {
 		return ext
 	}
 	return cmp.Or(map[string]string{

@@ -127,7 +127,8 @@ func (c *schemaCleaner) object(v map[string]any, depth int, keywords bool) (any,
 // named reports whether the value of a keyword has keys chosen by the schema's author.
 func named(key string) bool {
 	switch key {
-	case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependentRequired", "dependencies", "const", "enum":
+	case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependentRequired",
+		"dependencies", "const", "enum":
 		return true
 	}
 	return false

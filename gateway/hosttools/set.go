@@ -109,7 +109,7 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 		return nil, &RulesError{problems}
 	}
 	g.Rules.Allow = slices.Clone(g.Rules.Allow)
-	outer, _ := CallerFromContext(ctx)
+	outer, _ := ctx.Value(callerKey{}).(Caller) // if a host tool starts the run
 	g.Caller.Depth = outer.Depth + 1
 	limits := g.Rules.Limits.WithDefaults().Under(r.o.Policy.Limits)
 	s := &Set{
@@ -215,9 +215,11 @@ func (s *Set) reserve(e *entry) (calls, *Error) {
 	before := calls{t.total, t.byTool[name]}
 	switch {
 	case e.maxCalls > 0 && before.tool >= e.maxCalls:
-		return before, toolspec.Failf(toolspec.CodeQuota, "%s may be called %d times in a run", name, e.maxCalls).WithRemediation(noMoreCalls)
+		return before, toolspec.Failf(toolspec.CodeQuota, "%s may be called %d times in a run", name, e.maxCalls).
+			WithRemediation(noMoreCalls)
 	case before.total >= s.limits.Calls:
-		return before, toolspec.Failf(toolspec.CodeQuota, "a run may make %d calls of host tools", s.limits.Calls).WithRemediation(noMoreCalls)
+		return before, toolspec.Failf(toolspec.CodeQuota, "a run may make %d calls of host tools", s.limits.Calls).
+			WithRemediation(noMoreCalls)
 	}
 	t.total++
 	t.byTool[name]++

@@ -31,10 +31,12 @@ func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Co
 	ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
 	t, c := p.entry.tool, p.caller
 	attrs := append(telemetry.Texts(map[attribute.Key]string{
-		telemetry.KeyExecID: c.ExecID, telemetry.KeySandboxID: c.SandboxID, semconv.ConversationID: c.Run, semconv.AgentName: c.Agent,
-	}), semconv.MCPMethod.String(methodCall), telemetry.KeyToolServer.String(t.Server), telemetry.KeyToolSet.String(p.set.digest),
-		telemetry.KeyArgsBytes.Int(len(p.req.Args)))
-	ctx, span := telemetry.StartOperation(ctx, p.set.r.o.TracerProvider, semconv.ExecuteTool, semconv.ToolName, t.MCPName(), attrs...)
+		telemetry.KeyExecID: c.ExecID, telemetry.KeySandboxID: c.SandboxID,
+		semconv.ConversationID: c.Run, semconv.AgentName: c.Agent,
+	}), semconv.MCPMethod.String(methodCall), telemetry.KeyToolServer.String(t.Server),
+		telemetry.KeyToolSet.String(p.set.digest), telemetry.KeyArgsBytes.Int(len(p.req.Args)))
+	tracers := p.set.r.o.TracerProvider
+	ctx, span := telemetry.StartOperation(ctx, tracers, semconv.ExecuteTool, semconv.ToolName, t.MCPName(), attrs...)
 	for _, l := range links {
 		span.AddLink(l)
 	}
@@ -64,7 +66,8 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	}
 	if span != nil {
 		tool = p.entry.tool.FullName()
-		span.SetAttributes(telemetry.KeyDecision.String(p.decision), telemetry.KeyResultBytes.Int(len(reply.Data)+len(reply.Text)))
+		size := len(reply.Data) + len(reply.Text)
+		span.SetAttributes(telemetry.KeyDecision.String(p.decision), telemetry.KeyResultBytes.Int(size))
 		if code != "" {
 			telemetry.Fail(span, string(code))
 		}
