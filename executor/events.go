@@ -115,9 +115,10 @@ func (r *run) count() {
 
 // add adds v multiplied by sign. Counts do not fall below zero.
 func (u *Usage) add(v Usage, sign int64) {
-	for _, p := range [][2]*int64{{&u.Input, &v.Input}, {&u.Output, &v.Output}, {&u.CacheRead, &v.CacheRead}, {&u.CacheWrite, &v.CacheWrite}} {
-		*p[0] = max(0, *p[0]+sign**p[1])
-	}
+	u.Input = max(0, u.Input+sign*v.Input)
+	u.Output = max(0, u.Output+sign*v.Output)
+	u.CacheRead = max(0, u.CacheRead+sign*v.CacheRead)
+	u.CacheWrite = max(0, u.CacheWrite+sign*v.CacheWrite)
 }
 
 // answer sets the CLI's answer in the result.

@@ -135,9 +135,11 @@ func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) 
 	r.o.Agent = cmp.Or(r.o.Agent, d.Name())
 	r.work = s.Info().Workdir
 	r.settings = path.Join(r.work, wire.PrivateDir, "agents", r.o.Agent)
-	r.o.Timeout, r.o.Stall, r.o.Start = cmp.Or(r.o.Timeout, defaultTimeout), cmp.Or(r.o.Stall, defaultStall), cmp.Or(r.o.Start, defaultStart)
+	r.o.Timeout, r.o.Stall = cmp.Or(r.o.Timeout, defaultTimeout), cmp.Or(r.o.Stall, defaultStall)
+	r.o.Start = cmp.Or(r.o.Start, defaultStart)
 	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
-	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor, telemetry.KeyExecutor.String(d.Name()))
+	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor,
+		telemetry.KeyExecutor.String(d.Name()))
 	defer func() { r.end(span, err) }()
 	if err := r.check(); err != nil {
 		return r.res, fmt.Errorf("executor %s: %w", d.Name(), err)
@@ -152,7 +154,8 @@ func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) 
 
 // end ends the span of the run.
 func (r *run) end(span trace.Span, err error) {
-	span.SetAttributes(telemetry.KeyOutcome.String(string(r.res.Outcome)), telemetry.KeyToolCalls.Int(r.res.ToolCalls), telemetry.KeyTurns.Int(r.res.Turns))
+	span.SetAttributes(telemetry.KeyOutcome.String(string(r.res.Outcome)),
+		telemetry.KeyToolCalls.Int(r.res.ToolCalls), telemetry.KeyTurns.Int(r.res.Turns))
 	if err == nil && r.res.Outcome != Completed {
 		telemetry.Fail(span, string(r.res.Outcome))
 	}
@@ -169,7 +172,8 @@ func (r *run) check() error {
 	case r.t.ResumeID != "" && !validID.MatchString(r.t.ResumeID):
 		return fmt.Errorf("%w: %q is not a session ID", backend.ErrInvalid, r.t.ResumeID)
 	case r.o.Timeout < sandbox.MinExecTimeout || r.o.Timeout > sandbox.MaxExecTimeout:
-		return fmt.Errorf("%w: timeout %v is out of range, must be %v to %v", backend.ErrInvalid, r.o.Timeout, sandbox.MinExecTimeout, sandbox.MaxExecTimeout)
+		return fmt.Errorf("%w: timeout %v is out of range, must be %v to %v",
+			backend.ErrInvalid, r.o.Timeout, sandbox.MinExecTimeout, sandbox.MaxExecTimeout)
 	case r.o.Stall < 0 || r.o.Start < 0 || r.t.MaxTurns < 0:
 		return fmt.Errorf("%w: times and numbers of turns must not be negative", backend.ErrInvalid)
 	}
@@ -307,7 +311,8 @@ func (r *run) stream(ctx context.Context) (sandbox.ExecResult, Outcome, error) {
 	cause := <-why
 	err = errors.Join(err, lines.end())
 	if err == nil { // kill leftover processes, which may have closed the output
-		if _, left := r.s.Command(res.ExecID).Signal(context.WithoutCancel(ctx), ""); left != nil && !errors.Is(left, backend.ErrNotFound) {
+		_, left := r.s.Command(res.ExecID).Signal(context.WithoutCancel(ctx), "")
+		if left != nil && !errors.Is(left, backend.ErrNotFound) {
 			r.res.HookErrors = append(r.res.HookErrors, "cannot kill its leftover processes: "+left.Error())
 		}
 	}

@@ -66,7 +66,9 @@ func (r *run) resume(ctx context.Context) error {
 			return err
 		}
 		var was state
-		if json.Unmarshal(b, &was) == nil && was.Sandbox == r.s.ID() && validID.MatchString(was.Session) && (r.o.Resume == ResumeSession || r.o.Step != "" && was.Step == r.o.Step) {
+		wanted := json.Unmarshal(b, &was) == nil &&
+			(r.o.Resume == ResumeSession || r.o.Step != "" && was.Step == r.o.Step)
+		if wanted && was.Sandbox == r.s.ID() && validID.MatchString(was.Session) {
 			r.state, r.t.ResumeID = was, was.Session
 		}
 	}
@@ -95,9 +97,6 @@ func (r *run) rememberEnd(ctx context.Context) {
 	}
 }
 
-// skillPlaces are the directories of a home directory in which CLIs look for skills, whatever their settings are.
-func skillPlaces() []string { return []string{".agents", ".claude", ".opencode"} }
-
 // clean creates the directory of the CLI's settings. It keeps only sessions, if one of them is resumed. Skills of the
 // home directory are removed, because the CLI would run code of an earlier command from them.
 func (r *run) clean(ctx context.Context) error {
@@ -108,12 +107,11 @@ func (r *run) clean(ctx context.Context) error {
 	if err := prune(ctx, r.s, r.settings, keep); err != nil {
 		return err
 	}
-	for _, name := range skillPlaces() {
-		if r.inv.Home != "" { // it looks there
-			break
-		}
-		if err := prune(ctx, r.s, path.Join(r.home(), name), nil); err != nil {
-			return err
+	if r.inv.Home == "" { // with any settings, CLIs look for skills in these directories
+		for _, name := range []string{".agents", ".claude", ".opencode"} {
+			if err := prune(ctx, r.s, path.Join(r.home(), name), nil); err != nil {
+				return err
+			}
 		}
 	}
 	if _, err := r.s.MakeDir(ctx, r.settings, dirPerm); err != nil && !errors.Is(err, backend.ErrExists) {
@@ -133,13 +131,16 @@ func (r *run) furnish(ctx context.Context) error {
 		}
 	}
 	if len(r.o.Skills) > 0 {
-		return skill.Install(ctx, r.s.Sandbox, r.o.Skills, cmp.Or(r.inv.Home, r.home()), skill.ClientOf(r.d.Name()))
+		dir := path.Join(cmp.Or(r.inv.Home, r.home()), skill.Dir(r.d.Name()))
+		return skill.Install(ctx, r.s.Sandbox, r.o.Skills, dir)
 	}
 	return nil
 }
 
 func (r *run) write(ctx context.Context, f File) error {
-	_, err := r.s.WriteFile(ctx, f.Path, bytes.NewReader(f.Data), sandbox.WriteFileOptions{Mode: filePerm, Overwrite: true, Size: int64(len(f.Data))})
+	_, err := r.s.WriteFile(ctx, f.Path, bytes.NewReader(f.Data), sandbox.WriteFileOptions{
+		Mode: filePerm, Overwrite: true, Size: int64(len(f.Data)),
+	})
 	return err
 }
 

@@ -200,7 +200,7 @@ func TestSkills(t *testing.T) {
 		if a.Name() == "claude" || a.Name() == "gemini" { // which look in the directory of their settings
 			home = ".workcell/agents/" + a.Name() + "/"
 		}
-		info, err := r.s.StatFile(t.Context(), home+skill.ClientOf(a.Name()).Dir()+"/heron/scripts/run.sh")
+		info, err := r.s.StatFile(t.Context(), home+skill.Dir(a.Name())+"/heron/scripts/run.sh")
 		if err != nil || info.Mode != 0o755 {
 			t.Errorf("%+v, %v", info, err)
 		}

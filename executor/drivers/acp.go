@@ -35,13 +35,15 @@ func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, 
 	deny := false
 	for name, value := range t.Args {
 		if name != "permissions" || value != "allow" && value != "deny" {
-			return executor.Invocation{}, fmt.Errorf("%w: acp has no argument %s: %q; it has permissions (allow, deny)", backend.ErrInvalid, name, value)
+			return executor.Invocation{}, fmt.Errorf("%w: acp has no argument %s: %q; it has permissions (allow, deny)",
+				backend.ErrInvalid, name, value)
 		}
 		deny = value == "deny"
 	}
 	for _, name := range []string{rules.ArgPrompt, rules.ArgSystem, rules.ArgSchema, rules.ArgMaxTurns, rules.ArgResume} {
 		if rules.HasArg(d.Argv, name) {
-			return executor.Invocation{}, fmt.Errorf("%w: {%s} cannot be used in the command line of acp, whose protocol sends it", backend.ErrInvalid, name)
+			return executor.Invocation{}, fmt.Errorf("%w: {%s} cannot be used in the command line of acp, "+
+				"whose protocol sends it", backend.ErrInvalid, name)
 		}
 	}
 	inv, system, err := d.settings(t, in)
@@ -56,7 +58,8 @@ func (d ACP) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, 
 	prompt := sanitize.Prompt(executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema)))
 	inv.Talk = func(stdin io.Writer) executor.Parser {
 		p := &acpParser{
-			out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny,
+			out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID,
+			mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny,
 		}
 		p.begin()
 		return p
@@ -78,7 +81,9 @@ func (d ACP) settings(t executor.Task, in executor.Inside) (inv executor.Invocat
 	native, err := d.Settings.Prepare(t, in)
 	env := executor.Environment(t, in)
 	maps.Copy(env, native.Env)
-	inv = executor.Invocation{Env: env, Files: native.Files, Keep: native.Keep, Safe: native.Safe, Home: native.Home, Meta: native.Meta}
+	inv = executor.Invocation{
+		Env: env, Files: native.Files, Keep: native.Keep, Safe: native.Safe, Home: native.Home, Meta: native.Meta,
+	}
 	return inv, "", err
 }
 

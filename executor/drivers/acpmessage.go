@@ -55,7 +55,8 @@ func (f *acpFailure) text() string {
 }
 
 // refusedKey matches a provider's error for an invalid key, which agents report as text.
-var refusedKey = regexp.MustCompile(`\b40[13]\b|(?i:unauthorized|forbidden|invalid[ _-]api[ _-]key|authentication[ _]error|permission[ _]denied)`)
+var refusedKey = regexp.MustCompile(`\b40[13]\b|` +
+	`(?i:unauthorized|forbidden|invalid[ _-]api[ _-]key|authentication[ _]error|permission[ _]denied)`)
 
 // outcome returns the outcome for a failed request. Before the prompt, the agent is the cause. Afterwards, its model is
 // the cause.

@@ -13,9 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 )
 
-// acpVersions returns the versions of the protocol that the driver speaks, the preferred one first. An agent answers
-// with the same version, or with the newest one that it knows.
-func acpVersions() []string { return []string{"1"} }
+// acpVersion is the version of the protocol. An agent answers with the same version, or with its newest version.
+const acpVersion = "1"
 
 // Requests to the agent, in order. The number of each request is the id of its message.
 const (
@@ -48,7 +47,7 @@ type acpParser struct {
 func (p *acpParser) begin() {
 	p.tools = map[string]*acpTool{}
 	p.ask(askInitialize, "initialize", object{
-		"protocolVersion":    json.Number(acpVersions()[0]),
+		"protocolVersion":    json.Number(acpVersion),
 		"clientInfo":         object{"name": "workcell", "version": "1"},
 		"clientCapabilities": object{"fs": object{"readTextFile": false, "writeTextFile": false}, "terminal": false},
 	})
@@ -96,7 +95,8 @@ func (p *acpParser) Line(b []byte) []executor.Event {
 // serve answers a request of the agent.
 func (p *acpParser) serve(l acpLine) []executor.Event {
 	if l.Method != "session/request_permission" {
-		p.send(acpMessage{ID: l.ID, Error: &acpFailure{Code: codeNoMethod, Message: "the client does not support this method"}})
+		fail := &acpFailure{Code: codeNoMethod, Message: "the client does not support this method"}
+		p.send(acpMessage{ID: l.ID, Error: fail})
 		return nil
 	}
 	var q acpPermission
@@ -153,9 +153,9 @@ func (p *acpParser) open(answer json.RawMessage) error {
 	if err := json.Unmarshal(answer, &c); err != nil || len(c.Protocol) == 0 {
 		return fmt.Errorf("its answer to initialize has no protocolVersion: %s", cut(string(answer)))
 	}
-	if version := string(c.Protocol); !slices.Contains(acpVersions(), version) {
+	if version := string(c.Protocol); version != acpVersion {
 		return fmt.Errorf("the agent speaks version %s of the Agent Client Protocol, Workcell speaks %s; "+
-			"use a version of the agent that supports it", cut(version), strings.Join(acpVersions(), ", "))
+			"use a version of the agent that supports it", cut(version), acpVersion)
 	}
 	servers := []object{}
 	if len(p.mcp) > 0 {
@@ -186,7 +186,8 @@ func (p *acpParser) opened(answer json.RawMessage) error {
 		}
 		p.session = a.Session
 	}
-	p.ask(askPrompt, "session/prompt", object{"sessionId": p.session, "prompt": []object{{"type": "text", "text": p.prompt}}})
+	prompt := []object{{"type": "text", "text": p.prompt}}
+	p.ask(askPrompt, "session/prompt", object{"sessionId": p.session, "prompt": prompt})
 	return nil
 }
 

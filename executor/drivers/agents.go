@@ -7,8 +7,10 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/sandbox"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -53,7 +55,8 @@ func named(name string) Agent {
 		return Agent{}
 	}
 	return Agent{
-		Driver: d, Name: name, Image: "workcell/" + name + ":" + d.Version, Version: d.Version, WholeModel: name == "opencode",
+		Driver: d, Name: name, Image: "workcell/" + name + ":" + d.Version, Version: d.Version,
+		WholeModel: name == "opencode",
 	}
 }
 
@@ -72,9 +75,24 @@ func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) str
 	if _, known := v.asked.LoadOrStore(a.Name+" "+info.Backend+" "+info.Image, true); known {
 		return ""
 	}
-	got, err := executor.Version(ctx, s, a.Name)
-	if err != nil || got == a.Version { // the run reports a failed check
+	got := version(ctx, s, a.Name)
+	if got == "" || got == a.Version {
 		return ""
 	}
 	return fmt.Sprintf("%s has version %s, its driver was tested with %s", a.Name, got, a.Version)
+}
+
+// versionTime is the maximum time to get a version. One CLI needs some seconds to start.
+const versionTime = time.Minute
+
+// version returns the version of a program in a sandbox from the output of --version. It is empty if the program is
+// missing or prints no version. The run reports a missing program.
+func version(ctx context.Context, s *session.Session, program string) string {
+	res, err := s.Exec(ctx, sandbox.ExecRequest{
+		Argv: []string{program, "--version"}, Timeout: versionTime, TailBytes: 4 << 10, HeadBytes: 4 << 10,
+	})
+	if err != nil || res.ExitCode != 0 {
+		return ""
+	}
+	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?(-[0-9A-Za-z.]{1,30})?\b`).FindString(string(res.Stdout.Bytes()))
 }

@@ -39,8 +39,8 @@ func prepareClaude(t task) (executor.Invocation, error) {
 	}
 	mcp := path.Join(t.Settings, "mcp.json")
 	argv := []string{
-		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--dangerously-skip-permissions",
-		"--strict-mcp-config", "--mcp-config", mcp, "--setting-sources", "user",
+		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
+		"--dangerously-skip-permissions", "--strict-mcp-config", "--mcp-config", mcp, "--setting-sources", "user",
 	}
 	servers := map[string]any{}
 	if len(t.MCP) > 0 {
@@ -60,7 +60,8 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		argv = append(argv, "--max-turns", strconv.Itoa(t.MaxTurns))
 	}
 	if len(t.Schema) > maxArgument {
-		return executor.Invocation{}, fmt.Errorf("%w: the schema limit of claude is %d bytes, this one has %d", backend.ErrTooLarge, maxArgument, len(t.Schema))
+		return executor.Invocation{}, fmt.Errorf("%w: the schema limit of claude is %d bytes, this one has %d",
+			backend.ErrTooLarge, maxArgument, len(t.Schema))
 	}
 	if t.Schema != nil {
 		argv = append(argv, "--json-schema", string(t.Schema))
@@ -83,8 +84,7 @@ func prepareClaude(t task) (executor.Invocation, error) {
 		"ANTHROPIC_BASE_URL": t.model.BaseURL, "ANTHROPIC_API_KEY": t.model.Key,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",
 		"CLAUDE_CODE_MAX_RETRIES": "2", "ENABLE_TOOL_SEARCH": "false",
-		// A call of a host tool may wait for an approval.
-		"MCP_TOOL_TIMEOUT": "1200000",
+		"MCP_TOOL_TIMEOUT": strconv.FormatInt(toolTime.Milliseconds(), 10),
 	}
 	if t.Root {
 		inv.Env["IS_SANDBOX"] = "1" // otherwise it refuses to run as root without asking
@@ -108,7 +108,8 @@ func claudeArguments(args map[string]string) ([]string, error) {
 			argv = append(argv, "--bare")
 		case name == "bare" && value == "false":
 		default:
-			return nil, fmt.Errorf("%w: claude has no argument %s: %q; it has effort (low, medium, high, xhigh, max) and bare (true, false)", backend.ErrInvalid, name, value)
+			return nil, fmt.Errorf("%w: claude has no argument %s: %q; it has effort (low, medium, high, xhigh, max) "+
+				"and bare (true, false)", backend.ErrInvalid, name, value)
 		}
 	}
 	return argv, nil

@@ -29,7 +29,8 @@ func codex() *Driver {
 
 func prepareCodex(t task) (executor.Invocation, error) {
 	if t.MaxTurns > 0 {
-		return executor.Invocation{}, fmt.Errorf("%w: codex cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
+		return executor.Invocation{}, fmt.Errorf("%w: codex cannot limit turns; use a budget or a timeout",
+			backend.ErrUnsupported)
 	}
 	home := path.Join(t.Settings, ".codex")
 	config, err := codexConfig(t)
@@ -42,7 +43,9 @@ func prepareCodex(t task) (executor.Invocation, error) {
 		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: config}},
 		Keep:  []string{".codex/sessions"},
 	}
-	argv := []string{"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", t.Workdir}
+	argv := []string{
+		"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", t.Workdir,
+	}
 	if t.Model != "" {
 		argv = append(argv, "-m", t.Model)
 	}
@@ -75,7 +78,8 @@ func codexConfig(t task) ([]byte, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Args)) {
 		if name != "effort" || !slices.Contains([]string{"minimal", "low", "medium", "high", "xhigh"}, t.Args[name]) {
-			return nil, fmt.Errorf("%w: codex has no argument %s: %q; it has effort (minimal, low, medium, high, xhigh)", backend.ErrInvalid, name, t.Args[name])
+			return nil, fmt.Errorf("%w: codex has no argument %s: %q; it has effort (minimal, low, medium, high, xhigh)",
+				backend.ErrInvalid, name, t.Args[name])
 		}
 		set("model_reasoning_effort", t.Args[name])
 	}
@@ -100,7 +104,7 @@ func codexConfig(t task) ([]byte, error) {
 		set("args", t.MCP[1:])
 		set("required", true)
 		set("default_tools_approval_mode", "approve")
-		set("tool_timeout_sec", 1200) // a call of a host tool may wait for an approval
+		set("tool_timeout_sec", int(toolTime.Seconds()))
 	}
 	return b.Bytes(), nil
 }

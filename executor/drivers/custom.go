@@ -34,7 +34,8 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; add it to argv", backend.ErrInvalid, name)
 	}
 	if t.MaxTurns > 0 && !d.JSON && !rules.HasArg(d.Argv, rules.ArgMaxTurns) {
-		return executor.Invocation{}, fmt.Errorf("%w: max_turns requires {max_turns} in argv or json events", backend.ErrUnsupported)
+		return executor.Invocation{}, fmt.Errorf("%w: max_turns requires {max_turns} in argv or json events",
+			backend.ErrUnsupported)
 	}
 	prompt := t.Prompt
 	if !rules.HasArg(d.Argv, rules.ArgSchema) {
@@ -44,8 +45,8 @@ func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 		prompt = executor.WithSystem(t.System, prompt)
 	}
 	values := map[string]string{
-		rules.ArgPrompt: prompt, rules.ArgSystem: t.System, rules.ArgModel: t.Model, rules.ArgSchema: string(t.Schema), rules.ArgResume: t.ResumeID,
-		rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Settings,
+		rules.ArgPrompt: prompt, rules.ArgSystem: t.System, rules.ArgModel: t.Model, rules.ArgSchema: string(t.Schema),
+		rules.ArgResume: t.ResumeID, rules.ArgWorkdir: in.Workdir, rules.ArgHome: in.Settings,
 	}
 	if t.MaxTurns > 0 {
 		values[rules.ArgMaxTurns] = strconv.Itoa(t.MaxTurns)
@@ -125,7 +126,8 @@ func whole(e executor.Event) bool {
 	case executor.KindToolStart, executor.KindToolEnd:
 		return e.Tool != nil && e.Tool.ID != ""
 	case executor.KindUsage:
-		return e.Usage != nil && e.Usage.Input >= 0 && e.Usage.Output >= 0 && e.Usage.CacheRead >= 0 && e.Usage.CacheWrite >= 0
+		u := e.Usage
+		return u != nil && min(u.Input, u.Output, u.CacheRead, u.CacheWrite) >= 0
 	case executor.KindEnd:
 		return e.End != nil && said(e.End.Outcome)
 	}

@@ -6,6 +6,7 @@ package drivers
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
@@ -85,6 +86,9 @@ func (read jsonLines[T]) Line(b []byte) []executor.Event {
 	}
 	return []executor.Event{executor.Raw(b)}
 }
+
+// toolTime is the maximum time of a host tool call, which may wait for an approval.
+const toolTime = 20 * time.Minute
 
 func text(kind executor.Kind, s string) []executor.Event {
 	return []executor.Event{{Kind: kind, Text: s}}

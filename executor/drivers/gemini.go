@@ -45,7 +45,8 @@ func prepareGemini(t task) (executor.Invocation, error) {
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
 		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
 		Files: []executor.File{
-			{Path: path.Join(t.Settings, ".gemini/settings.json"), Data: geminiSettings(t)}, {Path: guardFile, Data: []byte(geminiGuard)},
+			{Path: path.Join(t.Settings, ".gemini/settings.json"), Data: geminiSettings(t)},
+			{Path: guardFile, Data: []byte(geminiGuard)},
 		},
 		Keep: []string{".gemini/tmp", ".gemini/projects.json"}, Home: t.Settings,
 		Env: map[string]string{
@@ -76,14 +77,17 @@ func geminiSettings(t task) []byte {
 	}
 	if len(t.MCP) > 0 {
 		allowed = append(allowed, executor.Server)
-		// A call of a host tool may wait for an approval.
-		servers[executor.Server] = map[string]any{"command": t.MCP[0], "args": t.MCP[1:], "trust": true, "timeout": 1_200_000}
+		servers[executor.Server] = map[string]any{
+			"command": t.MCP[0], "args": t.MCP[1:], "trust": true, "timeout": toolTime.Milliseconds(),
+		}
 	}
 	all := map[string]any{
-		"security":    map[string]any{"auth": map[string]any{"selectedType": "gemini-api-key"}},
-		"mcpServers":  servers,
-		"mcp":         map[string]any{"allowed": allowed},
-		"general":     map[string]any{"enableAutoUpdate": false, "enableAutoUpdateNotification": false, "maxAttempts": maxAttempts},
+		"security":   map[string]any{"auth": map[string]any{"selectedType": "gemini-api-key"}},
+		"mcpServers": servers,
+		"mcp":        map[string]any{"allowed": allowed},
+		"general": map[string]any{
+			"enableAutoUpdate": false, "enableAutoUpdateNotification": false, "maxAttempts": maxAttempts,
+		},
 		"privacy":     map[string]any{"usageStatisticsEnabled": false},
 		"telemetry":   map[string]any{"enabled": false},
 		"hooksConfig": map[string]any{"enabled": false},

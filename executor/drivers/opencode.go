@@ -43,8 +43,10 @@ func prepareOpenCode(t task) (executor.Invocation, error) {
 	if t.MaxTurns > 0 {
 		build["steps"] = t.MaxTurns
 	}
-	if len(t.MCP) > 0 { // a call of a host tool may wait for an approval
-		servers[executor.Server] = map[string]any{"type": "local", "command": t.MCP, "enabled": true, "timeout": 1_200_000}
+	if len(t.MCP) > 0 {
+		servers[executor.Server] = map[string]any{
+			"type": "local", "command": t.MCP, "enabled": true, "timeout": toolTime.Milliseconds(),
+		}
 	}
 	config := map[string]any{
 		"autoupdate": false, "share": "disabled", "model": ref, "small_model": ref, "provider": provider,
@@ -95,7 +97,8 @@ func openCodeModel(t task) (string, map[string]any, error) {
 	}
 	endpoint, ok := t.Models[dialect]
 	if !ok {
-		return "", nil, fmt.Errorf("%w: opencode requires a model with the %s API for %s", backend.ErrUnsupported, dialect, t.Model)
+		return "", nil, fmt.Errorf("%w: opencode requires a model with the %s API for %s",
+			backend.ErrUnsupported, dialect, t.Model)
 	}
 	if dialect == model.Anthropic {
 		endpoint.BaseURL += "/v1" // required by this SDK
@@ -170,7 +173,10 @@ func (p *openCodeParser) events(l openCodeLine) []executor.Event {
 // another reason than tool calls.
 func (p *openCodeParser) step(s part) []executor.Event {
 	p.turns++
-	u := executor.Usage{Input: s.Tokens.Input, Output: s.Tokens.Output + s.Tokens.Reasoning, CacheRead: s.Tokens.Cache.Read, CacheWrite: s.Tokens.Cache.Write}
+	u := executor.Usage{
+		Input: s.Tokens.Input, Output: s.Tokens.Output + s.Tokens.Reasoning,
+		CacheRead: s.Tokens.Cache.Read, CacheWrite: s.Tokens.Cache.Write,
+	}
 	events := []executor.Event{{Kind: executor.KindUsage, Usage: &u}}
 	end := executor.End{Outcome: executor.Completed, Turns: p.turns}
 	switch s.Reason {

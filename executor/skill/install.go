@@ -24,25 +24,13 @@ const (
 	dirMode       = 0o755
 )
 
-// Client is the type of CLI for which skills are installed.
-type Client string
-
-// Clients.
-const (
-	Claude Client = "claude" // ~/.claude/skills
-	Agents Client = "agents" // ~/.agents/skills, for all other CLIs
-)
-
-// ClientOf returns the client for an executor's driver.
-func ClientOf(driver string) Client {
-	if driver == string(Claude) {
-		return Claude
+// Dir returns the skill directory for the CLI of an executor's driver, relative to the CLI's home directory.
+func Dir(driver string) string {
+	if driver == "claude" {
+		return ".claude/skills"
 	}
-	return Agents
+	return ".agents/skills"
 }
-
-// Dir returns the client's skill directory, relative to its home directory.
-func (c Client) Dir() string { return "." + string(c) + "/skills" }
 
 // file is a file or a directory of a skill.
 type file struct {
@@ -83,9 +71,9 @@ func read(fsys fs.FS) (files []file, err error) {
 // installable matches names that can be directories in the sandbox. Load accepts more names.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
-// Install copies skills returned by Load into a sandbox, to the directory of client c in home. File modes are kept. If
-// two skills have the same name, Install copies nothing and returns ErrInvalid.
-func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home string, c Client) error {
+// Install copies skills returned by Load into a directory of a sandbox. File modes are kept. If two skills have the
+// same name, Install copies nothing and returns ErrInvalid.
+func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, dir string) error {
 	seen := map[string]bool{}
 	entries, total := 0, int64(0)
 	for _, one := range skills {
@@ -110,7 +98,7 @@ func Install(ctx context.Context, s *sandbox.Sandbox, skills []Skill, home strin
 	g.SetLimit(writersAtOnce)
 	for _, one := range skills {
 		for _, f := range one.files {
-			to := path.Join(home, c.Dir(), one.Name, f.name)
+			to := path.Join(dir, one.Name, f.name)
 			if f.mode.IsDir() { // created before its files
 				if _, err := s.MakeDir(ctx, to, dirMode); err != nil {
 					return errors.Join(err, g.Wait())

@@ -23,9 +23,9 @@ import (
 
 // Limits of a skill.
 const (
-	MaxName          = 64   // characters
-	MaxDescription   = 1024 // characters
-	MaxCompatibility = 500  // characters
+	maxName          = 64   // characters
+	maxDescription   = 1024 // characters
+	maxCompatibility = 500  // characters
 
 	fileName       = "SKILL.md"
 	maxFile        = 1 << 20  // bytes of SKILL.md
@@ -37,13 +37,8 @@ var ErrInvalid = errors.New("not a valid skill")
 
 // Skill is a skill as described by its SKILL.md.
 type Skill struct {
-	Name          string
-	Description   string
-	License       string
-	Compatibility string
-	AllowedTools  string
-	Metadata      map[string]string
-	Body          string // instructions
+	Name        string
+	Description string
 
 	dir   string // name of its directory
 	files []file // files in the directory; nil if only SKILL.md was parsed
@@ -65,7 +60,7 @@ func Parse(b []byte) (Skill, error) {
 	if problem != nil {
 		return Skill{}, problemAt(problem.Line, "%s", problem.Message)
 	}
-	front, body, err := split(content)
+	front, err := frontMatter(content)
 	if err != nil {
 		return Skill{}, err
 	}
@@ -81,35 +76,25 @@ func Parse(b []byte) (Skill, error) {
 		}
 		values[key.Value], lines[key.Value] = v, firstLine+key.Line-1
 	}
-	s := Skill{
-		Name: text(values["name"]), Description: text(values["description"]), License: text(values["license"]),
-		Compatibility: text(values["compatibility"]), AllowedTools: words(values["allowed-tools"]),
-		Body: strings.TrimSpace(body), front: values, lines: lines,
-	}
-	if m, ok := values["metadata"].(map[string]any); ok {
-		s.Metadata = map[string]string{}
-		for k, v := range m {
-			s.Metadata[k] = text(v)
-		}
-	}
-	return s, nil
+	return Skill{
+		Name: text(values["name"]), Description: text(values["description"]), front: values, lines: lines,
+	}, nil
 }
 
 // firstLine is the first line number of the front matter.
 const firstLine = 2
 
-// split returns the front matter and the rest.
-func split(content string) (front, body string, err error) {
-	content = strings.ReplaceAll(content, "\r\n", "\n")
-	rest, ok := strings.CutPrefix(content, "---\n")
+// frontMatter returns the front matter of a SKILL.md.
+func frontMatter(content string) (string, error) {
+	rest, ok := strings.CutPrefix(strings.ReplaceAll(content, "\r\n", "\n"), "---\n")
 	if !ok {
-		return "", "", problemAt(1, "it must start with front matter, a line ---")
+		return "", problemAt(1, "it must start with front matter, a line ---")
 	}
 	at := regexp.MustCompile(`(?m)^---[ \t]*$`).FindStringIndex(rest)
 	if at == nil || at[0] > maxFrontMatter {
-		return "", "", problemAt(1, "the front matter must end with a line --- within %d bytes", maxFrontMatter)
+		return "", problemAt(1, "the front matter must end with a line --- within %d bytes", maxFrontMatter)
 	}
-	return rest[:at[0]], rest[at[1]:], nil
+	return rest[:at[0]], nil
 }
 
 // decode parses the front matter, which must be a map of bounded size.
@@ -151,19 +136,6 @@ func text(v any) string {
 	return ""
 }
 
-// words returns a text, or the words of a list.
-func words(v any) string {
-	list, ok := v.([]any)
-	if !ok {
-		return text(v)
-	}
-	var out []string
-	for _, item := range list {
-		out = append(out, text(item))
-	}
-	return strings.Join(out, " ")
-}
-
 var validName = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}]+(-[\p{Ll}\p{Lo}\p{N}]+)*$`)
 
 // Validate returns all violations of the standard, joined. Each is a *Problem.
@@ -190,10 +162,11 @@ func (s Skill) problems() (errs []error) {
 	switch n := utf8.RuneCountInString(s.Name); {
 	case n == 0:
 		problem("name", "name is missing")
-	case n > MaxName:
-		problem("name", "name has %d characters, the limit is %d", n, MaxName)
+	case n > maxName:
+		problem("name", "name has %d characters, the limit is %d", n, maxName)
 	case !validName.MatchString(s.Name):
-		problem("name", "name %q: it must be lower case letters and digits, with single hyphens between", sanitize.Clip(s.Name))
+		problem("name", "name %q: it must be lower case letters and digits, with single hyphens between",
+			sanitize.Clip(s.Name))
 	}
 	if s.dir != "" && s.Name != "" && s.dir != s.Name {
 		problem("name", "name %q: it must match its directory, %q", sanitize.Clip(s.Name), sanitize.Clip(s.dir))
@@ -201,11 +174,11 @@ func (s Skill) problems() (errs []error) {
 	switch n := utf8.RuneCountInString(s.Description); {
 	case n == 0:
 		problem("description", "description is missing")
-	case n > MaxDescription:
-		problem("description", "description has %d characters, the limit is %d", n, MaxDescription)
+	case n > maxDescription:
+		problem("description", "description has %d characters, the limit is %d", n, maxDescription)
 	}
-	if n := utf8.RuneCountInString(s.Compatibility); n > MaxCompatibility {
-		problem("compatibility", "compatibility has %d characters, the limit is %d", n, MaxCompatibility)
+	if n := utf8.RuneCountInString(text(s.front["compatibility"])); n > maxCompatibility {
+		problem("compatibility", "compatibility has %d characters, the limit is %d", n, maxCompatibility)
 	}
 	return errs
 }

@@ -13,7 +13,8 @@ var public = netip.MustParsePrefix(netguard.Public6)
 // closed4 lists IPv4 networks for documentation and retired relays. They are refused in addition to the networks that
 // no bridged sandbox can reach.
 var closed4 = []netip.Prefix{
-	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("192.88.99.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("192.88.99.0/24"),
 }
 
 // addressRule returns the rule that refuses an address, or an empty string if the address is allowed. NAT64 is outside

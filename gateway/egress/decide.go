@@ -88,7 +88,8 @@ type attempt struct {
 // begin starts the span of a connection. ctx has the trace and the audit record of the running command.
 func (d *door) begin(ctx context.Context, to target) *attempt {
 	ctx, span := telemetry.StartWith(ctx, d.g.o.TracerProvider, telemetry.SpanEgress,
-		telemetry.KeySandboxID.String(d.sandbox), telemetry.Text(semconv.ServerAddress, to.host), semconv.ServerPort.Int(int(to.port)))
+		telemetry.KeySandboxID.String(d.sandbox), telemetry.Text(semconv.ServerAddress, to.host),
+		semconv.ServerPort.Int(int(to.port)))
 	return &attempt{d: d, to: to, ctx: ctx, span: span, began: time.Now()}
 }
 
@@ -135,7 +136,12 @@ func (a *attempt) record(decision, rule string) error {
 }
 
 // match returns the rule that allows a host.
-func (d *door) match(to target) (rules.HostMatch, *refusal) {
+func (d *door) match(ctx context.Context, to target) (rules.HostMatch, *refusal) {
+	if ctx.Value(fullKey{}) != nil {
+		return rules.HostMatch{}, &refusal{http.StatusServiceUnavailable, kindLimit, "limits.conns",
+			fmt.Sprintf("%s is not allowed: the sandbox has %d open connections", to, d.g.o.Limits.Conns),
+			"Close connections, or make fewer at once, then try again."}
+	}
 	if d.web.Owns(to.host) {
 		if to.port == 80 { // HTTP in a tunnel, of which each request is checked
 			return rules.HostMatch{Rule: "services"}, nil
@@ -146,7 +152,8 @@ func (d *door) match(to target) (rules.HostMatch, *refusal) {
 	if why == "" {
 		return m, nil
 	}
-	hint := "The sandbox can reach only the hosts in network.allow. Continue without this host, or report which host is needed and why."
+	hint := "The sandbox can reach only the hosts in network.allow. " +
+		"Continue without this host, or report which host is needed and why."
 	if _, ip := to.addr(); ip {
 		hint = "Connect by name: the host resolves it. " + hint
 	}
@@ -160,16 +167,7 @@ func withoutPort(to target) *refusal {
 }
 
 // open connects to a host that a rule allows.
-func (a *attempt) open(ctx context.Context) (*metered, *refusal) {
-	if ctx.Value(fullKey{}) != nil {
-		return nil, &refusal{http.StatusServiceUnavailable, kindLimit, "limits.conns",
-			fmt.Sprintf("%s is not allowed: the sandbox has %d open connections", a.to, a.d.g.o.Limits.Conns),
-			"Close connections, or make fewer at once, then try again."}
-	}
-	m, refused := a.d.match(a.to)
-	if refused != nil {
-		return nil, refused
-	}
+func (a *attempt) open(ctx context.Context, m rules.HostMatch) (*metered, *refusal) {
 	if a.d.web.Owns(a.to.host) { // TLS in a tunnel
 		return nil, withoutPort(a.to)
 	}
@@ -192,7 +190,8 @@ func (a *attempt) open(ctx context.Context) (*metered, *refusal) {
 }
 
 func (a *attempt) spent() *refusal {
-	return refuse(kindLimit, "limits.bytes", "The sandbox has reached its transfer limit.", "%s is not allowed: transfer limit of the sandbox reached", a.to)
+	return refuse(kindLimit, "limits.bytes", "The sandbox has reached its transfer limit.",
+		"%s is not allowed: transfer limit of the sandbox reached", a.to)
 }
 
 // resolve returns the addresses of a host if all of them are allowed. The connection uses only these addresses and does
@@ -214,8 +213,8 @@ func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusa
 	}
 	for _, addr := range addrs {
 		if why := addressRule(addr, g.o.AllowPrivate, own); why != "" {
-			rule := "address: " + why
-			return nil, refuse(kindAddress, rule, "Only public addresses are allowed. An operator can allow others with --egress-allow-private.",
+			return nil, refuse(kindAddress, "address: "+why,
+				"Only public addresses are allowed. An operator can allow others with --egress-allow-private.",
 				"%s is not allowed: one of its addresses is %s", to, why)
 		}
 	}
@@ -234,7 +233,8 @@ func rooted(host string) string {
 // connect connects to the first address that answers.
 func (g *Gateway) connect(ctx context.Context, addrs []netip.Addr, port uint16) (conn net.Conn, err error) {
 	for _, addr := range addrs {
-		if conn, err = g.dial(ctx, "tcp", netip.AddrPortFrom(addr.Unmap().WithZone(""), port).String()); err == nil || ctx.Err() != nil {
+		address := netip.AddrPortFrom(addr.Unmap().WithZone(""), port)
+		if conn, err = g.dial(ctx, "tcp", address.String()); err == nil || ctx.Err() != nil {
 			return conn, err
 		}
 	}

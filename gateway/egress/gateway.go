@@ -40,10 +40,6 @@ type Limits struct {
 	Idle  time.Duration // maximum time without data on one connection; default 5 minutes
 }
 
-func (l Limits) withDefaults() Limits {
-	return Limits{cmp.Or(l.Conns, 64), cmp.Or(l.Bytes, 16<<30), cmp.Or(l.Time, time.Hour), cmp.Or(l.Idle, 5*time.Minute)}
-}
-
 // Resolver resolves names on the host. The names end with a dot. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -87,9 +83,11 @@ func New(o *Options) (*Gateway, error) {
 		g.o = *o
 	}
 	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
-	g.o.Limits = g.o.Limits.withDefaults()
-	if l := g.o.Limits; l.Conns < 1 || l.Conns > maxConns || l.Bytes < 1 || l.Time <= 0 || l.Idle <= 0 {
-		return nil, fmt.Errorf("egress: limits %+v: %w", l, backend.ErrInvalid)
+	l := &g.o.Limits
+	l.Conns, l.Bytes = cmp.Or(l.Conns, 64), cmp.Or(l.Bytes, 16<<30)
+	l.Time, l.Idle = cmp.Or(l.Time, time.Hour), cmp.Or(l.Idle, 5*time.Minute)
+	if l.Conns < 1 || l.Conns > maxConns || l.Bytes < 1 || l.Time <= 0 || l.Idle <= 0 {
+		return nil, fmt.Errorf("egress: limits %+v: %w", *l, backend.ErrInvalid)
 	}
 	g.o.Resolver = cmp.Or[Resolver](g.o.Resolver, net.DefaultResolver)
 	g.o.Log = cmp.Or(g.o.Log, slog.New(slog.DiscardHandler))

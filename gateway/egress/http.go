@@ -126,16 +126,17 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 		return
 	}
 	a := d.begin(r.Context(), to)
-	m, refused := d.match(to)
+	m, refused := d.match(r.Context(), to)
 	var host *metered
 	switch {
 	case fixed != nil && to != *fixed:
 		refused = refuse(kindDenied, "http: Host", "Requests must name the host of the tunnel.",
 			"the tunnel leads to %s, not to %s", fixed, to)
-	case to.port == 443 && !m.Named && refused == nil:
+	case refused != nil:
+	case to.port == 443 && !m.Named:
 		refused = withoutTLS(to)
 	default:
-		host, refused = a.open(r.Context())
+		host, refused = a.open(r.Context(), m)
 	}
 	if refused != nil {
 		a.note(refused)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -27,8 +28,8 @@ func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
 // On port 80, tunnel checks each HTTP request, unless a rule lists the port. If a rule lists the port, data passes
 // unchanged. In any case, TLS must use the requested host as its server name.
 func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*refusal) error) {
-	m, refused := d.match(to)
-	if refused == nil && to.port == 80 && !m.Named && ctx.Value(fullKey{}) == nil {
+	m, refused := d.match(ctx, to)
+	if refused == nil && to.port == 80 && !m.Named {
 		if answer(nil) == nil && !d.startsTLS(c) {
 			d.serveHTTP(ctx, c, &to)
 			return
@@ -36,7 +37,10 @@ func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*re
 		answer = func(*refusal) error { return nil } // the answer was already sent
 	}
 	a := d.begin(ctx, to)
-	host, refused := a.open(ctx)
+	var host *metered
+	if refused == nil {
+		host, refused = a.open(ctx, m)
+	}
 	if refused != nil {
 		a.note(refused)
 		_ = answer(refused) // the client may have closed the connection
@@ -115,19 +119,14 @@ func sniRule(to target, name string, err error) *refusal {
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
 	const hint = "Send the requested host as an unencrypted TLS server name, without a dot at its end."
 	switch {
+	case errors.Is(err, errECH):
+		return refuse(kindTLS, "tls: encrypted ClientHello", hint, "%s is not allowed: %v", to, err)
 	case err != nil:
-		return refuse(kindTLS, "tls: "+helloRule(err), hint, "%s is not allowed: %v", to, err)
+		return refuse(kindTLS, "tls: no ClientHello", hint, "%s is not allowed: %v", to, err)
 	case literal && name == "", name == to.host:
 		return nil
 	case name == "":
 		return refuse(kindTLS, "tls: no server name", hint, "%s is not allowed: no host in the ClientHello", to)
 	}
 	return refuse(kindTLS, "tls: server name", hint, "%s is not allowed: different host in the ClientHello", to)
-}
-
-func helloRule(err error) string {
-	if err == errECH { //nolint:errorlint // as serverName returns it
-		return "encrypted ClientHello"
-	}
-	return "no ClientHello"
 }

@@ -101,7 +101,9 @@ func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	span.SetAttributes(telemetry.KeyDecision.String(audit.Allowed), telemetry.Text(telemetry.KeyRule, x.rule))
-	x.forward(w)
+	x.r.Body = http.MaxBytesReader(w, x.r.Body, s.g.o.Limits.RequestBytes)
+	relay := httpconn.Relay{Transport: s.g.o.Transport, Rewrite: x.rewrite, Answer: x.answer, Failed: x.failed}
+	relay.ServeHTTP(w, x.r)
 }
 
 // record writes the line of a request into the command's record.
@@ -134,13 +136,12 @@ func (x *exchange) resolve() *refusal {
 	host, ok := rules.Host(hostname(cmp.Or(x.r.URL.Host, x.r.Host)))
 	port := (&url.URL{Host: cmp.Or(x.r.URL.Host, x.r.Host)}).Port()
 	x.host = sanitize.Clip(host)
-	const form = "Send requests to http://NAME" + Suffix + ", or below NAME_BASE_URL."
+	const form = "Send requests to http://NAME" + suffix + ", or below NAME_BASE_URL."
 	if absolute {
 		_, rest, _ = strings.Cut(rest, "://")
 		rest = rest[strings.IndexAny(rest+"/", "/?#"):]
 	}
-	switch {
-	case !ok || x.r.URL.User != nil || x.r.URL.Opaque != "" || absolute && x.r.URL.Scheme != "http":
+	if !ok || x.r.URL.User != nil || x.r.URL.Opaque != "" || absolute && x.r.URL.Scheme != "http" {
 		return refuse(http.StatusBadRequest, "services: address", form, "this is not the address of a service")
 	}
 	raw, _, _ := strings.Cut(rest, "?")
@@ -149,7 +150,7 @@ func (x *exchange) resolve() *refusal {
 		return refuse(http.StatusBadRequest, "services: path", "The path must have one meaning: "+problem+".",
 			"the path is not allowed")
 	}
-	name, isName := strings.CutSuffix(host, Suffix)
+	name, isName := strings.CutSuffix(host, suffix)
 	x.path, x.base = clean, "http://"+host
 	if isName && port != "" && port != "80" || !isName && (absolute || !loopback(host)) {
 		return refuse(http.StatusBadRequest, "services: address", form, "this is not the address of a service")
@@ -157,7 +158,7 @@ func (x *exchange) resolve() *refusal {
 	if !isName {
 		var below string
 		name, below, _ = strings.Cut(clean[1:], "/")
-		x.path, x.host, x.base = "/"+below, sanitize.Clip(name)+Suffix, "http://"+x.r.Host+"/"+name
+		x.path, x.host, x.base = "/"+below, sanitize.Clip(name)+suffix, "http://"+x.r.Host+"/"+name
 	}
 	if x.grant = x.s.granted[name]; x.grant == nil {
 		return refuse(http.StatusForbidden, "services", "The sandbox can use these services: "+
@@ -216,13 +217,6 @@ func (x *exchange) enter(ctx context.Context) *refusal {
 		return refuse(http.StatusBadGateway, "", "", "cannot record the request")
 	}
 	return nil
-}
-
-// forward sends the request to the service and returns its answer.
-func (x *exchange) forward(w http.ResponseWriter) {
-	x.r.Body = http.MaxBytesReader(w, x.r.Body, x.s.g.o.Limits.RequestBytes)
-	relay := httpconn.Relay{Transport: x.s.g.o.Transport, Rewrite: x.rewrite, Answer: x.answer, Failed: x.failed}
-	relay.ServeHTTP(w, x.r)
 }
 
 // rewrite returns the address and the header of the request to the service.
@@ -297,8 +291,8 @@ func (x *exchange) location(res *http.Response, text string) (string, *refusal) 
 	below, inside := strings.CutPrefix(cmp.Or(to.EscapedPath(), "/"), base+"/")
 	clean, problem := rules.ServicePath("/" + below)
 	if to.Scheme != x.URL.Scheme || to.Host != x.URL.Host || to.User != nil || !inside || problem != "" {
-		advice := "The service redirects to " + sanitize.Clip(to.Hostname()) + ", which is not part of it. The operator can " +
-			"define another service for it."
+		advice := "The service redirects to " + sanitize.Clip(to.Hostname()) + ", which is not part of it. " +
+			"The operator can define another service for it."
 		return "", refuse(http.StatusBadGateway, "services: redirect", advice, "%s redirects to another address", x.Name)
 	}
 	if to.RawQuery != "" {

@@ -35,8 +35,8 @@ import (
 	"github.com/workcell-dev/workcell/sandbox"
 )
 
-// Suffix is the end of the host names of services in a sandbox.
-const Suffix = ".workcell"
+// suffix is the end of the host names of services in a sandbox.
+const suffix = ".workcell"
 
 // Service is an HTTP service on the network.
 type Service struct {
@@ -223,7 +223,7 @@ func (s *Set) Env(addr string) map[string]string {
 }
 
 // Owns reports whether a host, as rules.Host returns it, is the name of a service, defined or not.
-func (s *Set) Owns(host string) bool { return s != nil && strings.HasSuffix(host, Suffix) }
+func (s *Set) Owns(host string) bool { return s != nil && strings.HasSuffix(host, suffix) }
 
 // Claims reports whether a request is for a service: one to the proxy, to the loopback address, or in a tunnel to a
 // host.
